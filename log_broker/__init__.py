@@ -1,0 +1,1 @@
+"""A replicated log broker that speaks Kafka's protocol."""

@@ -1,0 +1,1 @@
+"""State machines without I/O: events and the time in, effects out."""

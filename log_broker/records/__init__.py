@@ -1,0 +1,1 @@
+"""Record batches (magic 2): layout, checks, compression."""

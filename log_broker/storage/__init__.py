@@ -1,0 +1,1 @@
+"""Segments, indexes and recovery on a file system."""

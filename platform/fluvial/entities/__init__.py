@@ -1,0 +1,1 @@
+"""Declarations of history, compacted and state tables, and their execution."""

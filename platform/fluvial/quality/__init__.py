@@ -1,0 +1,1 @@
+"""Checks of the rows a run has written."""

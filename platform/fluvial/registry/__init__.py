@@ -1,0 +1,1 @@
+"""The Avro schema registry."""

@@ -1,0 +1,1 @@
+"""Spark sessions, jars and the Kafka source."""

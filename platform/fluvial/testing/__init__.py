@@ -1,0 +1,1 @@
+"""Fixtures for users' own tests."""
