@@ -1,0 +1,55 @@
+# Every target does its own set-up; `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java demo ui test check format unit bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with the locked dependencies and this package
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "fluvial needs Python 3.11 or newer, and $$($(PYTHON) --version) is what '$(PYTHON)' is: make PYTHON=python3.11 …" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the locked dependencies into $(VENV) …" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+java: # Spark needs Java 17 or 21: said before anything long starts
+	@PYTHONPATH=platform $(PYTHON) -m fluvial.spark.java
+
+demo: java $(READY) ## run the main job on real data and show the answer
+	@$(BIN)/fluvial demo
+
+ui: $(READY) ## open the Dagster page of this project
+	@$(BIN)/fluvial ui
+
+check: $(READY) ## format, lint, types, layer contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## format the code and mend what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: java $(READY) check ## check, then every test
+	$(BIN)/python -m fluvial.spark.jars
+	$(BIN)/python -m pytest
+
+unit: $(READY) ## only the tests that need neither Spark nor whole processes
+	$(BIN)/python -m pytest -m "not spark and not e2e"
+
+bench: java $(READY) ## measure the main path on this machine
+	$(BIN)/python -m tests.bench.main_path
+
+clean: ## stop the local platform and remove what the project made here
+	@if [ -x $(BIN)/fluvial ]; then $(BIN)/fluvial down || true; fi
+	rm -rf .fluvial $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
