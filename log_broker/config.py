@@ -1,0 +1,270 @@
+"""
+Settings of topics and brokers, each declared once: name, type, default, bounds and what it does.
+
+Names and defaults are Kafka's (https://kafka.apache.org/documentation/#topicconfigs and #brokerconfigs) except where
+ours are safer; those that start with `fluvial.` are our own. A config is checked when it is built, so code that holds
+a `TopicConfig` or a `BrokerConfig` never meets an unusable value.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Self
+
+from log_broker.errors import BrokerError, ErrorCode
+
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+class ConfigType(IntEnum):
+    """The type of a setting as DescribeConfigs reports it."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One setting. `default` is text as a user would write it; bounds are inclusive; `choices` limits the words."""
+
+    name: str
+    type: ConfigType
+    default: str
+    doc: str
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def attribute(self) -> str:
+        """The field of the config class that holds it."""
+        return self.name.replace(".", "_")
+
+    def parse(self, text: str) -> Any:
+        """Return the typed value; raises BrokerError(INVALID_CONFIG) that says what is allowed."""
+        try:
+            value = _PARSERS[self.type](text.strip())
+        except ValueError:
+            raise self._refusal(text, f"is not a {self.type.name.lower()}") from None
+        if (self.least is not None and value < self.least) or (self.most is not None and value > self.most):
+            raise self._refusal(text, f"is outside {self.least} … {self.most}")
+        words = value if self.type is ConfigType.LIST else (value,)
+        if self.choices and not set(words) <= set(self.choices):
+            raise self._refusal(text, f"is not one of {', '.join(self.choices)}")
+        return value
+
+    def _refusal(self, text: str, why: str) -> BrokerError:
+        return BrokerError(ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {self.name}: it {why}")
+
+
+def _parse_boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+_PARSERS: dict[ConfigType, Callable[[str], Any]] = {
+    ConfigType.BOOLEAN: _parse_boolean,
+    ConfigType.STRING: str,
+    ConfigType.INT: int,
+    ConfigType.LONG: int,
+    ConfigType.DOUBLE: float,
+    ConfigType.LIST: lambda text: frozenset(word.strip() for word in text.split(",") if word.strip()),
+}
+
+
+def _long(name: str, default: int, doc: str, *, least: int = 0, most: int = LONG_MAX) -> ConfigKey:
+    return ConfigKey(name=name, type=ConfigType.LONG, default=str(default), doc=doc, least=least, most=most)
+
+
+def _int(name: str, default: int, doc: str, *, least: int = 0, most: int = INT_MAX) -> ConfigKey:
+    return ConfigKey(name=name, type=ConfigType.INT, default=str(default), doc=doc, least=least, most=most)
+
+
+def _ratio(name: str, default: float, doc: str) -> ConfigKey:
+    return ConfigKey(name=name, type=ConfigType.DOUBLE, default=str(default), doc=doc, least=0, most=1)
+
+
+def _flag(name: str, default: bool, doc: str) -> ConfigKey:
+    return ConfigKey(name=name, type=ConfigType.BOOLEAN, default=str(default).lower(), doc=doc)
+
+
+def _word(name: str, default: str, doc: str, *choices: str) -> ConfigKey:
+    return ConfigKey(name=name, type=ConfigType.STRING, default=default, doc=doc, choices=choices)
+
+
+VALIDATION_LEVELS = ("none", "id", "payload")
+DURABILITY_LEVELS = ("memory", "fsync-leader", "fsync-quorum")
+
+_TOPIC_KEYS = (
+    ConfigKey(
+        name="cleanup.policy",
+        type=ConfigType.LIST,
+        default="delete",
+        doc="What happens to old records: delete drops segments by age and size, compact keeps the last value of a key.",
+        choices=("delete", "compact"),
+    ),
+    _word(
+        "compression.type",
+        "producer",
+        "The codec of stored batches; producer keeps each batch as it was sent.",
+        "producer",
+        "uncompressed",
+        "gzip",
+        "snappy",
+        "lz4",
+        "zstd",
+    ),
+    _long("delete.retention.ms", DAY_MS, "How long a compacted topic keeps tombstones."),
+    _long("file.delete.delay.ms", 60_000, "How long a file stays on disk after its segment left the log."),
+    _long("flush.messages", LONG_MAX, "Sync the log to disk whenever so many records are unsynced.", least=1),
+    _long("flush.ms", LONG_MAX, "Sync the log to disk when its oldest unsynced record is so old."),
+    _int("index.interval.bytes", 4096, "Bytes of log between two entries of the offset index."),
+    _int("max.message.bytes", 1_048_588, "The largest record batch that is accepted, as it stands on the wire."),
+    _long("max.compaction.lag.ms", LONG_MAX, "The longest time a record may stay uncompacted.", least=1),
+    _long("min.compaction.lag.ms", 0, "The shortest time a record stays uncompacted."),
+    _ratio("min.cleanable.dirty.ratio", 0.5, "The share of uncompacted bytes at which a log is compacted."),
+    _int("min.insync.replicas", 1, "The fewest in-sync replicas with which acks=all succeeds.", least=1),
+    _long("message.timestamp.after.max.ms", LONG_MAX, "How far a timestamp may lie ahead of the broker's clock."),
+    _long("message.timestamp.before.max.ms", LONG_MAX, "How far a timestamp may lie behind the broker's clock."),
+    _word(
+        "message.timestamp.type",
+        "CreateTime",
+        "Whether records keep the producer's time or get the time of the append.",
+        "CreateTime",
+        "LogAppendTime",
+    ),
+    _flag("preallocate", False, "Whether a new segment file is allocated at its full size."),
+    _long("retention.bytes", -1, "The size beyond which a partition drops old segments; -1 is no limit.", least=-1),
+    _long("retention.ms", 7 * DAY_MS, "The age at which a partition drops segments; -1 keeps them.", least=-1),
+    _int("segment.bytes", 1 << 30, "The size at which a segment file is closed.", least=14),
+    _int("segment.index.bytes", 10 << 20, "The largest size of an index file.", least=4),
+    _long("segment.jitter.ms", 0, "The largest random delay that is taken off segment.ms."),
+    _long("segment.ms", 7 * DAY_MS, "The age at which a segment file is closed although it is not full.", least=1),
+    _flag("unclean.leader.election.enable", False, "Whether a replica that is out of sync may lead, losing records."),
+    _word(
+        "fluvial.durability",
+        "fsync-quorum",
+        "What an acknowledged record has survived: memory of the replicas, the leader's disk, or every in-sync disk.",
+        *DURABILITY_LEVELS,
+    ),
+    _word(
+        "fluvial.key.schema.validation",
+        "none",
+        "Which keys may enter: any, framed ones, ones that decode.",
+        *VALIDATION_LEVELS,
+    ),
+    _word(
+        "fluvial.value.schema.validation",
+        "none",
+        "Which values may enter: any, framed ones, ones that decode.",
+        *VALIDATION_LEVELS,
+    ),
+)
+TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _TOPIC_KEYS}
+
+# Confluent's names for the level `id`.
+_ALIASES = {
+    "confluent.key.schema.validation": "fluvial.key.schema.validation",
+    "confluent.value.schema.validation": "fluvial.value.schema.validation",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """The settings that hold for one topic: its own overrides on top of the defaults. Times in ms, sizes in bytes."""
+
+    cleanup_policy: frozenset[str]
+    compression_type: str
+    delete_retention_ms: int
+    file_delete_delay_ms: int
+    flush_messages: int
+    flush_ms: int
+    index_interval_bytes: int
+    max_message_bytes: int
+    max_compaction_lag_ms: int
+    min_compaction_lag_ms: int
+    min_cleanable_dirty_ratio: float
+    min_insync_replicas: int
+    message_timestamp_after_max_ms: int
+    message_timestamp_before_max_ms: int
+    message_timestamp_type: str
+    preallocate: bool
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    segment_jitter_ms: int
+    segment_ms: int
+    unclean_leader_election_enable: bool
+    fluvial_durability: str
+    fluvial_key_schema_validation: str
+    fluvial_value_schema_validation: str
+
+    @classmethod
+    def from_overrides(cls, overrides: Mapping[str, str], broker: "BrokerConfig | None" = None) -> Self:
+        """
+        Build the config of a topic from what was set on it.
+
+        Raises BrokerError(INVALID_CONFIG) naming the setting, the value and what is allowed.
+        """
+        texts = {key.name: key.default for key in _TOPIC_KEYS}
+        if broker is not None:
+            texts.update(broker.topic_defaults)
+        texts.update(canonical_overrides(overrides))
+        return cls(**{TOPIC_KEYS[name].attribute: TOPIC_KEYS[name].parse(text) for name, text in texts.items()})
+
+
+def canonical_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Replace aliases by the names they stand for; raises BrokerError(INVALID_CONFIG) for an unknown name."""
+    known = {}
+    for name, text in overrides.items():
+        if name in _ALIASES:
+            known[_ALIASES[name]] = "id" if _parse_alias(name, text) else "none"
+        elif name in TOPIC_KEYS:
+            known[name] = text
+        else:
+            raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+    return known
+
+
+def _parse_alias(name: str, text: str) -> bool:
+    return bool(_flag(name, False, "").parse(text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """The settings of one broker process. `data_dir` belongs to this process alone."""
+
+    data_dir: Path
+    node_id: int = 0
+    host: str = "127.0.0.1"
+    port: int = 9092
+    advertised_host: str | None = None
+    cluster_id: str | None = None
+    controller: str | None = None
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    auto_create_topics_enable: bool = True
+    delete_topic_enable: bool = True
+    offsets_topic_num_partitions: int = 50
+    offsets_retention_ms: int = 7 * DAY_MS
+    offset_metadata_max_bytes: int = 4096
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_initial_rebalance_delay_ms: int = 0
+    group_max_size: int = INT_MAX
+    socket_request_max_bytes: int = 100 * 1024 * 1024
+    connections_max_idle_ms: int = 600_000
+    max_connections: int = 10_000
+    topic_defaults: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,215 @@
+"""
+What a broker checks before a produced batch enters the log.
+
+The rules and their error codes are Kafka's (its LogValidator and ProduceRequest), with one difference: the records
+inside are looked at only where the topic asks for something that needs them, so a compressed batch is normally not
+decompressed.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.interfaces import RecordValidator
+from log_broker.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    LOG_APPEND_TIME,
+    MAGIC,
+    MAGIC_OFFSET,
+    MIN_LENGTH,
+    BatchHeader,
+    Buffer,
+)
+from log_broker.records.compression import Codec
+from log_broker.records.record import records_section, spans_of
+
+RECORD_ERRORS_MAX = 100  # of one batch: what a client needs to see is that and why, not each of a million
+_CRC_FROM = 21
+_ANSWERS_MAX = 10_000
+_FRAME_BYTES = 5  # schema framing: one zero byte and a four-byte schema id
+
+
+class RecordsRefusedError(BrokerError):
+    """Records of a batch may not enter the topic; none of the batch does. `record_errors` holds (index, reason)."""
+
+    def __init__(self, code: ErrorCode, record_errors: Sequence[tuple[int, str]]) -> None:
+        shown = "; ".join(f"record {index}: {reason}" for index, reason in record_errors[:3])
+        more = len(record_errors) - 3
+        super().__init__(code, f"the batch is refused because of {shown}" + (f" and {more} more" if more > 0 else ""))
+        self.record_errors = tuple(record_errors)
+
+
+class RecordRules(NamedTuple):
+    """What a topic demands of single records; all at their defaults means that no record need be looked at."""
+
+    topic: str
+    key_required: bool = False
+    key_validation: str = "none"
+    value_validation: str = "none"
+    timestamp_before_ms_max: int | None = None
+    timestamp_after_ms_max: int | None = None
+
+
+def check_batch(batch: Buffer, *, bytes_max: int) -> BatchHeader:
+    """
+    Check that `batch` is exactly one whole, intact batch as a client may write it, and return its header.
+
+    Raises BrokerError with the code that Kafka answers.
+    """
+    size = len(batch)
+    if size <= MAGIC_OFFSET:
+        raise BrokerError(ErrorCode.INVALID_RECORD, "the request holds no complete record batch")
+    if batch[MAGIC_OFFSET] != MAGIC:
+        raise BrokerError(
+            ErrorCode.INVALID_RECORD, f"only message format 2 is accepted, the batch has format {batch[MAGIC_OFFSET]}"
+        )
+    if size < HEADER_BYTES:
+        raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "the batch ends inside its header")
+    header = BatchHeader._make(HEADER.unpack_from(batch))
+    length = header[1] + LENGTH_OVERHEAD_BYTES
+    if length != size:
+        raise _wrong_length(length, size)
+    if size > bytes_max:
+        raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {size} bytes and the topic takes {bytes_max}")
+    if crc32c(batch[_CRC_FROM:]) != header[4]:
+        raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "the checksum of the batch is wrong")
+    base_offset, attributes, last_offset_delta, count = header[0], header[5], header[6], header[12]
+    if base_offset != 0 or count < 1 or last_offset_delta != count - 1 or attributes & CONTROL:
+        raise _malformed_header(header)
+    if header[9] >= 0 and (header[11] < 0 or header[10] < 0):
+        raise BrokerError(
+            ErrorCode.INVALID_RECORD, f"sequence {header[11]} of producer {header[9]} epoch {header[10]} is invalid"
+        )
+    if attributes & COMPRESSION_MASK > Codec.ZSTD:
+        raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {attributes & COMPRESSION_MASK}")
+    return header
+
+
+def check_client_version(batch: Buffer, produce_version: int) -> None:
+    """
+    Check what a client of an older Produce version may send; needed below version 7 only.
+
+    Raises BrokerError: message formats 0 and 1 are no longer stored, and zstd came with version 7 (KIP-110).
+    """
+    if len(batch) <= MAGIC_OFFSET:
+        return
+    if produce_version < 3 and batch[MAGIC_OFFSET] < MAGIC:
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"message format {batch[MAGIC_OFFSET]} is no longer supported"
+        )
+    if len(batch) >= HEADER_BYTES and batch[_CRC_FROM + 1] & COMPRESSION_MASK == Codec.ZSTD:
+        raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
+
+
+def _wrong_length(length: int, size: int) -> BrokerError:
+    if length > size:
+        return BrokerError(ErrorCode.CORRUPT_MESSAGE, f"the batch says {length} bytes and {size} arrived")
+    if length < MIN_LENGTH + LENGTH_OVERHEAD_BYTES:
+        return BrokerError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {length} bytes is smaller than its header")
+    return BrokerError(ErrorCode.INVALID_RECORD, "a partition takes exactly one record batch per request")
+
+
+def _malformed_header(header: BatchHeader) -> BrokerError:
+    if header.attributes & CONTROL:
+        reason = "clients may not write control records"
+    elif header.base_offset != 0:
+        reason = f"the base offset of a produced batch is 0, not {header.base_offset}"
+    elif header.record_count < 1:
+        reason = f"a batch of {header.record_count} records"
+    else:
+        reason = f"{header.record_count} records do not match a last offset delta of {header.last_offset_delta}"
+    return BrokerError(ErrorCode.INVALID_RECORD, reason)
+
+
+def check_timestamps(header: BatchHeader, rules: RecordRules, now_ms: int) -> bool:
+    """
+    Refuse a batch whose newest timestamp lies too far ahead, and say whether its records' own times must be looked at.
+
+    The header names the largest timestamp only, so a bound on the past needs every record.
+    """
+    after = rules.timestamp_after_ms_max
+    if after is not None and header.max_timestamp > now_ms + after:
+        raise RecordsRefusedError(
+            ErrorCode.INVALID_TIMESTAMP,
+            [(0, f"timestamp {header.max_timestamp} is more than {after} ms ahead of the broker's clock")],
+        )
+    return rules.timestamp_before_ms_max is not None
+
+
+def check_records(
+    batch: Buffer, header: BatchHeader, rules: RecordRules, validator: RecordValidator | None, now_ms: int
+) -> None:
+    """Look at every record of the batch; raises RecordsRefusedError naming each that breaks `rules`."""
+    section = records_section(batch, header)
+    if not isinstance(section, bytes):
+        section = bytes(section)  # indexing and slicing bytes is faster than a view
+    errors: list[tuple[int, str]] = []
+    code = ErrorCode.INVALID_RECORD
+    earliest = None
+    if rules.timestamp_before_ms_max is not None and not header.attributes & LOG_APPEND_TIME:
+        earliest = now_ms - rules.timestamp_before_ms_max
+    check_key = _payload_check(validator, rules.topic, is_key=True, level=rules.key_validation)
+    check_value = _payload_check(validator, rules.topic, is_key=False, level=rules.value_validation)
+    spans = spans_of(section, header.record_count)
+    for index, (time_delta, _, key_start, key_length, value_start, value_length, _) in enumerate(spans):
+        reason = None
+        if rules.key_required and key_length < 0:
+            reason = "a compacted topic takes no record without a key"
+        elif earliest is not None and header.base_timestamp + time_delta < earliest:
+            code = ErrorCode.INVALID_TIMESTAMP
+            reason = f"timestamp {header.base_timestamp + time_delta} is too far in the past"
+        if reason is None and check_key is not None:
+            reason = check_key(section, key_start, key_length)
+        if reason is None and check_value is not None:
+            reason = check_value(section, value_start, value_length)
+        if reason is not None:
+            errors.append((index, reason))
+            if len(errors) == RECORD_ERRORS_MAX:
+                break
+    if errors:
+        raise RecordsRefusedError(code, errors)
+
+
+PayloadCheck = Callable[[Buffer, int, int], str | None]
+
+
+def _payload_check(validator: RecordValidator | None, topic: str, *, is_key: bool, level: str) -> PayloadCheck | None:
+    """
+    Return a check of (section, start, length), or None when the topic asks for none.
+
+    The level `id` looks at the five framing bytes only, and asks once per distinct id in the batch: a batch of
+    thousands of records normally has one.
+    """
+    if level == "none":
+        return None
+    side = "key" if is_key else "value"
+    if validator is None:
+        return lambda section, start, length: f"the topic validates its {side}s and this broker has no schema registry"
+    refuse = validator.refuse_reason
+    if level != "id":
+
+        def check_payload(section: Buffer, start: int, length: int) -> str | None:
+            payload = None if length < 0 else bytes(section[start : start + length])
+            return refuse(topic, is_key=is_key, level=level, payload=payload)
+
+        return check_payload
+
+    answers: dict[bytes | None, str | None] = {}
+
+    def check_id(section: Buffer, start: int, length: int) -> str | None:
+        frame = None if length < 0 else bytes(section[start : start + min(length, _FRAME_BYTES)])
+        try:
+            return answers[frame]
+        except KeyError:
+            if len(answers) == _ANSWERS_MAX:
+                answers.clear()
+            reason = answers[frame] = refuse(topic, is_key=is_key, level=level, payload=frame)
+            return reason
+
+    return check_id

@@ -1,0 +1,178 @@
+"""
+What the log needs of a file system, and the real one.
+
+A handful of methods, so that a simulated disk which forgets what was not synced can stand in (`storage.memory_files`).
+What the interface does not promise: without `sync` nothing survives a power cut, and a file that was created, renamed
+or removed may not have been until `sync_directory` returns. Errors are OSError, as the system raises them.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from log_broker.records.batch import Buffer
+
+IOV_MAX = 1024  # buffers that one writev takes on Linux
+
+
+class File(Protocol):
+    """One open file. `write_at` and `sync` may run in another thread than the rest."""
+
+    def size(self) -> int: ...
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Read up to `length` bytes; fewer only at the end of the file."""
+        ...
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write all buffers one behind the other; after an OSError any part of them may have been written."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Return once the content is on the disk."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """Files by path. A file that is replaced is seen in its old or its new state, never between."""
+
+    def open(self, path: Path) -> File:
+        """Open for reading and writing; an absent file is created empty."""
+        ...
+
+    def read(self, path: Path) -> bytes | None:
+        """Return the whole content, or None when there is no such file."""
+        ...
+
+    def replace(self, path: Path, content: bytes, *, sync: bool = True) -> None:
+        """Put `content` in place of the file at once; with `sync` it also survives a power cut."""
+        ...
+
+    def names(self, directory: Path) -> list[str]:
+        """List a directory; empty when there is none."""
+        ...
+
+    def size(self, path: Path) -> int: ...
+
+    def make_directory(self, path: Path) -> None: ...
+
+    def rename(self, path: Path, to: Path) -> None: ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; an absent one is no error."""
+        ...
+
+    def remove_tree(self, directory: Path) -> None: ...
+
+    def sync_directory(self, directory: Path) -> None:
+        """Return once the names in this directory are on the disk."""
+        ...
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read_at(self, position: int, length: int) -> bytes:
+        data = os.pread(self._fd, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        while data:
+            position += len(data)
+            length -= len(data)
+            data = os.pread(self._fd, length, position)
+            parts.append(data)
+        return b"".join(parts)
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        for start in range(0, len(buffers), IOV_MAX):
+            part = buffers[start : start + IOV_MAX]
+            written = os.pwritev(self._fd, part, position)
+            position += written
+            expected = sum(map(len, part))
+            if written < expected:
+                # A signal or a nearly full disk cut the write short; the rest says which, by success or by ENOSPC.
+                rest = memoryview(b"".join(part))[written:]
+                while rest:
+                    written = os.pwrite(self._fd, rest, position)
+                    position += written
+                    rest = rest[written:]
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class OsFileSystem:
+    """The operating system's files."""
+
+    def open(self, path: Path) -> File:
+        return OsFile(path)
+
+    def read(self, path: Path) -> bytes | None:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def replace(self, path: Path, content: bytes, *, sync: bool = True) -> None:
+        fresh = path.with_name(path.name + ".tmp")
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(fd, view) :]
+            if sync:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        fresh.replace(path)
+        if sync:
+            self.sync_directory(path.parent)
+
+    def names(self, directory: Path) -> list[str]:
+        try:
+            return os.listdir(directory)
+        except FileNotFoundError:
+            return []
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def rename(self, path: Path, to: Path) -> None:
+        path.rename(to)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_tree(self, directory: Path) -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def sync_directory(self, directory: Path) -> None:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

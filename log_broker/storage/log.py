@@ -1,0 +1,526 @@
+"""
+The log of one partition on a file system: segments in offset order, the last one growing.
+
+An append happens in three steps, so that the middle one may run in another thread: `prepare` picks the segment and the
+place in it, the job's `run` writes and syncs, `commit` makes the batches part of the log, or `abandon` cuts off
+whatever reached the file. Between `prepare` and the last step readers see the log as it was. One job at a time.
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from log_broker.core.partition import PendingBatch
+from log_broker.core.producer_state import ProducerRow
+from log_broker.records.batch import BatchHeader, Buffer
+from log_broker.records.record import iterate_records
+from log_broker.storage.checkpoints import decode_producers, encode_producers
+from log_broker.storage.files import File, FileSystem
+from log_broker.storage.segment import (
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    Segment,
+    SegmentLimits,
+    file_name,
+    scan,
+)
+
+_log = logging.getLogger(__name__)
+
+SNAPSHOTS_KEPT = 2  # as Kafka: the latest, and the one before in case the latest is damaged
+CURSORS_MAX = 64
+OPEN_SEALED_MAX = 2  # sealed segments of one partition whose file and indexes stay open for readers
+
+
+class LogLimits(SegmentLimits, Protocol):
+    """The part of a topic's config that storage goes by."""
+
+    @property
+    def index_interval_bytes(self) -> int: ...
+
+    @property
+    def retention_ms(self) -> int: ...
+
+    @property
+    def retention_bytes(self) -> int: ...
+
+
+class AppendJob:
+    """One write under way. `run` may be called from any thread; everything else is done before and after it."""
+
+    __slots__ = (
+        "_directories",
+        "_files",
+        "_sync_files",
+        "batches",
+        "buffers",
+        "position",
+        "segment",
+        "synced",
+        "target",
+    )
+
+    def __init__(
+        self,
+        files: FileSystem,
+        segment: Segment | None,
+        batches: Sequence[PendingBatch],
+        buffers: Sequence[Buffer],
+        sync_files: Sequence[File],
+        directories: Sequence[Path],
+        *,
+        sync: bool,
+    ) -> None:
+        self._files = files
+        self._sync_files = sync_files
+        self._directories = directories
+        self.segment = segment
+        self.target = segment.file if segment is not None else None
+        self.position = segment.size if segment is not None else 0
+        self.batches = batches
+        self.buffers = buffers
+        self.synced = sync
+
+    def run(self) -> None:
+        """Write, then sync; raises OSError."""
+        if self.target is not None:
+            self.target.write_at(self.position, self.buffers)
+        if self.synced:
+            for file in self._sync_files:
+                file.sync()
+            for directory in self._directories:
+                self._files.sync_directory(directory)
+
+
+class SealedSync:
+    """A sync of sealed segments by file handles of its own, for a thread beside the appends."""
+
+    __slots__ = ("_directories", "_files", "_paths", "segments")
+
+    def __init__(self, files: FileSystem, segments: Sequence[Segment], directories: Sequence[Path]) -> None:
+        self._files = files
+        self._paths = [segment.path() for segment in segments]
+        self._directories = directories
+        self.segments = segments
+
+    def run(self) -> None:
+        """Raises OSError."""
+        for path in self._paths:
+            file = self._files.open(path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+        for directory in self._directories:
+            self._files.sync_directory(directory)
+
+
+class FoundOffset(NamedTuple):
+    """A record found by its time."""
+
+    offset: int
+    timestamp: int
+
+
+class PartitionLog:
+    """Segments, read and grown. Every method is for one thread; see `AppendJob` for the exception."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: Path,
+        limits: LogLimits,
+        segments: list[Segment],
+        *,
+        end_offset: int,
+        recovery_point: int,
+    ) -> None:
+        assert segments, "a log has an active segment"
+        self.directory = directory
+        self.limits = limits
+        self.end_offset = end_offset
+        self.recovery_point = recovery_point  # all before it survives a power cut
+        self._files = files
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        # Segments with bytes, and directories with names, that no sync has covered yet.
+        self._dirty: dict[Segment, None] = {}
+        self._dirty_directories: dict[Path, None] = {}
+        self._is_on_disk = segments[-1].size > 0
+        self._job: AppendJob | None = None
+        self._cursors: dict[int, tuple[Segment, int]] = {}  # where the reader who got the bytes before will go on
+        self._opened: dict[Segment, None] = {}
+
+    @property
+    def start_offset(self) -> int:
+        """The base of the first segment; the partition's log start may lie behind it."""
+        return self._bases[0]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        return self._segments
+
+    # Appending.
+
+    def prepare(
+        self,
+        batches: Sequence[PendingBatch],
+        *,
+        sync: bool,
+        now_ms: int,
+        producer_rows: Callable[[int], Iterable[ProducerRow]],
+    ) -> AppendJob:
+        """
+        Plan the write of `batches`, or of as many from the front as go into one segment.
+
+        Begins a new segment where one is due, with a snapshot of the producers in front of it. Raises OSError.
+        """
+        assert self._job is None, "one write at a time"
+        taken: list[PendingBatch] = []
+        buffers: list[Buffer] = []
+        planned_bytes = 0
+        for pending in batches:
+            if pending.batch is not None:
+                size = len(pending.batch)
+                active = self._segments[-1]
+                if active.is_full_for(
+                    planned_bytes + size, pending.last_offset, pending.max_timestamp, now_ms, self.limits
+                ):
+                    if buffers:
+                        break
+                    active = self._roll(pending.base_offset, producer_rows, now_ms)
+                elif not active.size and planned_bytes and planned_bytes + size > self.limits.segment_bytes:
+                    break
+                buffers.append(pending.batch)
+                planned_bytes += size
+            taken.append(pending)
+        segment = self._segments[-1] if buffers else None
+        if segment is not None:
+            if not segment.is_open:
+                self._note_new_file()
+            self._dirty[segment] = None
+        self._job = AppendJob(
+            self._files,
+            segment=segment,
+            batches=taken,
+            buffers=buffers,
+            sync_files=[dirty.file for dirty in self._dirty] if sync else (),
+            directories=list(self._dirty_directories) if sync else (),
+            sync=sync,
+        )
+        return self._job
+
+    def commit(self, job: AppendJob) -> None:
+        """Take the job's batches into the log."""
+        assert job is self._job
+        self._job = None
+        segment = job.segment
+        if segment is not None:
+            for pending in job.batches:
+                if pending.batch is not None:
+                    segment.note(len(pending.batch), pending.last_offset, pending.max_timestamp)
+                    self.end_offset = pending.last_offset + 1
+        if job.synced:
+            self._synced()
+
+    def abandon(self, job: AppendJob) -> None:
+        """Cut off whatever the failed job wrote; raises OSError when even that fails."""
+        assert job is self._job
+        self._job = None
+        if job.target is not None:
+            job.target.truncate(job.position)
+
+    def sealed_sync(self) -> "SealedSync | None":
+        """
+        Return what brings the sealed segments that no sync has covered to the disk, None when there are none.
+
+        It runs beside appends: topics that do not sync each write leave their full segments to it.
+        """
+        sealed = [segment for segment in self._dirty if segment is not self._segments[-1]]
+        return SealedSync(self._files, sealed, list(self._dirty_directories)) if sealed else None
+
+    def sealed_synced(self, sync: "SealedSync") -> None:
+        """Take note that `sync` has run."""
+        if self._job is not None:
+            return  # the job may be using the same files; the next round finds them synced
+        for segment in sync.segments:
+            if self._dirty.pop(segment, True) is None and segment not in self._opened:
+                segment.release()
+        self.recovery_point = max(self.recovery_point, self._bases[-1])
+
+    def _synced(self) -> None:
+        for segment in self._dirty:
+            if segment is not self._segments[-1] and segment not in self._opened:
+                segment.release()
+        self._dirty.clear()
+        self._dirty_directories.clear()
+        self.recovery_point = self.end_offset
+
+    def _note_new_file(self) -> None:
+        """The first write may create the file; its name needs a sync of the directory, and that one's of its parent."""
+        self._dirty_directories[self.directory] = None
+        if not self._is_on_disk:
+            self._is_on_disk = True
+            self._dirty_directories[self.directory.parent] = None
+
+    def _roll(self, base_offset: int, producer_rows: Callable[[int], Iterable[ProducerRow]], now_ms: int) -> Segment:
+        sealed = self._segments[-1]
+        sealed.save_indexes()
+        self.save_producers(base_offset, producer_rows(base_offset))
+        if sealed not in self._dirty:
+            sealed.release()
+        segment = Segment(
+            self._files,
+            self.directory,
+            base_offset,
+            size=0,
+            index_interval_bytes=self.limits.index_interval_bytes,
+            now_ms=now_ms,
+        )
+        segment.begin_empty()
+        self._segments.append(segment)
+        self._bases.append(base_offset)
+        return segment
+
+    def save_producers(self, offset: int, rows: Iterable[ProducerRow]) -> None:
+        """Write the producers as of the batches before `offset`, and drop snapshots that are no longer needed."""
+        self._files.replace(self.directory / file_name(offset, SNAPSHOT_SUFFIX), encode_producers(rows), sync=False)
+        for old in _snapshot_offsets(self._files, self.directory)[:-SNAPSHOTS_KEPT]:
+            self._files.remove(self.directory / file_name(old, SNAPSHOT_SUFFIX))
+
+    # Reading.
+
+    def read(self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool) -> bytes:
+        """
+        Return whole batches from the one that holds `offset` up to `end_offset`, from one segment.
+
+        `end_offset` is a batch boundary. Not more than `bytes_max`, unless `at_least_one` asks for a first batch that
+        is larger.
+        """
+        at = max(bisect_right(self._bases, offset) - 1, 0)
+        known = self._cursors.get(offset)
+        while at < len(self._segments) and self._bases[at] < end_offset:
+            segment = self._segments[at]
+            start = known[1] if known is not None and known[0] is segment else segment.position_of(offset)
+            whole = end_offset >= self.end_offset or (at + 1 < len(self._bases) and self._bases[at + 1] <= end_offset)
+            end = segment.size if whole else segment.position_of(end_offset)
+            if start < end:
+                return self._read_segment(at, segment, start, end, bytes_max, at_least_one=at_least_one)
+            at += 1
+        return b""
+
+    def _read_segment(
+        self, at: int, segment: Segment, start: int, end: int, bytes_max: int, *, at_least_one: bool
+    ) -> bytes:
+        if at + 1 < len(self._segments):
+            self._keep_open(segment)
+        stop = segment.whole_batches_end(start, end, bytes_max)
+        if stop == start:
+            if not at_least_one:
+                return b""
+            stop = segment.first_batch_end(start)
+        if stop < segment.size:
+            # Eight bytes more name the offset that this reader will ask for next.
+            data = segment.file.read_at(start, stop - start + 8)
+            next_offset = int.from_bytes(data[-8:], "big")
+            data = data[:-8]
+        else:
+            data = segment.file.read_at(start, stop - start)
+            next_offset = self._bases[at + 1] if at + 1 < len(self._bases) else self.end_offset
+        cursors = self._cursors
+        if len(cursors) >= CURSORS_MAX and next_offset not in cursors:
+            del cursors[next(iter(cursors))]
+        cursors[next_offset] = (segment, stop)
+        return data
+
+    def _keep_open(self, segment: Segment) -> None:
+        """Keep the sealed segments that were read last open, and only them."""
+        self._opened.pop(segment, None)
+        self._opened[segment] = None
+        if len(self._opened) > OPEN_SEALED_MAX:
+            oldest = next(iter(self._opened))
+            del self._opened[oldest]
+            if oldest not in self._dirty:
+                oldest.release()
+
+    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
+        """Yield the headers of all batches that end behind `offset`."""
+        for at in range(max(bisect_right(self._bases, offset) - 1, 0), len(self._segments)):
+            segment = self._segments[at]
+            if segment.size:
+                for _, header in scan(segment.file, segment.position_of(offset), segment.size):
+                    yield header
+
+    def find_time(self, timestamp: int, *, from_offset: int, end_offset: int) -> FoundOffset | None:
+        """Find the first record in [from_offset, end_offset) that is at least as late as `timestamp`."""
+        for at in range(max(bisect_right(self._bases, from_offset) - 1, 0), len(self._segments)):
+            segment = self._segments[at]
+            if not segment.size or segment.max_timestamp[0] < timestamp:
+                continue
+            near = segment.base_offset + segment.time_index.offset_before(timestamp)
+            start = segment.position_of(max(near, from_offset))
+            for position, header in scan(segment.file, start, segment.size, read_bytes=64 * 1024):
+                if header.max_timestamp < timestamp:
+                    continue
+                for record in iterate_records(segment.file.read_at(position, header.size)):
+                    if record.offset >= end_offset:
+                        return None
+                    if record.timestamp >= timestamp and record.offset >= from_offset:
+                        return FoundOffset(record.offset, record.timestamp)
+        return None
+
+    def find_max_timestamp(self, *, from_offset: int, end_offset: int) -> FoundOffset | None:
+        """Find the first record with the largest timestamp."""
+        latest = max((s.max_timestamp[0] for s in self._segments if s.size), default=-1)
+        return self.find_time(latest, from_offset=from_offset, end_offset=end_offset) if latest >= 0 else None
+
+    # Retention.
+
+    def expired_segments(self, now_ms: int, *, log_start_offset: int, high_watermark: int, by_config: bool) -> int:
+        """
+        Return how many segments from the front are let go.
+
+        A segment goes when the log start has passed it and, with `by_config`, when its newest record is older than
+        retention.ms or when the rest alone holds retention.bytes. The active one stays.
+        """
+        sealed = self._segments[:-1]
+        excess = self.size_bytes - self.limits.retention_bytes if self.limits.retention_bytes >= 0 else -1
+        count = 0
+        for segment, end in zip(sealed, self._bases[1:], strict=True):
+            if end > high_watermark or segment in self._dirty:
+                break
+            too_old = by_config and 0 <= self.limits.retention_ms < now_ms - segment.max_timestamp[0]
+            too_much = by_config and excess >= segment.size
+            if not (too_old or too_much or end <= log_start_offset):
+                break
+            excess -= segment.size
+            count += 1
+        return count
+
+    def remove_front(self, count: int) -> int:
+        """Remove the first `count` segments; return the offset at which the log now starts."""
+        for segment in self._segments[:count]:
+            self._opened.pop(segment, None)
+            segment.remove()
+        del self._segments[:count]
+        del self._bases[:count]
+        self._cursors.clear()
+        return self._bases[0]
+
+    def roll_active(self, producer_rows: Callable[[int], Iterable[ProducerRow]], now_ms: int) -> None:
+        """Seal the active segment even though it is not full, so that retention can take it."""
+        if self._segments[-1].size and self._job is None:
+            self._roll(self.end_offset, producer_rows, now_ms)
+
+    # The end of it.
+
+    def close(self, producer_rows: Iterable[ProducerRow]) -> None:
+        """Sync everything and write what makes the next start quick; raises OSError."""
+        for segment in self._dirty:
+            segment.file.sync()
+        for directory in self._dirty_directories:
+            self._files.sync_directory(directory)
+        self._synced()
+        active = self._segments[-1]
+        if active.size:
+            active.save_indexes()
+        if self.end_offset:
+            self.save_producers(self.end_offset, producer_rows)
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Give the file descriptors back and leave everything as it is."""
+        for segment in self._segments:
+            segment.close()
+
+
+def _snapshot_offsets(files: FileSystem, directory: Path) -> list[int]:
+    names = files.names(directory)
+    return sorted(
+        int(name.removesuffix(SNAPSHOT_SUFFIX))
+        for name in names
+        if name.endswith(SNAPSHOT_SUFFIX) and name.removesuffix(SNAPSHOT_SUFFIX).isdigit()
+    )
+
+
+def latest_producers(files: FileSystem, directory: Path, end_offset: int) -> tuple[int, list[ProducerRow]] | None:
+    """
+    Return (offset, rows) of the newest sound snapshot that does not reach behind the end of the log.
+
+    A snapshot from beyond the end speaks of batches that were lost, and is removed.
+    """
+    for offset in reversed(_snapshot_offsets(files, directory)):
+        path = directory / file_name(offset, SNAPSHOT_SUFFIX)
+        rows = decode_producers(files.read(path)) if offset <= end_offset else None
+        if rows is not None:
+            return offset, rows
+        files.remove(path)
+    return None
+
+
+def open_log(
+    files: FileSystem, directory: Path, limits: LogLimits, *, recovery_point: int, clean: bool, now_ms: int
+) -> PartitionLog:
+    """
+    Open the log found in `directory`, which may hold nothing yet.
+
+    After an unclean end every batch from `recovery_point` on is checked, and the log is cut at the first that is not
+    whole: what was acknowledged as durable lies before it. Raises OSError.
+    """
+    bases = sorted(
+        int(name.removesuffix(LOG_SUFFIX))
+        for name in files.names(directory)
+        if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit()
+    )
+    segments = [
+        Segment(
+            files,
+            directory,
+            base,
+            size=files.size(directory / file_name(base, LOG_SUFFIX)),
+            index_interval_bytes=limits.index_interval_bytes,
+            now_ms=now_ms,
+        )
+        for base in bases
+    ]
+    if not segments:
+        empty = Segment(files, directory, 0, size=0, index_interval_bytes=limits.index_interval_bytes, now_ms=now_ms)
+        empty.begin_empty()
+        return PartitionLog(files, directory, limits, [empty], end_offset=0, recovery_point=0)
+    end_offset = segments[-1].resume() or segments[-1].base_offset if clean else _recover(segments, recovery_point)
+    for segment in segments[:-1]:
+        segment.release()
+    return PartitionLog(files, directory, limits, segments, end_offset=end_offset, recovery_point=end_offset)
+
+
+def _recover(segments: list[Segment], recovery_point: int) -> int:
+    """Check the segments from the recovery point on, drop what follows the first bad batch, return the end offset."""
+    first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
+    for at in range(first, len(segments)):
+        segment = segments[at]
+        size_found = segment.size
+        end_offset = segment.rebuild(checked_from=recovery_point) or segment.base_offset
+        cut = segment.size < size_found
+        if cut:
+            _log.warning(
+                "%s: cut %d bytes behind offset %d that are not whole batches",
+                segment.path(),
+                size_found - segment.size,
+                end_offset,
+            )
+            segment.file.truncate(segment.size)
+        if segment is not segments[-1]:
+            segment.save_indexes()
+        segment.file.sync()
+        if cut or at == len(segments) - 1:
+            for lost in segments[at + 1 :]:
+                lost.remove()
+            del segments[at + 1 :]
+            return end_offset
+    raise AssertionError("the last segment ends the loop")

@@ -1,0 +1,291 @@
+"""
+One segment: a file of batches and its two indexes, which are kept in memory and written when the segment is sealed.
+
+A sealed segment opens its file and reads its indexes on first use, so that a log of thousands of segments starts
+without touching them.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from log_broker.records.batch import (
+    HEADER_BYTES,
+    MAGIC,
+    MIN_LENGTH,
+    BatchHeader,
+    crc_is_valid,
+    read_header,
+)
+from log_broker.storage.files import File, FileSystem
+from log_broker.storage.index import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+
+_SCAN_BYTES = 1024 * 1024
+_SEARCH_BYTES = 16 * 1024
+
+
+class SegmentLimits(Protocol):
+    """When a new segment begins: the part of a topic's config that storage goes by."""
+
+    @property
+    def segment_bytes(self) -> int: ...
+
+    @property
+    def segment_ms(self) -> int: ...
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """Return the name of a file that starts at `offset`: twenty digits, so that names sort as offsets do."""
+    return f"{offset:020d}{suffix}"
+
+
+def scan(
+    file: File, start: int, end: int, *, read_bytes: int = _SCAN_BYTES, checked_from: int | None = None
+) -> Iterator[tuple[int, BatchHeader]]:
+    """
+    Yield (position, header) of the batches in [start, end); stop at the first that is not whole and well formed.
+
+    With `checked_from` the checksum of each batch that ends at or behind that offset must hold too.
+    """
+    position = start
+    origin = 0
+    chunk = b""
+    next_offset = -1
+    while position + HEADER_BYTES <= end:
+        at = position - origin
+        if not chunk or at + HEADER_BYTES > len(chunk):
+            origin, at = position, 0
+            chunk = file.read_at(position, read_bytes)
+            if len(chunk) < HEADER_BYTES:
+                return
+        header = read_header(chunk, at)
+        size = header.size
+        if header.magic != MAGIC or header.length < MIN_LENGTH or position + size > end:
+            return
+        if header.base_offset < next_offset or header.last_offset_delta < 0:
+            return
+        if checked_from is not None and header.last_offset >= checked_from:
+            if at + size > len(chunk):
+                origin, at = position, 0
+                chunk = file.read_at(position, max(size, read_bytes))
+                if len(chunk) < size:
+                    return
+            if not crc_is_valid(memoryview(chunk)[at : at + size], header.crc):
+                return
+        yield position, header
+        next_offset = header.last_offset + 1
+        position += size
+
+
+class Segment:
+    """
+    The batches from `base_offset` up to the next segment's.
+
+    `size` counts the bytes that are known to be whole batches; the file may be longer while a write is under way.
+    """
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_file",
+        "_files",
+        "_index_interval_bytes",
+        "_indexes",
+        "_max_timestamp",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "first_timestamp",
+        "size",
+    )
+
+    def __init__(
+        self, files: FileSystem, directory: Path, base_offset: int, *, size: int, index_interval_bytes: int, now_ms: int
+    ) -> None:
+        self._files = files
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size = size
+        self.created_ms = now_ms
+        self.first_timestamp: int | None = None  # of the first batch; known for the active segment only
+        self._file: File | None = None
+        self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
+        self._index_interval_bytes = index_interval_bytes
+        self._bytes_since_entry = 0
+        self._max_timestamp: tuple[int, int] | None = None  # (timestamp, relative offset)
+
+    def path(self, suffix: str = LOG_SUFFIX) -> Path:
+        return self.directory / file_name(self.base_offset, suffix)
+
+    @property
+    def file(self) -> File:
+        if self._file is None:
+            self._file = self._files.open(self.path())
+        return self._file
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        return self._load()[0]
+
+    @property
+    def time_index(self) -> TimeIndex:
+        return self._load()[1]
+
+    @property
+    def max_timestamp(self) -> tuple[int, int]:
+        """(largest timestamp, offset of a record that has it); (-1, base offset) for an empty segment."""
+        if self._max_timestamp is None:
+            self._max_timestamp = self.time_index.last
+        return self._max_timestamp[0], self.base_offset + self._max_timestamp[1]
+
+    def begin_empty(self) -> None:
+        """Make this a new active segment, in which nothing has to be looked for on the disk."""
+        self._indexes = OffsetIndex(), TimeIndex()
+        self._max_timestamp = (-1, 0)
+
+    def note(self, batch_bytes: int, last_offset: int, max_timestamp: int) -> None:
+        """Take a batch, just written behind the others, into size and indexes."""
+        assert self._indexes is not None, "only a segment whose indexes are loaded grows"
+        assert self._max_timestamp is not None
+        relative = last_offset - self.base_offset
+        if max_timestamp > self._max_timestamp[0]:
+            self._max_timestamp = (max_timestamp, relative)
+        if self._bytes_since_entry > self._index_interval_bytes:
+            self._indexes[0].append(relative, self.size)
+            self._indexes[1].maybe_append(*self._max_timestamp)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += batch_bytes
+        if self.first_timestamp is None:
+            self.first_timestamp = max_timestamp
+        self.size += batch_bytes
+
+    def is_full_for(
+        self, batch_bytes: int, last_offset: int, max_timestamp: int, now_ms: int, limits: SegmentLimits
+    ) -> bool:
+        """Whether this batch belongs into a new segment."""
+        if self.size == 0:
+            return False
+        if self.size + batch_bytes > limits.segment_bytes or last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
+            return True
+        if max_timestamp >= 0 and self.first_timestamp is not None and self.first_timestamp >= 0:
+            return max_timestamp - self.first_timestamp > limits.segment_ms
+        return now_ms - self.created_ms > limits.segment_ms
+
+    def rebuild(self, *, checked_from: int | None = None) -> int | None:
+        """
+        Make the indexes anew from the batches and set `size` to the end of the last good one.
+
+        Returns the offset behind the last good batch, None when there is none.
+        """
+        end = self.size
+        self.size = 0
+        self._bytes_since_entry = 0
+        self.first_timestamp = None
+        self.begin_empty()
+        next_offset = None
+        for _, header in scan(self.file, 0, end, checked_from=checked_from):
+            if header.base_offset < self.base_offset:
+                break
+            self.note(header.size, header.last_offset, header.max_timestamp)
+            next_offset = header.last_offset + 1
+        return next_offset
+
+    def resume(self) -> int | None:
+        """
+        Make a cleanly closed segment active again, reading only what lies behind its last index entry.
+
+        Returns the offset behind its last batch, None when there is none.
+        """
+        if self.size == 0:
+            self.begin_empty()
+            return None
+        index, times = self._load()
+        self._max_timestamp = times.last
+        start = index.positions[-1] if index.positions else 0
+        next_offset = None
+        for position, header in scan(self.file, start, self.size, read_bytes=_SEARCH_BYTES):
+            next_offset = header.last_offset + 1
+            self._bytes_since_entry = position + header.size - start
+        first = next(scan(self.file, 0, self.size, read_bytes=_SEARCH_BYTES), None)
+        self.first_timestamp = first[1].max_timestamp if first else None
+        return next_offset
+
+    def position_of(self, offset: int) -> int:
+        """Return where the batch starts that holds `offset` or, if none does, the next one; `size` behind the last."""
+        start = self.offset_index.position_before(offset - self.base_offset)
+        for position, header in scan(self.file, start, self.size, read_bytes=_SEARCH_BYTES):
+            if header.last_offset >= offset:
+                return position
+        return self.size
+
+    def whole_batches_end(self, start: int, end: int, bytes_max: int) -> int:
+        """Return the largest batch boundary in [start, start + bytes_max], `end` being one."""
+        if end - start <= bytes_max:
+            return end
+        known = self.offset_index.boundary_before(start + bytes_max, after=start)
+        if known is not None:
+            return known
+        boundary = start
+        for position, header in scan(self.file, start, end, read_bytes=_SEARCH_BYTES):
+            if position + header.size > start + bytes_max:
+                break
+            boundary = position + header.size
+        return boundary
+
+    def first_batch_end(self, start: int) -> int:
+        """Return where the batch that starts at `start` ends."""
+        return start + read_header(self.file.read_at(start, HEADER_BYTES)).size
+
+    def save_indexes(self) -> None:
+        """Write the index files. They need no sync: what is lost of them is made again."""
+        index, times = self._load()
+        if self._max_timestamp is not None:
+            # The last entry of a time index names the largest timestamp of all, which retention goes by.
+            times.maybe_append(*self._max_timestamp)
+        self._files.replace(self.path(INDEX_SUFFIX), index.to_bytes(), sync=False)
+        self._files.replace(self.path(TIME_INDEX_SUFFIX), times.to_bytes(), sync=False)
+
+    def release(self) -> None:
+        """Close the file and forget the indexes; the next use brings them back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._indexes = None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def remove(self) -> None:
+        """Remove the files, the log last: an index without its log would be taken for rubbish anyway."""
+        self.close()
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, LOG_SUFFIX):
+            self._files.remove(self.path(suffix))
+
+    def _load(self) -> tuple[OffsetIndex, TimeIndex]:
+        if self._indexes is None:
+            self._indexes = self._read_indexes()
+        return self._indexes
+
+    def _read_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        index_content = self._files.read(self.path(INDEX_SUFFIX))
+        times_content = self._files.read(self.path(TIME_INDEX_SUFFIX))
+        if index_content is not None and times_content:
+            index = OffsetIndex.from_bytes(index_content, self.size)
+            times = TimeIndex.from_bytes(times_content)
+            # A crash may leave a file of the right name and no content.
+            if index is not None and times is not None and (index.offsets or self.size <= self._index_interval_bytes):
+                return index, times
+        self.rebuild()
+        self.save_indexes()
+        assert self._indexes is not None
+        return self._indexes
