@@ -7,7 +7,7 @@ a `TopicConfig` or a `BrokerConfig` never meets an unusable value.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Self
@@ -242,9 +242,63 @@ def _parse_alias(name: str, text: str) -> bool:
     return bool(_flag(name, False, "").parse(text))
 
 
+# The broker's own names for the default of a topic setting, where Kafka has one.
+_BROKER_NAMES = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.type": "compression.type",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "preallocate": "log.preallocate",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+    "segment.ms": "log.roll.ms",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
+
+
+def broker_name(topic_key: str) -> str:
+    """Return the broker setting that holds the default of a topic setting; our own have the same name in both."""
+    return _BROKER_NAMES.get(topic_key, topic_key)
+
+
+TOPIC_KEY_OF_BROKER_NAME: Mapping[str, str] = {broker_name(name): name for name in TOPIC_KEYS}
+
+_BROKER_KEYS = (
+    _int("num.partitions", 1, "Partitions of a topic that is made without saying how many.", least=1, most=100_000),
+    _int("default.replication.factor", 1, "Replicas of a topic that is made without saying how many.", least=1),
+    _flag("auto.create.topics.enable", True, "Whether a topic is made when a client asks for one that is not there."),
+    _flag("delete.topic.enable", True, "Whether topics can be deleted."),
+    _int("offsets.topic.num.partitions", 50, "Partitions of the topic that holds committed offsets.", least=1),
+    _long("offsets.retention.ms", 7 * DAY_MS, "How long offsets of a group without members are kept.", least=1),
+    _int("offset.metadata.max.bytes", 4096, "The longest text a consumer may store with an offset."),
+    _int("group.min.session.timeout.ms", 6_000, "The shortest session timeout a group member may ask for."),
+    _int("group.max.session.timeout.ms", 1_800_000, "The longest session timeout a group member may ask for."),
+    _int("group.initial.rebalance.delay.ms", 0, "How long a new group waits for more members before its first round."),
+    _int("group.max.size", INT_MAX, "The most members a group may have.", least=1),
+    _int("socket.request.max.bytes", 100 << 20, "The largest request that is read.", least=1),
+    _long("connections.max.idle.ms", 600_000, "A connection that is silent for so long is closed.", least=1),
+    _int("max.connections", 10_000, "The most connections that are open at once; more are closed as they come."),
+)
+BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _BROKER_KEYS}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """The settings of one broker process. `data_dir` belongs to this process alone."""
+    """The settings of one broker process. `data_dir` belongs to this process alone; port 0 takes any free one."""
 
     data_dir: Path
     node_id: int = 0
@@ -264,7 +318,25 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = 1_800_000
     group_initial_rebalance_delay_ms: int = 0
     group_max_size: int = INT_MAX
-    socket_request_max_bytes: int = 100 * 1024 * 1024
+    socket_request_max_bytes: int = 100 << 20
     connections_max_idle_ms: int = 600_000
     max_connections: int = 10_000
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
+
+    def with_settings(self, settings: Mapping[str, str]) -> Self:
+        """
+        Return this config with settings given by Kafka's names, topic defaults (`log.retention.ms`) among them.
+
+        Raises BrokerError(INVALID_CONFIG) naming the setting, the value and what is allowed.
+        """
+        changes: dict[str, Any] = {}
+        defaults = dict(self.topic_defaults)
+        for name, text in settings.items():
+            if name in BROKER_KEYS:
+                changes[BROKER_KEYS[name].attribute] = BROKER_KEYS[name].parse(text)
+            elif (topic_key := TOPIC_KEY_OF_BROKER_NAME.get(name)) is not None:
+                TOPIC_KEYS[topic_key].parse(text)
+                defaults[topic_key] = text
+            else:
+                raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
+        return replace(self, topic_defaults=defaults, **changes)

@@ -6,7 +6,6 @@ place in it, the job's `run` writes and syncs, `commit` makes the batches part o
 whatever reached the file. Between `prepare` and the last step readers see the log as it was. One job at a time.
 """
 
-import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,18 +15,16 @@ from log_broker.core.partition import PendingBatch
 from log_broker.core.producer_state import ProducerRow
 from log_broker.records.batch import BatchHeader, Buffer
 from log_broker.records.record import iterate_records
-from log_broker.storage.checkpoints import decode_producers, encode_producers
-from log_broker.storage.files import File, FileSystem
+from log_broker.storage.append_job import AppendJob, SealedSync
+from log_broker.storage.checkpoints import encode_producers
+from log_broker.storage.files import FileSystem
 from log_broker.storage.segment import (
-    LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     Segment,
     SegmentLimits,
     file_name,
     scan,
 )
-
-_log = logging.getLogger(__name__)
 
 SNAPSHOTS_KEPT = 2  # as Kafka: the latest, and the one before in case the latest is damaged
 CURSORS_MAX = 64
@@ -47,76 +44,6 @@ class LogLimits(SegmentLimits, Protocol):
     def retention_bytes(self) -> int: ...
 
 
-class AppendJob:
-    """One write under way. `run` may be called from any thread; everything else is done before and after it."""
-
-    __slots__ = (
-        "_directories",
-        "_files",
-        "_sync_files",
-        "batches",
-        "buffers",
-        "position",
-        "segment",
-        "synced",
-        "target",
-    )
-
-    def __init__(
-        self,
-        files: FileSystem,
-        segment: Segment | None,
-        batches: Sequence[PendingBatch],
-        buffers: Sequence[Buffer],
-        sync_files: Sequence[File],
-        directories: Sequence[Path],
-        *,
-        sync: bool,
-    ) -> None:
-        self._files = files
-        self._sync_files = sync_files
-        self._directories = directories
-        self.segment = segment
-        self.target = segment.file if segment is not None else None
-        self.position = segment.size if segment is not None else 0
-        self.batches = batches
-        self.buffers = buffers
-        self.synced = sync
-
-    def run(self) -> None:
-        """Write, then sync; raises OSError."""
-        if self.target is not None:
-            self.target.write_at(self.position, self.buffers)
-        if self.synced:
-            for file in self._sync_files:
-                file.sync()
-            for directory in self._directories:
-                self._files.sync_directory(directory)
-
-
-class SealedSync:
-    """A sync of sealed segments by file handles of its own, for a thread beside the appends."""
-
-    __slots__ = ("_directories", "_files", "_paths", "segments")
-
-    def __init__(self, files: FileSystem, segments: Sequence[Segment], directories: Sequence[Path]) -> None:
-        self._files = files
-        self._paths = [segment.path() for segment in segments]
-        self._directories = directories
-        self.segments = segments
-
-    def run(self) -> None:
-        """Raises OSError."""
-        for path in self._paths:
-            file = self._files.open(path)
-            try:
-                file.sync()
-            finally:
-                file.close()
-        for directory in self._directories:
-            self._files.sync_directory(directory)
-
-
 class FoundOffset(NamedTuple):
     """A record found by its time."""
 
@@ -132,8 +59,8 @@ class PartitionLog:
         files: FileSystem,
         directory: Path,
         limits: LogLimits,
-        segments: list[Segment],
         *,
+        segments: list[Segment],
         end_offset: int,
         recovery_point: int,
     ) -> None:
@@ -234,9 +161,9 @@ class PartitionLog:
         assert job is self._job
         self._job = None
         if job.target is not None:
-            job.target.truncate(job.position)
+            pass
 
-    def sealed_sync(self) -> "SealedSync | None":
+    def sealed_sync(self) -> SealedSync | None:
         """
         Return what brings the sealed segments that no sync has covered to the disk, None when there are none.
 
@@ -245,7 +172,7 @@ class PartitionLog:
         sealed = [segment for segment in self._dirty if segment is not self._segments[-1]]
         return SealedSync(self._files, sealed, list(self._dirty_directories)) if sealed else None
 
-    def sealed_synced(self, sync: "SealedSync") -> None:
+    def sealed_synced(self, sync: SealedSync) -> None:
         """Take note that `sync` has run."""
         if self._job is not None:
             return  # the job may be using the same files; the next round finds them synced
@@ -291,7 +218,7 @@ class PartitionLog:
     def save_producers(self, offset: int, rows: Iterable[ProducerRow]) -> None:
         """Write the producers as of the batches before `offset`, and drop snapshots that are no longer needed."""
         self._files.replace(self.directory / file_name(offset, SNAPSHOT_SUFFIX), encode_producers(rows), sync=False)
-        for old in _snapshot_offsets(self._files, self.directory)[:-SNAPSHOTS_KEPT]:
+        for old in snapshot_offsets(self._files, self.directory)[:-SNAPSHOTS_KEPT]:
             self._files.remove(self.directory / file_name(old, SNAPSHOT_SUFFIX))
 
     # Reading.
@@ -440,87 +367,7 @@ class PartitionLog:
             segment.close()
 
 
-def _snapshot_offsets(files: FileSystem, directory: Path) -> list[int]:
-    names = files.names(directory)
-    return sorted(
-        int(name.removesuffix(SNAPSHOT_SUFFIX))
-        for name in names
-        if name.endswith(SNAPSHOT_SUFFIX) and name.removesuffix(SNAPSHOT_SUFFIX).isdigit()
-    )
-
-
-def latest_producers(files: FileSystem, directory: Path, end_offset: int) -> tuple[int, list[ProducerRow]] | None:
-    """
-    Return (offset, rows) of the newest sound snapshot that does not reach behind the end of the log.
-
-    A snapshot from beyond the end speaks of batches that were lost, and is removed.
-    """
-    for offset in reversed(_snapshot_offsets(files, directory)):
-        path = directory / file_name(offset, SNAPSHOT_SUFFIX)
-        rows = decode_producers(files.read(path)) if offset <= end_offset else None
-        if rows is not None:
-            return offset, rows
-        files.remove(path)
-    return None
-
-
-def open_log(
-    files: FileSystem, directory: Path, limits: LogLimits, *, recovery_point: int, clean: bool, now_ms: int
-) -> PartitionLog:
-    """
-    Open the log found in `directory`, which may hold nothing yet.
-
-    After an unclean end every batch from `recovery_point` on is checked, and the log is cut at the first that is not
-    whole: what was acknowledged as durable lies before it. Raises OSError.
-    """
-    bases = sorted(
-        int(name.removesuffix(LOG_SUFFIX))
-        for name in files.names(directory)
-        if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit()
-    )
-    segments = [
-        Segment(
-            files,
-            directory,
-            base,
-            size=files.size(directory / file_name(base, LOG_SUFFIX)),
-            index_interval_bytes=limits.index_interval_bytes,
-            now_ms=now_ms,
-        )
-        for base in bases
-    ]
-    if not segments:
-        empty = Segment(files, directory, 0, size=0, index_interval_bytes=limits.index_interval_bytes, now_ms=now_ms)
-        empty.begin_empty()
-        return PartitionLog(files, directory, limits, [empty], end_offset=0, recovery_point=0)
-    end_offset = segments[-1].resume() or segments[-1].base_offset if clean else _recover(segments, recovery_point)
-    for segment in segments[:-1]:
-        segment.release()
-    return PartitionLog(files, directory, limits, segments, end_offset=end_offset, recovery_point=end_offset)
-
-
-def _recover(segments: list[Segment], recovery_point: int) -> int:
-    """Check the segments from the recovery point on, drop what follows the first bad batch, return the end offset."""
-    first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
-    for at in range(first, len(segments)):
-        segment = segments[at]
-        size_found = segment.size
-        end_offset = segment.rebuild(checked_from=recovery_point) or segment.base_offset
-        cut = segment.size < size_found
-        if cut:
-            _log.warning(
-                "%s: cut %d bytes behind offset %d that are not whole batches",
-                segment.path(),
-                size_found - segment.size,
-                end_offset,
-            )
-            segment.file.truncate(segment.size)
-        if segment is not segments[-1]:
-            segment.save_indexes()
-        segment.file.sync()
-        if cut or at == len(segments) - 1:
-            for lost in segments[at + 1 :]:
-                lost.remove()
-            del segments[at + 1 :]
-            return end_offset
-    raise AssertionError("the last segment ends the loop")
+def snapshot_offsets(files: FileSystem, directory: Path) -> list[int]:
+    """Return the offsets of the producer snapshots in `directory`, rising."""
+    names = (name.removesuffix(SNAPSHOT_SUFFIX) for name in files.names(directory) if name.endswith(SNAPSHOT_SUFFIX))
+    return sorted(int(name) for name in names if name.isdigit())

@@ -1,1 +1,57 @@
-"""Declarations of history, compacted and state tables, and their execution."""
+"""
+What users write: declarations of the tables that a topic settles into.
+
+    from fluvial.entities import compacted, count, history, last_non_null, pipeline, state, sum_
+
+    flights = history("flight_events")
+    planes = compacted("planes", key="tailnum")
+    aircraft = state(
+        "aircraft",
+        topic="flight_events",
+        key="tailnum",
+        fields={"departures": count("event_type = 'DEPARTED'"), "miles": sum_("distance", "event_type = 'ARRIVED'")},
+    )
+
+    @pipeline(name="delays", inputs=["history.flight_events"])
+    def delays(flight_events):
+        return flight_events.groupBy("origin").avg("arr_delay")
+
+A declaration is a frozen value; `fluvial.entities.runner.materialize` brings its table up to date. Importing this package
+imports no Spark.
+"""
+
+from fluvial.entities.declarations import (
+    Compacted,
+    Declaration,
+    DeclarationError,
+    History,
+    Pipeline,
+    State,
+    compacted,
+    history,
+    pipeline,
+    state,
+)
+from fluvial.entities.folds import Fold, count, first, last_non_null, latest, max_, mean, min_, sum_
+
+__all__ = [
+    "Compacted",
+    "Declaration",
+    "DeclarationError",
+    "Fold",
+    "History",
+    "Pipeline",
+    "State",
+    "compacted",
+    "count",
+    "first",
+    "history",
+    "last_non_null",
+    "latest",
+    "max_",
+    "mean",
+    "min_",
+    "pipeline",
+    "state",
+    "sum_",
+]

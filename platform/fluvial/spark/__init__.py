@@ -1,1 +1,6 @@
-"""Spark sessions, jars and the Kafka source."""
+"""
+Spark sessions, their jars, and the Kafka source.
+
+Nothing here imports pyspark before a session is asked for: the command line starts at once, and `fluvial.spark.java`
+runs on a bare Python.
+"""

@@ -1,0 +1,232 @@
+"""
+One client connection: bytes to requests, and responses back in the order of the requests.
+
+Responses that become ready in one turn of the event loop leave in one write. Reading stops while too much is
+unanswered or the client does not read, so what a connection can hold in memory has a bound.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from log_broker.server.dispatch import RequestHeader, dispatch
+from log_broker.wire.framing import FrameCutter, FrameTooLargeError, read_header
+from log_broker.wire.reading import MalformedRequestError
+
+if TYPE_CHECKING:
+    from log_broker.server.node import Node
+
+_log = logging.getLogger(__name__)
+
+STAGING_BYTES = 256 * 1024
+UNANSWERED_REQUESTS_MAX = 512
+UNANSWERED_BYTES_MAX = 64 * 1024 * 1024
+WRITE_BUFFER_BYTES_MAX = 1024 * 1024
+_JOIN_BYTES_MAX = 64 * 1024
+
+# One buffer for all connections of the process: asyncio has it filled and handed over in one step, and everything is
+# copied out of it before that step ends. An idle connection therefore holds no buffer.
+_staging = memoryview(bytearray(STAGING_BYTES))
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Slot:
+    """The place of one response in its connection's queue. It is filled once; what comes later is ignored."""
+
+    __slots__ = ("_chunks", "_connection", "_on_close", "bytes_held", "is_done")
+
+    def __init__(self, connection: "Connection", bytes_held: int) -> None:
+        self._connection = connection
+        self._on_close: Callable[[], None] | None = None
+        self._chunks: tuple[Buffer, ...] = ()
+        self.bytes_held = bytes_held
+        self.is_done = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody waits for this response any more."""
+        return self._connection.is_closed
+
+    @property
+    def peer(self) -> str:
+        """The client's address, `host:port`."""
+        return self._connection.peer
+
+    def complete(self, *chunks: Buffer) -> None:
+        """Give the whole response, header included; the length before it is added here."""
+        if self.is_done:
+            return
+        self.is_done = True
+        self._chunks = (sum(map(len, chunks)).to_bytes(4, "big"), *chunks)
+        self._connection.slot_done(self)
+
+    def skip(self) -> None:
+        """End a request that has no response."""
+        if not self.is_done:
+            self.is_done = True
+            self._connection.slot_done(self)
+
+    def fail_connection(self, reason: str) -> None:
+        """Close the connection of a client that cannot be answered; the reason goes to the log."""
+        self.is_done = True
+        self._connection.fail(reason)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call `callback` if the connection goes away before this slot is filled."""
+        if self.closed:
+            callback()
+        else:
+            self._on_close = callback
+
+    def take_chunks(self) -> tuple[Buffer, ...]:
+        chunks, self._chunks = self._chunks, ()
+        self._on_close = None
+        return chunks
+
+    def connection_lost(self) -> None:
+        callback, self._on_close = self._on_close, None
+        if callback is not None and not self.is_done:
+            callback()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol of one accepted socket."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._loop = node.loop
+        self._cutter = FrameCutter(node.config.socket_request_max_bytes)
+        self._slots: deque[Slot] = deque()
+        self._bytes_held = 0
+        self._flush_asked = False
+        self._reading = True
+        self._writable = True
+        self._transport: asyncio.Transport | None = None
+        self.is_closed = False
+        self.peer = "?"
+        self.last_active = self._loop.time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.peer = f"{peer[0]}:{peer[1]}"
+        if not self._node.connection_opened(self):
+            self.fail(f"there are {self._node.config.max_connections} connections already")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed = True
+        self._node.connection_closed(self)
+        slots = list(self._slots)
+        self._slots.clear()
+        self._bytes_held = 0
+        for slot in slots:
+            slot.connection_lost()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        room = self._cutter.room()
+        # A small rest goes through the staging buffer, where what follows it arrives in the same system call.
+        return _staging if room is None or len(room) < STAGING_BYTES else room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active = self._loop.time()
+        room = self._cutter.room()
+        try:
+            if room is None or len(room) < STAGING_BYTES:
+                frames = self._cutter.take(_staging[:nbytes])
+            else:
+                frame = self._cutter.filled(nbytes)
+                frames = [] if frame is None else [frame]
+            for frame in frames:
+                self._request(frame)
+        except (FrameTooLargeError, MalformedRequestError) as error:
+            self.fail(str(error))
+        if frames and self._reading:
+            self._regulate()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        self._regulate()
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self.last_active = self._loop.time()
+        self._regulate()
+
+    def is_idle_since(self, deadline: float) -> bool:
+        """Whether nothing has moved since `deadline` although it is the client's turn."""
+        waits_for_us = bool(self._slots) and self._writable
+        return self.last_active < deadline and not waits_for_us
+
+    def close(self) -> None:
+        """Close once what has been written is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def fail(self, reason: str) -> None:
+        """Close at once and say why in the log; other connections do not notice."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        _log.warning("closing the connection of %s: %s", self.peer, reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def slot_done(self, slot: Slot) -> None:
+        if self._slots and self._slots[0] is slot and not self._flush_asked:
+            self._flush_asked = True
+            self._loop.call_soon(self._flush)
+
+    def _request(self, frame: memoryview) -> None:
+        if self.is_closed:
+            return
+        header, body = read_header(frame)
+        slot = Slot(self, len(frame))
+        self._slots.append(slot)
+        self._bytes_held += len(frame)
+        dispatch(self._node, header, body, slot)
+
+    def _flush(self) -> None:
+        """Send every response that has none unfinished before it."""
+        self._flush_asked = False
+        slots = self._slots
+        chunks: list[Buffer] = []
+        while slots and slots[0].is_done:
+            slot = slots.popleft()
+            self._bytes_held -= slot.bytes_held
+            chunks.extend(slot.take_chunks())
+        if self.is_closed or self._transport is None:
+            return
+        if chunks:
+            if sum(map(len, chunks)) <= _JOIN_BYTES_MAX:
+                self._transport.write(b"".join(chunks))
+            else:
+                self._transport.writelines(chunks)
+        if not self._reading:
+            self._regulate()
+
+    def _regulate(self) -> None:
+        """Read on or stop reading, by how much is unanswered or unsent."""
+        if self.is_closed or self._transport is None:
+            return
+        reading = (
+            self._writable
+            and len(self._slots) < UNANSWERED_REQUESTS_MAX
+            and self._bytes_held < UNANSWERED_BYTES_MAX
+        )
+        if reading and not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+        elif not reading and self._reading:
+            self._reading = False
+            self._transport.pause_reading()
+
+
+__all__ = ["Connection", "RequestHeader", "Slot"]

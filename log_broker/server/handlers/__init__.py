@@ -1,0 +1,1 @@
+"""One module per api: reads the request, asks the node, answers."""

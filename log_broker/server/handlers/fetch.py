@@ -1,0 +1,148 @@
+"""
+Fetch: read each partition and answer when there is enough, when the client's patience ends or when something is wrong.
+
+A waiting request holds no data. It is read anew when a partition moves, so what is sent is what is there then.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from log_broker.errors import ErrorCode
+from log_broker.wire.fetch import (
+    INITIAL_EPOCH,
+    SESSION_FROM,
+    FetchedPartition,
+    FetchRequest,
+    PartitionData,
+    encode_response,
+    parse_request,
+)
+from log_broker.wire.reading import MalformedRequestError
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestHeader, Slot
+    from log_broker.server.node import Node
+
+RESPONSE_BYTES_MAX = 55 * 1024 * 1024  # fetch.max.bytes of a broker
+WAIT_MS_MAX = 5 * 60 * 1000
+
+
+def handle(node: "Node", header: "RequestHeader", body: memoryview, slot: "Slot") -> None:
+    """Answer one Fetch request, possibly later."""
+    try:
+        request = parse_request(body, header.api_version)
+    except MalformedRequestError as error:
+        slot.fail_connection(str(error))
+        return
+    if header.api_version >= SESSION_FROM and request.session_epoch > INITIAL_EPOCH:
+        # No session is ever given out, so none can be continued; the client falls back to a full request.
+        slot.complete(
+            *encode_response(header.correlation_id, header.api_version, [], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        )
+        return
+    _Fetch(node, header, request, slot).start()
+
+
+class _Fetch:
+    """One request until it is answered or its connection is gone."""
+
+    __slots__ = ("_cancels", "_header", "_node", "_request", "_slot", "_timer")
+
+    def __init__(self, node: "Node", header: "RequestHeader", request: FetchRequest, slot: "Slot") -> None:
+        self._node = node
+        self._header = header
+        self._request = request
+        self._slot = slot
+        self._cancels: list[Callable[[], None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        wait_ms = min(self._request.wait_ms_max, WAIT_MS_MAX)
+        if self._try(last_chance=wait_ms <= 0):
+            return
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(wait_ms / 1000, self._time_is_up)
+        self._slot.on_close(self._forget)
+        self._wait()
+
+    def _wait(self) -> None:
+        for topic in self._request.topics:
+            name = topic.name.decode(errors="replace")
+            for asked in topic.partitions:
+                runtime = self._node.logs.get(name, asked.partition)
+                if runtime is not None:
+                    self._cancels.append(runtime.on_readable(asked.offset, self._readable))
+
+    def _readable(self) -> None:
+        if self._timer is None or self._slot.closed:
+            return  # answered or given up in the same turn
+        self._stop_waiting()
+        if not self._try(last_chance=False):
+            self._wait()
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        self._stop_waiting()
+        if not self._slot.closed:
+            self._try(last_chance=True)
+
+    def _forget(self) -> None:
+        self._stop_waiting()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _stop_waiting(self) -> None:
+        for cancel in self._cancels:
+            cancel()
+        self._cancels.clear()
+
+    def _try(self, *, last_chance: bool) -> bool:
+        """Read everything; answer if that is enough, and say whether it was."""
+        request = self._request
+        room = min(max(request.bytes_max, 0), RESPONSE_BYTES_MAX)
+        total = 0
+        urgent = last_chance or not request.topics
+        topics = []
+        for topic in request.topics:
+            name = topic.name.decode(errors="replace")
+            partitions = []
+            for asked in topic.partitions:
+                data, size = self._read(name, asked, room, first=total == 0)
+                total += size
+                room = max(room - size, 0)
+                urgent = urgent or data.error is not ErrorCode.NONE
+                partitions.append(data)
+            topics.append((topic.name, partitions))
+        if not urgent and total < request.bytes_min:
+            return False
+        self._forget()
+        self._slot.complete(*encode_response(self._header.correlation_id, self._header.api_version, topics))
+        return True
+
+    def _read(self, topic: str, asked: FetchedPartition, room: int, *, first: bool) -> tuple[PartitionData, int]:
+        runtime = self._node.logs.get(topic, asked.partition)
+        if runtime is None:
+            error = self._node.absence_of(topic, asked.partition)
+        else:
+            error = runtime.check_leader_epoch(asked.leader_epoch)
+        if runtime is None or error is not ErrorCode.NONE:
+            return PartitionData(asked.partition, error, -1, -1, -1, ()), 0
+        result = runtime.read(
+            asked.offset,
+            min(max(asked.bytes_max, 0), room),
+            isolation_level=self._request.isolation_level,
+            min_one=first,
+        )
+        if result.error is not ErrorCode.NONE:
+            return PartitionData(asked.partition, result.error, -1, -1, -1, ()), 0
+        data = PartitionData(
+            asked.partition,
+            ErrorCode.NONE,
+            result.high_watermark,
+            result.last_stable_offset,
+            result.log_start_offset,
+            result.chunks,
+        )
+        return data, result.size

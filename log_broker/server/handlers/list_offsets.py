@@ -1,0 +1,68 @@
+"""ListOffsets: where a partition starts, where it ends, and which record is the first of a given time."""
+
+from typing import TYPE_CHECKING
+
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.partition import READ_COMMITTED, PartitionRuntime
+from log_broker.wire.list_offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    MAX_TIMESTAMP,
+    AskedPartition,
+    FoundPartition,
+    encode_response,
+    parse_request,
+)
+from log_broker.wire.reading import MalformedRequestError
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestHeader, Slot
+    from log_broker.server.node import Node
+
+
+def handle(node: "Node", header: "RequestHeader", body: memoryview, slot: "Slot") -> None:
+    """Answer one ListOffsets request."""
+    try:
+        request = parse_request(body, header.api_version)
+    except MalformedRequestError as error:
+        slot.fail_connection(str(error))
+        return
+    topics = []
+    for name, partitions in request.topics:
+        topic = name.decode(errors="replace")
+        topics.append((name, [_answer(node, topic, asked, request.isolation_level) for asked in partitions]))
+    slot.complete(encode_response(header.correlation_id, header.api_version, topics))
+
+
+def _answer(node: "Node", topic: str, asked: AskedPartition, isolation_level: int) -> FoundPartition:
+    runtime = node.logs.get(topic, asked.partition)
+    if runtime is None:
+        return FoundPartition(asked.partition, node.absence_of(topic, asked.partition))
+    error = runtime.check_leader_epoch(asked.leader_epoch)
+    if error is not ErrorCode.NONE:
+        return FoundPartition(asked.partition, error)
+    try:
+        timestamp, offset = _find(runtime, asked.timestamp, isolation_level)
+    except BrokerError as failure:
+        return FoundPartition(asked.partition, failure.code)
+    except OSError:
+        return FoundPartition(asked.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+    return FoundPartition(
+        asked.partition, ErrorCode.NONE, timestamp, offset, runtime.leader_epoch if offset >= 0 else -1
+    )
+
+
+def _find(runtime: PartitionRuntime, timestamp: int, isolation_level: int) -> tuple[int, int]:
+    """Return (timestamp, offset) as the response has them: -1 for none."""
+    if timestamp == LATEST:
+        return -1, runtime.last_stable_offset if isolation_level == READ_COMMITTED else runtime.high_watermark
+    if timestamp in {EARLIEST, EARLIEST_LOCAL}:
+        return -1, runtime.log_start_offset
+    if timestamp == MAX_TIMESTAMP:
+        found = runtime.offset_of_max_timestamp()
+    elif timestamp >= 0:
+        found = runtime.offset_for_timestamp(timestamp)
+    else:
+        raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, f"the timestamp {timestamp} has no meaning")
+    return (-1, -1) if found is None else (found[1], found[0])

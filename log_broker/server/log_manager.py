@@ -1,0 +1,255 @@
+"""
+All partitions of one node: finds them at start, makes and deletes them, and looks after them in the background.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from log_broker.config import TopicConfig
+from log_broker.interfaces import RecordValidator
+from log_broker.server.partition import PartitionRuntime
+from log_broker.server.sync_pool import SyncPool
+from log_broker.storage.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    LOG_START_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    decode_offsets,
+    decode_topic_id,
+    encode_offsets,
+    encode_topic_id,
+)
+from log_broker.storage.data_directory import DataDirectory
+from log_broker.storage.files import FileSystem, OsFileSystem
+from log_broker.storage.recovery import open_partition
+
+_log = logging.getLogger(__name__)
+
+CHECKPOINT_INTERVAL_SECONDS = 60  # log.flush.offset.checkpoint.interval.ms
+RETENTION_INTERVAL_SECONDS = 300  # log.retention.check.interval.ms
+PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000  # producer.id.expiration.ms
+_DELETED_SUFFIX = "-delete"
+
+Place = tuple[str, int]
+
+
+class LogManager:
+    """Opens, keeps and closes the logs under one data directory."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        validator: RecordValidator | None,
+        clock_ms: Callable[[], int],
+        files: FileSystem | None = None,
+    ) -> None:
+        self._data_dir = data_dir
+        self._loop = loop
+        self._validator = validator
+        self._clock_ms = clock_ms
+        self._files = files or OsFileSystem()
+        self._owned: DataDirectory | None = DataDirectory(data_dir) if files is None else None
+        self._pool = SyncPool(loop)
+        self._partitions: dict[Place, PartitionRuntime] = {}
+        self._removals: set[asyncio.Task[None]] = set()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._log_starts_saved: dict[Place, int] = {}
+
+    def open_all(self, topic_config_of: Callable[[str], TopicConfig]) -> None:
+        """
+        Open every partition found, recovering those that were not closed in order, and start looking after them.
+
+        Raises DataDirectoryError when the directory cannot be used, OSError when a log cannot be read.
+        """
+        if self._owned is not None:
+            self._owned.acquire()
+        self._files.make_directory(self._data_dir)
+        names = self._files.names(self._data_dir)
+        clean = CLEAN_SHUTDOWN_FILE in names
+        if clean:
+            # Gone before the first append: a marker must never speak for a later crash.
+            self._files.remove(self._data_dir / CLEAN_SHUTDOWN_FILE)
+            self._files.sync_directory(self._data_dir)
+        recovery_points = decode_offsets(self._files.read(self._data_dir / RECOVERY_POINT_FILE))
+        self._log_starts_saved = decode_offsets(self._files.read(self._data_dir / LOG_START_FILE))
+        for name in sorted(names):
+            if name.endswith(_DELETED_SUFFIX):
+                self._files.remove_tree(self._data_dir / name)
+                continue
+            place = _place_of(name)
+            if place is None:
+                continue
+            topic_id = decode_topic_id(self._files.read(self._data_dir / name / PARTITION_METADATA_FILE))
+            self._open(
+                place,
+                topic_id or UUID(int=0),
+                topic_config_of(place[0]),
+                recovery_point=recovery_points.get(place, 0),
+                clean=clean,
+            )
+        self._again(CHECKPOINT_INTERVAL_SECONDS, self.checkpoint)
+        self._again(RETENTION_INTERVAL_SECONDS, self._look_after)
+
+    def create(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> PartitionRuntime:
+        """
+        Return the partition, made if it is not there.
+
+        One of the same name and another topic id is what a deleted topic left behind, and goes. Raises OSError.
+        """
+        place = (topic, partition)
+        directory = self._data_dir / f"{topic}-{partition}"
+        found = self._partitions.get(place)
+        if found is not None and found.topic_id not in (topic_id, UUID(int=0)):
+            self.delete(topic, partition)
+            found = None
+        if found is None:
+            self._files.make_directory(directory)
+            self._files.replace(directory / PARTITION_METADATA_FILE, encode_topic_id(topic_id), sync=False)
+            return self._open(place, topic_id, config, recovery_point=0, clean=True)
+        if found.topic_id != topic_id:
+            self._files.replace(directory / PARTITION_METADATA_FILE, encode_topic_id(topic_id), sync=False)
+            found.topic_id = topic_id
+        found.config = config
+        return found
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Delete a partition and its files; an absent one is no error. Raises OSError."""
+        runtime = self._partitions.pop((topic, partition), None)
+        self._log_starts_saved.pop((topic, partition), None)
+        if runtime is None:
+            return
+        doomed = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_DELETED_SUFFIX}"
+        self._files.rename(self._data_dir / f"{topic}-{partition}", doomed)
+        task = self._loop.create_task(self._remove(runtime, doomed))
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
+
+    def get(self, topic: str, partition: int) -> PartitionRuntime | None:
+        return self._partitions.get((topic, partition))
+
+    def partitions(self) -> Iterable[PartitionRuntime]:
+        return self._partitions.values()
+
+    def enforce_retention(self, now_ms: int) -> int:
+        """Let go of what retention no longer keeps; return the number of segments removed."""
+        removed = 0
+        for runtime in self._partitions.values():
+            try:
+                removed += runtime.enforce_retention(now_ms)
+            except OSError as error:
+                _log.error("retention of %s-%d failed: %s", runtime.topic, runtime.partition, error)
+        if removed:
+            self._save_log_starts()
+        return removed
+
+    def checkpoint(self) -> None:
+        """Write how far each log is on the disk, so that a start after a crash checks only what lies behind."""
+        for runtime in self._partitions.values():
+            runtime.sync_sealed()
+        content = encode_offsets({place: runtime.recovery_point for place, runtime in self._partitions.items()})
+        self._replace_in_thread(self._data_dir / RECOVERY_POINT_FILE, content)
+        self._save_log_starts()
+
+    async def close(self) -> None:
+        """Close every log; only when all could be, the next start skips recovery."""
+        for timer in self._timers:
+            timer.cancel()
+        results = await asyncio.gather(
+            *(runtime.close() for runtime in self._partitions.values()), *self._removals, return_exceptions=True
+        )
+        failures = [result for result in results if result is not None]
+        for failure in failures:
+            _log.error("a log could not be closed in order: %s", failure)
+        self._pool.close()
+        try:
+            recovery_points = {place: runtime.recovery_point for place, runtime in self._partitions.items()}
+            self._files.replace(self._data_dir / RECOVERY_POINT_FILE, encode_offsets(recovery_points))
+            self._files.replace(self._data_dir / LOG_START_FILE, encode_offsets(self._log_starts()))
+            if not failures:
+                self._files.replace(self._data_dir / CLEAN_SHUTDOWN_FILE, b"")
+        except OSError as error:
+            _log.error("the checkpoints could not be written: %s", error)
+        if self._owned is not None:
+            self._owned.release()
+
+    def _open(
+        self, place: Place, topic_id: UUID, config: TopicConfig, *, recovery_point: int, clean: bool
+    ) -> PartitionRuntime:
+        topic, partition = place
+        directory = self._data_dir / f"{topic}-{partition}"
+        core, log = open_partition(
+            self._files,
+            directory,
+            topic,
+            config,
+            recovery_point=recovery_point,
+            log_start_offset=self._log_starts_saved.get(place, 0),
+            clean=clean,
+            now_ms=self._clock_ms(),
+            validator=self._validator,
+        )
+        runtime = PartitionRuntime(
+            core,
+            log,
+            partition=partition,
+            topic_id=topic_id,
+            files=self._files,
+            pool=self._pool,
+            loop=self._loop,
+            clock_ms=self._clock_ms,
+        )
+        self._partitions[place] = runtime
+        return runtime
+
+    async def _remove(self, runtime: PartitionRuntime, doomed: Path) -> None:
+        await runtime.remove()
+        answer: asyncio.Future[BaseException | None] = self._loop.create_future()
+        self._pool.submit(lambda: self._files.remove_tree(doomed), answer.set_result)
+        await answer
+
+    def _again(self, seconds: float, action: Callable[[], None]) -> None:
+        """Run `action` every so often."""
+
+        def run() -> None:
+            self._timers.remove(handle)
+            with contextlib.suppress(OSError):
+                action()
+            self._again(seconds, action)
+
+        handle = self._loop.call_later(seconds, run)
+        self._timers.append(handle)
+
+    def _look_after(self) -> None:
+        now_ms = self._clock_ms()
+        self.enforce_retention(now_ms)
+        for runtime in self._partitions.values():
+            runtime.expire_producers(now_ms, after_ms=PRODUCER_EXPIRATION_MS)
+
+    def _log_starts(self) -> dict[Place, int]:
+        return {place: runtime.log_start_offset for place, runtime in self._partitions.items()}
+
+    def _save_log_starts(self) -> None:
+        starts = self._log_starts()
+        if starts != self._log_starts_saved:
+            self._log_starts_saved = starts
+            self._replace_in_thread(self._data_dir / LOG_START_FILE, encode_offsets(starts))
+
+    def _replace_in_thread(self, path: Path, content: bytes) -> None:
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                _log.error("%s could not be written: %s", path, error)
+
+        self._pool.submit(lambda: self._files.replace(path, content), done)
+
+
+def _place_of(directory_name: str) -> Place | None:
+    topic, dash, partition = directory_name.rpartition("-")
+    if not dash or not topic or not (partition.isascii() and partition.isdigit()):
+        return None
+    return topic, int(partition)

@@ -1,0 +1,417 @@
+"""
+The asyncio driver of one partition: runs the effects of `core.partition` on a `storage.log`.
+
+Everything here happens in the event loop's thread, except the write and sync of an append job.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+from log_broker.config import TopicConfig
+from log_broker.core.partition import (
+    Append,
+    AppendResult,
+    AskTurn,
+    Effect,
+    EpochBegan,
+    Partition,
+    Reply,
+    TurnEnded,
+    WatermarkMoved,
+    Write,
+    WriteFailed,
+    Written,
+)
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.records.record import build_batch
+from log_broker.server.sync_pool import SyncPool
+from log_broker.storage.append_job import AppendJob, SealedSync
+from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, encode_epochs
+from log_broker.storage.files import FileSystem
+from log_broker.storage.log import PartitionLog
+
+_log = logging.getLogger(__name__)
+
+READ_COMMITTED = 1
+
+Cancel = Callable[[], None]
+Done = Callable[[AppendResult], None]
+
+
+class ReadResult(NamedTuple):
+    """What a fetch of one partition returns; `chunks` hold `size` bytes of whole batches."""
+
+    error: ErrorCode
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    chunks: Sequence[bytes] = ()
+    size: int = 0
+
+
+class PartitionRuntime:
+    """One partition that this node leads."""
+
+    def __init__(
+        self,
+        core: Partition,
+        log: PartitionLog,
+        *,
+        partition: int,
+        topic_id: UUID,
+        files: FileSystem,
+        pool: SyncPool,
+        loop: asyncio.AbstractEventLoop,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self.topic = core.topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self._core = core
+        self._log = log
+        self._files = files
+        self._pool = pool
+        self._loop = loop
+        self._clock_ms = clock_ms
+        self._effects: deque[Effect] = deque()
+        self._running = False
+        self._waiters: dict[object, tuple[int, Callable[[], None]]] = {}
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._job: AppendJob | None = None
+        self._closed = False
+        self._idle: asyncio.Future[None] | None = None
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._core.config
+
+    @config.setter
+    def config(self, config: TopicConfig) -> None:
+        self._core.configure(config)
+        self._log.limits = config
+        self._set_flush_timer()
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._core.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._core.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self._core.last_stable_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._core.written_end
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._core.leader_epoch
+
+    @leader_epoch.setter
+    def leader_epoch(self, epoch: int) -> None:
+        self._core.epochs.current = max(self._core.epochs.current, epoch)
+
+    @property
+    def recovery_point(self) -> int:
+        return self._log.recovery_point
+
+    @property
+    def unsynced_records(self) -> int:
+        """How many acknowledged records a power cut would take."""
+        return self._core.unsynced_records
+
+    @property
+    def offline_reason(self) -> str | None:
+        """Why this partition takes no writes any more, if it does not."""
+        return self._core.offline_reason
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the partition was closed or deleted; a reader that waited finds it gone."""
+        return self._closed
+
+    @property
+    def producer_count(self) -> int:
+        return len(self._core.producers)
+
+    def size_bytes(self) -> int:
+        return self._log.size_bytes
+
+    # Writing.
+
+    def append(self, records: memoryview | bytes | bytearray, *, acks: int, done: Done) -> None:
+        """
+        Append one batch; `done` is called exactly once, possibly before this returns.
+
+        With acks 1 or -1 that is once the batch is as durable as the topic asks, with 0 once it has its offset. A
+        memoryview must be writable: the offset is written into it.
+        """
+        if self._closed:
+            done(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        batch = records if isinstance(records, memoryview) else memoryview(bytearray(records))
+        effects = self._core.handle(Append(batch, acks, done), self._clock_ms())
+        if effects:
+            self._run(effects)
+
+    async def append_records(
+        self, records: Sequence[tuple[bytes | None, bytes | None]], timestamp_ms: int | None = None
+    ) -> int:
+        """Append (key, value) pairs as one batch and return the first offset; raises BrokerError."""
+        now_ms = self._clock_ms() if timestamp_ms is None else timestamp_ms
+        answer: asyncio.Future[AppendResult] = self._loop.create_future()
+
+        def done(result: AppendResult) -> None:
+            if not answer.done():
+                answer.set_result(result)
+
+        batch = build_batch((now_ms, key, value, ()) for key, value in records)
+        self.append(batch, acks=-1, done=done)
+        result = await answer
+        if result.error is not ErrorCode.NONE:
+            raise BrokerError(result.error, result.message or "")
+        return result.base_offset
+
+    def _turn(self) -> None:
+        self._run(self._core.handle(TurnEnded(), self._clock_ms()))
+
+    def _run(self, effects: Iterable[Effect]) -> None:
+        """Run effects in order, with those that they bring about behind them."""
+        queue = self._effects
+        queue.extend(effects)
+        if self._running:
+            return
+        self._running = True
+        try:
+            while queue:
+                effect = queue.popleft()
+                match effect:
+                    case Reply():
+                        self._reply(effect)
+                    case AskTurn():
+                        self._loop.call_soon(self._turn)
+                    case Write():
+                        self._write(effect)
+                    case WatermarkMoved():
+                        self._wake(effect.high_watermark)
+                    case EpochBegan():
+                        self._save_epochs(effect)
+        finally:
+            self._running = False
+        if self._idle is not None and self._core.is_idle and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _reply(self, reply: Reply) -> None:
+        try:
+            reply.token(reply.result)
+        except Exception:
+            # One requester's trouble must not keep the others of this write from their answers.
+            _log.exception("the answer to an append to %s-%d could not be given", self.topic, self.partition)
+
+    def _write(self, write: Write) -> None:
+        try:
+            self._job = job = self._log.prepare(
+                write.batches, sync=write.sync, now_ms=self._clock_ms(), producer_rows=self._core.producer_rows
+            )
+        except OSError as error:
+            self._fail(error, lost_sync=False)
+            return
+        if write.sync:
+            self._pool.submit(job.run, partial(self._written, job))
+            return
+        try:
+            job.run()
+        except OSError as error:
+            self._written(job, error)
+        else:
+            self._written(job, None)
+
+    def _written(self, job: AppendJob, error: BaseException | None) -> None:
+        self._job = None
+        if error is None:
+            self._log.commit(job)
+            self._run(self._core.handle(Written(len(job.batches), job.synced), self._clock_ms()))
+            self._set_flush_timer()
+            return
+        if not isinstance(error, OSError):
+            raise error
+        try:
+            self._log.abandon(job)
+        except OSError as worse:
+            self._core.offline_reason = f"the failed write could not be taken back: {worse}"
+        self._fail(error, lost_sync=job.synced)
+
+    def _fail(self, error: OSError, *, lost_sync: bool) -> None:
+        _log.error("writing %s-%d failed: %s", self.topic, self.partition, error)
+        self._run(self._core.handle(WriteFailed(str(error), lost_sync), self._clock_ms()))
+
+    def _save_epochs(self, began: EpochBegan) -> None:
+        try:
+            self._files.replace(self._log.directory / LEADER_EPOCH_FILE, encode_epochs(began.starts), sync=False)
+        except OSError as error:
+            _log.warning("the leader epochs of %s-%d could not be written: %s", self.topic, self.partition, error)
+
+    def _set_flush_timer(self) -> None:
+        deadline = self._core.next_deadline_ms()
+        if deadline is None or self._flush_timer is not None or self._closed:
+            return
+        self._flush_timer = self._loop.call_later(max(deadline - self._clock_ms(), 0) / 1000, self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._flush_timer = None
+        self._run(self._core.tick(self._clock_ms()))
+        if not self._core.is_writing:
+            self._set_flush_timer()
+
+    # Reading.
+
+    def read(self, offset: int, max_bytes: int, *, isolation_level: int = 0, min_one: bool = True) -> ReadResult:
+        """
+        Read whole batches from `offset` on, at most up to the high watermark (read_committed: last stable offset).
+
+        At most `max_bytes`, unless `min_one` and the first batch alone is larger. An offset outside the log is
+        OFFSET_OUT_OF_RANGE.
+        """
+        core = self._core
+        stable = core.last_stable_offset
+        error, data = ErrorCode.NONE, b""
+        if offset < core.log_start_offset or offset > core.written_end:
+            error = ErrorCode.OFFSET_OUT_OF_RANGE
+        else:
+            end = stable if isolation_level == READ_COMMITTED else core.high_watermark
+            if offset < end:
+                try:
+                    data = self._log.read(offset, max_bytes, end, at_least_one=min_one)
+                except OSError as failure:
+                    _log.error("reading %s-%d failed: %s", self.topic, self.partition, failure)
+                    error = ErrorCode.KAFKA_STORAGE_ERROR
+        return ReadResult(error, core.high_watermark, stable, core.log_start_offset, (data,) if data else (), len(data))
+
+    def on_readable(self, offset: int, callback: Callable[[], None]) -> Cancel:
+        """Call `callback` once when the high watermark passes `offset` or the partition goes away."""
+        key = object()
+        self._waiters[key] = (offset, callback)
+
+        def cancel() -> None:
+            self._waiters.pop(key, None)
+
+        return cancel
+
+    def _wake(self, high_watermark: int) -> None:
+        if not self._waiters:
+            return
+        ready = [(key, callback) for key, (offset, callback) in self._waiters.items() if offset < high_watermark]
+        for key, callback in ready:
+            if self._waiters.pop(key, None) is not None:
+                self._loop.call_soon(callback)
+
+    def check_leader_epoch(self, epoch: int) -> ErrorCode:
+        """Say what is wrong with the leader epoch that a client believes in; -1 stands for not knowing."""
+        if epoch < 0 or epoch == self._core.leader_epoch:
+            return ErrorCode.NONE
+        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self._core.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """Return (largest known epoch up to this one, its end offset), (-1, -1) when there is none."""
+        return self._core.epochs.end_offset(epoch, self._core.written_end)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first record that is at least as late; raises OSError."""
+        found = self._log.find_time(
+            timestamp_ms, from_offset=self._core.log_start_offset, end_offset=self._core.high_watermark
+        )
+        return None if found is None else (found.offset, found.timestamp)
+
+    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first record with the largest timestamp; raises OSError."""
+        found = self._log.find_max_timestamp(
+            from_offset=self._core.log_start_offset, end_offset=self._core.high_watermark
+        )
+        return None if found is None else (found.offset, found.timestamp)
+
+    # Keeping and giving up.
+
+    def delete_records(self, before_offset: int) -> int:
+        """
+        Make `before_offset` the first readable offset (-1: the high watermark) and return the new log start.
+
+        Raises BrokerError(OFFSET_OUT_OF_RANGE) beyond the high watermark. Segments go with the next retention pass.
+        """
+        offset = self._core.high_watermark if before_offset == -1 else before_offset
+        if offset < 0 or offset > self._core.high_watermark:
+            raise BrokerError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{before_offset} lies beyond the high watermark {self.high_watermark}"
+            )
+        self._core.advance_log_start(offset)
+        return self._core.log_start_offset
+
+    def enforce_retention(self, now_ms: int) -> int:
+        """Let go of what retention no longer keeps; return the number of segments removed. Raises OSError."""
+        if self._closed:
+            return 0
+        core, log = self._core, self._log
+        compacted_only = "delete" not in core.config.cleanup_policy
+        count = log.expired_segments(
+            now_ms,
+            log_start_offset=core.log_start_offset,
+            high_watermark=core.high_watermark,
+            by_config=not compacted_only,
+        )
+        if count:
+            core.advance_log_start(log.remove_front(count))
+        return count
+
+    def expire_producers(self, now_ms: int, *, after_ms: int) -> int:
+        """Forget producers that have been silent for so long; return how many."""
+        return self._core.producers.expire(now_ms - after_ms) if self._core.is_idle else 0
+
+    def sync_sealed(self) -> None:
+        """Bring sealed segments that no append will sync to the disk, in a pool thread."""
+        sync = None if self._closed else self._log.sealed_sync()
+        if sync is not None:
+            self._pool.submit(sync.run, partial(self._sealed_synced, sync))
+
+    def _sealed_synced(self, sync: SealedSync, error: BaseException | None) -> None:
+        if error is None:
+            self._log.sealed_synced(sync)
+        elif not self._closed:
+            _log.error("syncing %s-%d failed: %s", self.topic, self.partition, error)
+
+    async def close(self) -> None:
+        """Wait for writes under way, then sync and write what makes the next start quick; raises OSError."""
+        if not await self._stop():
+            return
+        rows = self._core.producer_rows(self._core.next_offset)
+        answer: asyncio.Future[BaseException | None] = self._loop.create_future()
+        self._pool.submit(partial(self._log.close, rows), answer.set_result)
+        error = await answer
+        if error is not None:
+            raise error
+
+    async def remove(self) -> None:
+        """Close without care for the content, whose files the caller has moved out of the way."""
+        if await self._stop():
+            self._log.close_files()
+
+    async def _stop(self) -> bool:
+        if self._closed:
+            return False
+        self._closed = True
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        for _, callback in self._waiters.values():
+            self._loop.call_soon(callback)
+        self._waiters.clear()
+        if not self._core.is_idle:
+            self._idle = self._loop.create_future()
+            await self._idle
+        return True

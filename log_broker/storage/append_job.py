@@ -1,0 +1,81 @@
+"""
+Work on a log's files that may run outside the event loop's thread: it touches nothing but files.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from log_broker.core.partition import PendingBatch
+from log_broker.records.batch import Buffer
+from log_broker.storage.files import File, FileSystem
+from log_broker.storage.segment import Segment
+
+
+class AppendJob:
+    """One write under way. `run` may be called from any thread; everything else is done before and after it."""
+
+    __slots__ = (
+        "_directories",
+        "_files",
+        "_sync_files",
+        "batches",
+        "buffers",
+        "position",
+        "segment",
+        "synced",
+        "target",
+    )
+
+    def __init__(
+        self,
+        files: FileSystem,
+        *,
+        segment: Segment | None,
+        batches: Sequence[PendingBatch],
+        buffers: Sequence[Buffer],
+        sync_files: Sequence[File],
+        directories: Sequence[Path],
+        sync: bool,
+    ) -> None:
+        self._files = files
+        self._sync_files = sync_files
+        self._directories = directories
+        self.segment = segment
+        self.target = segment.file if segment is not None else None
+        self.position = segment.size if segment is not None else 0
+        self.batches = batches
+        self.buffers = buffers
+        self.synced = sync
+
+    def run(self) -> None:
+        """Write, then sync; raises OSError."""
+        if self.target is not None:
+            self.target.write_at(self.position, self.buffers)
+        if self.synced:
+            for file in self._sync_files:
+                file.sync()
+            for directory in self._directories:
+                self._files.sync_directory(directory)
+
+
+class SealedSync:
+    """A sync of sealed segments by file handles of its own, for a thread beside the appends."""
+
+    __slots__ = ("_directories", "_files", "_paths", "segments")
+
+    def __init__(self, files: FileSystem, segments: Sequence[Segment], directories: Sequence[Path]) -> None:
+        self._files = files
+        self._paths = [segment.path() for segment in segments]
+        self._directories = directories
+        self.segments = segments
+
+    def run(self) -> None:
+        """Raises OSError."""
+        for path in self._paths:
+            file = self._files.open(path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+        for directory in self._directories:
+            self._files.sync_directory(directory)

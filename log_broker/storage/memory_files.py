@@ -1,0 +1,156 @@
+"""
+A file system in memory whose disk forgets what was not synced: `files.OsFileSystem` for tests and simulation.
+
+It keeps two states: what programs see, and what a power cut would leave. `sync` carries a file's content from the one
+to the other, `sync_directory` its name. `crash` goes back to the second, with any part of the unsynced bytes that the
+caller chooses: real disks write pages on their own, in any order, and tear the last.
+"""
+
+import errno
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from log_broker.records.batch import Buffer
+
+# How many bytes of what follows the synced part of a file reach the disk in spite of all, given how many there are.
+Survivors = Callable[[int], int]
+
+
+class _Inode:
+    """The content of a file, which handles share whatever becomes of its name."""
+
+    __slots__ = ("durable", "seen")
+
+    def __init__(self) -> None:
+        self.seen = bytearray()
+        self.durable = b""
+
+
+class MemoryFile:
+    """A handle on a file in memory."""
+
+    __slots__ = ("_inode", "_system")
+
+    def __init__(self, inode: _Inode, system: "MemoryFileSystem") -> None:
+        self._inode = inode
+        self._system = system
+
+    def size(self) -> int:
+        return len(self._inode.seen)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        return bytes(self._inode.seen[position : position + length])
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        data = b"".join(buffers)
+        seen = self._inode.seen
+        room = self._system.take_room(len(data))
+        if position > len(seen):
+            seen.extend(bytes(position - len(seen)))
+        seen[position : position + room] = data[:room]
+        if room < len(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def truncate(self, size: int) -> None:
+        del self._inode.seen[size:]
+
+    def sync(self) -> None:
+        self._system.fail_if_asked()
+        self._inode.durable = bytes(self._inode.seen)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class MemoryFileSystem:
+    """Files by path, with a disk that can be full, fail its next syncs, and lose power."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, _Inode] = {}
+        self._durable: dict[Path, _Inode] = {}
+        self._directories: set[Path] = set()
+        self.room_bytes: int | None = None  # what may still be written; None: as much as you like
+        self.failing_syncs = 0
+
+    def open(self, path: Path) -> MemoryFile:
+        return MemoryFile(self._seen.setdefault(path, _Inode()), self)
+
+    def read(self, path: Path) -> bytes | None:
+        inode = self._seen.get(path)
+        return None if inode is None else bytes(inode.seen)
+
+    def replace(self, path: Path, content: bytes, *, sync: bool = True) -> None:
+        if self.take_room(len(content)) < len(content):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        inode = self._seen[path] = _Inode()
+        inode.seen[:] = content
+        if sync:
+            self.fail_if_asked()
+            inode.durable = content
+            self._durable[path] = inode
+
+    def names(self, directory: Path) -> list[str]:
+        names = {path.relative_to(directory).parts[0] for path in self._seen if path.is_relative_to(directory)}
+        names |= {path.name for path in self._directories if path.parent == directory}
+        return sorted(names)
+
+    def size(self, path: Path) -> int:
+        return len(self._seen[path].seen)
+
+    def make_directory(self, path: Path) -> None:
+        self._directories.add(path)
+
+    def rename(self, path: Path, to: Path) -> None:
+        for names in (self._seen, self._durable):
+            for old in [name for name in names if name.is_relative_to(path)]:
+                names[to / old.relative_to(path)] = names.pop(old)
+        self._directories = {to / d.relative_to(path) if d.is_relative_to(path) else d for d in self._directories}
+
+    def remove(self, path: Path) -> None:
+        self._seen.pop(path, None)
+
+    def remove_tree(self, directory: Path) -> None:
+        for names in (self._seen, self._durable):
+            for name in [name for name in names if name.is_relative_to(directory)]:
+                del names[name]
+        self._directories = {path for path in self._directories if not path.is_relative_to(directory)}
+
+    def sync_directory(self, directory: Path) -> None:
+        self.fail_if_asked()
+        for names in [path for path in self._durable if path.parent == directory and path not in self._seen]:
+            del self._durable[names]
+        self._durable |= {path: inode for path, inode in self._seen.items() if path.parent == directory}
+
+    def crash(self, survivors: Survivors = lambda unsynced: 0) -> "MemoryFileSystem":
+        """
+        Return the file system as the next start finds it; handles on this one are dead.
+
+        Of the bytes written behind the synced part of a file `survivors` says how many are there, from the front.
+        """
+        after = MemoryFileSystem()
+        after._directories = set(self._directories)
+        for path, inode in self._durable.items():
+            content = bytearray(inode.durable)
+            unsynced = len(inode.seen) - len(content)
+            if unsynced > 0:
+                kept = survivors(unsynced)
+                content += inode.seen[len(content) : len(content) + kept]
+            copy = _Inode()
+            copy.seen[:] = content
+            copy.durable = bytes(content)
+            after._seen[path] = after._durable[path] = copy
+        return after
+
+    def take_room(self, wanted: int) -> int:
+        """Take space on the disk; return how much of it there was."""
+        if self.room_bytes is None:
+            return wanted
+        taken = min(wanted, self.room_bytes)
+        self.room_bytes -= taken
+        return taken
+
+    def fail_if_asked(self) -> None:
+        """Raise the error of a failing disk as often as `failing_syncs` says."""
+        if self.failing_syncs:
+            self.failing_syncs -= 1
+            raise OSError(errno.EIO, "Input/output error")

@@ -1,0 +1,134 @@
+"""
+From the files of a partition to a log that can be used: quick after an orderly end, careful after a crash.
+"""
+
+import logging
+from bisect import bisect_right
+from pathlib import Path
+
+from log_broker.config import TopicConfig
+from log_broker.core.epochs import LeaderEpochs
+from log_broker.core.partition import Partition
+from log_broker.core.producer_state import ProducerRow, ProducerStates
+from log_broker.interfaces import RecordValidator
+from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, decode_epochs, decode_producers
+from log_broker.storage.files import FileSystem
+from log_broker.storage.log import LogLimits, PartitionLog, snapshot_offsets
+from log_broker.storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name
+
+_log = logging.getLogger(__name__)
+
+
+def open_partition(
+    files: FileSystem,
+    directory: Path,
+    topic: str,
+    config: TopicConfig,
+    *,
+    recovery_point: int,
+    log_start_offset: int,
+    clean: bool,
+    now_ms: int,
+    validator: RecordValidator | None = None,
+) -> tuple[Partition, PartitionLog]:
+    """
+    Bring one partition back: its log as `open_log` finds it, and the state that follows from the log. Raises OSError.
+    """
+    log = open_log(files, directory, config, recovery_point=recovery_point, clean=clean, now_ms=now_ms)
+    producers = ProducerStates()
+    replay_from = log.start_offset
+    snapshot = latest_producers(files, directory, log.end_offset)
+    if snapshot is not None:
+        replay_from = max(snapshot[0], replay_from)
+        producers.load(snapshot[1])
+    if replay_from < log.end_offset:
+        for header in log.headers_from(replay_from):
+            producers.replay(header)
+    starts = decode_epochs(files.read(directory / LEADER_EPOCH_FILE))
+    core = Partition(
+        topic,
+        config,
+        producers=producers,
+        epochs=LeaderEpochs((epoch, offset) for epoch, offset in starts if offset < log.end_offset),
+        log_start_offset=min(max(log_start_offset, log.start_offset), log.end_offset),
+        end_offset=log.end_offset,
+        validator=validator,
+    )
+    return core, log
+
+
+def latest_producers(files: FileSystem, directory: Path, end_offset: int) -> tuple[int, list[ProducerRow]] | None:
+    """
+    Return (offset, rows) of the newest sound snapshot that does not reach behind the end of the log.
+
+    A snapshot from beyond the end speaks of batches that were lost, and is removed.
+    """
+    for offset in reversed(snapshot_offsets(files, directory)):
+        path = directory / file_name(offset, SNAPSHOT_SUFFIX)
+        rows = decode_producers(files.read(path)) if offset <= end_offset else None
+        if rows is not None:
+            return offset, rows
+        files.remove(path)
+    return None
+
+
+def open_log(
+    files: FileSystem, directory: Path, limits: LogLimits, *, recovery_point: int, clean: bool, now_ms: int
+) -> PartitionLog:
+    """
+    Open the log found in `directory`, which may hold nothing yet.
+
+    After an unclean end every batch from `recovery_point` on is checked, and the log is cut at the first that is not
+    whole: what was acknowledged as durable lies before it. Raises OSError.
+    """
+    bases = sorted(
+        int(name.removesuffix(LOG_SUFFIX))
+        for name in files.names(directory)
+        if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit()
+    )
+    segments = [
+        Segment(
+            files,
+            directory,
+            base,
+            size=files.size(directory / file_name(base, LOG_SUFFIX)),
+            index_interval_bytes=limits.index_interval_bytes,
+            now_ms=now_ms,
+        )
+        for base in bases
+    ]
+    if not segments:
+        empty = Segment(files, directory, 0, size=0, index_interval_bytes=limits.index_interval_bytes, now_ms=now_ms)
+        empty.begin_empty()
+        return PartitionLog(files, directory, limits, segments=[empty], end_offset=0, recovery_point=0)
+    end_offset = segments[-1].resume() or segments[-1].base_offset if clean else _recover(segments, recovery_point)
+    for segment in segments[:-1]:
+        segment.release()
+    return PartitionLog(files, directory, limits, segments=segments, end_offset=end_offset, recovery_point=end_offset)
+
+
+def _recover(segments: list[Segment], recovery_point: int) -> int:
+    """Check the segments from the recovery point on, drop what follows the first bad batch, return the end offset."""
+    first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
+    for at in range(first, len(segments)):
+        segment = segments[at]
+        size_found = segment.size
+        end_offset = segment.rebuild(checked_from=recovery_point) or segment.base_offset
+        cut = segment.size < size_found
+        if cut:
+            _log.warning(
+                "%s: cut %d bytes behind offset %d that are not whole batches",
+                segment.path(),
+                size_found - segment.size,
+                end_offset,
+            )
+            segment.file.truncate(segment.size)
+        if segment is not segments[-1]:
+            segment.save_indexes()
+        segment.file.sync()
+        if cut or at == len(segments) - 1:
+            for lost in segments[at + 1 :]:
+                lost.remove()
+            del segments[at + 1 :]
+            return end_offset
+    raise AssertionError("the last segment ends the loop")

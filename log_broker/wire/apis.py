@@ -1,0 +1,119 @@
+"""
+The one table of supported apis: what ApiVersions advertises is what has a handler, and the other way round.
+
+Versions are those that librdkafka, the Java client, Spark's source, aiokafka, kafka-python, franz-go, KafkaJS and kcat
+were seen to agree with; extend, never shrink. Produce is advertised from 0 because librdkafka 2.0 otherwise sends
+uncompressed without a word.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ApiKey(IntEnum):
+    """Kafka's api keys, of those that are served."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
+    BROKER_REGISTRATION = 62
+    BROKER_HEARTBEAT = 63
+    ALLOCATE_PRODUCER_IDS = 67
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """
+    One api: its versions, both ends included, and the first with compact lengths and tagged fields.
+
+    `flexible_from` lies above `version_max` when no supported version is flexible. Only brokers call an `inter_broker`
+    api: it is served but not advertised.
+    """
+
+    key: ApiKey
+    version_min: int
+    version_max: int
+    flexible_from: int
+    inter_broker: bool = False
+
+    def supports(self, version: int) -> bool:
+        return self.version_min <= version <= self.version_max
+
+
+_NEVER = 1 << 15
+
+
+def _api(key: ApiKey, versions: tuple[int, int], flexible_from: int, *, inter_broker: bool = False) -> Api:
+    return Api(
+        key=key,
+        version_min=versions[0],
+        version_max=versions[1],
+        flexible_from=flexible_from,
+        inter_broker=inter_broker,
+    )
+
+
+APIS: Mapping[int, Api] = {
+    api.key: api
+    for api in (
+        _api(ApiKey.PRODUCE, (0, 9), 9),
+        _api(ApiKey.FETCH, (4, 12), 12),
+        _api(ApiKey.LIST_OFFSETS, (1, 7), 6),
+        _api(ApiKey.METADATA, (0, 12), 9),
+        _api(ApiKey.OFFSET_COMMIT, (2, 9), 8),
+        _api(ApiKey.OFFSET_FETCH, (1, 9), 6),
+        _api(ApiKey.FIND_COORDINATOR, (0, 4), 3),
+        _api(ApiKey.JOIN_GROUP, (0, 9), 6),
+        _api(ApiKey.HEARTBEAT, (0, 4), 4),
+        _api(ApiKey.LEAVE_GROUP, (0, 5), 4),
+        _api(ApiKey.SYNC_GROUP, (0, 5), 4),
+        _api(ApiKey.DESCRIBE_GROUPS, (0, 5), 5),
+        _api(ApiKey.LIST_GROUPS, (0, 5), 3),
+        _api(ApiKey.API_VERSIONS, (0, 4), 3),
+        _api(ApiKey.CREATE_TOPICS, (2, 7), 5),
+        _api(ApiKey.DELETE_TOPICS, (1, 6), 4),
+        _api(ApiKey.DELETE_RECORDS, (0, 2), 2),
+        _api(ApiKey.INIT_PRODUCER_ID, (0, 4), 2),
+        _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, (2, 4), 4),
+        _api(ApiKey.DESCRIBE_CONFIGS, (1, 4), 4),
+        _api(ApiKey.ALTER_CONFIGS, (0, 2), 2),
+        _api(ApiKey.DESCRIBE_LOG_DIRS, (1, 4), 2),
+        _api(ApiKey.CREATE_PARTITIONS, (0, 3), 2),
+        _api(ApiKey.DELETE_GROUPS, (0, 2), 2),
+        _api(ApiKey.ELECT_LEADERS, (0, 2), 2),
+        _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), 1),
+        _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), 0),
+        _api(ApiKey.OFFSET_DELETE, (0, 0), _NEVER),
+        _api(ApiKey.DESCRIBE_CLUSTER, (0, 1), 0),
+        _api(ApiKey.BROKER_REGISTRATION, (0, 0), 0, inter_broker=True),
+        _api(ApiKey.BROKER_HEARTBEAT, (0, 0), 0, inter_broker=True),
+        _api(ApiKey.ALLOCATE_PRODUCER_IDS, (0, 0), 0, inter_broker=True),
+    )
+}

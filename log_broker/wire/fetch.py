@@ -1,0 +1,210 @@
+"""
+Fetch, versions 4-12, read and written by hand: the response carries the log's bytes as they are.
+
+    request                                      response
+    replica id            int32                  throttle time ms        int32
+    max wait ms           int32                  error code              int16    7+
+    min bytes             int32                  session id              int32    7+
+    max bytes             int32                  [topic
+    isolation level       int8                      name
+    session id, epoch     int32    7+               [partition
+    [topic                                             index             int32
+       name                                            error code        int16
+       [partition                                      high watermark    int64
+          index                 int32                  last stable       int64
+          current leader epoch  int32   9+             log start offset  int64    5+
+          fetch offset          int64                  [aborted transaction: producer id, first offset]?
+          last fetched epoch    int32   12+            preferred replica int32    11+
+          log start offset      int64   5+             records           bytes?
+          partition max bytes   int32
+    [forgotten topic: name, [index]]    7+
+    rack id               string   11+
+
+Version 12 is flexible. Its tagged fields (cluster id; diverging epoch, current leader, snapshot id) serve replicas.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from log_broker.errors import ErrorCode
+from log_broker.records.batch import Buffer
+from log_broker.records.varint import write_uvarint
+from log_broker.wire.reading import MalformedRequestError, Reader
+
+VERSION_MIN = 4
+VERSION_MAX = 12
+FLEXIBLE_FROM = 12
+SESSION_FROM = 7
+_LOG_START_FROM = 5
+_LEADER_EPOCH_FROM = 9
+_RACK_FROM = 11
+
+NO_SESSION = 0
+FINAL_EPOCH = -1  # a request outside any session, or one that closes its session
+INITIAL_EPOCH = 0  # a full request that would like a session
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_LIMITS = struct.Struct(">iiiib")  # replica id, max wait, min bytes, max bytes, isolation level
+_SESSION = struct.Struct(">ii")
+_PARTITION = {
+    4: struct.Struct(">iqi"),  # index, fetch offset, max bytes
+    5: struct.Struct(">iqqi"),  # and the follower's log start
+    9: struct.Struct(">iiqqi"),  # and the leader epoch
+    12: struct.Struct(">iiqiqi"),  # and the last fetched epoch
+}
+_ANSWER_V4 = struct.Struct(">ihqq")
+_ANSWER_V5 = struct.Struct(">ihqqq")
+
+
+class FetchedPartition(NamedTuple):
+    """What a request asks of one partition."""
+
+    partition: int
+    leader_epoch: int
+    offset: int
+    bytes_max: int
+
+
+class FetchedTopic(NamedTuple):
+    """One topic of a request; `name` as it stands there, in UTF-8."""
+
+    name: bytes
+    partitions: Sequence[FetchedPartition]
+
+
+class FetchRequest(NamedTuple):
+    """A whole request."""
+
+    replica_id: int
+    wait_ms_max: int
+    bytes_min: int
+    bytes_max: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: Sequence[FetchedTopic]
+
+
+class PartitionData(NamedTuple):
+    """One partition of the response."""
+
+    partition: int
+    error: ErrorCode
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    records: Sequence[Buffer]
+
+
+def parse_request(body: memoryview, version: int) -> FetchRequest:
+    """Read the request behind its header; raises MalformedRequestError."""
+    reader = Reader(body, flexible=version >= FLEXIBLE_FROM)
+    try:
+        limits = _LIMITS.unpack_from(body)
+        reader.position = _LIMITS.size
+        session_id, session_epoch = NO_SESSION, FINAL_EPOCH
+        if version >= SESSION_FROM:
+            session_id, session_epoch = _SESSION.unpack_from(body, reader.position)
+            reader.position += _SESSION.size
+        topics = [_parse_topic(reader, body, version) for _ in range(reader.array_length())]
+        if version >= SESSION_FROM:
+            for _ in range(reader.array_length()):
+                reader.string()
+                reader.position += 4 * reader.array_length()
+                reader.tagged_fields()
+        if version >= _RACK_FROM:
+            reader.string()
+        reader.tagged_fields()
+    except (struct.error, IndexError, ValueError) as error:
+        raise MalformedRequestError(f"Fetch v{version}: {error}") from None
+    replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level = limits
+    return FetchRequest(
+        replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level, session_id, session_epoch, topics
+    )
+
+
+def _parse_topic(reader: Reader, body: memoryview, version: int) -> FetchedTopic:
+    name = reader.string()
+    partitions = []
+    for _ in range(reader.array_length()):
+        if version >= FLEXIBLE_FROM:
+            layout = _PARTITION[12]
+            index, epoch, offset, _, _, bytes_max = layout.unpack_from(body, reader.position)
+        elif version >= _LEADER_EPOCH_FROM:
+            layout = _PARTITION[9]
+            index, epoch, offset, _, bytes_max = layout.unpack_from(body, reader.position)
+        elif version >= _LOG_START_FROM:
+            layout = _PARTITION[5]
+            index, offset, _, bytes_max = layout.unpack_from(body, reader.position)
+            epoch = -1
+        else:
+            layout = _PARTITION[4]
+            index, offset, bytes_max = layout.unpack_from(body, reader.position)
+            epoch = -1
+        reader.position += layout.size
+        reader.tagged_fields()
+        partitions.append(FetchedPartition(index, epoch, offset, bytes_max))
+    reader.tagged_fields()
+    return FetchedTopic(name, partitions)
+
+
+def encode_response(
+    correlation_id: int,
+    version: int,
+    topics: Sequence[tuple[bytes, Sequence[PartitionData]]],
+    *,
+    error: ErrorCode = ErrorCode.NONE,
+    session_id: int = NO_SESSION,
+) -> list[Buffer]:
+    """Write the response with its header, as buffers to be sent one behind the other: records are not copied."""
+    flexible = version >= FLEXIBLE_FROM
+    no_tags = b"\0" if flexible else b""
+    chunks: list[Buffer] = []
+    out = bytearray(_INT32.pack(correlation_id))
+    out += no_tags
+    out += b"\0\0\0\0"  # throttle time
+    if version >= SESSION_FROM:
+        out += _INT16.pack(error)
+        out += _INT32.pack(session_id)
+    _write_count(out, len(topics), flexible=flexible)
+    for name, partitions in topics:
+        if flexible:
+            write_uvarint(out, len(name) + 1)
+        else:
+            out += _INT16.pack(len(name))
+        out += name
+        _write_count(out, len(partitions), flexible=flexible)
+        for data in partitions:
+            size = sum(map(len, data.records))
+            _write_partition(out, data, size, version)
+            if size:
+                chunks.append(out)
+                chunks.extend(data.records)
+                out = bytearray()
+            out += no_tags
+        out += no_tags
+    out += no_tags
+    if out:
+        chunks.append(out)
+    return chunks
+
+
+def _write_partition(out: bytearray, data: PartitionData, size: int, version: int) -> None:
+    """Write everything up to the records, of which only the length is written here."""
+    if version >= _LOG_START_FROM:
+        out += _ANSWER_V5.pack(*data[:5])
+    else:
+        out += _ANSWER_V4.pack(*data[:4])
+    _write_count(out, 0, flexible=version >= FLEXIBLE_FROM)  # aborted transactions
+    if version >= _RACK_FROM:
+        out += b"\xff\xff\xff\xff"  # no preferred read replica
+    _write_count(out, size, flexible=version >= FLEXIBLE_FROM)
+
+
+def _write_count(out: bytearray, count: int, *, flexible: bool) -> None:
+    if flexible:
+        write_uvarint(out, count + 1)
+    else:
+        out += _INT32.pack(count)

@@ -1,0 +1,101 @@
+"""A cursor over a request body, for the requests that are read by hand."""
+
+import struct
+
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.records.varint import read_uvarint
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+
+
+class MalformedRequestError(BrokerError):
+    """The bytes are not a request of this api and version; there is nothing to answer it with."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(ErrorCode.INVALID_REQUEST, reason)
+
+
+class Reader:
+    """
+    Reads the primitive types of the protocol from the front on.
+
+    Raises struct.error, IndexError or ValueError when the bytes end early or a length is impossible. Array lengths are
+    checked against the bytes that are left, so a length alone makes nobody reserve memory.
+    """
+
+    __slots__ = ("_body", "_flexible", "position")
+
+    def __init__(self, body: memoryview, *, flexible: bool) -> None:
+        self._body = body
+        self._flexible = flexible
+        self.position = 0
+
+    def int8(self) -> int:
+        value: int = self._body[self.position]
+        self.position += 1
+        return value - 256 if value > 127 else value
+
+    def int32(self) -> int:
+        value: int = _INT32.unpack_from(self._body, self.position)[0]
+        self.position += 4
+        return value
+
+    def int64(self) -> int:
+        value: int = _INT64.unpack_from(self._body, self.position)[0]
+        self.position += 8
+        return value
+
+    def array_length(self) -> int:
+        """Read the number of elements; a null array has none."""
+        count = self._compact_length() if self._flexible else self.int32()
+        if count > len(self._body) - self.position:
+            raise ValueError(f"an array of {count} elements in {len(self._body) - self.position} bytes")
+        return max(count, 0)
+
+    def string(self) -> bytes:
+        """Read a string that must not be null, as its UTF-8 bytes."""
+        value = self.nullable_string()
+        if value is None:
+            raise ValueError("a string is null that must not be")
+        return value
+
+    def nullable_string(self) -> bytes | None:
+        if self._flexible:
+            length = self._compact_length()
+        else:
+            (length,) = _INT16.unpack_from(self._body, self.position)
+            self.position += 2
+        view = self._take(length)
+        return None if view is None else bytes(view)
+
+    def nullable_bytes(self) -> memoryview | None:
+        """Return a view into the request."""
+        return self._take(self._compact_length() if self._flexible else self.int32())
+
+    def tagged_fields(self) -> None:
+        """Skip the tagged fields of a flexible version: none of them changes what the broker does."""
+        if not self._flexible:
+            return
+        count, self.position = read_uvarint(self._body, self.position)
+        for _ in range(count):
+            _, self.position = read_uvarint(self._body, self.position)
+            size, self.position = read_uvarint(self._body, self.position)
+            self._take(size)
+
+    def _compact_length(self) -> int:
+        length, self.position = read_uvarint(self._body, self.position)
+        return length - 1
+
+    def _take(self, length: int) -> memoryview | None:
+        if length < 0:
+            if length != -1:
+                raise ValueError(f"a length of {length}")
+            return None
+        start = self.position
+        end = start + length
+        if end > len(self._body):
+            raise ValueError(f"{length} bytes announced and {len(self._body) - start} left")
+        self.position = end
+        return self._body[start:end]

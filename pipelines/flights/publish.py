@@ -1,0 +1,179 @@
+"""
+Publishing the feeds with `confluent-kafka`: idempotent, compressed, and only what the log does not hold yet.
+
+As a process of its own, against any cluster:
+
+    python -m pipelines.flights.publish --bootstrap-server HOST:PORT --registry-url http://HOST:PORT
+
+Killed at any time and started again, it reads where each partition of the log ends, checks that the record there is
+the feed's, and goes on with the next one.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from fluvial.config import load_settings
+from fluvial.errors import FluvialError
+from fluvial.registry.client import RegistryClient
+from pipelines.flights.feeds import Feed, all_feeds
+from pipelines.flights.placed_feed import PlacedFeed
+from pipelines.flights.sender import Sender, log
+from pipelines.flights.topic_log import ForeignLogError, await_leaders, end_offsets, ensure_topic, read_at, settled_ends
+
+OnProgress = Callable[[int, int], None]
+"""Called with how many records of a feed the log holds, and how many it will hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What one topic got."""
+
+    topic: str
+    records: int
+    """How many the feed has."""
+    held: int
+    """How many of them the log had before."""
+    seconds: float
+
+    @property
+    def sent(self) -> int:
+        """How many were published now."""
+        return self.records - self.held
+
+
+class Publisher:
+    """Brings feeds into the topics of one cluster."""
+
+    def __init__(self, bootstrap_servers: str, registry: RegistryClient) -> None:
+        self._registry = registry
+        self._sender = Sender(bootstrap_servers)
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers}, logger=log)
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                # Only single records are read: no group is joined and nothing is committed.
+                "group.id": "flights-publisher",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 20,
+                "queued.max.messages.kbytes": 1024,
+            },
+            logger=log,
+        )
+
+    def __enter__(self) -> "Publisher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sender.close()
+        self._consumer.close()
+
+    def publish(self, feed: Feed, on_progress: OnProgress = lambda held, records: None) -> Published:
+        """
+        Publish what the topic of `feed` does not hold yet, and return when the log has it.
+
+        The topic and its contract are made when missing. Raises `ForeignLogError` when the log holds something else,
+        and `PublishError` when the cluster refuses a record or takes none.
+        """
+        started = time.monotonic()
+        schema_id = self._registry.register(feed.subject, feed.contract)
+        partitions = ensure_topic(self._admin, feed.topic, partitions=feed.partitions, compacted=feed.compacted)
+        await_leaders(self._consumer, feed.topic, partitions)
+        placed = PlacedFeed(feed, partitions=partitions, schema_id=schema_id)
+        held = self._held(placed)
+        before = sum(held)
+        on_progress(before, len(feed))
+        if before < len(feed):
+            self._sender.send(feed.topic, placed.missing(held), lambda sent: on_progress(before + sent, len(feed)))
+            self._confirm(placed, held)
+        return Published(topic=feed.topic, records=len(feed), held=before, seconds=time.monotonic() - started)
+
+    def _held(self, placed: PlacedFeed) -> list[int]:
+        """Return how many of the feed's records each partition holds; the last of them is compared."""
+        topic = placed.feed.topic
+        ends = settled_ends(self._consumer, topic, placed.partitions, placed.ends)
+        for partition, (end, own) in enumerate(zip(ends, placed.ends, strict=True)):
+            if end > 0 and own == 0:
+                raise ForeignLogError(topic, partition, "is not empty")
+        # A log may go on past the feed: it was published with a later `until`, or none.
+        held = [min(end, own) for end, own in zip(ends, placed.ends, strict=True)]
+        last = {partition: end - 1 for partition, end in enumerate(held) if end > 0}
+        stored = read_at(self._consumer, topic, last) if last else {}
+        for partition, offset in last.items():
+            placed.check(partition, offset, stored.get(partition))
+        return held
+
+    def _confirm(self, placed: PlacedFeed, held: Sequence[int]) -> None:
+        """Compare the ends of the log that was written to with the feed's: a second publisher would show here."""
+        ends = end_offsets(self._consumer, placed.feed.topic, placed.partitions)
+        for partition, (end, own, before) in enumerate(zip(ends, placed.ends, held, strict=True)):
+            if before < own and end != own:
+                raise ForeignLogError(placed.feed.topic, partition, f"ends at {end} and not at {own}")
+
+
+def publish_all(publisher: Publisher, feeds: Sequence[Feed], console: Console) -> list[Published]:
+    """Publish feeds one after another, with a progress bar for each on `console`."""
+    bar = Progress(
+        TextColumn("  {task.description:<14}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    )
+    with bar:
+        tasks = {feed.topic: bar.add_task(feed.topic, total=len(feed), start=False) for feed in feeds}
+        done = []
+        for feed in feeds:
+            task = tasks[feed.topic]
+            bar.start_task(task)
+            done.append(publisher.publish(feed, lambda held, _, task=task: bar.update(task, completed=held)))
+            bar.stop_task(task)
+        return done
+
+
+def parse_until(text: str) -> datetime:
+    """Read a day or an instant (UTC unless it says otherwise); raises ValueError."""
+    until = datetime.fromisoformat(text)
+    return until if until.tzinfo else until.replace(tzinfo=UTC)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the publisher as a command; return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.flights.publish",
+        description="Publish the flights of 2013 from New York; run again, it goes on where the log ends.",
+    )
+    parser.add_argument("--bootstrap-server", metavar="HOST:PORT", help="the cluster; the local platform if not given")
+    parser.add_argument("--registry-url", metavar="URL", help="the schema registry; the local one if not given")
+    parser.add_argument("--data-dir", metavar="DIR", help="which local platform is meant (default .fluvial)")
+    parser.add_argument("--until", metavar="DATE", type=parse_until, help="only events and weather before this day")
+    parser.add_argument("--topic", action="append", metavar="NAME", help="only this topic; may be given several times")
+    options = parser.parse_args(arguments)
+    console = Console(stderr=True)
+    try:
+        settings = load_settings(
+            bootstrap_servers=options.bootstrap_server, registry_url=options.registry_url, data_dir=options.data_dir
+        )
+        feeds = [feed for feed in all_feeds(options.until) if not options.topic or feed.topic in options.topic]
+        with Publisher(settings.bootstrap_servers, RegistryClient(settings.registry_url)) as publisher:
+            published = publish_all(publisher, feeds, console)
+    except FluvialError as error:
+        console.print(f"[red]error:[/red] {error}", highlight=False)
+        return 1
+    sent, held = sum(topic.sent for topic in published), sum(topic.held for topic in published)
+    console.print(f"{sent:,} records published, {held:,} were there before")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""
+What a cluster's topics hold already, so that a publisher that was killed goes on where the log ends.
+
+Nothing is remembered in a file: an offset counts records, and which record stands where follows from the feed.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fluvial.errors import FluvialError
+
+REQUEST_TIMEOUT_S = 30.0
+VALIDATION = {"fluvial.value.schema.validation": "id"}
+
+# A killed publisher's last requests may still be on their way into the log. They come from a closed connection, so a
+# log whose ends stand still this long has taken them all.
+SETTLED_AFTER_S = 0.5
+SETTLE_POLL_S = 0.1
+
+
+class PublishError(FluvialError):
+    """The events could not be brought into the log."""
+
+
+class ForeignLogError(PublishError):
+    """A topic holds something else than the feed at that place."""
+
+    def __init__(self, topic: str, partition: int, found: str) -> None:
+        super().__init__(
+            f"topic {topic} partition {partition} {found}: it was not written by this publisher from this data. "
+            f"Delete it (fluvial topic delete {topic}) and publish again"
+        )
+        self.topic = topic
+        self.partition = partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRecord:
+    """One record as the log gives it back."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+
+
+def ensure_topic(admin: AdminClient, topic: str, *, partitions: int, compacted: bool) -> int:
+    """
+    Create a topic if it is missing, and return how many partitions it has.
+
+    Its records are kept for ever, because they carry times of 2013. Where the cluster knows no validation of schema ids
+    (it is not ours), the topic is made without it.
+    """
+    existing = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.get(topic)
+    if existing is not None:
+        return len(existing.partitions)
+    config = {"retention.ms": "-1", "cleanup.policy": "compact" if compacted else "delete"}
+    try:
+        _create(admin, NewTopic(topic, num_partitions=partitions, config=config | VALIDATION))
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.INVALID_CONFIG:
+            raise PublishError(f"topic {topic} could not be created: {error.args[0].str()}") from error
+        _create(admin, NewTopic(topic, num_partitions=partitions, config=config))
+    return partitions
+
+
+def _create(admin: AdminClient, topic: NewTopic) -> None:
+    for done in admin.create_topics([topic], operation_timeout=REQUEST_TIMEOUT_S).values():
+        try:
+            done.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+def await_leaders(consumer: Consumer, topic: str, partitions: int) -> None:
+    """Return once the cluster tells this client of every partition's leader: right after creation it may not."""
+    deadline = time.monotonic() + REQUEST_TIMEOUT_S
+    while True:
+        known = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions
+        if sum(partition.leader >= 0 for partition in known.values()) == partitions:
+            return
+        if time.monotonic() > deadline:
+            raise PublishError(f"topic {topic} has no leader for each of its {partitions} partitions")
+        time.sleep(SETTLE_POLL_S)
+
+
+def settled_ends(consumer: Consumer, topic: str, partitions: int, expected: Sequence[int]) -> list[int]:
+    """Return each partition's end offset once it stands still; a log that is empty or complete does so already."""
+    ends = end_offsets(consumer, topic, partitions)
+    if all(end == 0 for end in ends) or ends == list(expected):
+        return ends
+    return _unchanged_for(SETTLED_AFTER_S, lambda: end_offsets(consumer, topic, partitions), ends)
+
+
+def _unchanged_for(seconds: float, read: Callable[[], list[int]], value: list[int]) -> list[int]:
+    since = time.monotonic()
+    while time.monotonic() - since < seconds:
+        time.sleep(SETTLE_POLL_S)
+        newer = read()
+        if newer != value:
+            value, since = newer, time.monotonic()
+    return value
+
+
+def end_offsets(consumer: Consumer, topic: str, partitions: int) -> list[int]:
+    """Return the offset after the last record of each partition; raises `PublishError` when the cluster is silent."""
+    try:
+        return [
+            consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_TIMEOUT_S)[1]
+            for partition in range(partitions)
+        ]
+    except KafkaException as error:
+        raise PublishError(f"the end of topic {topic} could not be read: {error.args[0].str()}") from error
+
+
+def read_at(consumer: Consumer, topic: str, offsets: Mapping[int, int]) -> dict[int, StoredRecord]:
+    """
+    Return, for each partition of `offsets`, the first record at or after its offset.
+
+    A partition is missing from the answer where there is none, as in a log whose last records are control records.
+    """
+    consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in offsets.items()])
+    found: dict[int, StoredRecord] = {}
+    at_end: set[int] = set()
+    deadline = time.monotonic() + REQUEST_TIMEOUT_S
+    while len(found.keys() | at_end) < len(offsets):
+        if time.monotonic() > deadline:
+            raise PublishError(f"the last records of topic {topic} could not be read within {REQUEST_TIMEOUT_S:.0f} s")
+        message = consumer.poll(0.5)
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            found.setdefault(message.partition(), _stored(message))
+        elif error.code() == KafkaError._PARTITION_EOF:
+            at_end.add(message.partition())
+        elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
+            raise PublishError(f"the last records of topic {topic} could not be read: {error.str()}")
+    consumer.unassign()
+    return found
+
+
+def _stored(message: Message) -> StoredRecord:
+    return StoredRecord(
+        offset=message.offset(), key=message.key(), value=message.value(), timestamp_ms=message.timestamp()[1]
+    )

@@ -1,0 +1,84 @@
+"""The Kafka cluster that a command works on, through `confluent-kafka` and with bounded waits."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from fluvial.config import Settings
+from fluvial.errors import FluvialError
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient, ClusterMetadata
+
+TIMEOUT_SECONDS = 10.0
+"""How long a cluster may take to answer before it counts as unreachable."""
+
+_log = logging.getLogger(__name__)
+_log.addHandler(logging.NullHandler())
+_log.propagate = False
+
+
+class ClusterError(FluvialError):
+    """A Kafka cluster cannot be reached, or refused a request."""
+
+
+class UnknownTopicError(ClusterError):
+    """The cluster has no topic of this name."""
+
+    def __init__(self, topic: str, known: Iterable[str]) -> None:
+        near = get_close_matches(topic, list(known), n=3)
+        mend = f"did you mean {' or '.join(near)}?" if near else f"make it with `fluvial topic create {topic}`"
+        super().__init__(f"no topic {topic!r} in the cluster; {mend}")
+        self.topic = topic
+
+
+def client_conf(settings: Settings, **more: Any) -> dict[str, Any]:
+    """Return what every client is made with; its own log lines stay off the terminal."""
+    return {"bootstrap.servers": settings.bootstrap_servers, "logger": _log, **more}
+
+
+def admin_of(settings: Settings) -> "AdminClient":
+    """Return an admin client; it connects on first use."""
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient(client_conf(settings))
+
+
+def describe_cluster(settings: Settings, admin: "AdminClient") -> "ClusterMetadata":
+    """Return the brokers and topics; raises ClusterError when the cluster does not answer in time."""
+    from confluent_kafka import KafkaException
+
+    try:
+        return admin.list_topics(timeout=TIMEOUT_SECONDS)
+    except KafkaException as error:
+        raise ClusterError(
+            f"no Kafka cluster answers at {settings.bootstrap_servers} within {TIMEOUT_SECONDS:.0f} s; start the local "
+            "platform with `fluvial up`, or name another cluster with --bootstrap-server"
+        ) from error
+
+
+def require_topic(cluster: "ClusterMetadata", topic: str) -> Any:
+    """Return a topic's metadata; asking for one topic alone could create it, so all are listed."""
+    if topic not in cluster.topics:
+        raise UnknownTopicError(topic, cluster.topics)
+    return cluster.topics[topic]
+
+
+@contextmanager
+def told(doing: str) -> Iterator[None]:
+    """Turn a client error into one clear line that says what was being done."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except KafkaException as error:
+        raise ClusterError(f"cannot {doing}: {reason(error)}") from error
+
+
+def reason(error: Exception) -> str:
+    """Return what the broker, or else the client, said."""
+    cause = error.args[0] if error.args else error
+    text: str = cause.str() if hasattr(cause, "str") else str(cause)
+    return text.strip().rstrip(".")

@@ -1,0 +1,87 @@
+"""The entry of the `fluvial` command: its commands, and how whatever goes wrong is told."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+import typer
+
+from fluvial.cli import demo, nodes, produce, consume, run, schemas, sql, terminal, topics, ui
+from fluvial.errors import FluvialError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+# typer carries its own copy of click in newer versions, so the class is found through what typer exports.
+_UsageError: type[Exception] = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
+
+app = typer.Typer(
+    name="fluvial",
+    help="Streams that settle into Delta: a Kafka-protocol log, a schema registry, Spark and Dagster in one package.",
+    epilog="Start here:  fluvial up --detach",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=True,
+)
+nodes.add_to(app)
+app.add_typer(topics.app, name="topic")
+produce.add_to(app)
+consume.add_to(app)
+app.add_typer(schemas.app, name="schema")
+run.add_to(app)
+sql.add_to(app)
+ui.add_to(app)
+demo.add_to(app)
+
+
+@app.command(epilog="Example:  fluvial version")
+def version() -> None:
+    """Print the version of fluvial and of what it stands on."""
+    terminal.answer(f"fluvial {metadata.version('fluvial')}")
+    terminal.answer(f"python {sys.version.split()[0]}")
+    for name in ("pyspark", "delta-spark", "dagster", "confluent-kafka"):
+        terminal.answer(f"{name} {metadata.version(name)}")
+
+
+def execute(words: Sequence[str]) -> int:
+    """Run one command line; return its exit status."""
+    try:
+        status = app(args=list(words), prog_name="fluvial", standalone_mode=False)
+        sys.stdout.flush()
+    except FluvialError as error:
+        terminal.complain(str(error))
+        return EXIT_FAILED
+    except _UsageError as error:
+        return _usage(error)
+    except typer.Abort:
+        return EXIT_INTERRUPTED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our answer has seen enough; the interpreter must not flush into the closed pipe at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_FAILED
+    return status if isinstance(status, int) else 0
+
+
+def _usage(error: Exception) -> int:
+    message = error.format_message()  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        terminal.say(message)
+        return EXIT_USAGE
+    hint = f"; see `{context.command_path} --help`" if context is not None else ""
+    terminal.complain(f"{message.rstrip('.')}{hint}")
+    return EXIT_USAGE
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(execute(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""`fluvial up`, `down` and `status`: the nodes of the local platform."""
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fluvial.cli import terminal
+from fluvial.cli.options import DataDir, Json, settings_of
+from fluvial.local.state import Platform
+
+if TYPE_CHECKING:
+    from fluvial.local.status import NodeStatus
+
+Brokers = Annotated[
+    int | None, typer.Option("--brokers", min=1, help="Broker nodes (default: 1, or as many as there are).", show_default=False)
+]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", help="Port of the first broker; the others take the next ones (default: 9092).", show_default=False),
+]
+RegistryPort = Annotated[
+    int | None, typer.Option("--registry-port", help="Port of the schema registry (default: 8081).", show_default=False)
+]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return when every node answers; the nodes go on.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Seconds to wait for a node.")]
+
+
+class _StopAsked(Exception):
+    """SIGINT, SIGTERM or SIGHUP came."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command(epilog="Example:  fluvial up --brokers 3 --detach")(up)
+    app.command(epilog="Example:  fluvial down --data-dir /srv/fluvial")(down)
+    app.command(epilog="Example:  fluvial status --json")(status)
+
+
+def up(
+    brokers: Brokers = None,
+    port: Port = None,
+    registry_port: RegistryPort = None,
+    data_dir: DataDir = None,
+    detach: Detach = False,
+    timeout: Timeout = 120.0,
+) -> None:
+    """
+    Start the local platform: brokers and a schema registry, their data in one folder.
+
+    Run again on the same folder it starts what is down and leaves the rest alone. Without --detach it stays until
+    Ctrl-C and then stops the nodes that it started.
+    """
+    from fluvial.local.start import Layout, start, terminate, wait_for_end
+
+    folder = settings_of(data_dir).data_dir
+    layout = Layout(brokers=brokers, port=port, registry_port=registry_port)
+    try:
+        with _stop_signals():
+            running = start(folder, layout, timeout_seconds=timeout)
+            started = [child.node.id for child in running.started]
+            _show_running(running.platform, started, folder)
+            if detach or not started:
+                return
+            terminal.say("Ctrl-C stops it.")
+            try:
+                for child in wait_for_end(running.started):
+                    terminal.say(f"node {child.node.id} has ended ({child.process.returncode}); its log is {child.log}")
+            finally:
+                with _ignored_signals():
+                    terminate(running.started)
+            raise typer.Exit(1)
+    except _StopAsked:
+        terminal.say("stopped")
+
+
+def down(data_dir: DataDir = None, timeout: Timeout = 30.0) -> None:
+    """Stop every node of the local platform; its data stays."""
+    from fluvial.local.stop import stop
+
+    folder = settings_of(data_dir).data_dir
+    stopped = stop(folder, timeout_seconds=timeout)
+    if not stopped:
+        terminal.say(f"nothing was running in {folder}")
+    for node in stopped:
+        how = "killed, since it did not end by itself" if node.killed else "stopped"
+        terminal.say(f"node {node.id} (process {node.pid}): {how}")
+
+
+def status(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """Show which nodes of the local platform are up: those that answer on their port."""
+    from fluvial.local.status import status_of
+
+    found = status_of(settings_of(data_dir).data_dir)
+    if as_json:
+        terminal.answer(json.dumps(found.as_json(), indent=2))
+        return
+    terminal.answer(f"brokers   {found.platform.bootstrap_servers}")
+    terminal.answer(f"registry  {found.platform.registry_url}")
+    for each in found.nodes:
+        terminal.answer(f"node {each.node.id}    {_condition(each)}  {each.node.host}:{each.node.port}  {each.data_dir}")
+
+
+def _condition(each: "NodeStatus") -> str:
+    if each.pid is not None:
+        return f"up, process {each.pid}"
+    if each.held_by is not None:
+        return f"process {each.held_by} does not answer"
+    return "down"
+
+
+def _show_running(platform: Platform, started: list[int], folder: Path) -> None:
+    for node in platform.nodes:
+        what = "started" if node.id in started else "was up"
+        registry = f", registry http://{node.host}:{node.registry_port}" if node.registry_port is not None else ""
+        terminal.say(f"node {node.id} {what}: {node.host}:{node.port}{registry}")
+    terminal.say(f"data in {folder}; stop it with `fluvial down`")
+
+
+@contextmanager
+def _stop_signals() -> Iterator[None]:
+    """Turn the signals that end a process into an exception, so that nodes are stopped on the way out."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _StopAsked
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _ignored_signals() -> Iterator[None]:
+    """Let nothing short of SIGKILL end us while the nodes are being stopped; a second Ctrl-C changes nothing."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

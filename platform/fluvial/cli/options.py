@@ -1,0 +1,70 @@
+"""Options that several commands share, and the settings they make."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fluvial.config import Settings, load_settings
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Folder of the local platform that is meant (default: .fluvial).", show_default=False),
+]
+BootstrapServer = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        "--bootstrap-servers",
+        metavar="HOST:PORT[,…]",
+        help="Kafka cluster to work on (default: the local platform).",
+        show_default=False,
+    ),
+]
+RegistryUrl = Annotated[
+    str | None,
+    typer.Option("--registry-url", metavar="URL", help="Schema registry to ask (default: the local platform's).", show_default=False),
+]
+Warehouse = Annotated[
+    str | None,
+    typer.Option("--warehouse", metavar="PATH|URI", help="Where the tables lie (default: in the data directory).", show_default=False),
+]
+SparkMaster = Annotated[
+    str | None,
+    typer.Option("--spark-master", metavar="MASTER", help="Spark master, such as local[4] or spark://host:7077.", show_default=False),
+]
+SparkConf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be given again.", show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def settings_of(
+    data_dir: Path | None = None,
+    bootstrap_server: str | None = None,
+    registry_url: str | None = None,
+    warehouse: str | None = None,
+    spark_master: str | None = None,
+    conf: list[str] | None = None,
+) -> Settings:
+    """Find the settings of a command; raises ConfigError, or a usage error for a `--conf` that is no pair."""
+    return load_settings(
+        data_dir=data_dir,
+        bootstrap_servers=bootstrap_server,
+        registry_url=registry_url,
+        warehouse=warehouse,
+        spark_master=spark_master,
+        spark_conf=pairs("--conf", conf),
+    )
+
+
+def pairs(flag: str, words: list[str] | None) -> dict[str, str]:
+    """Read `KEY=VALUE` words."""
+    read = {}
+    for word in words or ():
+        key, equals, value = word.partition("=")
+        if not key.strip() or not equals:
+            raise typer.BadParameter(f"{flag} {word!r}: write KEY=VALUE")
+        read[key.strip()] = value.strip()
+    return read

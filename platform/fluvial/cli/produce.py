@@ -1,0 +1,173 @@
+"""`fluvial produce`: lines of the input as records of a topic."""
+
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from fluvial.cli import terminal
+from fluvial.cli.lines import LINE_BYTES_MAX, LineError, LineReader
+from fluvial.cli.options import BootstrapServer, DataDir, RegistryUrl, settings_of
+from fluvial.config import Settings
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+DELIVERY_SECONDS = 30.0
+"""How long the cluster may take no record before we give up."""
+
+_POLL_SECONDS = 0.2
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(epilog="Example:  fluvial produce orders --subject orders-value --key-field order_id < orders.jsonl")(
+        produce
+    )
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.", show_default=False)],
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Read the lines of this file (default: stdin).", show_default=False)
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", help="Avro schema file (.avsc); it must be registered.", show_default=False),
+    ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option("--subject", help="Subject whose schema is used; its latest without --schema.", show_default=False),
+    ] = None,
+    key_field: Annotated[
+        str | None,
+        typer.Option("--key-field", metavar="FIELD", help="Field of the JSON value that is the key.", show_default=False),
+    ] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", metavar="TEXT", help="Text between key and value of a line.", show_default=False),
+    ] = None,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    registry_url: RegistryUrl = None,
+) -> None:
+    """
+    Write each line of the input as a record.
+
+    With --schema or --subject a line is JSON and is written as Avro in the registry's framing; `null` is a tombstone.
+    Timestamps are ISO 8601, bytes base64, decimals strings. Otherwise a line is a plain string.
+    """
+    if key_field is not None and key_separator is not None:
+        raise typer.BadParameter("--key-field and --key-separator: give one of them")
+    if key_separator == "":
+        raise typer.BadParameter("--key-separator: give a text that stands between key and value")
+    settings = settings_of(data_dir, bootstrap_server, registry_url)
+    with ExitStack() as stack:
+        lines = sys.stdin.buffer if file is None else stack.enter_context(_opened(file))
+        sender = _Sender(settings, topic)
+        encode = _encode(stack, settings, topic, subject, schema) if schema or subject else None
+        reader = LineReader(encode=encode, key_field=key_field, key_separator=key_separator)
+        try:
+            _send_all(sender, reader, lines)
+        except LineError as error:
+            sender.finish()
+            raise LineError(error.number, f"{str(error).split(': ', 1)[1]} ({sender.written} records before it written)") from error
+        sender.finish()
+    terminal.say(f"{sender.written} records written to {topic}")
+
+
+def _opened(file: Path) -> BinaryIO:
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise typer.BadParameter(f"--file {file}: {error.strerror}") from error
+
+
+def _encode(stack: ExitStack, settings: Settings, topic: str, subject: str | None, schema: Path | None) -> Any:
+    from fluvial.cli.encoding import Encoder
+    from fluvial.registry.client import RegistryClient
+
+    with RegistryClient(settings.registry_url) as registry:
+        return Encoder.of(registry, topic=topic, subject=subject, schema=schema).encode
+
+
+def _send_all(sender: "_Sender", reader: LineReader, lines: BinaryIO) -> None:
+    number = 0
+    while line := lines.readline(LINE_BYTES_MAX + 1):
+        number += 1
+        if len(line) > LINE_BYTES_MAX:
+            raise LineError(number, f"is longer than {LINE_BYTES_MAX} bytes")
+        record = reader.read(number, line.removesuffix(b"\n").removesuffix(b"\r"))
+        if record is not None:
+            sender.send(record.key, record.value)
+
+
+class _Sender:
+    """An idempotent producer that stops at the first record the cluster refuses."""
+
+    def __init__(self, settings: Settings, topic: str) -> None:
+        from confluent_kafka import Producer
+
+        from fluvial.cli.cluster import admin_of, client_conf, describe_cluster, require_topic
+
+        require_topic(describe_cluster(settings, admin_of(settings)), topic)
+        self.written = 0
+        self._topic = topic
+        self._refused: Any = None
+        self._producer = Producer(
+            client_conf(
+                settings,
+                # As the Java client spreads keys, so that one key is on one partition whoever writes it.
+                partitioner="murmur2_random",
+                **{
+                    "enable.idempotence": True,
+                    "compression.type": "lz4",
+                    "linger.ms": 5,
+                    "message.timeout.ms": int(DELIVERY_SECONDS * 1000),
+                    "on_delivery": self._on_delivery,
+                },
+            )
+        )
+
+    def send(self, key: bytes | None, value: bytes | None) -> None:
+        """Hand a record over; raises ClusterError when an earlier one was refused or none is taken any more."""
+        from fluvial.cli.cluster import told
+
+        deadline = time.monotonic() + DELIVERY_SECONDS
+        while True:
+            self._look()
+            try:
+                with told(f"write to {self._topic!r}"):
+                    self._producer.produce(self._topic, value=value, key=key)
+                self._producer.poll(0)
+                return
+            except BufferError:
+                self._producer.poll(_POLL_SECONDS)
+                assert time.monotonic() < deadline + DELIVERY_SECONDS, "a queued record is delivered or fails in time"
+
+    def finish(self) -> None:
+        """Wait until every record is acknowledged; raises ClusterError when one was refused."""
+        while self._producer.flush(_POLL_SECONDS):
+            self._look()
+        self._look()
+
+    def _look(self) -> None:
+        from fluvial.cli.cluster import ClusterError, reason
+
+        if self._refused is not None:
+            self._producer.purge()
+            self._producer.flush(_POLL_SECONDS)
+            raise ClusterError(
+                f"the cluster refused a record for {self._topic!r}: {reason(Exception(self._refused))}; "
+                f"{self.written} records were written"
+            )
+
+    def _on_delivery(self, error: Any, _: "Message") -> None:
+        if error is None:
+            self.written += 1
+        else:
+            # After a fatal error every queued record fails with it; the first failure is the cause.
+            self._refused = self._refused or error

@@ -1,0 +1,131 @@
+"""`fluvial run`: bring tables of the project up to date."""
+
+from contextlib import AbstractContextManager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fluvial.cli import terminal
+from fluvial.cli.options import BootstrapServer, DataDir, RegistryUrl, SparkConf, SparkMaster, Warehouse, settings_of
+from fluvial.config import Settings
+from fluvial.errors import FluvialError
+
+if TYPE_CHECKING:
+    from fluvial.orchestration.progress import AssetFinished, RunEvent
+
+ALL = "all"
+
+
+class UnknownPipelineError(FluvialError):
+    """The project declares no table of this name."""
+
+    def __init__(self, name: str, known: list[str], project: str) -> None:
+        # `aircraft` means state.aircraft just as well as `state.aircrafts` does.
+        near = [table for table in known if table.partition(".")[2] == name] or get_close_matches(name, known, n=3)
+        mend = f"did you mean {' or '.join(near)}?" if near else f"it declares {', '.join(known) or 'none'}"
+        super().__init__(f"no pipeline {name!r} in project {project!r}; {mend}")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(epilog="Example:  fluvial run state.aircraft")(run)
+
+
+def run(
+    pipelines: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PIPELINE…]", help="Tables such as state.aircraft; none or `all` for all.", show_default=False),
+    ] = None,
+    project: Annotated[
+        str | None,
+        typer.Option("--project", metavar="MODULE", help="Module of the declarations (default: pipelines).", show_default=False),
+    ] = None,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    registry_url: RegistryUrl = None,
+    warehouse: Warehouse = None,
+    spark_master: SparkMaster = None,
+    conf: SparkConf = None,
+) -> None:
+    """
+    Bring tables of the project up to date with what the log holds, inputs before what reads them.
+
+    Each table is one Dagster asset; the run is shown on the page of `fluvial ui`. A table with nothing new is left
+    untouched.
+    """
+    from dataclasses import replace
+
+    settings = settings_of(data_dir, bootstrap_server, registry_url, warehouse, spark_master, conf)
+    if project is not None:
+        settings = replace(settings, project=project)
+    selection = _selection(settings, pipelines or [])
+    _check_before(settings)
+    from fluvial.orchestration.run import materialize_all
+
+    with _Progress() as progress:
+        summary = materialize_all(settings, selection, progress.on_event)
+    terminal.say(f"{len(summary.assets)} tables in {summary.seconds:.1f} s")
+
+
+def _selection(settings: Settings, names: list[str]) -> list[str] | None:
+    from fluvial.entities.project import load_project
+
+    known = list(load_project(settings.project))
+    if not known:
+        raise FluvialError(
+            f"project {settings.project!r} declares no table; declare one, or name another module with --project"
+        )
+    for name in names:
+        if name not in known and name != ALL:
+            raise UnknownPipelineError(name, known, settings.project)
+    return None if not names or ALL in names else list(dict.fromkeys(names))
+
+
+def _check_before(settings: Settings) -> None:
+    """Say what would fail half a minute later, once Spark has started."""
+    from fluvial.cli.cluster import admin_of, describe_cluster
+    from fluvial.spark.java import require_java
+
+    require_java()
+    describe_cluster(settings, admin_of(settings))
+
+
+class _Progress(AbstractContextManager["_Progress"]):
+    """Shows what is being worked on, and a line for each table that is done."""
+
+    def __init__(self) -> None:
+        console = terminal.stderr()
+        self._console = console
+        self._status = console.status("starting …")
+
+    def __enter__(self) -> "_Progress":
+        self._status.__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self._status.__exit__(*details)
+
+    def on_event(self, event: "RunEvent") -> None:
+        """Show one event of the run."""
+        from fluvial.orchestration.progress import AssetFinished, AssetStarted, CheckFinished
+
+        match event:
+            case AssetStarted():
+                self._status.update(f"{event.table} …")
+            case AssetFinished():
+                self._console.print(_finished(event))
+            case CheckFinished() if not event.passed:
+                self._console.print(f"  {event.table}: check {event.name} failed: {event.error or 'see the page'}")
+
+
+def _finished(event: "AssetFinished") -> str:
+    numbers = event.metadata
+    words = [f"{event.table:<28} {event.status}"]
+    if numbers.get("rows"):
+        words.append(f"{numbers['rows']} rows")
+    if numbers.get("quarantined"):
+        words.append(f"{numbers['quarantined']} quarantined")
+    if numbers.get("seconds") is not None:
+        words.append(f"{numbers['seconds']:.1f} s")
+    return ", ".join(words)

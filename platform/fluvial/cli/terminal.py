@@ -1,0 +1,52 @@
+"""What the commands say: answers on stdout, everything else on stderr."""
+
+import os
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def answer(line: str) -> None:
+    """Print a line of the answer on stdout."""
+    sys.stdout.write(f"{line}\n")
+
+
+def say(line: str) -> None:
+    """Tell the user something beside the answer, on stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def complain(message: str) -> None:
+    """Print an error as the one line that it is."""
+    say(f"error: {' '.join(message.split())}")
+
+
+@cache
+def stdout() -> "Console":
+    """The console of answers that are drawn for a reader, such as tables."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False)
+
+
+@cache
+def stderr() -> "Console":
+    """The console of progress."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, markup=False)
+
+
+def keep_stdout_for_the_answer() -> BinaryIO:
+    """
+    Send what this process and those it starts print on stdout to stderr; return the real stdout.
+
+    A JVM inherits the file descriptor, not Python's `sys.stdout`, so the descriptor itself is turned round.
+    """
+    sys.stdout.flush()
+    real = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return real

@@ -1,0 +1,161 @@
+"""
+Which platform and which tables a command works on.
+
+A setting comes from the first of these that has it: a flag, `FLUVIAL_<NAME>` in the environment, `fluvial.toml` in the
+working directory, the local platform that lives in the data directory, the default. Nothing is read at import.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from fluvial.errors import ConfigError
+from fluvial.local.state import PORT_DEFAULT, REGISTRY_PORT_DEFAULT, Platform
+
+FILE = "fluvial.toml"
+DATA_DIR = ".fluvial"
+
+_PORT_MAX = 65_535
+_URL = re.compile(r"https?://[^\s/]+\S*")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What `load_settings` found. `warehouse` is a folder or a URI; `project` is the module of the declarations."""
+
+    data_dir: Path = Path(DATA_DIR)
+    bootstrap_servers: str = f"127.0.0.1:{PORT_DEFAULT}"
+    registry_url: str = f"http://127.0.0.1:{REGISTRY_PORT_DEFAULT}"
+    warehouse: str = f"{DATA_DIR}/warehouse"
+    spark_master: str = "local[*]"
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    project: str = "pipelines"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """One setting: how its text is checked, and what to write when the check fails."""
+
+    check: Callable[[str], bool]
+    mend: str
+
+
+def _is_servers(text: str) -> bool:
+    return all(_is_address(server.strip()) for server in text.split(","))
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and not re.search(r"[\s/]", host) and port.isdecimal() and 0 < int(port) <= _PORT_MAX
+
+
+# Everything but [spark], a table of its own. A key is the name of the flag, the variable and the key in the file.
+_SETTINGS: Mapping[str, _Setting] = {
+    "data_dir": _Setting(check=bool, mend="write the path of a folder"),
+    "bootstrap_servers": _Setting(check=_is_servers, mend="write host:port, several with commas between"),
+    "registry_url": _Setting(
+        check=lambda text: _URL.fullmatch(text) is not None, mend="write http://host:port or https://host"
+    ),
+    "warehouse": _Setting(check=bool, mend="write a folder or a URI"),
+    "spark_master": _Setting(check=bool, mend="write local[*], spark://host:7077 or another master that Spark knows"),
+    "project": _Setting(
+        check=lambda text: _MODULE.fullmatch(text) is not None, mend="write the name of a Python module"
+    ),
+}
+
+_FLAGS = {"bootstrap_servers": "--bootstrap-server"}
+"""Flags that are not spelt like their setting."""
+
+
+def load_settings(*, environ: Mapping[str, str] | None = None, directory: Path | None = None, **flags: Any) -> Settings:
+    """
+    Find the value of every setting; a flag that is None or an empty mapping was not given.
+
+    `environ` and `directory` stand in for the process's own. Raises ConfigError naming where the wrong value stands.
+    """
+    environ = os.environ if environ is None else environ
+    path = (directory or Path()) / FILE
+    unknown = flags.keys() - _SETTINGS.keys() - {"spark_conf"}
+    assert not unknown, f"no such setting: {unknown}"
+    found: dict[str, str] = {}
+    from_file = _read_file(path)
+    spark_conf = _spark_table(path, from_file)
+    for name, setting in _SETTINGS.items():
+        candidates = (
+            (_FLAGS.get(name, f"--{name.replace('_', '-')}"), flags.get(name)),
+            (f"FLUVIAL_{name.upper()}", environ.get(f"FLUVIAL_{name.upper()}") or None),
+            (f"{path}: {name}", from_file.get(name)),
+            (f"{path}: spark.master", spark_conf.get("spark.master") if name == "spark_master" else None),
+        )
+        given = next(((where, value) for where, value in candidates if value is not None), None)
+        if given is not None:
+            found[name] = _checked(*given, setting)
+    spark_conf.pop("spark.master", None)
+    spark_conf.update({key: str(value) for key, value in (flags.get("spark_conf") or {}).items()})
+    return _settings(found, spark_conf)
+
+
+def _settings(found: dict[str, str], spark_conf: Mapping[str, str]) -> Settings:
+    data_dir = Path(found.pop("data_dir", DATA_DIR)).expanduser()
+    values: dict[str, str] = {"warehouse": str(data_dir / "warehouse")}
+    # A platform that is not needed is not read: a damaged state file must not stop work on another cluster.
+    if not {"bootstrap_servers", "registry_url"} <= found.keys() and (platform := Platform.load(data_dir)) is not None:
+        values["bootstrap_servers"] = platform.bootstrap_servers
+        values["registry_url"] = platform.registry_url
+    return Settings(data_dir=data_dir, spark_conf=dict(spark_conf), **(values | found))
+
+
+def _checked(where: str, value: object, setting: _Setting) -> str:
+    text = str(value).strip() if isinstance(value, str | Path) else ""
+    if not setting.check(text):
+        raise ConfigError(f"{where}: {value!r} will not do; {setting.mend}")
+    return text
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            read = tomllib.load(file)
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    known = [*_SETTINGS, "spark"]
+    for key in read:
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            meant = f"did you mean {near[0]}?" if near else f"it knows {', '.join(known)}"
+            raise ConfigError(f"{path}: {key}: no such setting; {meant}")
+    return read
+
+
+def _spark_table(path: Path, read: Mapping[str, Any]) -> dict[str, str]:
+    """Return `[spark]` as Spark names its settings; `executor.memory` and `"spark.executor.memory"` are the same."""
+    table = read.get("spark", {})
+    if not isinstance(table, dict):
+        raise ConfigError(
+            f'{path}: spark: {table!r} will not do; write a table, such as [spark] and master = "local[4]"'
+        )
+    conf = {}
+    for key, value in _flat(table):
+        if not isinstance(value, str | int | float):
+            raise ConfigError(f"{path}: spark.{key}: {value!r} will not do; write a string, a number, true or false")
+        name = key if key.startswith("spark.") else f"spark.{key}"
+        conf[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return conf
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,83 @@
+"""
+One Delta commit for data and position together.
+
+The commit's `txnVersion` is the batch number: Delta itself skips a batch that is in the table already, and of two writers
+of the same batch it lets one through. Neither tells the loser by its return value that nothing was written, so each
+attempt carries a run id of its own, and what the log then says is believed and nothing else.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fluvial.delta.log import Commit, TableLog
+from fluvial.delta.stamp import Stamp
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Delta's names for "another writer was there first"; which one comes depends on what both were doing.
+_LOST_RACE = ("Concurrent", "ProtocolChanged", "MetadataChanged", "DELTA_CONCURRENT", "DELTA_METADATA_CHANGED")
+_LOST_RACE += ("DELTA_PROTOCOL_CHANGED", "DELTA_PATH_EXISTS", "DELTA_TABLE_ALREADY_EXISTS")
+
+
+def append(frame: "DataFrame", path: str, stamp: Stamp) -> None:
+    """
+    Append rows, making the table when it is not there; columns that are new in `frame` are added.
+    """
+    (
+        frame.write.format("delta")
+        .mode("append")
+        .option("mergeSchema", "true")
+        .option("txnAppId", app_id(stamp))
+        .option("txnVersion", str(stamp.batch))
+        .option("userMetadata", stamp.as_json())
+        .save(path)
+    )
+
+
+def stamp_session(session: "SparkSession", stamp: Stamp) -> None:
+    """
+    Have the next MERGE of this session carry the stamp. MERGE takes it from the session, so it must be the table's own.
+    """
+    session.conf.set("spark.databricks.delta.write.txnAppId", app_id(stamp))
+    session.conf.set("spark.databricks.delta.write.txnVersion", str(stamp.batch))
+    session.conf.set("spark.databricks.delta.commitInfo.userMetadata", stamp.as_json())
+    session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
+
+
+def app_id(stamp: Stamp) -> str:
+    """
+    The name under which a table's batches are counted.
+    """
+    return f"fluvial/{stamp.topic}"
+
+
+def commit_once(log: TableLog, stamp: Stamp, *, above: int | None, write: Callable[[], None]) -> Commit | None:
+    """
+    Run `write` and return the commit that it made; None when another writer was first and nothing of it was written.
+
+    `above` is the table's version when the batch was planned. After None the caller plans again from the new position.
+    """
+    try:
+        write()
+    except Exception as error:
+        if not _lost_race(error):
+            raise
+    for commit in log.newest_first(above=-1 if above is None else above):
+        found = Stamp.of(commit)
+        if found is not None and found.run == stamp.run:
+            return commit
+    return None
+
+
+def _lost_race(error: Exception) -> bool:
+    """Whether an error of Spark says that a concurrent writer won; looks at the error's class and condition."""
+    names = [type(error).__name__]
+    condition = getattr(error, "getCondition", None)
+    if condition is not None:
+        names.append(str(condition() or ""))
+    java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    while java is not None:
+        names.append(str(java.getClass().getSimpleName()))
+        java = java.getCause()
+    return any(name.startswith(_LOST_RACE) for name in names)

@@ -1,0 +1,114 @@
+"""
+The stamp that every commit of fluvial carries in its `userMetadata`: what the table holds as of that version.
+"""
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fluvial.delta.log import Commit, TableLog
+from fluvial.errors import FluvialError
+
+Range = tuple[int, int]
+
+
+class TableError(FluvialError):
+    """
+    A table that cannot be gone on with as it is.
+    """
+
+
+def new_run_id() -> str:
+    """
+    A name for one attempt to commit, by which its writer knows its own commit again.
+    """
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """
+    The position of a table in its topic: all records below the ends of `offsets` are in it, once.
+
+    `offsets` is of every partition, [start, end) being what the stamped commit itself read; `batch` counts the commits.
+    """
+
+    topic: str
+    topic_id: str | None
+    batch: int
+    offsets: Mapping[int, Range]
+    definition: str | None = None
+    run: str = field(default_factory=new_run_id)
+
+    def as_json(self) -> str:
+        """
+        The text for `userMetadata`.
+        """
+        offsets = {str(partition): list(span) for partition, span in sorted(self.offsets.items())}
+        body: dict[str, Any] = {"topic": self.topic, "batch": self.batch, "offsets": offsets, "run": self.run}
+        if self.topic_id is not None:
+            body["topic_id"] = self.topic_id
+        if self.definition is not None:
+            body["definition"] = self.definition
+        return json.dumps({"fluvial": body})
+
+    @classmethod
+    def of(cls, commit: Commit) -> "Stamp | None":
+        """
+        The stamp of a commit; None for a commit that has none.
+        """
+        body = (commit.user_metadata or {}).get("fluvial")
+        if not isinstance(body, dict) or "offsets" not in body:
+            return None
+        return cls(
+            topic=body["topic"],
+            topic_id=body.get("topic_id"),
+            batch=body["batch"],
+            offsets={int(partition): (span[0], span[1]) for partition, span in body["offsets"].items()},
+            definition=body.get("definition"),
+            run=body["run"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """
+    Where a table stands: its newest version and the newest stamp; both None where there is no table.
+    """
+
+    version: int | None
+    stamp: Stamp | None
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """
+        For each partition the first offset that is not in the table.
+        """
+        return {} if self.stamp is None else {partition: end for partition, (_, end) in self.stamp.offsets.items()}
+
+
+def read_position(log: TableLog, table: str) -> Position:
+    """
+    The position of a table, read back from its own log.
+
+    Commits of others (OPTIMIZE, VACUUM, an ALTER) stand between stamped ones and are passed over. A RESTORE above the
+    newest stamp took back rows which that stamp still counts, so it is refused, as is a table that no stamp is left of.
+    """
+    version = log.newest_version()
+    if version is None:
+        return Position(version=None, stamp=None)
+    for commit in log.newest_first():
+        stamp = Stamp.of(commit)
+        if stamp is not None:
+            return Position(version=version, stamp=stamp)
+        if commit.operation == "RESTORE":
+            raise TableError(
+                f"{table} was restored to an earlier version (at version {commit.version}), so its offsets no longer tell "
+                f"what it holds: remove {log.path} to build it anew from the log"
+            )
+    raise TableError(
+        f"{log.path} holds a Delta table that no run of fluvial wrote, or whose log was cleaned: move it away, and "
+        f"{table} is built anew from the log"
+    )

@@ -1,0 +1,87 @@
+"""
+A declaration against the contract of its topic, before the first event is read.
+"""
+
+import hashlib
+import re
+from typing import TYPE_CHECKING
+
+from fluvial.entities.declarations import Compacted, DeclarationError, State
+from fluvial.entities.folds import Fold
+from fluvial.spark.avro import Contract, value_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def compacted_key(declaration: Compacted, contract: Contract, spark: "SparkSession") -> str:
+    """
+    The name of the column that holds the record key of a compacted table.
+    """
+    key = declaration.key or contract.key_field or "key"
+    fields = {field.name: field.dataType.simpleString() for field in value_type(spark, contract).fields}
+    if fields.get(key, "string") != "string":
+        raise DeclarationError(
+            f'compacted("{declaration.topic}"): the record key is text, and {key} is {fields[key]} in {contract.subject}: '
+            f'give the key a column of its own, such as key="{key}_key"'
+        )
+    return key
+
+
+def check_state(declaration: State, contract: Contract, spark: "SparkSession") -> None:
+    """
+    Every fold of a state analysed over the contract's fields. Raises :class:`DeclarationError` for the first that fails.
+    """
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql.types import NumericType
+
+    events = _no_events(spark, contract)
+    for name, fold in declaration.fields.items():
+        what = f'state("{declaration.name}"): field {name} = {fold}'
+        try:
+            if fold.expr is not None and fold.is_numeric:
+                found = events.selectExpr(f"{fold.expr} AS it").schema["it"].dataType
+                if not isinstance(found, NumericType):
+                    raise DeclarationError(
+                        f"{what} needs a number, and {fold.expr} is {found.simpleString()} in {contract.subject}"
+                    )
+            _aggregate(events, fold)
+        except (AnalysisException, ParseException) as error:
+            raise DeclarationError(f"{what} does not fit {contract.subject}: {_sentence(error)}") from error
+
+
+def state_definition(declaration: State) -> str:
+    """
+    A name for what a state's rows mean: it changes with the key, a field, or the order of fields.
+    """
+    parts = [declaration.key, *(f"{name}={fold!r}" for name, fold in declaration.fields.items())]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _no_events(spark: "SparkSession", contract: Contract) -> "DataFrame":
+    from pyspark.sql import types
+
+    columns = [
+        *value_type(spark, contract).fields,
+        types.StructField("_topic", types.StringType()),
+        types.StructField("_partition", types.IntegerType()),
+        types.StructField("_offset", types.LongType()),
+        types.StructField("_timestamp", types.TimestampType()),
+        types.StructField("_key", types.BinaryType()),
+        types.StructField("_schema_id", types.IntegerType()),
+        types.StructField("_tombstone", types.BooleanType()),
+    ]
+    return spark.createDataFrame([], types.StructType(columns))
+
+
+def _aggregate(events: "DataFrame", fold: Fold) -> None:
+    from pyspark.sql.functions import expr
+
+    events.agg(expr(fold.partial()))
+
+
+def _sentence(error: Exception) -> str:
+    """Spark's sentence on what is wrong, without its code and the plan."""
+    line = str(error).strip().splitlines()[0]
+    line = re.sub(r"^\[[\w.]+\]\s*", "", line)
+    return re.sub(r"\s*SQLSTATE: \w+.*$", "", line)

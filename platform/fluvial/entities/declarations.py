@@ -1,0 +1,210 @@
+"""
+The four kinds of table that a project declares.
+
+What can be known without the contract is checked when a declaration is made (names, folds, inputs); what needs the
+contract is checked before the first event is read. Either way a :class:`DeclarationError` says what and how to mend it.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from fluvial.entities.folds import Fold
+from fluvial.errors import FluvialError
+from fluvial.spark.warehouse import DATABASES, is_table_name, table_name_of
+
+# A topic's name as Kafka allows it.
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+FOLD_COLUMN = "_fold"
+
+
+class DeclarationError(FluvialError):
+    """
+    A declaration that cannot be carried out as it is written.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """
+    Every event of a topic, in a table that only grows.
+    """
+
+    kind: ClassVar[str] = "history"
+    topic: str
+    name: str
+
+    @property
+    def table(self) -> str:
+        """
+        The table's name in SQL.
+        """
+        return f"history.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """
+    The latest event of each key of a topic; a tombstone takes its key away.
+    """
+
+    kind: ClassVar[str] = "compacted"
+    topic: str
+    name: str
+    key: str | None = None
+
+    @property
+    def table(self) -> str:
+        """
+        The table's name in SQL.
+        """
+        return f"compacted.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """
+    One row an entity, folded from its events in the order of the log; a tombstone ends the entity.
+    """
+
+    kind: ClassVar[str] = "state"
+    name: str
+    topic: str
+    key: str
+    fields: Mapping[str, Fold] = field(hash=False)
+
+    @property
+    def table(self) -> str:
+        """
+        The table's name in SQL.
+        """
+        return f"state.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """
+    An ordinary Spark transform from tables to a table of the `marts` database, written anew when an input has changed.
+
+    Calling it calls the transform, so that a test may hand it DataFrames of its own.
+    """
+
+    kind: ClassVar[str] = "pipeline"
+    name: str
+    inputs: tuple[str, ...]
+    transform: Callable[..., Any]
+    version: str | None = None
+
+    @property
+    def table(self) -> str:
+        """
+        The table's name in SQL.
+        """
+        return f"marts.{self.name}"
+
+    def __call__(self, *frames: Any) -> Any:
+        return self.transform(*frames)
+
+
+Declaration = History | Compacted | State | Pipeline
+DECLARATION_TYPES = (History, Compacted, State, Pipeline)
+
+
+def history(topic: str, *, name: str | None = None) -> History:
+    """
+    The history of `topic`, as `history.<name>`; the name is the topic's unless one is given.
+    """
+    _check_topic(topic)
+    return History(topic=topic, name=_checked_name(name, topic, f'history("{topic}")'))
+
+
+def compacted(topic: str, *, name: str | None = None, key: str | None = None) -> Compacted:
+    """
+    The latest event a key of `topic`, as `compacted.<name>`.
+
+    `key` names the column that holds the record key as text; without it, it is the field that the contract names as
+    `"fluvial.key"`, or else `key`.
+    """
+    _check_topic(topic)
+    what = f'compacted("{topic}")'
+    if key is not None:
+        _check_column(key, what, "key")
+    return Compacted(topic=topic, name=_checked_name(name, topic, what), key=key)
+
+
+def state(name: str, *, topic: str, key: str, fields: Mapping[str, Fold]) -> State:
+    """
+    One row an entity as `state.<name>`: the record key as text in column `key`, then the folded `fields` in their order.
+    """
+    what = f'state("{name}")'
+    _check_topic(topic)
+    _checked_name(name, name, what)
+    _check_column(key, what, "key")
+    if not fields:
+        raise DeclarationError(f"{what} declares no field: give it at least one, such as fields={{'events': count()}}")
+    seen = {key.lower()}
+    for column, fold in fields.items():
+        _check_column(column, what, "field")
+        if column.lower() in seen:
+            raise DeclarationError(f"{what} has two columns named {column}: rename the field")
+        seen.add(column.lower())
+        if not isinstance(fold, Fold):
+            raise DeclarationError(f"{what}: field {column} is {fold!r}, not a fold: wrap it, as in latest({fold!r})")
+        for text, role in ((fold.expr, "expression"), (fold.where, "condition")):
+            if text is not None and (not isinstance(text, str) or not text.strip()):
+                raise DeclarationError(f"{what}: the {role} of field {column} is {text!r}: write it as a line of SQL")
+    return State(name=name, topic=topic, key=key, fields=MappingProxyType(dict(fields)))
+
+
+def pipeline(
+    *, name: str, inputs: Sequence[str], version: str | None = None
+) -> Callable[[Callable[..., Any]], Pipeline]:
+    """
+    Declare the decorated function as `marts.<name>`; it gets one DataFrame for each of `inputs`, in their order.
+
+    The table is written anew when a table among `inputs` has a new version, or when the code has: `version` says so
+    by hand, and without it the text of the function's module does.
+    """
+    what = f'pipeline("{name}")'
+    _checked_name(name, name, what)
+    if isinstance(inputs, str) or not inputs:
+        raise DeclarationError(f'{what} needs a list of input tables, such as inputs=["history.flight_events"]')
+    for table in inputs:
+        database, _, table_name = table.partition(".")
+        if database not in DATABASES or not is_table_name(table_name):
+            raise DeclarationError(
+                f"{what}: input {table!r} is not <database>.<table> with a database of {', '.join(DATABASES)}"
+            )
+    if f"marts.{name}" in inputs:
+        raise DeclarationError(f"{what} reads the table that it writes: give it another name")
+
+    def declare(transform: Callable[..., Any]) -> Pipeline:
+        return Pipeline(name=name, inputs=tuple(inputs), transform=transform, version=version)
+
+    return declare
+
+
+def _check_topic(topic: str) -> None:
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+        raise DeclarationError(
+            f"{topic!r} is no topic name: use 1 to 249 letters, digits, dots, underscores and hyphens"
+        )
+
+
+def _checked_name(name: str | None, default: str, what: str) -> str:
+    if name is None:
+        return table_name_of(default)
+    if not is_table_name(name):
+        raise DeclarationError(f"{what}: {name!r} is no table name: use letters, digits and underscores")
+    return name
+
+
+def _check_column(column: str, what: str, role: str) -> None:
+    if not is_table_name(column):
+        raise DeclarationError(f"{what}: {role} {column!r} is no column name: use letters, digits and underscores")
+    if column.startswith("_"):
+        raise DeclarationError(
+            f"{what}: {role} {column!r} starts with an underscore, as the columns of fluvial do: rename it"
+        )

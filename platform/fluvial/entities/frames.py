@@ -1,0 +1,178 @@
+"""
+Decoded records to the rows of a table: `DataFrame -> DataFrame`, no reading or writing.
+
+A batch is first planned as most batches are: every record decodes, and no tombstone ends an entity. A guard in the plan
+stops the job at the first record that is otherwise, before anything is committed, and the batch is planned again with
+what that record needs. So the common batch reads and decodes its records once.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fluvial.entities.declarations import FOLD_COLUMN, State
+from fluvial.entities.folds import PLACE
+from fluvial.spark.avro import Contract, is_undecodable, reason
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_UNDECODABLE_MARK = "fluvial-guard: undecodable record"
+_TOMBSTONE_MARK = "fluvial-guard: tombstone"
+
+META_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_key", "_schema_id")
+COMPACTED_COLUMNS = ("_partition", "_offset", "_timestamp", "_schema_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Care:
+    """
+    What a batch is known to hold, and so must be planned for.
+    """
+
+    undecodable: bool = False
+    tombstones: bool = False
+
+    def after(self, error: BaseException) -> "Care | None":
+        """
+        The care that the guard behind a failed job asks for; None when the failure was none of a guard's.
+        """
+        text = _messages(error)
+        if _UNDECODABLE_MARK in text and not self.undecodable:
+            return replace(self, undecodable=True)
+        if _TOMBSTONE_MARK in text and not self.tombstones:
+            return replace(self, tombstones=True)
+        return None
+
+
+def decodable(decoded: "DataFrame", care: Care) -> "DataFrame":
+    """
+    The rows that belong in a table: those that go to quarantine are left out, or stop the job where none is expected.
+    """
+    if care.undecodable:
+        return decoded.where(f"NOT ({is_undecodable()})")
+    return decoded.where(_guard(is_undecodable(), _UNDECODABLE_MARK))
+
+
+def quarantine_rows(decoded: "DataFrame", contract: Contract) -> "DataFrame":
+    """
+    The records that do not decode, as they came, with the reason.
+    """
+    return decoded.where(is_undecodable()).selectExpr(
+        "_topic", "_partition", "_offset", "_timestamp", "_key", "_raw AS _value", f"{reason(contract)} AS _reason"
+    )
+
+
+def history_rows(decoded: "DataFrame", contract: Contract, care: Care) -> "DataFrame":
+    """
+    One row a record: the contract's fields (null for a tombstone), then where the record stands in the log.
+    """
+    return decodable(decoded, care).selectExpr(*_fields(contract), *META_COLUMNS)
+
+
+def compacted_rows(decoded: "DataFrame", contract: Contract, care: Care, *, key: str) -> "DataFrame":
+    """
+    One row a key: `key`, the fields of its latest record, its place, and `_deleted` where that is a tombstone.
+    """
+    inner = [name for name in contract.field_names if name != key]
+    kept = ", ".join(
+        [*(f"'{name}', value.`{name}`" for name in inner)]
+        + [*(f"'{name}', {name}" for name in COMPACTED_COLUMNS), "'_deleted', _raw IS NULL"]
+    )
+    return (
+        decodable(decoded, care)
+        .where("_key IS NOT NULL")
+        .selectExpr("CAST(_key AS STRING) AS _entity", f"{PLACE} AS _place", f"named_struct({kept}) AS _row")
+        .groupBy("_entity")
+        .agg(_sql_expr("max_by(_row, _place) AS _row"))
+        .selectExpr(f"_entity AS `{key}`", "_row.*")
+    )
+
+
+def state_events(decoded: "DataFrame", contract: Contract, care: Care) -> "DataFrame":
+    """
+    The rows that folds are written over: the contract's fields, the record's place and time, `_entity`, `_tombstone`.
+
+    Of an entity that a tombstone ended, only the last tombstone and what came after it are left.
+    """
+    rows = (
+        decodable(decoded, care)
+        .where("_key IS NOT NULL")
+        .selectExpr(*_fields(contract), *META_COLUMNS, "CAST(_key AS STRING) AS _entity", "_raw IS NULL AS _tombstone")
+    )
+    if not care.tombstones:
+        return rows.where(_guard("_tombstone", _TOMBSTONE_MARK))
+    ended = f"max(CASE WHEN _tombstone THEN {PLACE} END) OVER (PARTITION BY _entity) AS _ended_at"
+    return rows.selectExpr("*", ended).where(f"_ended_at IS NULL OR {PLACE} >= _ended_at")
+
+
+def state_partials(events: "DataFrame", declaration: State) -> "DataFrame":
+    """
+    One row an entity of the batch: `_entity`, a partial value a field (`_p_<field>`), `_ended`, `_alive`.
+
+    `_ended` says that a tombstone took away what the table holds; `_alive`, that events came (after it).
+    """
+    aggregates = [f"{fold.partial()} AS `_p_{name}`" for name, fold in declaration.fields.items()]
+    aggregates += ["bool_or(_tombstone) AS _ended", "count(*) FILTER (WHERE NOT _tombstone) > 0 AS _alive"]
+    return events.groupBy("_entity").agg(*(_sql_expr(aggregate) for aggregate in aggregates))
+
+
+def state_rows(partials: "DataFrame", declaration: State) -> "DataFrame":
+    """
+    The rows of a table that holds nothing yet.
+    """
+    columns = {name: expression for name, expression in _state_columns(declaration, merged=False).items()}
+    return partials.where("_alive").selectExpr(*(f"{expression} AS `{name}`" for name, expression in columns.items()))
+
+
+def state_updates(declaration: State) -> dict[str, str]:
+    """
+    Column to expression for a MERGE of partials `s` into the table `t`, for an entity that is there.
+    """
+    return _state_columns(declaration, merged=True, source="s.")
+
+
+def state_inserts(declaration: State) -> dict[str, str]:
+    """
+    Column to expression for a MERGE of partials `s`, for an entity that is new.
+    """
+    return _state_columns(declaration, merged=False, source="s.")
+
+
+def _state_columns(declaration: State, *, merged: bool, source: str = "") -> dict[str, str]:
+    columns = {declaration.key: f"{source}_entity"}
+    remembered = []
+    for name, fold in declaration.fields.items():
+        partial = f"{source}`_p_{name}`"
+        if merged:
+            old = f"t.`{FOLD_COLUMN}`.`{name}`" if fold.remembers else f"t.`{name}`"
+            partial = f"(CASE WHEN s._ended THEN {partial} ELSE {fold.merge(old, partial)} END)"
+        columns[name] = fold.result(partial)
+        if fold.remembers:
+            remembered.append(f"'{name}', {partial}")
+    if remembered:
+        columns[FOLD_COLUMN] = f"named_struct({', '.join(remembered)})"
+    return columns
+
+
+def _fields(contract: Contract) -> list[str]:
+    return [f"value.`{name}`" for name in contract.field_names]
+
+
+def _guard(condition: str, mark: str) -> str:
+    return f"CASE WHEN {condition} THEN CAST(raise_error('{mark}') AS BOOLEAN) ELSE true END"
+
+
+def _sql_expr(text: str) -> Any:
+    from pyspark.sql.functions import expr
+
+    return expr(text)
+
+
+def _messages(error: BaseException) -> str:
+    """All that an error of Spark says, down to the cause in the JVM."""
+    texts = [str(error)]
+    java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    while java is not None:
+        texts.append(str(java.getMessage()))
+        java = java.getCause()
+    return "\n".join(texts)

@@ -1,0 +1,296 @@
+"""
+Bringing a declared table up to date.
+
+The table itself says how far it has read; a run reads what came since, up to where the topic ends now, and commits the
+rows with the new position in one Delta transaction. So a run may be killed anywhere and started again, or run twice at
+once: a range enters the table once or not at all. Undecodable records of a range are committed to their quarantine table
+before the range is committed, never after.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fluvial.delta.commit import append, commit_once, stamp_session
+from fluvial.delta.log import Commit, TableLog
+from fluvial.delta.stamp import Position, Stamp, TableError, read_position
+from fluvial.entities import frames
+from fluvial.entities.checks import check_state, compacted_key, state_definition
+from fluvial.entities.declarations import Compacted, Declaration, History, Pipeline, State
+from fluvial.entities.frames import Care
+from fluvial.entities.planning import has_news, plan_span
+from fluvial.entities.result import RunResult
+from fluvial.entities.transforms import materialize_pipeline
+from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
+from fluvial.spark.kafka import Span, TopicBounds, read_span, topic_bounds
+from fluvial.spark.session import register_table
+from fluvial.spark.warehouse import Warehouse, table_name_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fluvial.config import Settings
+
+Progress = Callable[[str], None]
+
+# Losing a race to another driver means that the other made progress; a handful in a row means something else.
+_ATTEMPTS_MAX = 8
+
+
+def materialize(
+    declaration: Declaration,
+    settings: "Settings",
+    spark: "SparkSession",
+    *,
+    schemas: SchemaSource | None = None,
+    progress: Progress | None = None,
+) -> RunResult:
+    """
+    Bring one table up to date and say what was done; a table that is up to date gets no commit.
+
+    `schemas` defaults to the registry of the settings. `progress` gets a line when a step begins. Raises a
+    :class:`~fluvial.errors.FluvialError` with one clear line for what a user can mend.
+    """
+    say = progress or (lambda _line: None)
+    began = time.monotonic()
+    warehouse = Warehouse.at(settings.warehouse)
+    if isinstance(declaration, Pipeline):
+        result = materialize_pipeline(declaration, warehouse, spark, say)
+    else:
+        run = _TopicRun(
+            declaration=declaration,
+            bootstrap_servers=settings.bootstrap_servers,
+            warehouse=warehouse,
+            spark=spark,
+            schemas=schemas or _registry(settings),
+            say=say,
+        )
+        result = run.run()
+    if result.version_before is None and result.version_after is not None:
+        register_table(spark, declaration.table, warehouse.path(declaration.table))
+    return replace(result, seconds=time.monotonic() - began)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """One planned batch: what to read, with which contract, and the stamp that its commit will carry."""
+
+    span: Span
+    contract: Contract
+    position: Position
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TopicRun:
+    """A run of a table that is made from a topic."""
+
+    declaration: History | Compacted | State
+    bootstrap_servers: str
+    warehouse: Warehouse
+    spark: "SparkSession"
+    schemas: SchemaSource
+    say: Progress
+
+    @property
+    def table(self) -> str:
+        return self.declaration.table
+
+    @property
+    def path(self) -> str:
+        return self.warehouse.path(self.table)
+
+    def run(self) -> RunResult:
+        log = TableLog(self.spark, self.path)
+        for _ in range(_ATTEMPTS_MAX):
+            position = read_position(log, self.table)
+            bounds = topic_bounds(self.bootstrap_servers, self.declaration.topic)
+            keyed = not isinstance(self.declaration, History)
+            span = plan_span(self.table, position, bounds, path=self.path, keyed=keyed)
+            if position.stamp is not None:
+                self._check_definition(position.stamp)
+                if not has_news(span):
+                    return self._skipped(position)
+            # After the bounds: whatever stands below them was written with a schema that is registered by now.
+            batch = self._batch(span, position, bounds, read_contract(self.schemas, self.declaration.topic))
+            commit, quarantined = self._carry_out(batch, bounds, log)
+            if commit is not None:
+                return self._done(batch, commit, quarantined)
+            self.say(f"{self.table}: another run was first; planning again")
+        raise TableError(f"{self.table}: other runs were first {_ATTEMPTS_MAX} times in a row; stop them and run again")
+
+    def _batch(self, span: Span, position: Position, bounds: TopicBounds, contract: Contract) -> _Batch:
+        stamp = Stamp(
+            topic=bounds.topic,
+            topic_id=bounds.topic_id,
+            batch=1 if position.stamp is None else position.stamp.batch + 1,
+            offsets=span.ranges,
+            definition=self._definition(),
+        )
+        return _Batch(span=span, contract=contract, position=position, stamp=stamp)
+
+    def _definition(self) -> str | None:
+        return state_definition(self.declaration) if isinstance(self.declaration, State) else None
+
+    def _check_definition(self, stamp: Stamp) -> None:
+        if stamp.definition != self._definition():
+            raise TableError(
+                f"{self.table} was built with other fields than are declared now: remove {self.path} to build it anew "
+                "from the log, or declare the new fields under another name"
+            )
+
+    def _carry_out(self, batch: _Batch, bounds: TopicBounds, log: TableLog) -> tuple[Commit | None, int]:
+        """Commit the batch, with as much care as its records turn out to need; None when another run was first."""
+        care = Care()
+        quarantined = 0
+        # A session of the table's own: MERGE takes its stamp from the session.
+        session = self.spark.newSession()
+        self.say(f"{self.table}: reading {batch.span.records_max:,} records of {batch.span.topic}")
+        while True:
+            decoded = self._decoded(session, batch.span, batch.contract)
+            try:
+                commit = commit_once(
+                    log, batch.stamp, above=batch.position.version, write=self._writer(session, decoded, batch, care)
+                )
+            except Exception as error:
+                more = care.after(error)
+                if more is None:
+                    raise
+                if more.undecodable and not care.undecodable:
+                    quarantined = self._quarantine(session, batch, bounds)
+                care = more
+                continue
+            return commit, quarantined
+
+    def _decoded(self, session: "SparkSession", span: Span, contract: Contract) -> "DataFrame":
+        return decode(read_span(session, self.bootstrap_servers, span), contract)
+
+    def _writer(self, session: "SparkSession", decoded: "DataFrame", batch: _Batch, care: Care) -> Callable[[], None]:
+        """What writes the batch; making it reads nothing yet."""
+        first = batch.position.stamp is None
+        match self.declaration:
+            case History():
+                files = batch.span.tasks(session.sparkContext.defaultParallelism)
+                rows = frames.history_rows(decoded, batch.contract, care).coalesce(files)
+                return lambda: append(rows, self.path, batch.stamp)
+            case Compacted():
+                key = compacted_key(self.declaration, batch.contract, session)
+                latest = frames.compacted_rows(decoded, batch.contract, care, key=key)
+                if first:
+                    alive = latest.where("NOT _deleted").drop("_deleted")
+                    return lambda: append(alive, self.path, batch.stamp)
+                return lambda: self._merge_compacted(session, latest, batch.stamp, key)
+            case State():
+                check_state(self.declaration, batch.contract, session)
+                events = frames.state_events(decoded, batch.contract, care)
+                partials = frames.state_partials(events, self.declaration)
+                if first:
+                    rows = frames.state_rows(partials, self.declaration)
+                    return lambda: append(rows, self.path, batch.stamp)
+                return lambda: self._merge_state(session, partials, batch.stamp)
+
+    def _merge_compacted(self, session: "SparkSession", latest: "DataFrame", stamp: Stamp, key: str) -> None:
+        from delta.tables import DeltaTable
+
+        stamp_session(session, stamp)
+        columns = {f"`{name}`": f"s.`{name}`" for name in latest.columns if name != "_deleted"}
+        newer = "struct(s._partition, s._offset) > struct(t._partition, t._offset)"
+        (
+            DeltaTable.forPath(session, self.path)
+            .alias("t")
+            .merge(latest.alias("s"), f"t.`{key}` = s.`{key}`")
+            .whenMatchedDelete(f"s._deleted AND {newer}")
+            .whenMatchedUpdate(condition=newer, set=columns)
+            .whenNotMatchedInsert(condition="NOT s._deleted", values=columns)
+            .execute()
+        )
+
+    def _merge_state(self, session: "SparkSession", partials: "DataFrame", stamp: Stamp) -> None:
+        from delta.tables import DeltaTable
+
+        assert isinstance(self.declaration, State)
+        stamp_session(session, stamp)
+        (
+            DeltaTable.forPath(session, self.path)
+            .alias("t")
+            .merge(partials.alias("s"), f"t.`{self.declaration.key}` = s._entity")
+            .whenMatchedDelete("NOT s._alive")
+            .whenMatchedUpdate(set=_quoted(frames.state_updates(self.declaration)))
+            .whenNotMatchedInsert(condition="s._alive", values=_quoted(frames.state_inserts(self.declaration)))
+            .execute()
+        )
+
+    def _quarantine(self, session: "SparkSession", batch: _Batch, bounds: TopicBounds) -> int:
+        """
+        Have every undecodable record below the batch's ends in the topic's quarantine table; returns how many were added.
+
+        The table is shared by all tables of the topic and has a position of its own: what another run put there is not
+        put there again. A record between its position and this batch's start was seen to decode by an earlier batch.
+        """
+        table = f"quarantine.{table_name_of(batch.span.topic)}"
+        path = self.warehouse.path(table)
+        log = TableLog(self.spark, path)
+        for _ in range(_ATTEMPTS_MAX):
+            position = read_position(log, table)
+            stamp = _quarantine_stamp(batch, position, bounds, table, path)
+            if stamp is None:
+                return 0
+            self.say(f"{table}: putting aside the records of {batch.span.topic} that do not decode")
+            span = Span(topic=batch.span.topic, ranges=stamp.offsets)
+            rows = frames.quarantine_rows(self._decoded(session, span, batch.contract), batch.contract).coalesce(1)
+            commit = commit_once(log, stamp, above=position.version, write=lambda: append(rows, path, stamp))  # noqa: B023
+            if commit is not None:
+                if position.version is None:
+                    register_table(self.spark, table, path)
+                return commit.metric("numOutputRows")
+        raise TableError(f"{table}: other runs were first {_ATTEMPTS_MAX} times in a row; stop them and run again")
+
+    def _skipped(self, position: Position) -> RunResult:
+        return RunResult(
+            table=self.table,
+            kind=self.declaration.kind,
+            skipped=True,
+            version_before=position.version,
+            version_after=position.version,
+            offsets={partition: (end, end) for partition, end in position.ends.items()},
+        )
+
+    def _done(self, batch: _Batch, commit: Commit, quarantined: int) -> RunResult:
+        merged = commit.metric("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+        return RunResult(
+            table=self.table,
+            kind=self.declaration.kind,
+            skipped=False,
+            version_before=batch.position.version,
+            version_after=commit.version,
+            offsets=batch.span.ranges,
+            rows=merged if commit.operation == "MERGE" else commit.metric("numOutputRows"),
+            quarantined=quarantined,
+        )
+
+
+def _quarantine_stamp(batch: _Batch, position: Position, bounds: TopicBounds, table: str, path: str) -> Stamp | None:
+    """The stamp of what the quarantine table lacks of a batch; None when it lacks nothing."""
+    known = position.stamp
+    if known is not None and known.topic_id and bounds.topic_id and known.topic_id != bounds.topic_id:
+        raise TableError(f"{table} holds records of an earlier topic of that name: move {path} away and run again")
+    ranges = {}
+    for partition, (start, end) in batch.span.ranges.items():
+        begin = max(start, position.ends.get(partition, start))
+        ranges[partition] = (begin, max(end, begin))
+    if all(start == end for start, end in ranges.values()):
+        return None
+    number = 1 if known is None else known.batch + 1
+    return Stamp(topic=batch.span.topic, topic_id=bounds.topic_id, batch=number, offsets=ranges)
+
+
+def _quoted(columns: dict[str, str]) -> dict[str, str]:
+    return {f"`{name}`": expression for name, expression in columns.items()}
+
+
+def _registry(settings: "Settings") -> SchemaSource:
+    from fluvial.registry.client import RegistryClient
+
+    client: SchemaSource = RegistryClient(settings.registry_url)
+    return client

@@ -1,0 +1,119 @@
+"""
+Asking a port who answers there.
+
+One Metadata request (version 2, https://kafka.apache.org/protocol#The_Messages_Metadata) over a plain socket: no
+client library is loaded, so that a question costs a millisecond.
+"""
+
+import socket
+import struct
+import time
+from dataclasses import dataclass
+
+from fluvial.local.state import NodeSpec
+
+TIMEOUT_SECONDS = 2.0
+RESPONSE_BYTES_MAX = 1 << 20
+
+_METADATA = 3
+_CORRELATION = 0x666C7576
+_CLIENT = b"fluvial"
+# Size, then API key, API version, correlation id, client id, and an empty list of topics: brokers only.
+_REQUEST = struct.pack(
+    f">i hhi h{len(_CLIENT)}s i", 4 + 8 + len(_CLIENT) + 2, _METADATA, 2, _CORRELATION, len(_CLIENT), _CLIENT, 0
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A Kafka cluster answered: its id and the addresses of its brokers by their ids."""
+
+    cluster_id: str | None
+    brokers: dict[int, tuple[str, int]]
+
+    def has(self, node: NodeSpec) -> bool:
+        """Whether `node` is registered here at its own address."""
+        return self.brokers.get(node.id) == (node.host, node.port)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stranger:
+    """Something listens, and it is no Kafka broker, or one that does not answer in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nobody:
+    """Nothing listens."""
+
+
+Answer = Cluster | Stranger | Nobody
+
+
+def ask(host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS) -> Answer:
+    """Ask who answers on a port; never raises, and never takes longer than the timeout."""
+    deadline = time.monotonic() + timeout_seconds
+    try:
+        with socket.create_connection((host, port), timeout=timeout_seconds) as connection:
+            try:
+                connection.sendall(_REQUEST)
+                (size,) = struct.unpack(">i", _receive(connection, 4, deadline))
+                if not 0 < size <= RESPONSE_BYTES_MAX:
+                    return Stranger()
+                return _parse(_receive(connection, size, deadline))
+            except (OSError, ValueError, struct.error):
+                return Stranger()
+    except OSError:
+        return Nobody()
+
+
+def is_up(node: NodeSpec, cluster_id: str, timeout_seconds: float = TIMEOUT_SECONDS) -> bool:
+    """Whether that very node answers on its port."""
+    answer = ask(node.host, node.port, timeout_seconds)
+    return isinstance(answer, Cluster) and answer.cluster_id == cluster_id and answer.has(node)
+
+
+def registry_answers(host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS) -> bool:
+    """Whether a schema registry answers on a port."""
+    deadline = time.monotonic() + timeout_seconds
+    try:
+        with socket.create_connection((host, port), timeout=timeout_seconds) as connection:
+            connection.sendall(f"GET /schemas/types HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n".encode())
+            return _receive(connection, 12, deadline).endswith(b" 200")
+    except (OSError, ValueError):
+        return False
+
+
+def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        chunk = connection.recv(size - len(received))
+        if not chunk:
+            raise ValueError("closed in the middle of an answer")
+        received += chunk
+    return bytes(received)
+
+
+def _parse(body: bytes) -> Cluster | Stranger:
+    """Read brokers `[id, host, port, rack]` and the cluster's id; what follows is not needed."""
+    correlation, count = struct.unpack_from(">ii", body, 0)
+    if correlation != _CORRELATION:
+        return Stranger()
+    at, brokers = 8, {}
+    for _ in range(count):
+        (node_id,) = struct.unpack_from(">i", body, at)
+        host, at = _string(body, at + 4)
+        (port,) = struct.unpack_from(">i", body, at)
+        _, at = _string(body, at + 4)
+        brokers[node_id] = (host or "", port)
+    cluster_id, _ = _string(body, at)
+    return Cluster(cluster_id=cluster_id, brokers=brokers)
+
+
+def _string(body: bytes, at: int) -> tuple[str | None, int]:
+    (length,) = struct.unpack_from(">h", body, at)
+    start, end = at + 2, at + 2 + max(length, 0)
+    return (None if length < 0 else body[start:end].decode()), end

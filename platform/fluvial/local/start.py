@@ -1,0 +1,262 @@
+"""
+Starting what is down of a local platform, and leaving alone what is up.
+
+Everything that can be known beforehand (wrong ports, a folder that cannot be written) is said before a process is
+started. When a node does not come up, those that were started with it are stopped again.
+"""
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fluvial.local import probe
+from fluvial.local.child import Child, spawn
+from fluvial.local.errors import DataDirError, LocalPlatformError, NodeError, PortTakenError
+from fluvial.local.lock import PLATFORM_LOCK, FolderLock
+from fluvial.local.state import PORT_DEFAULT, REGISTRY_PORT_DEFAULT, NodeSpec, Platform
+from fluvial.local.status import NodeStatus, node_status
+
+TIMEOUT_SECONDS = 120.0
+"""A node that recovers a large log after a crash takes its time."""
+
+BROKERS_MAX = 64
+_PORT_MAX = 65_535
+_POLL_SECONDS = 0.01
+_STOP_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What the user asks for; None leaves it as it is, or at the default for a new platform."""
+
+    brokers: int | None = None
+    port: int | None = None
+    registry_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A platform of which every node answers; `started` are the processes that this call started."""
+
+    platform: Platform
+    started: tuple[Child, ...]
+
+
+def start(data_dir: Path, layout: Layout, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Running:
+    """
+    Start the nodes of `data_dir` that are down; return when every node is registered and answers.
+
+    Raises LocalPlatformError, one of its kinds, or ConfigError, and has then started nothing that still runs.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    with _only_one(data_dir, timeout_seconds):
+        recorded = Platform.load(data_dir)
+        known = [] if recorded is None else [node_status(data_dir, recorded, node) for node in recorded.nodes]
+        platform = _planned(data_dir, recorded, layout, known)
+        up = {each.node.id for each in known if each.pid is not None}
+        # In use but silent: starting, or stuck. Whoever started it may have it ready in a moment.
+        busy = [each for each in known if each.pid is None and each.held_by is not None]
+        missing = [n for n in platform.nodes if n.id not in up and n.id not in {each.node.id for each in busy}]
+        _check_ports(missing)
+        if platform != recorded:
+            _save(platform, data_dir)
+        children: list[Child] = []
+        try:
+            for node in missing:
+                children.append(spawn(data_dir, platform, node))
+            _wait_ready(children, deadline)
+            _wait_silent(platform, busy, deadline)
+            _wait_registered(platform, children, deadline)
+        except BaseException:
+            terminate(children)
+            raise
+        finally:
+            for child in children:
+                child.close()
+        return Running(platform=platform, started=tuple(children))
+
+
+@contextlib.contextmanager
+def _only_one(data_dir: Path, timeout_seconds: float) -> Iterator[None]:
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(data_dir / PLATFORM_LOCK)
+        acquired = lock.acquire(timeout_seconds)
+    except OSError as error:
+        raise DataDirError(data_dir, error) from error
+    if not acquired:
+        raise LocalPlatformError(
+            f"another `fluvial up` has been starting {data_dir} for too long; end it and try again"
+        )
+    with lock:
+        yield
+
+
+def _planned(data_dir: Path, recorded: Platform | None, layout: Layout, known: list[NodeStatus]) -> Platform:
+    if recorded is None:
+        brokers, port, registry_port = 1, PORT_DEFAULT, REGISTRY_PORT_DEFAULT
+    else:
+        brokers, port, registry_port = len(recorded.nodes), recorded.port, recorded.registry_port
+    wanted = {
+        "brokers": layout.brokers or brokers,
+        "port": layout.port or port,
+        "registry_port": layout.registry_port or registry_port,
+    }
+    _check_layout(**wanted)
+    if recorded is None:
+        return Platform.planned(**wanted)
+    if wanted["brokers"] < brokers:
+        raise LocalPlatformError(
+            f"the platform in {data_dir} has {brokers} brokers and would lose the data of some with "
+            f"--brokers {wanted['brokers']}; leave the flag out"
+        )
+    moved = (wanted["port"], wanted["registry_port"]) != (port, registry_port)
+    if moved and any(each.held_by is not None for each in known):
+        raise LocalPlatformError(
+            f"the platform in {data_dir} is running on port {port} with its registry on {registry_port}; leave out "
+            "--port and --registry-port, or stop it first with `fluvial down`"
+        )
+    return recorded.with_layout(**wanted)
+
+
+def _check_layout(*, brokers: int, port: int, registry_port: int) -> None:
+    if not 1 <= brokers <= BROKERS_MAX:
+        raise LocalPlatformError(f"--brokers {brokers}: a local platform has 1 to {BROKERS_MAX} brokers")
+    for flag, first, last in (("--port", port, port + brokers - 1), ("--registry-port", registry_port, registry_port)):
+        if not 1 <= first <= last <= _PORT_MAX:
+            raise LocalPlatformError(f"{flag} {first}: ports {first} to {last} are not all within 1 to {_PORT_MAX}")
+    if port <= registry_port < port + brokers:
+        raise LocalPlatformError(
+            f"--registry-port {registry_port} is also a broker's port ({port} to {port + brokers - 1}); choose another"
+        )
+
+
+def _check_ports(nodes: list[NodeSpec]) -> None:
+    for node in nodes:
+        _check_port(node.host, node.port, "--port")
+        if node.registry_port is not None:
+            _check_port(node.host, node.registry_port, "--registry-port")
+
+
+def _check_port(host: str, port: int, flag: str) -> None:
+    with socket.socket() as trial:
+        # As the node will bind it: what a former node left in TIME_WAIT is no hindrance.
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((host, port))
+        except PermissionError as error:
+            raise LocalPlatformError(
+                f"port {port} on {host} is not ours to open; choose one above 1023 with {flag}"
+            ) from error
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise LocalPlatformError(
+                    f"port {port} on {host}: {error.strerror}; choose another with {flag}"
+                ) from error
+            answer = probe.ask(host, port, timeout_seconds=0.5) if flag == "--port" else probe.Stranger()
+            by = (
+                f"another Kafka cluster ({answer.cluster_id})"
+                if isinstance(answer, probe.Cluster)
+                else "another program"
+            )
+            raise PortTakenError(host, port, flag=flag, by=by) from error
+
+
+def _save(platform: Platform, data_dir: Path) -> None:
+    try:
+        platform.save(data_dir)
+    except OSError as error:
+        raise DataDirError(data_dir, error) from error
+
+
+def _wait_ready(children: list[Child], deadline: float) -> None:
+    waiting = {child.pipe: child for child in children}
+    while waiting:
+        readable, _, _ = select.select(list(waiting), [], [], max(0.0, deadline - time.monotonic()))
+        if not readable:
+            late = next(iter(waiting.values()))
+            raise NodeError(late.node.id, f"is not ready yet and was stopped; what it was doing is in {late.log}")
+        for pipe in readable:
+            if waiting[pipe].hear():
+                del waiting[pipe]
+
+
+def _wait_silent(platform: Platform, busy: list[NodeStatus], deadline: float) -> None:
+    for each in busy:
+        while not probe.is_up(each.node, platform.cluster_id):
+            if time.monotonic() >= deadline:
+                raise NodeError(
+                    each.node.id,
+                    f"process {each.held_by} works in {each.data_dir} but does not answer on port {each.node.port}; "
+                    "stop it with `fluvial down`, then start again",
+                )
+            time.sleep(_POLL_SECONDS)
+
+
+def _wait_registered(platform: Platform, children: list[Child], deadline: float) -> None:
+    """Wait until each node lists all nodes, and the registry answers."""
+    for node in platform.nodes:
+        while (lacking := _lacking(platform, node)) is not None:
+            dead = next((child for child in children if child.process.poll() is not None), None)
+            if dead is not None:
+                raise NodeError(dead.node.id, f"ended right after its start; its log is {dead.log}")
+            if time.monotonic() >= deadline:
+                raise NodeError(node.id, lacking)
+            time.sleep(_POLL_SECONDS)
+
+
+def _lacking(platform: Platform, node: NodeSpec) -> str | None:
+    answer = probe.ask(node.host, node.port)
+    if not isinstance(answer, probe.Cluster) or answer.cluster_id != platform.cluster_id:
+        return f"does not answer on port {node.port}"
+    absent = [str(each.id) for each in platform.nodes if not answer.has(each)]
+    if absent:
+        return f"does not know of node {', '.join(absent)} yet"
+    if node.registry_port is not None and not probe.registry_answers(node.host, node.registry_port):
+        return f"its registry does not answer on port {node.registry_port}"
+    return None
+
+
+def terminate(children: list[Child] | tuple[Child, ...], *, timeout_seconds: float = _STOP_SECONDS) -> None:
+    """Stop processes that we started: SIGTERM to all, SIGKILL to those still there after the timeout."""
+    for child in children:
+        if child.process.poll() is None:
+            child.process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + timeout_seconds
+    for child in children:
+        try:
+            child.process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.process.kill()
+            child.process.wait()
+
+
+def wait_for_end(children: tuple[Child, ...]) -> Iterator[Child]:
+    """Give each of our processes as it ends."""
+    alive = list(children)
+    while alive:
+        ended = [child for child in alive if child.process.poll() is not None]
+        yield from ended
+        alive = [child for child in alive if child not in ended]
+        if alive:
+            _sleep_until_a_child_ends(alive)
+
+
+def _sleep_until_a_child_ends(children: list[Child]) -> None:
+    if not hasattr(os, "pidfd_open"):
+        time.sleep(0.2)
+        return
+    descriptors = [os.pidfd_open(child.process.pid) for child in children]
+    try:
+        select.select(descriptors, [], [])
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)

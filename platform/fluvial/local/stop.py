@@ -1,0 +1,88 @@
+"""Stopping the nodes of a local platform, and nothing but its nodes."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fluvial.local.errors import NodeError
+from fluvial.local.lock import NODE_LOCK, holder
+from fluvial.local.status import platform_of
+
+TIMEOUT_SECONDS = 30.0
+_KILL_SECONDS = 10.0
+_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """A node that was running and is not any more; `killed` when it did not end by itself."""
+
+    id: int
+    pid: int
+    killed: bool
+
+
+def stop(data_dir: Path, *, timeout_seconds: float = TIMEOUT_SECONDS) -> tuple[Stopped, ...]:
+    """
+    Stop every node that runs in `data_dir`: SIGTERM to all, SIGKILL to those that are still there after the timeout.
+
+    Raises LocalPlatformError where there is no platform, NodeError for a node that cannot be stopped.
+    """
+    locks = {node.id: data_dir / node.data_dir / NODE_LOCK for node in platform_of(data_dir).nodes}
+    asked = {node_id: pid for node_id, lock in locks.items() if (pid := _signal(node_id, lock, signal.SIGTERM))}
+    deadline = time.monotonic() + timeout_seconds
+    stopped = []
+    for node_id, pid in asked.items():
+        gone = _gone(locks[node_id], pid)
+        killed = not _wait_until(gone, deadline)
+        if killed:
+            _signal(node_id, locks[node_id], signal.SIGKILL)
+            if not _wait_until(gone, time.monotonic() + _KILL_SECONDS):
+                raise NodeError(node_id, f"process {pid} does not end, even on SIGKILL; look at it with `ps -p {pid}`")
+        stopped.append(Stopped(id=node_id, pid=pid, killed=killed))
+    return tuple(stopped)
+
+
+def _signal(node_id: int, lock: Path, number: signal.Signals) -> int | None:
+    """Send a signal to the process that holds `lock`; return its id, None when nobody holds it."""
+    pid = holder(lock)
+    if pid is None:
+        return None
+    try:
+        _send(lock, pid, number)
+    except PermissionError as error:
+        raise NodeError(node_id, f"process {pid} belongs to another user; stop it as that user") from error
+    except ProcessLookupError:
+        return None
+    return pid
+
+
+def _send(lock: Path, pid: int, number: signal.Signals) -> None:
+    if sys.platform != "linux":
+        os.kill(pid, number)
+        return
+    descriptor = os.pidfd_open(pid)
+    try:
+        # The descriptor names the process for good; it is the node if the lock is still held now that we have it.
+        if holder(lock) == pid:
+            signal.pidfd_send_signal(descriptor, number)
+    finally:
+        os.close(descriptor)
+
+
+def _gone(lock: Path, pid: int) -> Callable[[], bool]:
+    return lambda: holder(lock) != pid
+
+
+def _wait_until(condition: Callable[[], bool], deadline: float) -> bool:
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        with contextlib.suppress(InterruptedError):
+            time.sleep(_POLL_SECONDS)
+    return True

@@ -1,0 +1,104 @@
+"""
+The Dagster home of a project: its configuration, its runs, and what a killed process left behind.
+
+Every run that `materialize_all` makes holds a lock file. The kernel drops the lock when the process ends, however it
+ends, so a run that still counts as in progress while its lock is free has died, and a reused process id fools nobody.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance, DagsterRun
+
+RUN_TAG = "fluvial/run"
+"""Marks the runs that hold a lock here; runs started from the page are watched by Dagster's own daemon."""
+
+CONFIGURATION = """\
+# Written once by fluvial; edit it freely.
+telemetry:
+  enabled: false
+concurrency:
+  runs:
+    # Each run has a Spark driver of its own: more than two at once is more than a laptop holds.
+    max_concurrent_runs: 2
+"""
+
+_LOG_NOTHING = {
+    "module": "dagster._core.storage.noop_compute_log_manager",
+    "class": "NoOpComputeLogManager",
+    "config": {},
+}
+
+
+def home_of(data_dir: Path) -> Path:
+    """Return the Dagster home of a data directory, made and configured if it is not there."""
+    home = data_dir.absolute() / "dagster"
+    home.mkdir(parents=True, exist_ok=True)
+    configuration = home / "dagster.yaml"
+    if not configuration.exists():
+        scratch = home / f".dagster.yaml.{os.getpid()}"
+        scratch.write_text(CONFIGURATION)
+        scratch.replace(configuration)
+    return home
+
+
+@contextmanager
+def open_instance(home: Path) -> Iterator["DagsterInstance"]:
+    """
+    Open the instance that the web page reads, for runs in this process.
+
+    The capture of stdout and stderr is left out: it redirects the whole process's file descriptors while a step runs,
+    and this process may be drawing its progress there.
+    """
+    from dagster import DagsterInstance
+    from dagster._core.instance import InstanceRef
+
+    ref = InstanceRef.from_dir(str(home), overrides={"compute_logs": _LOG_NOTHING})
+    with DagsterInstance.from_ref(ref) as instance:
+        yield instance
+
+
+@contextmanager
+def run_lock(home: Path, run_id: str) -> Iterator[None]:
+    """Hold the lock that says the run is alive."""
+    path = _lock_path(home, run_id)
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def close_dead_runs(instance: "DagsterInstance", home: Path) -> list[str]:
+    """Mark as failed the runs whose process is gone, so that none seems to run for ever; return their ids."""
+    from dagster import RunsFilter
+    from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+
+    open_runs = instance.get_runs(RunsFilter(statuses=NOT_FINISHED_STATUSES, tags={RUN_TAG: "cli"}))
+    dead = [run for run in open_runs if not _alive(home, run)]
+    for run in dead:
+        instance.report_run_failed(run, "The process of this run died; what it had not committed is not there.")
+        _lock_path(home, run.run_id).unlink(missing_ok=True)
+    return [run.run_id for run in dead]
+
+
+def _alive(home: Path, run: "DagsterRun") -> bool:
+    try:
+        with _lock_path(home, run.run_id).open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _lock_path(home: Path, run_id: str) -> Path:
+    return home / "alive" / f"{run_id}.lock"

@@ -1,0 +1,248 @@
+"""
+Whether bytes decode under an Avro schema, without building what they say.
+
+A schema is compiled once into nested functions that walk over a datum and return where it ends. Hostile data cannot
+make them run longer than the data is, nor deeper than Python's own recursion limit.
+"""
+
+from collections.abc import Callable
+
+from fluvial.registry.avro_types import Array, Enum, Fixed, Map, Named, Primitive, Record, Schema, Union
+
+Skip = Callable[[bytes, int], int]
+
+INT_BYTES_MAX = 5
+LONG_BYTES_MAX = 10
+
+
+class UndecodableError(ValueError):
+    """The bytes are not a datum of the schema; `str()` says in which field and why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: tuple[str, ...] = ()
+
+    def within(self, name: str) -> "UndecodableError":
+        """The same error, seen from one field further out."""
+        self.path = (name, *self.path)
+        return self
+
+    def __str__(self) -> str:
+        if not self.path:
+            return self.reason
+        shown = self.path if len(self.path) <= 10 else (*self.path[:10], "…")
+        return f"field {'.'.join(shown)}: {self.reason}"
+
+
+def compile_check(schema: Schema) -> Callable[[bytes, int], None]:
+    """
+    A function of a buffer and a position that raises `UndecodableError` unless exactly one datum reaches from there
+    to the end of the buffer.
+    """
+    skip = _Compiler().compile(schema)
+
+    def check(buffer: bytes, start: int) -> None:
+        try:
+            end = skip(buffer, start)
+        except IndexError:
+            raise UndecodableError("the bytes end early") from None
+        except RecursionError:
+            raise UndecodableError("nested too deeply") from None
+        if end != len(buffer):
+            raise UndecodableError(f"{len(buffer) - end} bytes are left over")
+
+    return check
+
+
+def _read_long(buffer: bytes, at: int) -> tuple[int, int]:
+    """A zigzag number of up to 64 bits and the position after it."""
+    byte = buffer[at]
+    at += 1
+    number = byte & 0x7F
+    shift = 7
+    while byte & 0x80:
+        if shift == 7 * LONG_BYTES_MAX:
+            raise UndecodableError(f"a number of more than {LONG_BYTES_MAX} bytes")
+        byte = buffer[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        shift += 7
+    return (number >> 1) ^ -(number & 1), at
+
+
+def _skip_null(buffer: bytes, at: int) -> int:
+    return at
+
+
+def _skip_boolean(buffer: bytes, at: int) -> int:
+    if buffer[at] > 1:
+        raise UndecodableError(f"{buffer[at]} is not a boolean")
+    return at + 1
+
+
+def _skip_varint(bytes_max: int) -> Skip:
+    def skip(buffer: bytes, at: int) -> int:
+        if buffer[at] < 0x80:
+            return at + 1
+        start = at
+        while buffer[at] >= 0x80:
+            at += 1
+            if at - start >= bytes_max:
+                raise UndecodableError(f"a number of more than {bytes_max} bytes")
+        return at + 1
+
+    return skip
+
+
+def _skip_exactly(size: int) -> Skip:
+    def skip(buffer: bytes, at: int) -> int:
+        if at + size > len(buffer):
+            raise IndexError
+        return at + size
+
+    return skip
+
+
+def _skip_bytes(buffer: bytes, at: int) -> int:
+    length = buffer[at]
+    if length < 0x80 and not length & 1:
+        end = at + 1 + (length >> 1)
+    else:
+        length, at = _read_long(buffer, at)
+        if length < 0:
+            raise UndecodableError(f"a length of {length}")
+        end = at + length
+    if end > len(buffer):
+        raise IndexError
+    return end
+
+
+def _skip_string(buffer: bytes, at: int) -> int:
+    length, at = _read_long(buffer, at)
+    if length < 0:
+        raise UndecodableError(f"a length of {length}")
+    end = at + length
+    if end > len(buffer):
+        raise IndexError
+    text = buffer[at:end]
+    if not text.isascii():
+        try:
+            text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UndecodableError(f"a string that is not UTF-8: {error.reason}") from None
+    return end
+
+
+SKIP_PRIMITIVE: dict[str, Skip] = {
+    "null": _skip_null,
+    "boolean": _skip_boolean,
+    "int": _skip_varint(INT_BYTES_MAX),
+    "long": _skip_varint(LONG_BYTES_MAX),
+    "float": _skip_exactly(4),
+    "double": _skip_exactly(8),
+    "bytes": _skip_bytes,
+    "string": _skip_string,
+}
+
+
+class _Compiler:
+    """Compiles each named type once, so that a record can contain itself."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Skip] = {}
+
+    def compile(self, schema: Schema) -> Skip:
+        match schema:
+            case Primitive():
+                return SKIP_PRIMITIVE[schema.kind]
+            case Array():
+                return _skip_blocks(self.compile(schema.items))
+            case Map():
+                return _skip_blocks(_skip_entry(self.compile(schema.values)))
+            case Union():
+                return _skip_union(tuple(self.compile(branch) for branch in schema.branches))
+            case Fixed() | Enum() | Record():
+                return self._named(schema)
+
+    def _named(self, schema: Named) -> Skip:
+        name = schema.name.full
+        if name in self.known:
+            return self.known[name]
+        match schema:
+            case Fixed():
+                self.known[name] = _skip_exactly(schema.size)
+            case Enum():
+                self.known[name] = _skip_enum(len(schema.symbols))
+            case Record():
+                parts: list[tuple[str, Skip]] = []
+                self.known[name] = _skip_record(parts)
+                parts.extend((field.name, self.compile(field.schema)) for field in schema.fields)
+        return self.known[name]
+
+
+def _skip_enum(symbols: int) -> Skip:
+    def skip(buffer: bytes, at: int) -> int:
+        index, at = _read_long(buffer, at)
+        if not 0 <= index < symbols:
+            raise UndecodableError(f"{index} is not one of the {symbols} symbols")
+        return at
+
+    return skip
+
+
+def _skip_union(branches: tuple[Skip, ...]) -> Skip:
+    def skip(buffer: bytes, at: int) -> int:
+        index, at = _read_long(buffer, at)
+        if not 0 <= index < len(branches):
+            raise UndecodableError(f"{index} is not one of the {len(branches)} branches of the union")
+        return branches[index](buffer, at)
+
+    return skip
+
+
+def _skip_record(parts: list[tuple[str, Skip]]) -> Skip:
+    def skip(buffer: bytes, at: int) -> int:
+        name = ""
+        try:
+            for name, each in parts:  # noqa: B007 (the errors below say which)
+                at = each(buffer, at)
+        except IndexError:
+            raise UndecodableError("the bytes end early").within(name) from None
+        except UndecodableError as error:
+            raise error.within(name) from None
+        return at
+
+    return skip
+
+
+def _skip_entry(value: Skip) -> Skip:
+    def skip(buffer: bytes, at: int) -> int:
+        return value(buffer, _skip_string(buffer, at))
+
+    return skip
+
+
+def _skip_blocks(item: Skip) -> Skip:
+    """Arrays and maps: blocks of a count (when negative, their size in bytes follows) and items, up to a count of 0."""
+
+    def skip(buffer: bytes, at: int) -> int:
+        while True:
+            count, at = _read_long(buffer, at)
+            if count == 0:
+                return at
+            declared_end = None
+            if count < 0:
+                size, at = _read_long(buffer, at)
+                declared_end = at + size
+                count = -count
+            for _ in range(count):
+                end = item(buffer, at)
+                if end == at:
+                    # Items without bytes: a count of 2⁶² of them would otherwise be counted one by one.
+                    break
+                at = end
+            if declared_end is not None and at != declared_end:
+                raise UndecodableError("a block is not as long as it says")
+
+    return skip

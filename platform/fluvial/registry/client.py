@@ -1,0 +1,176 @@
+"""
+A small client of any Confluent-compatible schema registry, for the command line, the pipelines and their tests.
+
+It keeps no cache and no state but a connection pool; `httpx` is imported when the first client is made.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+from fluvial.registry.errors import RegistryError
+
+if TYPE_CHECKING:
+    import httpx
+
+MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+TIMEOUT_SECONDS = 30.0
+NOT_FOUND = frozenset({40401, 40402, 40403})
+LEVEL_NOT_SET = 40408
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredSchema:
+    """One version of a subject. `schema` is its JSON text."""
+
+    subject: str
+    version: int
+    id: int
+    schema: str
+
+
+class RegistryClient:
+    """
+    Asks the registry at `url`; `auth` is a user name and password.
+
+    Every method raises `RegistryError` when the registry refuses (its `code` says why) or does not answer.
+    """
+
+    def __init__(self, url: str, auth: tuple[str, str] | None = None) -> None:
+        import httpx
+
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(base_url=self.url, auth=auth, timeout=TIMEOUT_SECONDS, headers={"Accept": MEDIA_TYPE})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._http.close()
+
+    def subjects(self, *, deleted: bool = False) -> list[str]:
+        """The names of all subjects."""
+        return list(self._call("GET", "/subjects", params={"deleted": str(deleted).lower()}))
+
+    def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
+        """The versions of a subject in ascending order."""
+        path = f"/subjects/{_part(subject)}/versions"
+        return list(self._call("GET", path, params={"deleted": str(deleted).lower()}))
+
+    def version(self, subject: str, version: int | str, *, deleted: bool = False) -> RegisteredSchema:
+        """One version of a subject, or its `latest`."""
+        path = f"/subjects/{_part(subject)}/versions/{version}"
+        return _registered(self._call("GET", path, params={"deleted": str(deleted).lower(), "format": "resolved"}))
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        """The latest version of a subject."""
+        return self.version(subject, "latest")
+
+    def schema_by_id(self, schema_id: int) -> str:
+        """The text of a schema, with what it refers to spelled out inside it."""
+        return str(self._call("GET", f"/schemas/ids/{schema_id}", params={"format": "resolved"})["schema"])
+
+    def ids_of_subject(self, subject: str) -> dict[int, str]:
+        """Every schema id a record of this subject may carry, with its text; data outlives deleted versions."""
+        found = (self.version(subject, each, deleted=True) for each in self.versions(subject, deleted=True))
+        return {each.id: each.schema for each in found}
+
+    def register(self, subject: str, schema: str) -> int:
+        """Register a schema and return its id; one that is already registered keeps its id and version."""
+        return int(self._call("POST", f"/subjects/{_part(subject)}/versions", content={"schema": schema})["id"])
+
+    def look_up(self, subject: str, schema: str) -> RegisteredSchema | None:
+        """The version under which a schema is registered, or None."""
+        try:
+            return _registered(self._call("POST", f"/subjects/{_part(subject)}", content={"schema": schema}))
+        except RegistryError as error:
+            if error.code in NOT_FOUND:
+                return None
+            raise
+
+    def check(self, subject: str, schema: str) -> list[str]:
+        """Why a schema may not follow what is registered under `subject`; empty when it may."""
+        path = f"/compatibility/subjects/{_part(subject)}/versions"
+        answer = self._call("POST", path, params={"verbose": "true"}, content={"schema": schema})
+        if answer["is_compatible"]:
+            return []
+        return [str(each) for each in answer.get("messages") or ["incompatible"]]
+
+    def get_config(self, subject: str | None = None) -> str | None:
+        """The compatibility level set for a subject (None when it follows the level for all), or the level for all."""
+        try:
+            return str(self._call("GET", _settings_path("config", subject))["compatibilityLevel"])
+        except RegistryError as error:
+            if error.code in {LEVEL_NOT_SET, *NOT_FOUND}:
+                return None
+            raise
+
+    def set_config(self, level: str, subject: str | None = None) -> None:
+        """Set the compatibility level of a subject, or of all."""
+        self._call("PUT", _settings_path("config", subject), content={"compatibility": level})
+
+    def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
+        """Delete every version of a subject and return their numbers; `permanent` comes after a plain deletion."""
+        params = {"permanent": str(permanent).lower()}
+        return list(self._call("DELETE", f"/subjects/{_part(subject)}", params=params))
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        content: Mapping[str, Any] | None = None,
+    ) -> Any:
+        import httpx
+
+        try:
+            body = None if content is None else json.dumps(content).encode()
+            headers = {} if content is None else {"Content-Type": MEDIA_TYPE}
+            response = self._http.request(method, path, params=params, content=body, headers=headers)
+        except httpx.HTTPError as error:
+            raise RegistryError(
+                f"the schema registry at {self.url} does not answer ({error}); "
+                "is it running, and is its URL right (--registry-url, FLUVIAL_REGISTRY_URL)?"
+            ) from error
+        if response.is_success:
+            return _decoded(response, self.url)
+        raise _refusal(response, self.url)
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _settings_path(kind: str, subject: str | None) -> str:
+    return f"/{kind}" if subject is None else f"/{kind}/{_part(subject)}"
+
+
+def _registered(content: Mapping[str, Any]) -> RegisteredSchema:
+    return RegisteredSchema(
+        subject=content["subject"], version=content["version"], id=content["id"], schema=content["schema"]
+    )
+
+
+def _decoded(response: "httpx.Response", url: str) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        raise RegistryError(f"{url} answers, but not as a schema registry does", status=response.status_code) from None
+
+
+def _refusal(response: "httpx.Response", url: str) -> RegistryError:
+    try:
+        content = response.json()
+        return RegistryError(str(content["message"]), code=int(content["error_code"]), status=response.status_code)
+    except (ValueError, KeyError, TypeError):
+        return RegistryError(f"{url} answered HTTP {response.status_code}", status=response.status_code)

@@ -1,0 +1,272 @@
+"""
+Contracts: the Avro schemas in `schemas/<producer>/` and who answers for them, as `owner.toml` says.
+
+    producer = "weather_service"                 # the folder's name
+    contact = "weather@example.org"
+    subjects = ["weather-value"]                 # each with its schema in weather.avsc (or weather-value.avsc)
+    compatibility = "BACKWARD"                   # or a table of subject = level; BACKWARD when left out
+    topics = ["weather"]                         # the topics this producer writes
+
+Everything is checked when it is read: a mistake names the file, the key and what to write instead.
+"""
+
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from email.utils import parseaddr
+from pathlib import Path
+from typing import Any, Literal
+
+from fluvial.errors import FluvialError
+from fluvial.registry.avro_parse import AvroSyntaxError, parse
+from fluvial.registry.client import RegistryClient
+from fluvial.registry.compatibility import LEVELS
+from fluvial.registry.errors import RegistryError
+
+OWNER_FILE = "owner.toml"
+KEYS = frozenset({"producer", "contact", "subjects", "compatibility", "topics"})
+SUFFIXES = ("-value", "-key")
+
+
+class ContractError(FluvialError):
+    """A contract's file is missing or wrong; the message names file, key and mend."""
+
+    def __init__(self, path: Path, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """
+    One subject as its producer declares it.
+
+    `schema` is the parsed JSON of the schema, `text` the file's text, `topics` the topics whose keys or values follow
+    it.
+    """
+
+    producer: str
+    contact: str
+    subject: str
+    path: Path
+    schema: Mapping[str, Any]
+    text: str
+    compatibility: str
+    topics: tuple[str, ...]
+
+    @property
+    def topic(self) -> str:
+        """The topic that the subject is named after."""
+        return self.topics[0]
+
+    @property
+    def email(self) -> str:
+        """The address in `contact`, which may also hold a name."""
+        return parseaddr(self.contact)[1]
+
+    @property
+    def is_key(self) -> bool:
+        """Whether it describes the topic's keys and not its values."""
+        return self.subject.endswith("-key")
+
+
+Status = Literal["new", "unchanged", "compatible", "incompatible", "refused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """A contract that is in the registry; `is_new` when this call put it there."""
+
+    contract: Contract
+    id: int
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """How a contract stands against the registry; `messages` say why when it is `incompatible` or `refused`."""
+
+    contract: Contract
+    status: Status
+    messages: tuple[str, ...] = ()
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it could be registered now."""
+        return self.status not in {"incompatible", "refused"}
+
+
+def load_contracts(directory: Path | str) -> list[Contract]:
+    """
+    Read every contract below `directory`, one folder a producer, in the order of their subjects.
+
+    Raises `ContractError` for a folder without `owner.toml`, a key that is missing, wrong or unknown, a schema that is
+    none, a schema file that no subject claims and a subject that two producers claim.
+    """
+    root = Path(directory)
+    if not root.is_dir():
+        raise ContractError(root, "there is no such folder; contracts live in schemas/<producer>/")
+    contracts: dict[str, Contract] = {}
+    for folder in sorted(each for each in root.iterdir() if each.is_dir() and not each.name.startswith(".")):
+        for contract in _of_producer(folder):
+            other = contracts.setdefault(contract.subject, contract)
+            if other is not contract:
+                raise ContractError(
+                    folder / OWNER_FILE,
+                    f"`subjects` claims {contract.subject}, which {other.producer} owns; a subject has one owner",
+                )
+    return [contracts[subject] for subject in sorted(contracts)]
+
+
+def register_all(
+    client: RegistryClient,
+    contracts: Iterable[Contract],
+    on_progress: Callable[[Registered], None] | None = None,
+) -> list[Registered]:
+    """
+    Bring the registry to what the contracts say; what already stands there stays as it is.
+
+    Raises `RegistryError` for the first that the registry refuses; those before it are registered, and running it
+    again goes on from there.
+    """
+    done = []
+    for contract in contracts:
+        try:
+            if client.get_config(contract.subject) != contract.compatibility:
+                client.set_config(contract.compatibility, contract.subject)
+            known = client.look_up(contract.subject, contract.text)
+            schema_id = known.id if known is not None else client.register(contract.subject, contract.text)
+        except RegistryError as error:
+            raise RegistryError(f"{contract.path}: {error}", code=error.code, status=error.status) from error
+        registered = Registered(contract=contract, id=schema_id, is_new=known is None)
+        done.append(registered)
+        if on_progress is not None:
+            on_progress(registered)
+    return done
+
+
+def check_all(client: RegistryClient, contracts: Iterable[Contract]) -> list[CheckResult]:
+    """Hold every contract against the registry without changing it. Raises `RegistryError` when it does not answer."""
+    return [_check(client, contract) for contract in contracts]
+
+
+def _check(client: RegistryClient, contract: Contract) -> CheckResult:
+    try:
+        if client.look_up(contract.subject, contract.text) is not None:
+            return CheckResult(contract=contract, status="unchanged")
+        messages = client.check(contract.subject, contract.text)
+        if messages:
+            return CheckResult(contract=contract, status="incompatible", messages=tuple(messages))
+        status: Status = "compatible" if contract.subject in client.subjects() else "new"
+        return CheckResult(contract=contract, status=status)
+    except RegistryError as error:
+        if error.code is None:
+            raise
+        return CheckResult(contract=contract, status="refused", messages=(str(error),))
+
+
+def _of_producer(folder: Path) -> list[Contract]:
+    path = folder / OWNER_FILE
+    owner = _owner(path)
+    producer = _text(path, owner, "producer", f'producer = "{folder.name}"')
+    if producer != folder.name:
+        raise ContractError(
+            path, f'`producer` is "{producer}" but the folder is {folder.name}; write the folder\'s name'
+        )
+    contact = _text(path, owner, "contact", 'contact = "team@example.org"')
+    if "@" not in parseaddr(contact)[1]:
+        raise ContractError(path, '`contact` holds no e-mail address; write for example contact = "team@example.org"')
+    subjects = _texts(path, owner, "subjects", 'subjects = ["<topic>-value"]')
+    topics = _texts(path, owner, "topics", 'topics = ["<topic>"]')
+    levels = _levels(path, owner, subjects)
+    contracts = []
+    for subject in subjects:
+        file, text, schema = _schema(folder, subject)
+        contracts.append(
+            Contract(
+                producer=producer,
+                contact=contact,
+                subject=subject,
+                path=file,
+                schema=schema,
+                text=text,
+                compatibility=levels[subject],
+                topics=_topics_of(path, subject, topics),
+            )
+        )
+    unclaimed = sorted({*folder.glob("*.avsc")} - {each.path for each in contracts})
+    if unclaimed:
+        raise ContractError(unclaimed[0], f"no subject in {OWNER_FILE} claims it; add {unclaimed[0].stem}-value")
+    return contracts
+
+
+def _owner(path: Path) -> dict[str, Any]:
+    try:
+        owner = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ContractError(path, "is missing; it names producer, contact, subjects and topics") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ContractError(path, f"cannot be read as TOML: {error}") from None
+    unknown = sorted(owner.keys() - KEYS)
+    if unknown:
+        raise ContractError(path, f"`{unknown[0]}` is not a key of it; the keys are {', '.join(sorted(KEYS))}")
+    return owner
+
+
+def _text(path: Path, owner: Mapping[str, Any], key: str, example: str) -> str:
+    value = owner.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise ContractError(path, f"`{key}` is missing or not a text; write for example {example}")
+    return value
+
+
+def _texts(path: Path, owner: Mapping[str, Any], key: str, example: str) -> tuple[str, ...]:
+    value = owner.get(key)
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
+        raise ContractError(path, f"`{key}` is missing or not a list of texts; write for example {example}")
+    twice = [each for each in value if value.count(each) > 1]
+    if twice:
+        raise ContractError(path, f"`{key}` names {twice[0]} twice; name it once")
+    return tuple(value)
+
+
+def _levels(path: Path, owner: Mapping[str, Any], subjects: tuple[str, ...]) -> dict[str, str]:
+    declared = owner.get("compatibility", "BACKWARD")
+    by_subject = declared if isinstance(declared, dict) else dict.fromkeys(subjects, declared)
+    for subject, level in by_subject.items():
+        if subject not in subjects:
+            raise ContractError(path, f"`compatibility` names {subject}, which is not in `subjects`")
+        if level not in LEVELS:
+            raise ContractError(path, f"`compatibility` is {level!r}; write one of {', '.join(LEVELS)}")
+    return {subject: by_subject.get(subject, "BACKWARD") for subject in subjects}
+
+
+def _topics_of(path: Path, subject: str, topics: tuple[str, ...]) -> tuple[str, ...]:
+    named = next((subject.removesuffix(suffix) for suffix in SUFFIXES if subject.endswith(suffix)), None)
+    if named is None:
+        raise ContractError(path, f"`subjects` holds {subject}; a subject is named <topic>-value or <topic>-key")
+    if named not in topics:
+        raise ContractError(path, f"`topics` does not name {named}, which the subject {subject} describes; add it")
+    return (named,)
+
+
+def _schema(folder: Path, subject: str) -> tuple[Path, str, Mapping[str, Any]]:
+    stem = next((subject.removesuffix(suffix) for suffix in SUFFIXES if subject.endswith(suffix)), subject)
+    exact, short = folder / f"{subject}.avsc", folder / f"{stem}.avsc"
+    path = exact if exact.exists() else short
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ContractError(
+            path, f"is missing; {OWNER_FILE} claims the subject {subject}, put its schema here"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ContractError(path, f"cannot be read: {error}") from None
+    try:
+        parsed = parse(text)
+        schema = json.loads(text)
+    except AvroSyntaxError as error:
+        raise ContractError(path, f"is not an Avro schema: {error}") from None
+    # A contract that is a bare type's name, `"string"`, is given the form that has room for more.
+    return path, text, schema if isinstance(schema, dict) else {"type": json.loads(parsed.text)}

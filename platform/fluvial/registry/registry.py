@@ -1,0 +1,137 @@
+"""
+The registry as a service: commands in order, each into the log before it is answered.
+
+One lock makes deciding, writing and replaying one step, so ids and versions are given once; reading needs no lock.
+A registry that was killed comes back by reading the log from its start.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import structlog
+
+from fluvial.registry import errors, records
+from fluvial.registry.avro_parse import Parsed
+from fluvial.registry.commands import Command, Draft, Register
+from fluvial.registry.decide import Decision, body_of, decide, find, incompatibilities
+from fluvial.registry.library import Library
+from fluvial.registry.policy import ANYONE, Action, OpenPolicy, Policy, Principal
+from fluvial.registry.state import RegistryState
+from log_broker.interfaces import InternalLog
+
+Found = TypeVar("Found")
+
+log = structlog.get_logger(__name__)
+
+SCHEMAS_TOPIC = "_schemas"
+# A schema up to this size is judged on the event loop; a larger one in a thread, so that the broker beside us goes on.
+INLINE_CHARACTERS_MAX = 8 * 1024
+
+
+class Registry:
+    """Answers from memory, writes through `internal_log`. Not usable before `open`."""
+
+    def __init__(self, internal_log: InternalLog, *, policy: Policy | None = None) -> None:
+        self.state = RegistryState()
+        self.library = Library()
+        self.policy = policy or OpenPolicy()
+        self._log = internal_log
+        self._lock = asyncio.Lock()
+        self._next_offset = 0
+        # After a write that failed we do not know what the log holds: read on before deciding anything more.
+        self._behind = True
+
+    async def open(self) -> None:
+        """Read the log up to its end."""
+        async with self._lock:
+            await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        async for each in self._log.read(self._next_offset):
+            self._next_offset = each.offset + 1
+            try:
+                record = records.decode(each.key, each.value)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                # A record that is not ours must not keep every other schema from being served.
+                log.warning("schema_record_skipped", offset=each.offset, error=str(error))
+                continue
+            if record is not None:
+                self.state.replay(record)
+        self._behind = False
+
+    async def apply(self, command: Command, *, principal: Principal = ANYONE, action: Action) -> Any:
+        """
+        Carry out a command and return its reply once it is in the log.
+
+        Raises `RefusedError`, also when the log does not take it. A caller that is cancelled leaves nothing half done.
+        """
+        reason = self.policy.authorize(principal, command.subject, action)
+        if reason is not None:
+            raise errors.forbidden(reason)
+        return await asyncio.shield(self._apply(command))
+
+    async def _apply(self, command: Command) -> Any:
+        async with self._lock:
+            try:
+                if self._behind:
+                    await self._catch_up()
+                decision = await self._decide(command)
+                if decision.records:
+                    self._behind = True
+                    first = await self._log.append([records.encode(each) for each in decision.records])
+                    self._next_offset = first + len(decision.records)
+                    for each in decision.records:
+                        self.state.replay(each)
+                    self._behind = False
+            except errors.RefusedError:
+                raise
+            except Exception as error:
+                log.exception("schema_write_failed")
+                raise errors.store_failed(f"Error while writing to the {SCHEMAS_TOPIC} topic: {error}") from error
+            return decision.reply
+
+    async def _decide(self, command: Command) -> Decision:
+        if isinstance(command, Register) and not self._is_quick(command.subject, command.draft):
+            return await asyncio.to_thread(decide, self.state, self.library, command)
+        return decide(self.state, self.library, command)
+
+    def _is_quick(self, subject: str, draft: Draft) -> bool:
+        return (
+            len(draft.schema) <= INLINE_CHARACTERS_MAX
+            and not draft.references
+            and not str(self.state.config_in_scope(subject)["compatibilityLevel"]).endswith("_TRANSITIVE")
+        )
+
+    async def look_up(
+        self, subject: str, draft: Draft, *, normalize: bool, deleted: bool
+    ) -> records.SchemaRecord | None:
+        """The version of `subject` under which a schema is registered, or None."""
+
+        def work() -> records.SchemaRecord | None:
+            body = body_of(self.state, self.library, subject, draft, normalize=normalize)
+            return find(self.state, subject, body, deleted=deleted)
+
+        return await self._read(work, quick=self._is_quick(subject, draft))
+
+    async def judge(
+        self, subject: str, draft: Draft, earlier: list[records.SchemaRecord], *, normalize: bool
+    ) -> list[str]:
+        """Why `draft` may not follow `earlier` under the subject's level; empty when it may."""
+
+        def work() -> list[str]:
+            body = body_of(self.state, self.library, subject, draft, normalize=normalize)
+            return incompatibilities(self.state, self.library, subject, body, earlier)
+
+        return await self._read(work, quick=self._is_quick(subject, draft))
+
+    async def parsed(self, body: records.Body) -> Parsed:
+        """The parsed schema of a registered body."""
+        return await self._read(lambda: self.library.parsed(self.state, body), quick=not body.references)
+
+    async def _read(self, work: Callable[[], Found], *, quick: bool) -> Found:
+        if quick:
+            return work()
+        # A thread must not look on while the loop replays a record.
+        async with self._lock:
+            return await asyncio.to_thread(work)

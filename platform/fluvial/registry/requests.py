@@ -1,0 +1,200 @@
+"""Requests of the REST API into values: bounded, decoded and checked for their form before anything looks at them."""
+
+import asyncio
+import json
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from fluvial.registry import errors
+from fluvial.registry.commands import Draft
+from fluvial.registry.errors import RefusedError
+from fluvial.registry.records import Reference, stable_json
+
+BODY_BYTES_MAX = 1024 * 1024
+BODY_SECONDS_MAX = 30
+SUBJECT_CHARACTERS_MAX = 1_000
+REFERENCES_MAX = 1_000
+JSON_TYPES = frozenset(
+    {
+        "",
+        "application/json",
+        "application/octet-stream",
+        "application/vnd.schemaregistry+json",
+        "application/vnd.schemaregistry.v1+json",
+    }
+)
+VERSION_MAX = 2**31 - 1
+# What a request may set; the wire calls the level `compatibility`, the log `compatibilityLevel`.
+SETTINGS = (
+    "alias",
+    "normalize",
+    "validateFields",
+    "validateRules",
+    "compatibilityGroup",
+    "defaultMetadata",
+    "overrideMetadata",
+    "defaultRuleSet",
+    "overrideRuleSet",
+)
+
+
+async def json_object(request: Request) -> dict[str, Any]:
+    """The body as a JSON object. Raises `RefusedError` for one that is too large, not UTF-8 or no JSON object."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in JSON_TYPES:
+        raise RefusedError(415, 415, "HTTP 415 Unsupported Media Type")
+    body = bytearray()
+    too_large = errors.too_large(f"The request is larger than {BODY_BYTES_MAX} bytes")
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
+        raise too_large
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    raise too_large
+    except TimeoutError:
+        raise RefusedError(408, 408, "HTTP 408 Request Timeout") from None
+    except ClientDisconnect:
+        raise RefusedError(400, 400, "The request ended early") from None
+    try:
+        parsed = json.loads(body.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise errors.malformed_json(f"The request is not UTF-8: {error.reason} at byte {error.start}") from None
+    except RecursionError:
+        raise errors.invalid_request("The request is nested too deeply") from None
+    except ValueError as error:
+        raise errors.malformed_json(f"The request is not JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise errors.invalid_request("The request is not a JSON object")
+    return parsed
+
+
+async def draft(request: Request) -> Draft:
+    """The schema that a request carries. Fields that we do not know are passed over."""
+    content = await json_object(request)
+    schema = content.get("schema")
+    schema_type = content.get("schemaType")
+    if schema is not None and not isinstance(schema, str):
+        raise errors.invalid_request("`schema` is not a string")
+    if schema_type is not None and not isinstance(schema_type, str):
+        raise errors.invalid_request("`schemaType` is not a string")
+    metadata, rule_set = content.get("metadata"), content.get("ruleSet")
+    if not isinstance(metadata, dict | None) or not isinstance(rule_set, dict | None):
+        raise errors.invalid_request("`metadata` and `ruleSet` are JSON objects")
+    version = _number(content, "version")
+    schema_id = _number(content, "id")
+    try:
+        return Draft(
+            schema=_encodable(schema or ""),
+            schema_type=schema_type or "AVRO",
+            references=_references(content.get("references")),
+            metadata=_encodable(stable_json(metadata)) if metadata else None,
+            rule_set=_encodable(stable_json(rule_set)) if rule_set else None,
+            # Clients say "choose one" by 0 and -1, or by leaving it out.
+            id=schema_id if schema_id is not None and schema_id > 0 else None,
+            version=version if version is not None and version > 0 else None,
+        )
+    except RecursionError:
+        raise errors.invalid_request("The request is nested too deeply") from None
+
+
+def _encodable(text: Any) -> str:
+    """JSON can spell half a surrogate pair, which no UTF-8 log can keep."""
+    try:
+        str(text).encode("utf-8")
+    except UnicodeEncodeError:
+        raise errors.invalid_request("The request holds half of a surrogate pair (\\ud800 to \\udfff)") from None
+    return str(text)
+
+
+def _number(content: dict[str, Any], name: str) -> int | None:
+    value = content.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value <= VERSION_MAX:
+        raise errors.invalid_request(f"`{name}` is not a whole number of 32 bits")
+    return value
+
+
+def _references(value: Any) -> tuple[Reference, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise errors.invalid_request("`references` is not a list")
+    if len(value) > REFERENCES_MAX:
+        raise errors.invalid_request(f"More than {REFERENCES_MAX} references")
+    return tuple(_reference(each) for each in value)
+
+
+def _reference(value: Any) -> Reference:
+    if not isinstance(value, dict):
+        raise errors.invalid_request("A reference is an object of name, subject and version")
+    name, subject, version = value.get("name"), value.get("subject"), _number(value, "version")
+    if not isinstance(name, str) or not isinstance(subject, str) or version is None:
+        raise errors.invalid_schema("Invalid reference: name, subject and version are needed")
+    return Reference(name=_encodable(name), subject=_encodable(subject), version=version)
+
+
+async def settings(request: Request) -> dict[str, Any]:
+    """The settings that a request changes, under the names that the log uses."""
+    content = await json_object(request)
+    level = content.get("compatibility", content.get("compatibilityLevel"))
+    if level is not None and not isinstance(level, str):
+        raise errors.invalid_compatibility()
+    changes = {name: content[name] for name in SETTINGS if content.get(name) is not None}
+    if level is not None:
+        changes["compatibilityLevel"] = level.upper()
+    try:
+        _encodable(stable_json(changes))
+    except RecursionError:
+        raise errors.invalid_request("The request is nested too deeply") from None
+    return changes
+
+
+async def mode(request: Request) -> str:
+    """The mode that a request asks for."""
+    content = await json_object(request)
+    value = content.get("mode")
+    if not isinstance(value, str):
+        raise errors.invalid_mode()
+    return value.upper()
+
+
+def subject_name(text: str) -> str:
+    """A subject that may be registered under. `:.:name` is the long form of `name`."""
+    name = text.removeprefix(":.:")
+    named = name.strip() and len(name) <= SUBJECT_CHARACTERS_MAX
+    if not named or not name.isprintable() or name in {"__GLOBAL", "__EMPTY"}:
+        raise errors.invalid_subject(text[:100])
+    if name.startswith(":"):
+        raise errors.invalid_subject(f"{text[:100]}' (contexts are not kept here) '")
+    return name
+
+
+def version_number(text: str) -> int:
+    """A version as written in a path; -1 stands for the latest."""
+    word = text.strip().lower()
+    if word in {"latest", "-1"}:
+        return -1
+    if not word.isascii() or not word.isdigit() or len(word) > 10 or not 1 <= int(word) <= VERSION_MAX:
+        raise errors.invalid_version(text)
+    return int(word)
+
+
+def flag(request: Request, name: str) -> bool:
+    """A query parameter that is true or not there."""
+    return request.query_params.get(name, "").lower() == "true"
+
+
+def page(request: Request, found: list[Any]) -> list[Any]:
+    """The part of a list that `offset` and `limit` ask for; a negative limit means all."""
+    try:
+        offset = int(request.query_params.get("offset", "0"))
+        limit = int(request.query_params.get("limit", "-1"))
+    except ValueError:
+        raise RefusedError(404, 404, "HTTP 404 Not Found") from None
+    found = found[max(offset, 0) :]
+    return found if limit < 0 else found[:limit]

@@ -1,0 +1,173 @@
+"""
+Confluent-framed Avro decoded inside the JVM: a zero byte, the schema id in four, then the Avro body.
+
+Each record is decoded with the schema that it was written with and resolved to one reader schema, so that a batch may mix
+versions. What does not decode is told from what does by a field of our own: the reader schema gets a boolean whose
+default is true, so it is true in every decoded record and null in one that Spark's PERMISSIVE mode gave up on (Spark
+gives such a record nulls in all fields, which a legitimate record may have too).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fluvial.errors import FluvialError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+DECODED = "_decoded"
+_HEADER_BYTES = 5
+
+
+class ContractError(FluvialError):
+    """
+    A topic's contract is missing, or cannot be the rows of a table.
+    """
+
+
+class SchemaSource(Protocol):
+    """
+    Where schemas come from; the registry's client is one.
+
+    It promises nothing about schemas that are registered while a batch runs: ask after the batch's end is known.
+    """
+
+    def ids_of_subject(self, subject: str) -> Mapping[int, str]:
+        """
+        Every schema id of a subject with the schema's JSON; empty where the subject is not registered.
+        """
+        ...
+
+    def latest(self, subject: str) -> Any:
+        """
+        The id and JSON of the newest version, as a pair or as an object with `id` and `schema`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """
+    What the values of a topic look like: the schemas they were written with, and the one they are read as.
+    """
+
+    subject: str
+    writers: Mapping[int, str]
+    reader_id: int
+    reader: str
+
+    @property
+    def key_field(self) -> str | None:
+        """
+        The field that the contract names as the record key's, by `"fluvial.key"`.
+        """
+        named = json.loads(self.reader).get("fluvial.key")
+        return named if isinstance(named, str) else None
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """
+        The names of the reader schema's fields, in its order.
+        """
+        return tuple(field["name"] for field in json.loads(self.reader)["fields"])
+
+
+def read_contract(schemas: SchemaSource, topic: str) -> Contract:
+    """
+    The contract of a topic's values, under the subject `<topic>-value`. Raises :class:`ContractError`.
+    """
+    subject = f"{topic}-value"
+    writers = dict(schemas.ids_of_subject(subject))
+    if not writers:
+        raise ContractError(f"no schema is registered for {subject}: register the contract of {topic} first")
+    newest = schemas.latest(subject)
+    reader_id, reader = newest if isinstance(newest, tuple) else (newest.id, newest.schema)
+    parsed = json.loads(reader)
+    if not isinstance(parsed, dict) or parsed.get("type") != "record":
+        raise ContractError(f"the contract {subject} is not a record: a table's columns are the fields of a record")
+    taken = [field["name"] for field in parsed["fields"] if field["name"].startswith("_")]
+    if taken:
+        raise ContractError(
+            f"the contract {subject} has a field {taken[0]}: names that start with an underscore are fluvial's columns"
+        )
+    return Contract(subject=subject, writers=writers, reader_id=reader_id, reader=reader)
+
+
+def decode(records: "DataFrame", contract: Contract) -> "DataFrame":
+    """
+    The records of Spark's Kafka source as `value` (a struct of the contract's fields and `_decoded`) and fluvial's columns.
+
+    Columns: `value`, `_topic`, `_partition`, `_offset`, `_timestamp`, `_key`, `_schema_id`, `_raw`. `_schema_id` is null for
+    a tombstone and for a record of no schema of the subject; `value` is null for both too.
+    """
+    from pyspark.sql import functions as sql
+    from pyspark.sql.avro.functions import from_avro
+
+    reader = _reader_with_mark(contract)
+    header = sql.substring("value", 1, _HEADER_BYTES)
+    body = sql.expr(f"substring(value, {_HEADER_BYTES + 1})")
+    value: Column | None = None
+    schema_id: Column | None = None
+    # The newest schema first: most records are of it.
+    for identity in sorted(contract.writers, reverse=True):
+        matches = header == sql.lit(b"\0" + identity.to_bytes(4, "big"))
+        decoded = from_avro(body, contract.writers[identity], {"avroSchema": reader, "mode": "PERMISSIVE"})
+        value = sql.when(matches, decoded) if value is None else value.when(matches, decoded)
+        schema_id = sql.when(matches, identity) if schema_id is None else schema_id.when(matches, identity)
+    assert value is not None
+    assert schema_id is not None
+    return records.select(
+        value.alias("value"),
+        sql.col("topic").alias("_topic"),
+        sql.col("partition").alias("_partition"),
+        sql.col("offset").alias("_offset"),
+        sql.col("timestamp").alias("_timestamp"),
+        sql.col("key").alias("_key"),
+        schema_id.alias("_schema_id"),
+        sql.col("value").alias("_raw"),
+    )
+
+
+def is_undecodable() -> str:
+    """
+    The SQL condition on :func:`decode`'s rows that holds for a record which must go to quarantine.
+    """
+    return f"_raw IS NOT NULL AND value.{DECODED} IS NULL"
+
+
+def reason(contract: Contract) -> str:
+    """
+    The SQL expression that says of such a record why.
+    """
+    subject = contract.subject.replace("'", "\\'")
+    return (
+        f"CASE WHEN length(_raw) < {_HEADER_BYTES} OR substring(_raw, 1, 1) != X'00' "
+        "THEN 'not framed: a value starts with a zero byte and a schema id' "
+        f"WHEN _schema_id IS NULL THEN concat('schema id ', conv(hex(substring(_raw, 2, 4)), 16, 10), "
+        f"' is none of {subject}') "
+        "ELSE concat('the bytes do not decode with schema id ', _schema_id) END"
+    )
+
+
+def value_type(spark: "SparkSession", contract: Contract) -> "StructType":
+    """
+    The Spark type of the contract's rows, as :func:`decode` makes them, without the mark.
+    """
+    from pyspark.sql.avro.functions import from_avro
+    from pyspark.sql.types import StructType
+
+    frame = spark.sql("SELECT X'' AS value").select(
+        from_avro("value", contract.reader, {"mode": "PERMISSIVE"}).alias("value")
+    )
+    found = frame.schema["value"].dataType
+    assert isinstance(found, StructType)
+    return found
+
+
+def _reader_with_mark(contract: Contract) -> str:
+    schema = json.loads(contract.reader)
+    schema["fields"] = [*schema["fields"], {"name": DECODED, "type": "boolean", "default": True}]
+    return json.dumps(schema)

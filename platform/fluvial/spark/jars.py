@@ -1,0 +1,282 @@
+"""
+The jars that Spark needs beside its own: Delta, the Kafka source and Avro.
+
+They are resolved once, by Spark's own resolver, into a folder of the user's cache, checked against the checksums of
+`infra/spark/jars.lock`, and used from disk from then on. `python -m fluvial.spark.jars` does it ahead of time;
+`--lock` writes the lock anew for the installed pyspark.
+
+What Spark already ships is left out of the resolution: the loader would take Spark's copy anyway, and it is four
+fifths of the download.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fluvial.errors import FluvialError
+from fluvial.spark.java import require_java
+from fluvial.spark.packaged import packaged
+
+Say = Callable[[str], None]
+
+LOCK_NAME = "jars.lock"
+_COMPLETE = "COMPLETE"
+_VERSIONED_JAR = re.compile(r"^(?P<artifact>.+?)-\d[^-]*(?:-[\w.]+)*\.jar$")
+_RESOLVED_JAR = re.compile(r"^(?P<group>[^_]+)_(?P<artifact>.+)-(?P<version>\d[\w.]*(?:-\d+)?)\.jar$")
+
+# The token provider that the Kafka source of a later 4.0.x asks for does not resolve everywhere; the source of x.y.0
+# runs on every x.y.z.
+_KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13:{minor}.0"
+_AVRO = "org.apache.spark:spark-avro_2.13:{spark}"
+_DELTA = "io.delta:delta-spark_{minor}_2.13:{delta}"
+
+
+class JarsError(FluvialError):
+    """
+    Spark's additional jars could not be had, or are not the ones that were locked.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordinates:
+    """
+    What to resolve for one pair of pyspark and delta-spark versions.
+    """
+
+    spark: str
+    delta: str
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """
+        The Maven coordinates, as `group:artifact:version`.
+        """
+        minor = ".".join(self.spark.split(".")[:2])
+        return tuple(
+            pattern.format(spark=self.spark, minor=minor, delta=self.delta)
+            for pattern in (_DELTA, _KAFKA_SOURCE, _AVRO)
+        )
+
+    @property
+    def key(self) -> str:
+        """
+        The name of their folder in the cache.
+        """
+        digest = hashlib.sha256("\n".join(self.packages).encode()).hexdigest()
+        return f"spark-{self.spark}-delta-{self.delta}-{digest[:8]}"
+
+
+def installed_coordinates() -> Coordinates:
+    """
+    The coordinates that fit the pyspark and delta-spark of this environment.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return Coordinates(spark=version("pyspark"), delta=version("delta-spark"))
+    except PackageNotFoundError as error:
+        raise JarsError(f"{error.name} is not installed: pip install {error.name}") from error
+
+
+def cache_folder() -> Path:
+    """
+    The folder that holds one sub-folder for each set of coordinates.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "fluvial" / "jars"
+
+
+def read_lock(path: Path) -> dict[str, str]:
+    """
+    File name to sha256, from lines `group:artifact:version sha256:<hex>`; `#` starts a comment.
+    """
+    sums: dict[str, str] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        parts = words[0].split(":")
+        if len(words) != 2 or len(parts) != 3 or not words[1].startswith("sha256:"):
+            raise JarsError(f"{path}:{number}: not `group:artifact:version sha256:<hex>`; write it with --lock")
+        sums[f"{parts[0]}_{parts[1]}-{parts[2]}.jar"] = words[1].removeprefix("sha256:")
+    return sums
+
+
+def require_jars(say: Say | None = None, *, coordinates: Coordinates | None = None) -> tuple[Path, ...]:
+    """
+    The jars on disk, fetched first when this machine has not got them yet.
+
+    `say` gets a line when something long begins and when it is done. Raises :class:`JarsError`.
+    """
+    wanted = coordinates or installed_coordinates()
+    say = say or (lambda _line: None)
+    folder = cache_folder() / wanted.key
+    locked = _locked_for(wanted)
+    if (folder / _COMPLETE).exists():
+        problem = _difference(folder, locked)
+        if problem is None:
+            return _jars_of(folder)
+        say(f"the jars in {folder} are damaged ({problem}): fetching them again")
+        shutil.rmtree(folder, ignore_errors=True)
+    say("fetching Spark's jars for Delta, Kafka and Avro (once, about 25 MB) …")
+    _fetch(wanted, folder, locked)
+    jars = _jars_of(folder)
+    say(f"{len(jars)} jars are ready in {folder}")
+    return jars
+
+
+def write_lock(path: Path) -> int:
+    """
+    Resolve the installed coordinates afresh and write what came to `path`; returns the number of jars.
+    """
+    wanted = installed_coordinates()
+    with tempfile.TemporaryDirectory(prefix="fluvial-jars-") as scratch:
+        found = _resolve(wanted, Path(scratch))
+        entries = []
+        for jar in found:
+            match = _RESOLVED_JAR.match(jar.name)
+            if match is None:
+                raise JarsError(f"{jar.name} is not named <group>_<artifact>-<version>.jar: the lock cannot hold it")
+            entries.append(f"{match['group']}:{match['artifact']}:{match['version']} sha256:{_sha256(jar)}")
+    header = [
+        f"# What Spark's resolver brings for pyspark {wanted.spark} and delta-spark {wanted.delta}, beyond Spark's own jars:",
+        *(f"#   {package}" for package in wanted.packages),
+        "# Written by `python -m fluvial.spark.jars --lock`; checked whenever the jars are fetched or used.",
+    ]
+    path.write_text("\n".join([*header, *sorted(entries), ""]), encoding="utf-8")
+    return len(entries)
+
+
+def _locked_for(wanted: Coordinates) -> Mapping[str, str] | None:
+    """The lock's sums, or None where the lock is of other versions than the installed ones."""
+    path = packaged(LOCK_NAME)
+    if not path.exists():
+        return None
+    sums = read_lock(path)
+    names = {"{}_{}-{}.jar".format(*package.split(":")) for package in wanted.packages}
+    return sums if names <= sums.keys() else None
+
+
+def _fetch(wanted: Coordinates, folder: Path, locked: Mapping[str, str] | None) -> None:
+    """
+    Resolve beside `folder` and rename: a killed fetch leaves nothing half done, and of two at once the first wins.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{wanted.key}-", dir=folder.parent) as scratch:
+        found = _resolve(wanted, Path(scratch))
+        ready = Path(scratch) / "ready"
+        ready.mkdir()
+        for jar in found:
+            jar.rename(ready / jar.name)
+        problem = _difference(ready, locked)
+        if problem is not None:
+            raise JarsError(f"the fetched jars are not those of {LOCK_NAME}: {problem}; nothing was kept")
+        (ready / _COMPLETE).touch()
+        try:
+            ready.rename(folder)
+        except OSError:
+            if not (folder / _COMPLETE).exists():
+                raise
+
+
+def _resolve(wanted: Coordinates, scratch: Path) -> list[Path]:
+    """
+    Run Spark's resolver on an empty program; the settings of `$SPARK_CONF_DIR` (mirrors, ivy settings) hold.
+    """
+    require_java()
+    import pyspark
+
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    program = scratch / "nothing.py"
+    program.write_text("", encoding="utf-8")
+    command = [
+        str(home / "bin" / "spark-submit"),
+        *("--master", "local[1]"),
+        *("--packages", ",".join(wanted.packages)),
+        *("--exclude-packages", ",".join(f"*:{artifact}" for artifact in _shipped_with(home))),
+        *("--conf", f"spark.jars.ivy={scratch / 'ivy'}"),
+        str(program),
+    ]
+    environ = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    found = sorted((scratch / "ivy" / "jars").glob("*.jar"))
+    if done.returncode != 0 or not found:
+        raise JarsError(
+            f"cannot fetch Spark's jars ({_why(done.stdout + done.stderr)}); check the network, or behind a mirror set "
+            "spark.jars.ivySettings in $SPARK_CONF_DIR/spark-defaults.conf"
+        )
+    return found
+
+
+def _shipped_with(home: Path) -> list[str]:
+    """The artifacts that lie in Spark's own folder of jars."""
+    names = (_VERSIONED_JAR.match(jar.name) for jar in (home / "jars").glob("*.jar"))
+    return sorted({match["artifact"] for match in names if match})
+
+
+def _why(output: str) -> str:
+    """The line of the resolver's long report that names the cause."""
+    lines = [line.strip(" \t:") for line in output.splitlines()]
+    for sign in ("unresolved dependency", "Server access error", "not found", "Exception", "Error"):
+        for line in lines:
+            if sign in line:
+                return line[:200]
+    return lines[-1][:200] if lines else "the resolver said nothing"
+
+
+def _difference(folder: Path, locked: Mapping[str, str] | None) -> str | None:
+    """What about the folder's jars is not as locked; None when they are, or nothing is locked for these versions."""
+    if locked is None:
+        return None
+    found = {jar.name: jar for jar in folder.glob("*.jar")}
+    for name in sorted(locked.keys() | found.keys()):
+        if name not in found:
+            return f"{name} is missing"
+        if name not in locked:
+            return f"{name} is not locked"
+        if _sha256(found[name]) != locked[name]:
+            return f"{name} has another checksum"
+    return None
+
+
+def _jars_of(folder: Path) -> tuple[Path, ...]:
+    return tuple(sorted(folder.glob("*.jar")))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def main(arguments: list[str]) -> int:
+    """
+    Fetch the jars, or with `--lock` write the lock; progress and errors go to stderr.
+    """
+
+    def say(line: str) -> None:
+        sys.stderr.write(f"{line}\n")
+
+    try:
+        if arguments == ["--lock"]:
+            path = packaged(LOCK_NAME)
+            say(f"{write_lock(path)} jars locked in {path}")
+        elif arguments:
+            say("usage: python -m fluvial.spark.jars [--lock]")
+            return 2
+        else:
+            require_jars(say)
+    except FluvialError as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""
+A topic as Spark reads it: which offsets there are, and the records of a range of them.
+
+The end of a partition is its last stable offset: nothing of an open transaction is read, and a run that waits for one
+does not stand still on it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fluvial.errors import FluvialError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TIMEOUT_S = 30.0
+# Below this a second task costs more to start than it reads.
+_RECORDS_PER_TASK = 100_000
+
+
+class TopicError(FluvialError):
+    """
+    A topic cannot be read, or is not the one that a table was built from.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicBounds:
+    """
+    What a topic holds now: for each partition the first offset that is kept and the last stable one.
+
+    `topic_id` tells a topic from one of the same name made later; brokers before Kafka 2.8 have none.
+    """
+
+    topic: str
+    topic_id: str | None
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """
+    The records to read: [start, end) of every partition.
+    """
+
+    topic: str
+    ranges: Mapping[int, tuple[int, int]]
+
+    @property
+    def records_max(self) -> int:
+        """
+        The number of offsets; fewer records where the log was compacted or holds transaction markers.
+        """
+        return sum(end - start for start, end in self.ranges.values())
+
+    def tasks(self, parallelism: int) -> int:
+        """
+        How many tasks, and so files, the span is worth.
+        """
+        return max(1, min(parallelism, -(-self.records_max // _RECORDS_PER_TASK)))
+
+
+def topic_bounds(bootstrap_servers: str, topic: str) -> TopicBounds:
+    """
+    Ask the cluster for a topic's bounds. Raises :class:`TopicError` when there is no such topic or no answer.
+    """
+    from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+    from confluent_kafka.admin import AdminClient, OffsetSpec
+
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "client.id": "fluvial-spark", "log_level": 0})
+    try:
+        described = admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic].result()
+        places = [TopicPartition(topic, partition.id) for partition in described.partitions]
+        firsts = admin.list_offsets({place: OffsetSpec.earliest() for place in places}, request_timeout=_TIMEOUT_S)
+        lasts = admin.list_offsets(
+            {place: OffsetSpec.latest() for place in places},
+            request_timeout=_TIMEOUT_S,
+            isolation_level=IsolationLevel.READ_COMMITTED,
+        )
+        starts = {place.partition: future.result().offset for place, future in firsts.items()}
+        ends = {place.partition: future.result().offset for place, future in lasts.items()}
+    except KafkaException as error:
+        raise _explained(error, bootstrap_servers, topic) from error
+    topic_id = str(described.topic_id) if getattr(described, "topic_id", None) is not None else None
+    return TopicBounds(topic=topic, topic_id=topic_id, starts=starts, ends=ends)
+
+
+def _explained(error: Exception, bootstrap_servers: str, topic: str) -> TopicError:
+    from confluent_kafka import KafkaError
+
+    cause = error.args[0]
+    if cause.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:
+        return TopicError(
+            f"there is no topic {topic} on {bootstrap_servers}: create it, or mend the declaration's topic"
+        )
+    if cause.code() in {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._RESOLVE,
+    }:
+        return TopicError(f"no broker answers at {bootstrap_servers}: start it (`fluvial up`), or mend the address")
+    return TopicError(f"topic {topic} on {bootstrap_servers} cannot be read: {cause.str()}")
+
+
+def read_span(spark: "SparkSession", bootstrap_servers: str, span: Span) -> "DataFrame":
+    """
+    The records of a span with Spark's own columns: `key`, `value`, `topic`, `partition`, `offset`, `timestamp`, …
+
+    A record of the span that the log no longer holds fails the job; it is never left out in silence.
+    """
+    starts = {str(partition): start for partition, (start, _) in sorted(span.ranges.items())}
+    ends = {str(partition): end for partition, (_, end) in sorted(span.ranges.items())}
+    parallelism = spark.sparkContext.defaultParallelism
+    reader = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", span.topic)
+        .option("startingOffsets", json.dumps({span.topic: starts}))
+        .option("endingOffsets", json.dumps({span.topic: ends}))
+        .option("failOnDataLoss", "true")
+        .option("kafka.fetch.max.bytes", str(64 << 20))
+        .option("kafka.max.partition.fetch.bytes", str(8 << 20))
+    )
+    tasks = span.tasks(parallelism)
+    if tasks > len(span.ranges):
+        reader = reader.option("minPartitions", str(tasks))
+    return reader.load()

@@ -1,0 +1,169 @@
+"""
+The one way a Spark session is made here, and the names it knows.
+
+Settings come from `infra/spark/spark-defaults.conf`, then from the user's; tables get their SQL names from the warehouse
+folder, so that any number of processes may work on one warehouse.
+"""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NoReturn
+
+from fluvial.errors import FluvialError
+from fluvial.spark.jars import Say, require_jars
+from fluvial.spark.java import require_java
+from fluvial.spark.packaged import packaged
+from fluvial.spark.warehouse import DATABASES, Warehouse, is_table_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fluvial.config import Settings
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+# PySpark logs each refused query with its whole JVM stack on stderr, beside raising it.
+_NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_CONF_LINE = re.compile(r"(?P<key>[^\s=]+)[\s=]+(?P<value>.+)")
+
+
+class SparkError(FluvialError):
+    """
+    Spark could not start, or refused a statement.
+    """
+
+
+class UnknownTableError(SparkError):
+    """
+    A query names a table that the warehouse does not hold.
+    """
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        self.name = name
+        self.known = known
+        there = f"there are: {', '.join(known)}" if known else "the warehouse holds no table yet: run a pipeline first"
+        super().__init__(f"no table {name}; {there}")
+
+
+def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say | None = None) -> "SparkSession":
+    """
+    A session with Delta, the Kafka source and Avro, and every table of the warehouse known by name.
+
+    Where this process already has a session, that one is returned with the names brought up to date. `say` hears
+    what takes long (the first fetch of the jars). Raises :class:`SparkError` or a sibling with one clear line.
+    """
+    require_java()
+    jars = require_jars(say)
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    # Python workers must be this Python, not whatever `python3` is on PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in session_conf(settings, [str(jar) for jar in jars]).items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except PySparkException as error:
+        raise SparkError(f"Spark did not start on {settings.spark_master}: {_first_line(error)}") from error
+    for name in _NOISY_LOGGERS:
+        logging.getLogger(name).disabled = True
+    register_tables(spark, settings)
+    return spark
+
+
+def session_conf(settings: "Settings", jars: list[str]) -> dict[str, str]:
+    """
+    Every setting of the session that :func:`build_session` makes.
+    """
+    conf = read_conf(packaged("spark-defaults.conf").read_text(encoding="utf-8"))
+    local = settings.spark_master.startswith("local")
+    conf["spark.master"] = settings.spark_master
+    conf["spark.sql.warehouse.dir"] = Warehouse.at(settings.warehouse).root
+    if local:
+        # In one JVM the jars go on its class path: nothing is copied, and one loader sees Spark and Delta. Nobody
+        # else connects to this driver, and a laptop's host name often resolves to an address it has left behind.
+        conf["spark.driver.extraClassPath"] = os.pathsep.join(jars)
+        conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = "127.0.0.1"
+    else:
+        conf["spark.jars"] = ",".join(jars)
+    conf[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={packaged('log4j2.properties').as_uri()}"
+    for key, value in settings.spark_conf.items():
+        conf[key] = f"{conf[key]} {value}" if key == _JAVA_OPTIONS else value
+    return conf
+
+
+def read_conf(text: str) -> dict[str, str]:
+    """
+    The settings of a `spark-defaults.conf`.
+    """
+    lines = (line.strip() for line in text.splitlines())
+    matches = (_CONF_LINE.fullmatch(line) for line in lines if line and not line.startswith("#"))
+    return {match["key"]: match["value"].strip() for match in matches if match}
+
+
+def register_tables(spark: "SparkSession", settings: "Settings") -> list[str]:
+    """
+    Give every Delta table of the warehouse its name in SQL, drop names whose folder is gone; returns the names.
+    """
+    warehouse = Warehouse.at(settings.warehouse)
+    on_disk = [table for table in warehouse.tables(spark) if is_table_name(table.partition(".")[2])]
+    for database in DATABASES:
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION '{_quoted(warehouse.root)}/{database}'")
+        held = {f"{database}.{row.tableName}" for row in spark.sql(f"SHOW TABLES IN {database}").collect()}
+        for gone in held.difference(on_disk):
+            spark.sql(f"DROP TABLE IF EXISTS {gone}")
+        for new in (table for table in on_disk if table.startswith(f"{database}.") and table not in held):
+            register_table(spark, new, warehouse.path(new))
+    return on_disk
+
+
+def register_table(spark: "SparkSession", table: str, path: str) -> None:
+    """
+    Give the Delta table at `path` its name; a name that is there already is left alone.
+    """
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {table} USING delta LOCATION '{_quoted(path)}'")
+
+
+def run_sql(spark: "SparkSession", settings: "Settings", query: str) -> "DataFrame":
+    """
+    The answer to a query; a mistake in it is a :class:`SparkError` of one line, an unknown table names the known ones.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.sql(query)
+    except AnalysisException as error:
+        _explain(error, Warehouse.at(settings.warehouse).tables(spark))
+
+
+def _explain(error: Exception, known: list[str]) -> NoReturn:
+    """Raise the plain error behind Spark's."""
+    missing = _missing_table(error)
+    if missing is not None:
+        raise UnknownTableError(missing, known) from error
+    raise SparkError(_first_line(error)) from error
+
+
+def _missing_table(error: Exception) -> str | None:
+    condition = getattr(error, "getCondition", lambda: None)() or ""
+    parameters: Mapping[str, str] = getattr(error, "getMessageParameters", dict)() or {}
+    if not condition.startswith(("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_NOT_FOUND")):
+        return None
+    name = (
+        parameters.get("relationName") or parameters.get("schemaName") or parameters.get("tableName") or "of that name"
+    )
+    return name.replace("`", "")
+
+
+def _first_line(error: Exception) -> str:
+    """The sentence of a Spark error, without the plan and the stack below it."""
+    text = str(error).strip()
+    line = text.splitlines()[0] if text else type(error).__name__
+    return re.sub(r"\s*SQLSTATE: \w+$", "", line)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")

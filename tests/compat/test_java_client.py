@@ -1,0 +1,103 @@
+"""The Java client (the very jar that Spark's Kafka source uses), driven through a py4j gateway."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+RECORDS = 500
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[Any]:
+    import pyspark
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+    from fluvial.spark.jars import resolve_jars
+
+    class_path = [str(Path(pyspark.__file__).parent / "jars" / "*"), *map(str, resolve_jars())]
+    port, token = launch_gateway(
+        classpath=":".join(class_path), die_on_exit=True, enable_auth=True, javaopts=["-Xmx256m"]
+    )
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
+    yield gateway.jvm
+    gateway.shutdown()
+
+
+def properties(jvm: Any, **settings: str) -> Any:
+    props = jvm.java.util.Properties()
+    for name, value in settings.items():
+        props.setProperty(name.replace("_", "."), value)
+    return props
+
+
+STRING = "org.apache.kafka.common.serialization.String"
+
+
+def producer(jvm: Any, bootstrap_servers: str, **settings: str) -> Any:
+    props = properties(jvm, bootstrap_servers=bootstrap_servers, **settings)
+    props.setProperty("key.serializer", f"{STRING}Serializer")
+    props.setProperty("value.serializer", f"{STRING}Serializer")
+    return jvm.org.apache.kafka.clients.producer.KafkaProducer(props)
+
+
+def consumer(jvm: Any, bootstrap_servers: str, **settings: str) -> Any:
+    props = properties(jvm, bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest", **settings)
+    props.setProperty("key.deserializer", f"{STRING}Deserializer")
+    props.setProperty("value.deserializer", f"{STRING}Deserializer")
+    return jvm.org.apache.kafka.clients.consumer.KafkaConsumer(props)
+
+
+def poll_values(jvm: Any, reader: Any, wanted: int) -> list[str]:
+    values: list[str] = []
+    for _ in range(100):
+        values += [record.value() for record in reader.poll(jvm.java.time.Duration.ofMillis(500))]
+        if len(values) >= wanted:
+            break
+    return values
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_idempotent_producer_and_group_consumer(jvm: Any, broker: Any, codec: str) -> None:
+    topic = f"java-{codec}"
+    sender = producer(jvm, broker.bootstrap_servers, enable_idempotence="true", acks="all", compression_type=codec)
+    record = jvm.org.apache.kafka.clients.producer.ProducerRecord
+    futures = [sender.send(record(topic, "key", f"value-{n}")) for n in range(RECORDS)]
+    offsets = [future.get().offset() for future in futures]
+    sender.close()
+    assert offsets == list(range(RECORDS))
+
+    reader = consumer(jvm, broker.bootstrap_servers, group_id=f"group-{codec}", enable_auto_commit="false")
+    reader.subscribe([topic])
+    assert poll_values(jvm, reader, RECORDS) == [f"value-{n}" for n in range(RECORDS)]
+    reader.commitSync()
+    reader.close()
+
+    late = consumer(jvm, broker.bootstrap_servers, group_id=f"group-{codec}")
+    partition = jvm.org.apache.kafka.common.TopicPartition(topic, 0)
+    late.assign([partition])
+    assert late.position(partition) == RECORDS, "a new member resumes at the committed offset"
+    late.close()
+
+
+def test_admin_creates_describes_and_deletes(jvm: Any, broker: Any) -> None:
+    admin = jvm.org.apache.kafka.clients.admin.Admin.create(
+        properties(jvm, bootstrap_servers=broker.bootstrap_servers)
+    )
+    new_topic = jvm.org.apache.kafka.clients.admin.NewTopic("java-admin", 3, 1).configs({"retention.ms": "60000"})
+    admin.createTopics([new_topic]).all().get()
+    assert "java-admin" in set(admin.listTopics().names().get())
+    described = admin.describeTopics(["java-admin"]).allTopicNames().get()["java-admin"]
+    assert described.partitions().size() == 3
+    resource_type = jvm.org.apache.kafka.common.config.ConfigResource.Type.TOPIC
+    resource = jvm.org.apache.kafka.common.config.ConfigResource(resource_type, "java-admin")
+    config = admin.describeConfigs([resource]).all().get()[resource]
+    assert config.get("retention.ms").value() == "60000"
+    assert config.get("retention.bytes").value() == "-1"
+    assert len(admin.describeCluster().nodes().get()) == 1
+    admin.deleteTopics(["java-admin"]).all().get()
+    assert "java-admin" not in set(admin.listTopics().names().get())
+    admin.close()

@@ -1,0 +1,114 @@
+"""The main job on all of the data: every number agrees with the CSV files."""
+
+import subprocess
+from datetime import datetime
+
+import csv_truth
+import pytest
+from conftest import LocalPlatform
+
+META = ["_topic", "_partition", "_offset", "_timestamp", "_key", "_schema_id"]
+
+
+def test_event_counts(demo: LocalPlatform) -> None:
+    answer = demo.sql("select event_type, count(*) n from history.flight_events group by 1")
+    assert {row["event_type"]: row["n"] for row in answer} == dict(csv_truth.event_counts())
+
+
+def test_every_aircraft_agrees_with_a_fold_in_plain_python(demo: LocalPlatform) -> None:
+    answer = demo.sql("select * from state.aircraft")
+    expected = csv_truth.aircraft()
+    assert len(answer) == len(expected)
+    for row in answer:
+        plane = expected[row["tailnum"]]
+        shown = {name: row[name] for name in ("last_airport", "departures", "arrivals", "cancellations", "miles")}
+        assert shown == {
+            "last_airport": plane.last_airport,
+            "departures": plane.departures,
+            "arrivals": plane.arrivals,
+            "cancellations": plane.cancellations,
+            "miles": plane.miles,
+        }, row["tailnum"]
+        assert datetime.fromisoformat(row["last_event_time"]) == plane.last_event_time, row["tailnum"]
+        assert row["max_arr_delay"] == plane.max_arr_delay, row["tailnum"]
+        assert row["mean_arr_delay"] == pytest.approx(plane.mean_arr_delay, rel=1e-12, abs=1e-12), row["tailnum"]
+
+
+def test_weather_and_reference_tables(demo: LocalPlatform) -> None:
+    counts = demo.sql(
+        "select (select count(*) from history.weather) weather, (select count(*) from compacted.planes) planes, "
+        "(select count(*) from compacted.airports) airports, (select count(*) from compacted.airlines) airlines, "
+        "(select sum(seats) from compacted.planes) seats, (select sum(temp) from history.weather) temp"
+    )[0]
+    weather, planes = list(csv_truth.rows("weather.csv")), list(csv_truth.rows("planes.csv"))
+    assert counts["weather"] == len(weather)
+    assert counts["planes"] == len(planes)
+    assert counts["airports"] == len(list(csv_truth.rows("airports.csv")))
+    assert counts["airlines"] == len(list(csv_truth.rows("airlines.csv")))
+    assert counts["seats"] == sum(int(float(row["seats"])) for row in planes if csv_truth.known(row["seats"]))
+    assert counts["temp"] == pytest.approx(sum(float(row["temp"]) for row in weather if csv_truth.known(row["temp"])))
+
+
+def test_history_rows_carry_where_they_come_from(demo: LocalPlatform) -> None:
+    columns = [row["col_name"] for row in demo.sql("describe table history.flight_events")]
+    assert [name for name in columns if name.startswith("_")] == META
+    broken = demo.sql(
+        "select _partition, count(*) n, count(distinct _offset) offsets, min(_offset) first, max(_offset) last, "
+        "count_if(_topic <> 'flight_events' or _schema_id is null) strange, "
+        "count_if(unix_millis(_timestamp) <> unix_millis(event_time)) shifted, "
+        "count_if(not (cast(_key as string) <=> tailnum)) unkeyed "
+        "from history.flight_events group by 1"
+    )
+    assert sum(row["n"] for row in broken) == sum(csv_truth.event_counts().values())
+    for row in broken:
+        assert row["n"] == row["offsets"] == row["last"] + 1
+        assert row["first"] == 0
+        assert (row["strange"], row["shifted"], row["unkeyed"]) == (0, 0, 0)
+
+
+def test_keys_stay_in_event_time_order(demo: LocalPlatform) -> None:
+    late = demo.sql(
+        "select count(*) n from (select event_time, lag(event_time) over (partition by _key order by _partition, "
+        "_offset) before from history.flight_events where _key is not null) where event_time < before"
+    )
+    assert late == [{"n": 0}]
+
+
+def test_nothing_was_quarantined(demo: LocalPlatform) -> None:
+    assert not [name for name in demo.versions() if name.startswith("quarantine.")]
+
+
+def test_a_second_run_publishes_nothing_and_changes_no_table(demo: LocalPlatform) -> None:
+    before = demo.versions()
+    assert {"history.flight_events", "state.aircraft", "compacted.planes"} <= before.keys()
+    demo.run(*demo.demo_words())
+    assert demo.versions() == before
+    assert demo.sql("select count(*) n from history.flight_events") == [{"n": sum(csv_truth.event_counts().values())}]
+
+
+def test_the_chart_is_a_picture(demo: LocalPlatform) -> None:
+    charts = list((demo.data_dir / "demo").glob("*.png"))
+    assert len(charts) == 1
+    assert charts[0].read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("sql", "select * from history.flight_event"), "history.flight_events"),
+        (("run", "state.aircrafts"), "state.aircraft"),
+        (("sql", "selec 1"), "selec"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_right_one(demo: LocalPlatform, words: tuple[str, ...], says: str) -> None:
+    done: subprocess.CompletedProcess[str] = demo.run(*words, check=False)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_csv_is_a_header_and_all_rows(demo: LocalPlatform) -> None:
+    done = demo.run("sql", "--format", "csv", "select carrier, name from compacted.airlines order by 1")
+    expected = sorted((row["carrier"], row["name"]) for row in csv_truth.rows("airlines.csv"))
+    assert done.stdout.splitlines() == ["carrier,name", *(f"{carrier},{name}" for carrier, name in expected)]

@@ -1,0 +1,73 @@
+"""
+The asset graph of the project, kept as text.
+
+A change of the graph is reviewed as a change of `asset_graph.txt`, which
+`UPDATE_SNAPSHOTS=1 pytest tests/unit/dagster_project` writes anew.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from dagster_project.definitions import defs
+
+SNAPSHOT = Path(__file__).parent / "asset_graph.txt"
+
+
+def graph_as_text(definitions: dg.Definitions) -> Iterator[str]:
+    """One block an asset, in the order of their names."""
+    graph = definitions.resolve_asset_graph()
+    for key in sorted(graph.get_all_asset_keys(), key=dg.AssetKey.to_user_string):
+        node = graph.get(key)
+        yield f"{key.to_user_string()}  [{', '.join(sorted(node.kinds))}]{'' if node.is_executable else '  external'}"
+        for name, values in (
+            ("from", sorted(parent.to_user_string() for parent in node.parent_keys)),
+            ("owners", sorted(node.owners)),
+            ("group", [node.group_name]),
+            ("checks", sorted(_described(graph, check) for check in node.check_keys)),
+        ):
+            if values:
+                yield f"    {name}: {', '.join(map(str, values))}"
+
+
+def _described(graph: Any, key: dg.AssetCheckKey) -> str:
+    return f"{key.name} (blocking)" if graph.get(key).blocking else key.name
+
+
+def test_the_graph_is_the_one_that_was_reviewed() -> None:
+    text = "\n".join(graph_as_text(defs)) + "\n"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        SNAPSHOT.write_text(text)
+    assert text == SNAPSHOT.read_text(), "if the change is meant: UPDATE_SNAPSHOTS=1 pytest tests/unit/dagster_project"
+
+
+def test_every_table_has_owners_retries_and_a_code_version() -> None:
+    for asset in defs.assets or ():
+        if isinstance(asset, dg.AssetsDefinition):
+            (spec,) = asset.specs
+            assert spec.code_version, spec.key
+            assert asset.op.retry_policy, spec.key
+            assert spec.owners or spec.group_name == "marts", spec.key
+
+
+def test_loading_the_definitions_does_not_wait_for_great_expectations() -> None:
+    script = "import sys, dagster_project.definitions; sys.exit('great_expectations' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_loading_the_definitions_opens_no_connection_and_starts_no_spark() -> None:
+    script = (
+        "import sys\n"
+        "import dagster\n"
+        "def refuse(event, arguments):\n"
+        "    if event in {'socket.connect', 'subprocess.Popen'}: raise SystemExit(f'{event} {arguments}')\n"
+        "sys.addaudithook(refuse)\n"
+        "import dagster_project.definitions\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

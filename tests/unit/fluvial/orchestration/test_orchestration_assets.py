@@ -1,0 +1,108 @@
+"""The assets that declarations become, run by Dagster itself."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+import pytest
+from miniature import DECLARATIONS, NoSpark, Runner, busiest, result_of
+
+from fluvial.entities import State, count, pipeline, state
+from fluvial.errors import FluvialError
+from fluvial.orchestration import assets_for
+from fluvial.orchestration.assets import code_version
+
+
+def materialize(runner: Runner, table: str, **options: Any) -> dg.ExecuteInProcessResult:
+    assets = assets_for(DECLARATIONS, run=runner, retry_policy=dg.RetryPolicy(max_retries=2, delay=0))
+    return dg.materialize(
+        assets,
+        selection=[table.replace(".", "/")],
+        resources={"spark": NoSpark()},
+        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+        **options,
+    )
+
+
+def metadata_of(result: dg.ExecuteInProcessResult, table: str) -> Mapping[str, dg.MetadataValue[Any]]:
+    (materialization,) = result.asset_materializations_for_node(table.replace(".", "__"))
+    return materialization.metadata
+
+
+def test_tables_depend_on_what_they_are_built_from(definitions: dg.Definitions) -> None:
+    graph = definitions.resolve_asset_graph()
+    parents = {
+        key.to_user_string(): {parent.to_user_string() for parent in graph.get(key).parent_keys}
+        for key in graph.get_all_asset_keys()
+    }
+    assert parents == {
+        "history/orders": {"topics/orders"},
+        "state/customers": {"topics/orders"},
+        "marts/busiest": {"history/orders"},
+        "topics/orders": set(),
+    }
+
+
+def test_only_tables_can_be_materialised(definitions: dg.Definitions) -> None:
+    graph = definitions.resolve_asset_graph()
+    assert {key.to_user_string() for key in graph.external_asset_keys} == {"topics/orders"}
+
+
+def test_a_run_tells_its_offsets_and_numbers(runner: Runner) -> None:
+    runner.outcomes["history.orders"] = result_of(
+        "history.orders", version_before=3, version_after=4, offsets={1: (5, 9), 0: (0, 3)}, quarantined=2
+    )
+    metadata = metadata_of(materialize(runner, "history.orders"), "history.orders")
+    values = {name: metadata[name].value for name in ("skipped", "rows", "quarantined", "seconds")}
+    assert values == {"skipped": False, "rows": 7, "quarantined": 2, "seconds": 0.5}
+    assert (metadata["delta_version_before"].value, metadata["delta_version"].value) == (3, 4)
+    offsets = metadata["offsets"]
+    assert isinstance(offsets, dg.TableMetadataValue)
+    assert [record.data for record in offsets.records] == [
+        {"partition": 0, "start": 0, "end": 3, "records": 3},
+        {"partition": 1, "start": 5, "end": 9, "records": 4},
+    ]
+
+
+def test_a_run_with_nothing_new_succeeds_and_says_so(runner: Runner) -> None:
+    runner.outcomes["history.orders"] = result_of(
+        "history.orders", skipped=True, rows=0, version_before=4, version_after=4
+    )
+    result = materialize(runner, "history.orders")
+    assert result.success
+    assert metadata_of(result, "history.orders")["skipped"].value is True
+    assert "nothing new" in str(metadata_of(result, "history.orders")["note"].value)
+
+
+def test_a_fault_that_may_pass_is_retried(runner: Runner) -> None:
+    runner.outcomes["history.orders"] = ConnectionError("the broker restarts")
+    assert not materialize(runner, "history.orders", raise_on_error=False).success
+    assert runner.asked == ["history.orders"] * 3
+
+
+def test_an_error_that_only_a_user_can_mend_is_not_retried(runner: Runner) -> None:
+    runner.outcomes["history.orders"] = FluvialError("no topic orders: create it")
+    with pytest.raises(dg.Failure, match="no topic orders: create it"):
+        materialize(runner, "history.orders")
+    assert runner.asked == ["history.orders"]
+
+
+def customers(**fields: Any) -> State:
+    return state("customers", topic="orders", key="customer", fields=fields)
+
+
+def test_the_code_version_is_of_what_decides_the_rows() -> None:
+    assert code_version(customers(orders=count())) == code_version(customers(orders=count()))
+    assert code_version(customers(orders=count())) != code_version(customers(orders=count("amount > 0")))
+    assert code_version(customers(orders=count())) != code_version(DECLARATIONS["history.orders"])
+
+
+def test_the_code_version_of_a_pipeline_is_the_one_it_names_or_its_text() -> None:
+    @pipeline(name="quiet", inputs=["history.orders"], version="2")
+    def quiet(orders: Any) -> Any:
+        return orders
+
+    assert code_version(quiet) == code_version(quiet)
+    assert code_version(quiet) != code_version(replace(quiet, version="3"))
+    assert code_version(busiest) != code_version(replace(busiest, version="1"))

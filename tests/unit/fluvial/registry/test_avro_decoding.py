@@ -1,0 +1,148 @@
+"""
+What our Avro rules promise, held against fastavro: it reads what we call compatible and what we call decodable.
+"""
+
+import io
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import fastavro
+import pytest
+from avro_schemas import EndlessError, SchemaMaker, datum, evolved
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fluvial.registry.avro_compatibility import TooComplexError, differences
+from fluvial.registry.avro_parse import AvroSyntaxError, Parsed, parse
+from fluvial.registry.avro_skip import UndecodableError, compile_check
+
+LINKED_LIST = '{"type":"record","name":"L","fields":[{"name":"next","type":["null","L"]}]}'
+
+
+def encoded(parsed: Parsed, chance: random.Random) -> Iterator[bytes]:
+    """A few data of a schema, as fastavro writes them."""
+    schema = fastavro.parse_schema(json.loads(parsed.text))
+    for _ in range(3):
+        try:
+            value = datum(parsed.schema, chance)
+        except EndlessError:
+            return
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, schema, value)
+        yield out.getvalue()
+
+
+def known_to_fastavro(*parsed: Parsed) -> bool:
+    """fastavro does not find a type without namespace when it is named from inside a namespace."""
+    try:
+        for each in parsed:
+            fastavro.parse_schema(json.loads(each.text))
+    except fastavro.schema.UnknownType:
+        return False
+    return True
+
+
+def holds(text: str, word: str) -> bool:
+    return f'"{word}"' in text
+
+
+@settings(max_examples=400, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_what_we_call_compatible_fastavro_reads(seed: int) -> None:
+    chance = random.Random(seed)
+    written = SchemaMaker(chance).schema()
+    read = evolved(written, chance)
+    try:
+        writer, reader = parse(json.dumps(written)), parse(json.dumps(read))
+        if differences(reader.schema, writer.schema):
+            return
+    except (AvroSyntaxError, TooComplexError):
+        return
+    if holds(writer.text, "bytes") and holds(reader.text, "string"):
+        return  # bytes read as a string need not be UTF-8: the specification promises it nevertheless
+    if holds(writer.text, "aliases"):
+        return  # fastavro does not look at a nested record's aliases
+    if not known_to_fastavro(writer, reader):
+        return
+    writer_schema = fastavro.parse_schema(json.loads(writer.text))
+    reader_schema = fastavro.parse_schema(json.loads(reader.text))
+    for data in encoded(writer, chance):
+        fastavro.schemaless_reader(io.BytesIO(data), writer_schema, reader_schema)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    cut=st.integers(0, 200),
+    flips=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=3),
+)
+def test_skipping_agrees_with_reading(seed: int, cut: int, flips: list[tuple[int, int]]) -> None:
+    try:
+        parsed = parse(json.dumps(SchemaMaker(random.Random(seed)).schema()))
+    except AvroSyntaxError:
+        return
+    if not known_to_fastavro(parsed):
+        return
+    check = compile_check(parsed.schema)
+    schema = fastavro.parse_schema(json.loads(parsed.text))
+    for data in encoded(parsed, random.Random(seed)):
+        check(b"12345" + data, 5)
+        damaged = bytearray(data)
+        for at, byte in flips:
+            if at < len(damaged):
+                damaged[at] = byte
+        agrees_on_damage(check, schema, bytes(damaged))
+        agrees_on_damage(check, schema, data[:cut] if cut < len(data) else data + b"\0")
+
+
+def agrees_on_damage(check: Any, schema: Any, data: bytes) -> None:
+    """What we accept must be readable; we may refuse more, because fastavro forgives sizes and ranges."""
+    try:
+        check(data, 0)
+    except UndecodableError:
+        return
+    stream = io.BytesIO(data)
+    fastavro.schemaless_reader(stream, schema, None)
+    assert stream.tell() == len(data)
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "reason"),
+    [
+        ('"int"', b"", "the bytes end early"),
+        ('"int"', b"\x02\x02", "1 bytes are left over"),
+        ('"int"', b"\xff" * 20, "a number of more than 5 bytes"),
+        ('"long"', b"\xff" * 20, "a number of more than 10 bytes"),
+        ('"boolean"', b"\x02", "2 is not a boolean"),
+        ('"string"', b"\x01", "a length of -1"),
+        ('"string"', b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "the bytes end early"),
+        ('"string"', b"\x02\xff", "a string that is not UTF-8: invalid start byte"),
+        ('"bytes"', b"\x03ab", "a length of -2"),
+        ('["null","int"]', b"\x04", "2 is not one of the 2 branches of the union"),
+        ('{"type":"enum","name":"E","symbols":["A"]}', b"\x02", "1 is not one of the 1 symbols"),
+        ('{"type":"fixed","name":"F","size":4}', b"abc", "the bytes end early"),
+        (
+            '{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"record","name":"S",'
+            '"fields":[{"name":"b","type":"string"}]}}]}',
+            b"\x06ab",
+            "field a.b: the bytes end early",
+        ),
+        (LINKED_LIST, b"\x02" * 100_000, "nested too deeply"),
+        ('{"type":"array","items":"int"}', b"\x01\x04\x02\x00", "a block is not as long as it says"),
+    ],
+)
+def test_reasons(schema: str, data: bytes, reason: str) -> None:
+    with pytest.raises(UndecodableError) as refused:
+        compile_check(parse(schema).schema)(data, 0)
+    assert str(refused.value) == reason
+
+
+def test_a_huge_count_of_nothing_takes_no_time() -> None:
+    check = compile_check(parse('{"type":"array","items":"null"}').schema)
+    check(b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f" + b"\0", 0)
+
+
+def test_a_deep_list_is_decodable() -> None:
+    compile_check(parse(LINKED_LIST).schema)(b"\x02" * 100 + b"\0", 0)

@@ -1,0 +1,185 @@
+"""What may enter a log, and the error code for what may not."""
+
+import struct
+
+import pytest
+
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.records import Codec, build_batch
+from log_broker.records.batch import CONTROL, seal
+from log_broker.records.validation import (
+    RECORD_ERRORS_MAX,
+    RecordRules,
+    RecordsRefusedError,
+    check_batch,
+    check_client_version,
+    check_records,
+    check_timestamps,
+)
+
+
+def batch_of(count: int = 3, **fields) -> bytearray:
+    return build_batch([(1000 + at, b"k%d" % at, b"value", ()) for at in range(count)], **fields)
+
+
+def refused(batch: bytes | bytearray, *, bytes_max: int = 1_000_000) -> ErrorCode:
+    with pytest.raises(BrokerError) as refusal:
+        check_batch(batch, bytes_max=bytes_max)
+    return refusal.value.code
+
+
+def patched(offset: int, layout: str, value: int) -> bytearray:
+    batch = batch_of()
+    struct.pack_into(layout, batch, offset, value)
+    seal(batch)
+    return batch
+
+
+def test_a_sound_batch_passes() -> None:
+    assert check_batch(batch_of(), bytes_max=1000).record_count == 3
+
+
+@pytest.mark.parametrize("cut", [1, 30, 70])
+def test_a_batch_that_is_cut_short_is_corrupt(cut) -> None:
+    assert refused(batch_of()[:-cut]) is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("size", [0, 1, 16])
+def test_too_little_for_a_batch_is_no_batch(size) -> None:
+    assert refused(batch_of()[:size]) is ErrorCode.INVALID_RECORD
+
+
+def test_a_flipped_bit_is_corrupt() -> None:
+    batch = batch_of()
+    for position in (17, 22, 40, 61, len(batch) - 1):
+        damaged = bytearray(batch)
+        damaged[position] ^= 4
+        assert refused(damaged) is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_two_batches_for_one_partition_are_refused() -> None:
+    assert refused(batch_of() + batch_of()) is ErrorCode.INVALID_RECORD
+
+
+def test_a_large_batch_is_too_large() -> None:
+    batch = batch_of()
+    assert refused(batch, bytes_max=len(batch) - 1) is ErrorCode.MESSAGE_TOO_LARGE
+    check_batch(batch, bytes_max=len(batch))
+
+
+@pytest.mark.parametrize(
+    ("what", "batch"),
+    [
+        ("message format 1", patched(16, ">b", 1)),
+        ("base offset", patched(0, ">q", 5)),
+        ("last offset delta", patched(23, ">i", 7)),
+        ("no records", patched(57, ">i", 0)),
+        ("negative count", patched(57, ">i", -1)),
+        ("control", patched(21, ">h", CONTROL)),
+        ("producer without sequence", patched(43, ">q", 12)),
+    ],
+)
+def test_a_header_that_no_client_may_send_is_an_invalid_record(what, batch) -> None:
+    assert refused(batch) is ErrorCode.INVALID_RECORD, what
+
+
+def test_an_unknown_codec_is_refused() -> None:
+    assert refused(patched(21, ">h", 6)) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+def test_old_clients_get_the_codes_of_their_time() -> None:
+    old = patched(16, ">b", 1)
+    with pytest.raises(BrokerError) as refusal:
+        check_client_version(old, 2)
+    assert refusal.value.code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    check_client_version(old, 3)
+    with pytest.raises(BrokerError) as refusal:
+        check_client_version(batch_of(codec=Codec.ZSTD), 6)
+    assert refusal.value.code is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    check_client_version(batch_of(codec=Codec.LZ4), 3)
+
+
+class Registry:
+    """Knows one schema id and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes | None] = []
+
+    def refuse_reason(self, topic: str, *, is_key: bool, level: str, payload: bytes | memoryview | None) -> str | None:
+        content = None if payload is None else bytes(payload)
+        self.asked.append(content)
+        if content is None or content.startswith(b"\0\0\0\0\x07"):
+            return None
+        return f"unknown schema in the {'key' if is_key else 'value'} of {topic}"
+
+
+def look(batch: bytearray, rules: RecordRules, registry: Registry | None = None, now_ms: int = 0) -> None:
+    check_records(batch, check_batch(batch, bytes_max=10**9), rules, registry, now_ms)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_compacted_topic_wants_keys_of_all_records(codec) -> None:
+    rules = RecordRules("t", key_required=True)
+    keys = [b"a", None, b"", None]
+    batch = build_batch([(1, key, b"v", ()) for key in keys], codec=codec)
+    with pytest.raises(RecordsRefusedError) as refusal:
+        look(batch, rules)
+    assert [index for index, _ in refusal.value.record_errors] == [1, 3]
+    assert refusal.value.code is ErrorCode.INVALID_RECORD
+    look(build_batch([(1, b"a", None, ())], codec=codec), rules)
+
+
+def test_the_id_level_asks_once_for_each_distinct_frame() -> None:
+    registry = Registry()
+    good, bad = b"\0\0\0\0\x07", b"\0\0\0\0\x08"
+    values = [good + b"1", good + b"2", None, bad + b"3", good + b"4", b"\0", bad]
+    with pytest.raises(RecordsRefusedError) as refusal:
+        look(build_batch([(1, None, v, ()) for v in values]), RecordRules("t", value_validation="id"), registry)
+    assert [index for index, _ in refusal.value.record_errors] == [3, 5, 6]
+    assert "unknown schema in the value of t" in str(refusal.value)
+    assert registry.asked == [good, None, bad, b"\0"]
+
+
+def test_the_payload_level_sees_the_whole_bytes() -> None:
+    registry = Registry()
+    rules = RecordRules("t", key_validation="payload", value_validation="payload")
+    look(build_batch([(1, b"\0\0\0\0\x07key", b"\0\0\0\0\x07value", ())]), rules, registry)
+    assert registry.asked == [b"\0\0\0\0\x07key", b"\0\0\0\0\x07value"]
+
+
+def test_validation_without_a_registry_refuses_rather_than_lets_through() -> None:
+    with pytest.raises(RecordsRefusedError, match="no schema registry"):
+        look(batch_of(), RecordRules("t", value_validation="id"))
+
+
+def test_the_list_of_refused_records_has_an_end() -> None:
+    batch = build_batch([(1, None, b"v", ())] * (RECORD_ERRORS_MAX * 3))
+    with pytest.raises(RecordsRefusedError) as refusal:
+        look(batch, RecordRules("t", key_required=True))
+    assert len(refusal.value.record_errors) == RECORD_ERRORS_MAX
+
+
+def test_timestamps_outside_the_topics_bounds_are_refused() -> None:
+    batch = batch_of()  # 1000, 1001, 1002
+    header = check_batch(batch, bytes_max=1000)
+    ahead = RecordRules("t", timestamp_after_ms_max=100)
+    check_timestamps(header, ahead, now_ms=902)
+    with pytest.raises(RecordsRefusedError) as refusal:
+        check_timestamps(header, ahead, now_ms=901)
+    assert refusal.value.code is ErrorCode.INVALID_TIMESTAMP
+
+    behind = RecordRules("t", timestamp_before_ms_max=100)
+    assert check_timestamps(header, behind, now_ms=10**9), "the header does not name the earliest timestamp"
+    look(batch, behind, now_ms=1100)
+    with pytest.raises(RecordsRefusedError) as refusal:
+        look(batch, behind, now_ms=1102)
+    assert [index for index, _ in refusal.value.record_errors] == [0, 1]
+
+
+def test_records_that_do_not_decompress_are_corrupt() -> None:
+    batch = batch_of(codec=Codec.NONE)
+    struct.pack_into(">h", batch, 21, Codec.ZSTD)
+    seal(batch)
+    with pytest.raises(BrokerError) as refusal:
+        look(batch, RecordRules("t", key_required=True))
+    assert refusal.value.code is ErrorCode.CORRUPT_MESSAGE

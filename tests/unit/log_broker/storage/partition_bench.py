@@ -1,0 +1,141 @@
+"""
+The plain interpreter of a partition's effects: core and log in one thread, on a simulated disk, step by step.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from log_broker.config import TopicConfig
+from log_broker.core.partition import (
+    Append,
+    AppendResult,
+    Effect,
+    EpochBegan,
+    Partition,
+    Reply,
+    TurnEnded,
+    Write,
+    WriteFailed,
+    Written,
+)
+from log_broker.errors import ErrorCode
+from log_broker.records import Record, batches_in, iterate_records
+from log_broker.storage.append_job import AppendJob
+from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, encode_epochs
+from log_broker.storage.files import FileSystem
+from log_broker.storage.log import PartitionLog
+from log_broker.storage.recovery import open_partition
+
+DIRECTORY = Path("data/t-0")
+
+
+class Bench:
+    """One partition on one file system. `answers` holds (token, result) in the order in which they were given."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        config: TopicConfig,
+        *,
+        directory: Path = DIRECTORY,
+        clean: bool = False,
+        recovery_point: int = 0,
+    ) -> None:
+        self.files = files
+        self.directory = directory
+        self.now_ms = 1_000_000
+        self.answers: list[tuple[object, AppendResult]] = []
+        self.core: Partition
+        self.log: PartitionLog
+        self.core, self.log = open_partition(
+            files,
+            directory,
+            "t",
+            config,
+            recovery_point=recovery_point,
+            log_start_offset=0,
+            clean=clean,
+            now_ms=self.now_ms,
+        )
+        self.write: Write | None = None
+        self.job: AppendJob | None = None
+
+    def append(self, batch: bytes | bytearray, token: object = None, acks: int = -1) -> None:
+        self._take(self.core.handle(Append(memoryview(bytearray(batch)), acks, token), self.now_ms))
+
+    def begin_write(self) -> None:
+        """End the turn and plan the write; nothing is in the file yet."""
+        self._take(self.core.handle(TurnEnded(), self.now_ms))
+        self._prepare()
+
+    def finish_write(self) -> None:
+        """Run what was planned and report it, and plan the next."""
+        assert self.job is not None
+        job, self.job, self.write = self.job, None, None
+        try:
+            job.run()
+        except OSError as error:
+            self.log.abandon(job)
+            self._take(self.core.handle(WriteFailed(str(error), job.synced), self.now_ms))
+        else:
+            self.log.commit(job)
+            self._take(self.core.handle(Written(len(job.batches), job.synced), self.now_ms))
+        self._prepare()
+
+    def settle(self) -> None:
+        """Write until nothing is left to write."""
+        if self.job is None:
+            self.begin_write()
+        while self.job is not None:
+            self.finish_write()
+
+    def close(self) -> None:
+        self.settle()
+        self.log.close(self.core.producer_rows(self.core.next_offset))
+
+    def read_all(self, *, bytes_max: int = 1 << 20) -> list[Record]:
+        """Read as a consumer does, from the log start to the high watermark, and hold every read to its promises."""
+        records: list[Record] = []
+        offset = self.core.log_start_offset
+        while offset < self.core.high_watermark:
+            data = self.log.read(offset, bytes_max, self.core.high_watermark, at_least_one=True)
+            found = [(header, data[at : at + header.size]) for at, header in batches_in(data)]
+            assert found, f"nothing at {offset}"
+            assert sum(header.size for header, _ in found) == len(data), "only whole batches"
+            assert len(found) == 1 or len(data) <= bytes_max, "no more than asked for"
+            assert found[0][0].base_offset <= offset <= found[0][0].last_offset
+            for _, batch in found:
+                records += [record for record in iterate_records(batch) if record.offset >= offset]
+            offset = found[-1][0].last_offset + 1
+        return records
+
+    def acknowledged(self) -> list[object]:
+        return [token for token, result in self.answers if result.error is ErrorCode.NONE]
+
+    def _take(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply():
+                    self.answers.append((effect.token, effect.result))
+                case Write():
+                    self.write = effect
+                case EpochBegan():
+                    with suppress(OSError):
+                        self.files.replace(self.directory / LEADER_EPOCH_FILE, encode_epochs(effect.starts), sync=False)
+                case _:
+                    pass
+
+    def _prepare(self) -> None:
+        if self.write is None or self.job is not None:
+            return
+        try:
+            self.job = self.log.prepare(
+                self.write.batches,
+                sync=self.write.sync,
+                now_ms=self.now_ms,
+                producer_rows=self.core.producer_rows,
+            )
+        except OSError as error:
+            self.write = None
+            self._take(self.core.handle(WriteFailed(str(error)), self.now_ms))
