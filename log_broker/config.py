@@ -111,7 +111,7 @@ _TOPIC_KEYS = (
         name="cleanup.policy",
         type=ConfigType.LIST,
         default="delete",
-        doc="What happens to old records: delete drops segments by age and size, compact keeps the last value of a key.",
+        doc="What happens to old records: delete drops them by age and size, compact keeps the last value of a key.",
         choices=("delete", "compact"),
     ),
     _word(
@@ -225,17 +225,19 @@ class TopicConfig:
         return cls(**{TOPIC_KEYS[name].attribute: TOPIC_KEYS[name].parse(text) for name, text in texts.items()})
 
 
+def canonical_name(name: str, text: str | None) -> tuple[str, str | None]:
+    """Replace an alias by what it stands for; raises BrokerError(INVALID_CONFIG) for an unknown name."""
+    if name in _ALIASES:
+        return _ALIASES[name], None if text is None else ("id" if _parse_alias(name, text) else "none")
+    if name not in TOPIC_KEYS:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+    return name, text
+
+
 def canonical_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
-    """Replace aliases by the names they stand for; raises BrokerError(INVALID_CONFIG) for an unknown name."""
-    known = {}
-    for name, text in overrides.items():
-        if name in _ALIASES:
-            known[_ALIASES[name]] = "id" if _parse_alias(name, text) else "none"
-        elif name in TOPIC_KEYS:
-            known[name] = text
-        else:
-            raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
-    return known
+    """Replace every alias; raises BrokerError(INVALID_CONFIG) for an unknown name."""
+    pairs = (canonical_name(name, text) for name, text in overrides.items())
+    return {name: text for name, text in pairs if text is not None}
 
 
 def _parse_alias(name: str, text: str) -> bool:

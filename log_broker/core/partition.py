@@ -42,6 +42,7 @@ from log_broker.records.validation import (
 )
 
 UNBOUNDED_MS = 2**63 - 1
+GATHERED_BYTES_MAX = 8 * 1024 * 1024  # behind a slow disk, from producers that wait for no answer
 
 # Events and effects of a produce request are named tuples: values that cost a third of a frozen dataclass to make, and
 # every microsecond here is several percent of a small request.
@@ -163,6 +164,7 @@ class Partition:
         self.offline_reason: str | None = None
         self._validator = validator
         self._pending: deque[PendingBatch] = deque()
+        self._gathered_bytes = 0
         self._turn_asked = False
         self._writing = False
         self._unsynced_since_ms: int | None = None
@@ -278,7 +280,9 @@ class Partition:
             previous = self.producers.record(header, base_offset, now_ms if self._append_time else header.max_timestamp)
         result = AppendResult(ErrorCode.NONE, base_offset, now_ms if self._append_time else -1, self.log_start_offset)
         self.next_offset = last_offset + 1
-        answered = acks == 0
+        self._gathered_bytes += len(batch)
+        # With too much gathered even acks=0 is answered only when it is written: that is what slows its sender down.
+        answered = acks == 0 and self._gathered_bytes <= GATHERED_BYTES_MAX
         self._pending.append(
             PendingBatch(
                 batch,
@@ -350,6 +354,8 @@ class Partition:
             effects.append(EpochBegan(self.epochs.starts))
         for _ in range(event.batches):
             done = pending.popleft()
+            if done.batch is not None:
+                self._gathered_bytes -= len(done.batch)
             self.written_end = done.last_offset + 1
             if done.token is not None:
                 replies.append(Reply(done.token, done.result))
@@ -377,6 +383,7 @@ class Partition:
                 self.producers.restore(failed.producer_id, failed.previous)
             if failed.token is not None:
                 replies.append(Reply(failed.token, result))
+        self._gathered_bytes = 0
         self.next_offset = self.written_end
         if event.lost_sync and self.written_end > self.synced_end:
             # After a failed sync the kernel may have dropped the pages, and these records have been acknowledged.

@@ -8,10 +8,10 @@ unanswered or the client does not read, so what a connection can hold in memory 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from log_broker.server.dispatch import RequestHeader, dispatch
+from log_broker.records.batch import Buffer
+from log_broker.server.dispatch import Slot, dispatch
 from log_broker.wire.framing import FrameCutter, FrameTooLargeError, read_header
 from log_broker.wire.reading import MalformedRequestError
 
@@ -30,67 +30,6 @@ _JOIN_BYTES_MAX = 64 * 1024
 # copied out of it before that step ends. An idle connection therefore holds no buffer.
 _staging = memoryview(bytearray(STAGING_BYTES))
 
-Buffer = bytes | bytearray | memoryview
-
-
-class Slot:
-    """The place of one response in its connection's queue. It is filled once; what comes later is ignored."""
-
-    __slots__ = ("_chunks", "_connection", "_on_close", "bytes_held", "is_done")
-
-    def __init__(self, connection: "Connection", bytes_held: int) -> None:
-        self._connection = connection
-        self._on_close: Callable[[], None] | None = None
-        self._chunks: tuple[Buffer, ...] = ()
-        self.bytes_held = bytes_held
-        self.is_done = False
-
-    @property
-    def closed(self) -> bool:
-        """Whether nobody waits for this response any more."""
-        return self._connection.is_closed
-
-    @property
-    def peer(self) -> str:
-        """The client's address, `host:port`."""
-        return self._connection.peer
-
-    def complete(self, *chunks: Buffer) -> None:
-        """Give the whole response, header included; the length before it is added here."""
-        if self.is_done:
-            return
-        self.is_done = True
-        self._chunks = (sum(map(len, chunks)).to_bytes(4, "big"), *chunks)
-        self._connection.slot_done(self)
-
-    def skip(self) -> None:
-        """End a request that has no response."""
-        if not self.is_done:
-            self.is_done = True
-            self._connection.slot_done(self)
-
-    def fail_connection(self, reason: str) -> None:
-        """Close the connection of a client that cannot be answered; the reason goes to the log."""
-        self.is_done = True
-        self._connection.fail(reason)
-
-    def on_close(self, callback: Callable[[], None]) -> None:
-        """Call `callback` if the connection goes away before this slot is filled."""
-        if self.closed:
-            callback()
-        else:
-            self._on_close = callback
-
-    def take_chunks(self) -> tuple[Buffer, ...]:
-        chunks, self._chunks = self._chunks, ()
-        self._on_close = None
-        return chunks
-
-    def connection_lost(self) -> None:
-        callback, self._on_close = self._on_close, None
-        if callback is not None and not self.is_done:
-            callback()
-
 
 class Connection(asyncio.BufferedProtocol):
     """The protocol of one accepted socket."""
@@ -100,6 +39,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = node.loop
         self._cutter = FrameCutter(node.config.socket_request_max_bytes)
         self._slots: deque[Slot] = deque()
+        self._backlog: deque[memoryview] = deque()  # requests that were read and must wait
         self._bytes_held = 0
         self._flush_asked = False
         self._reading = True
@@ -137,28 +77,26 @@ class Connection(asyncio.BufferedProtocol):
         room = self._cutter.room()
         try:
             if room is None or len(room) < STAGING_BYTES:
-                frames = self._cutter.take(_staging[:nbytes])
+                self._backlog.extend(self._cutter.take(_staging[:nbytes]))
             else:
                 frame = self._cutter.filled(nbytes)
-                frames = [] if frame is None else [frame]
-            for frame in frames:
-                self._request(frame)
-        except (FrameTooLargeError, MalformedRequestError) as error:
+                if frame is not None:
+                    self._backlog.append(frame)
+        except FrameTooLargeError as error:
             self.fail(str(error))
-        if frames and self._reading:
-            self._regulate()
+        self._work()
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
         self._writable = False
-        self._regulate()
+        self._work()
 
     def resume_writing(self) -> None:
         self._writable = True
         self.last_active = self._loop.time()
-        self._regulate()
+        self._work()
 
     def is_idle_since(self, deadline: float) -> bool:
         """Whether nothing has moved since `deadline` although it is the client's turn."""
@@ -179,15 +117,38 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def slot_done(self, slot: Slot) -> None:
+    def slot_done(self, slot: Slot, response_bytes: int) -> None:
+        """Note that `slot` is filled; what is ready leaves at the end of the turn."""
+        self._bytes_held += response_bytes
+        slot.bytes_held += response_bytes
         if self._slots and self._slots[0] is slot and not self._flush_asked:
             self._flush_asked = True
             self._loop.call_soon(self._flush)
 
-    def _request(self, frame: memoryview) -> None:
-        if self.is_closed:
+    def _work(self) -> None:
+        """Handle the requests that have arrived, and read on or stop reading by how much is unanswered or unsent."""
+        if self.is_closed or self._transport is None:
             return
-        header, body = read_header(frame)
+        backlog = self._backlog
+        while backlog and self._has_room() and not self.is_closed:
+            self._request(backlog.popleft())
+        reading = not backlog and self._has_room()
+        if reading != self._reading and not self.is_closed:
+            self._reading = reading
+            if reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _has_room(self) -> bool:
+        return self._writable and len(self._slots) < UNANSWERED_REQUESTS_MAX and self._bytes_held < UNANSWERED_BYTES_MAX
+
+    def _request(self, frame: memoryview) -> None:
+        try:
+            header, body = read_header(frame)
+        except MalformedRequestError as error:
+            self.fail(str(error))
+            return
         slot = Slot(self, len(frame))
         self._slots.append(slot)
         self._bytes_held += len(frame)
@@ -210,23 +171,4 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._transport.writelines(chunks)
         if not self._reading:
-            self._regulate()
-
-    def _regulate(self) -> None:
-        """Read on or stop reading, by how much is unanswered or unsent."""
-        if self.is_closed or self._transport is None:
-            return
-        reading = (
-            self._writable
-            and len(self._slots) < UNANSWERED_REQUESTS_MAX
-            and self._bytes_held < UNANSWERED_BYTES_MAX
-        )
-        if reading and not self._reading:
-            self._reading = True
-            self._transport.resume_reading()
-        elif not reading and self._reading:
-            self._reading = False
-            self._transport.pause_reading()
-
-
-__all__ = ["Connection", "RequestHeader", "Slot"]
+            self._work()

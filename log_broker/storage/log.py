@@ -161,7 +161,7 @@ class PartitionLog:
         assert job is self._job
         self._job = None
         if job.target is not None:
-            pass
+            job.target.truncate(job.position)
 
     def sealed_sync(self) -> SealedSync | None:
         """

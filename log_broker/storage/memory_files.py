@@ -12,8 +12,8 @@ from pathlib import Path
 
 from log_broker.records.batch import Buffer
 
-# How many bytes of what follows the synced part of a file reach the disk in spite of all, given how many there are.
-Survivors = Callable[[int], int]
+# What is found behind the synced part of a file after a power cut, given what was written there.
+Survivors = Callable[[bytes], bytes]
 
 
 class _Inode:
@@ -121,20 +121,20 @@ class MemoryFileSystem:
             del self._durable[names]
         self._durable |= {path: inode for path, inode in self._seen.items() if path.parent == directory}
 
-    def crash(self, survivors: Survivors = lambda unsynced: 0) -> "MemoryFileSystem":
+    def crash(self, survivors: Survivors = lambda unsynced: b"") -> "MemoryFileSystem":
         """
         Return the file system as the next start finds it; handles on this one are dead.
 
-        Of the bytes written behind the synced part of a file `survivors` says how many are there, from the front.
+        `survivors` says what is there of the bytes written behind the synced part of a file: none by default, but a
+        real disk may have got to some of them, or to part of a page.
         """
         after = MemoryFileSystem()
         after._directories = set(self._directories)
         for path, inode in self._durable.items():
             content = bytearray(inode.durable)
-            unsynced = len(inode.seen) - len(content)
-            if unsynced > 0:
-                kept = survivors(unsynced)
-                content += inode.seen[len(content) : len(content) + kept]
+            unsynced = bytes(inode.seen[len(content) :])
+            if unsynced:
+                content += survivors(unsynced)
             copy = _Inode()
             copy.seen[:] = content
             copy.durable = bytes(content)

@@ -45,7 +45,6 @@ class ApiKey(IntEnum):
     DESCRIBE_CLUSTER = 60
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
-    ALLOCATE_PRODUCER_IDS = 67
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +113,5 @@ APIS: Mapping[int, Api] = {
         _api(ApiKey.DESCRIBE_CLUSTER, (0, 1), 0),
         _api(ApiKey.BROKER_REGISTRATION, (0, 0), 0, inter_broker=True),
         _api(ApiKey.BROKER_HEARTBEAT, (0, 0), 0, inter_broker=True),
-        _api(ApiKey.ALLOCATE_PRODUCER_IDS, (0, 0), 0, inter_broker=True),
     )
 }

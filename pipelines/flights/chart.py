@@ -1,5 +1,6 @@
 """The demo's picture: departure delay over the hours of the day, one line for each band of visibility."""
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
@@ -29,14 +30,14 @@ def draw(rows: Iterable[DelayRow], path: Path) -> None:
     # The figure is used without pyplot, which would look for a display.
     from matplotlib.figure import Figure
 
-    drawn = [row for row in rows if row.departures >= DEPARTURES_MIN]
+    means = {(row.visibility, row.hour): row.mean_dep_delay for row in rows if row.departures >= DEPARTURES_MIN}
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     for (_, band), colour in zip(BANDS, COLOURS, strict=True):
-        line = sorted((row.hour, row.mean_dep_delay) for row in drawn if row.visibility == band)
-        if line:
-            hours, delays = zip(*line, strict=True)
-            axes.plot(hours, delays, color=colour, linewidth=2, marker="o", markersize=4, label=band)
+        # An hour without a mean is a gap in the line.
+        line = [means.get((band, hour), math.nan) for hour in range(24)]
+        if not all(map(math.isnan, line)):
+            axes.plot(range(24), line, color=colour, linewidth=2, marker="o", markersize=4, label=band)
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.set_title("Departure delay from New York, 2013", loc="left", fontsize=14, color=INK, pad=24)
     axes.text(
@@ -50,6 +51,7 @@ def draw(rows: Iterable[DelayRow], path: Path) -> None:
     axes.set_xlabel("scheduled hour of departure (New York time)", color=INK)
     axes.set_ylabel("mean departure delay (minutes)", color=INK)
     axes.set_xticks(range(5, 24, 2), [f"{hour}:00" for hour in range(5, 24, 2)])
+    axes.set_xlim(4.5, 23.5)
     axes.grid(axis="y", color="#e5e5e5", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)

@@ -160,9 +160,10 @@ def materialize_tables(settings: Settings, progress: Console) -> "RunSummary":
                 case AssetFinished(table=table, status=Status.UNCHANGED):
                     progress.print(f"  {table:<36} nothing new")
                 case AssetFinished(table=table, status=Status.MATERIALIZED, metadata=numbers):
+                    quarantined = numbers["quarantined"]
                     progress.print(
-                        f"  {table:<36} {numbers['rows']:>9,} rows   {numbers['seconds']:>5.1f} s   "
-                        f"version {numbers.get('delta_version')}"
+                        f"  {table:<36} {numbers['rows']:>9,} rows   {numbers['seconds']:>5.1f} s"
+                        + (f"   {quarantined:,} records went to quarantine" if quarantined else "")
                     )
                 case AssetFinished(table=table, status=how, error=error):
                     progress.print(f"  {table:<36} {how}{f': {error}' if error else ''}")
@@ -180,15 +181,16 @@ def show_answers(spark: "SparkSession", settings: Settings, answers: Console) ->
     from fluvial.spark.session import register_tables, run_sql
 
     register_tables(spark, settings)
-    answers.rule("5/5 the answers", align="left", style="dim")
+    answers.print("5/5 the answers, in Spark SQL\n", style="bold")
     for question in QUESTIONS:
         frame = run_sql(spark, settings, question.query)
         answers.print(answer_table(question.title, frame.columns, [tuple(row) for row in frame.collect()]))
+        answers.print()
 
 
 def answer_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     """Draw an answer: numbers to the right, thousands separated, means to a tenth."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, padding=(0, 2))
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=None)
     for at, column in enumerate(columns):
         numeric = any(isinstance(row[at], int | float) for row in rows)
         table.add_column(column, justify="right" if numeric else "left")
@@ -227,7 +229,6 @@ def say_what_changed(published: Sequence[Published], summary: "RunSummary", answ
 
     sent = sum(each.sent for each in published)
     changed = [asset.table for asset in summary.assets if asset.status is Status.MATERIALIZED]
-    answers.print()
     if not sent and not changed:
         answers.print("Nothing was published and no table has changed: all of it was there already.")
     else:
@@ -240,13 +241,15 @@ def say_how_to_go_on(settings: Settings, answers: Console) -> None:
     where = "" if settings.data_dir == Path(DATA_DIR) else f" --data-dir {shlex.quote(str(settings.data_dir))}"
     query = "select * from state.aircraft order by miles desc limit 5"
     ui = "make ui" if not where and Path("Makefile").exists() else f"{fluvial} ui{where}"
-    table = Table(title="Go on with", title_justify="left", title_style="bold", box=None, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(style="dim")
-    table.add_row(f'{fluvial} sql{where} "{query}"', "ask your own")
-    table.add_row(ui, "the assets, their numbers and checks on the Dagster page")
-    table.add_row(f"{fluvial} down{where}", "stop the platform; the data stays")
-    answers.print(table)
+    answers.print("Go on with", style="bold")
+    for command, purpose in (
+        (f'{fluvial} sql{where} "{query}"', "ask your own"),
+        (ui, "the assets, their numbers and checks on the Dagster page"),
+        (f"{fluvial} down{where}", "stop the platform; the data stays"),
+    ):
+        # Not wrapped: a command is copied as one line.
+        answers.print(f"  {command}", soft_wrap=True)
+        answers.print(f"      {purpose}", style="dim")
 
 
 def command_name() -> str:
@@ -261,4 +264,4 @@ def command_name() -> str:
 
 
 def _headline(progress: Console, number: str, what: str) -> None:
-    progress.print(f"{number} {what}")
+    progress.print(f"{number} {what}", style="bold")

@@ -27,7 +27,7 @@ from fluvial.registry.client import RegistryClient
 from pipelines.flights.feeds import Feed, all_feeds
 from pipelines.flights.placed_feed import PlacedFeed
 from pipelines.flights.sender import Sender, log
-from pipelines.flights.topic_log import ForeignLogError, await_leaders, end_offsets, ensure_topic, read_at, settled_ends
+from pipelines.flights.topic_log import ForeignLogError, end_offsets, ensure_topic, read_at, settled_ends
 
 OnProgress = Callable[[int, int], None]
 """Called with how many records of a feed the log holds, and how many it will hold."""
@@ -87,7 +87,6 @@ class Publisher:
         started = time.monotonic()
         schema_id = self._registry.register(feed.subject, feed.contract)
         partitions = ensure_topic(self._admin, feed.topic, partitions=feed.partitions, compacted=feed.compacted)
-        await_leaders(self._consumer, feed.topic, partitions)
         placed = PlacedFeed(feed, partitions=partitions, schema_id=schema_id)
         held = self._held(placed)
         before = sum(held)
@@ -168,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with Publisher(settings.bootstrap_servers, RegistryClient(settings.registry_url)) as publisher:
             published = publish_all(publisher, feeds, console)
     except FluvialError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
+        console.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         return 1
     sent, held = sum(topic.sent for topic in published), sum(topic.held for topic in published)
     console.print(f"{sent:,} records published, {held:,} were there before")

@@ -25,16 +25,16 @@ QUESTIONS = (
         """,
     ),
     Question(
-        title="Which aircraft are the busiest?",
+        title="Which aircraft leave New York most often?",
         query="""
             select a.tailnum `aircraft`, concat_ws(' ', p.manufacturer, p.model) `type`, p.year `built`,
-                   a.departures, a.miles, a.mean_arr_delay `mean delay on arrival (min)`, a.last_airport `last seen at`
+                   a.departures `flights`, a.miles, a.mean_arr_delay `mean delay (min)`, a.last_airport `now at`
             from state.aircraft a left join compacted.planes p on p.tailnum = a.tailnum
             order by a.departures desc, a.tailnum limit 10
         """,
     ),
     Question(
-        title="Where do flights from New York arrive latest? (1,000 arrivals or more)",
+        title="Where do flights arrive latest? (1,000 arrivals or more)",
         query="""
             select e.dest `airport`, coalesce(first(p.name), '(not among the airports)') `name`, count(*) `arrivals`,
                    avg(e.arr_delay) `mean delay (min)`

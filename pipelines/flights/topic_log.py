@@ -6,6 +6,7 @@ Nothing is remembered in a file: an offset counts records, and which record stan
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -36,6 +37,21 @@ class ForeignLogError(PublishError):
         )
         self.topic = topic
         self.partition = partition
+
+
+PASSING = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+"""Errors of a topic that is being made, or of a broker that restarts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,18 +93,6 @@ def _create(admin: AdminClient, topic: NewTopic) -> None:
                 raise
 
 
-def await_leaders(consumer: Consumer, topic: str, partitions: int) -> None:
-    """Return once the cluster tells this client of every partition's leader: right after creation it may not."""
-    deadline = time.monotonic() + REQUEST_TIMEOUT_S
-    while True:
-        known = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions
-        if sum(partition.leader >= 0 for partition in known.values()) == partitions:
-            return
-        if time.monotonic() > deadline:
-            raise PublishError(f"topic {topic} has no leader for each of its {partitions} partitions")
-        time.sleep(SETTLE_POLL_S)
-
-
 def settled_ends(consumer: Consumer, topic: str, partitions: int, expected: Sequence[int]) -> list[int]:
     """Return each partition's end offset once it stands still; a log that is empty or complete does so already."""
     ends = end_offsets(consumer, topic, partitions)
@@ -108,14 +112,27 @@ def _unchanged_for(seconds: float, read: Callable[[], list[int]], value: list[in
 
 
 def end_offsets(consumer: Consumer, topic: str, partitions: int) -> list[int]:
-    """Return the offset after the last record of each partition; raises `PublishError` when the cluster is silent."""
-    try:
-        return [
-            consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_TIMEOUT_S)[1]
-            for partition in range(partitions)
-        ]
-    except KafkaException as error:
-        raise PublishError(f"the end of topic {topic} could not be read: {error.args[0].str()}") from error
+    """
+    Return the offset after the last record of each partition.
+
+    Waits for what passes, such as leaders of a topic that was made just now; raises `PublishError` when it does not.
+    """
+    deadline = time.monotonic() + REQUEST_TIMEOUT_S
+    return [_end_offset(consumer, TopicPartition(topic, partition), deadline) for partition in range(partitions)]
+
+
+def _end_offset(consumer: Consumer, partition: TopicPartition, deadline: float) -> int:
+    while True:
+        try:
+            _, end = consumer.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT_S)
+            return int(end)
+        except KafkaException as error:
+            reason = error.args[0]
+            if reason.code() not in PASSING or time.monotonic() > deadline:
+                raise PublishError(f"the end of topic {partition.topic} could not be read: {reason.str()}") from error
+        time.sleep(SETTLE_POLL_S)
+        with suppress(KafkaException):
+            consumer.list_topics(partition.topic, timeout=REQUEST_TIMEOUT_S)
 
 
 def read_at(consumer: Consumer, topic: str, offsets: Mapping[int, int]) -> dict[int, StoredRecord]:
@@ -139,7 +156,7 @@ def read_at(consumer: Consumer, topic: str, offsets: Mapping[int, int]) -> dict[
             found.setdefault(message.partition(), _stored(message))
         elif error.code() == KafkaError._PARTITION_EOF:
             at_end.add(message.partition())
-        elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
+        elif error.code() not in PASSING:
             raise PublishError(f"the last records of topic {topic} could not be read: {error.str()}")
     consumer.unassign()
     return found

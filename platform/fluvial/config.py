@@ -36,6 +36,8 @@ class Settings:
     spark_master: str = "local[*]"
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     project: str = "pipelines"
+    local: bool = True
+    """Whether the cluster is the local platform of `data_dir`, because nothing named another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +105,13 @@ def load_settings(*, environ: Mapping[str, str] | None = None, directory: Path |
 
 def _settings(found: dict[str, str], spark_conf: Mapping[str, str]) -> Settings:
     data_dir = Path(found.pop("data_dir", DATA_DIR)).expanduser()
+    local = "bootstrap_servers" not in found
     values: dict[str, str] = {"warehouse": str(data_dir / "warehouse")}
     # A platform that is not needed is not read: a damaged state file must not stop work on another cluster.
     if not {"bootstrap_servers", "registry_url"} <= found.keys() and (platform := Platform.load(data_dir)) is not None:
         values["bootstrap_servers"] = platform.bootstrap_servers
         values["registry_url"] = platform.registry_url
-    return Settings(data_dir=data_dir, spark_conf=dict(spark_conf), **(values | found))
+    return Settings(data_dir=data_dir, spark_conf=dict(spark_conf), local=local, **(values | found))
 
 
 def _checked(where: str, value: object, setting: _Setting) -> str:

@@ -18,17 +18,18 @@ from log_broker.wire.fetch import (
     encode_response,
     parse_request,
 )
+from log_broker.wire.framing import RequestHeader
 from log_broker.wire.reading import MalformedRequestError
 
 if TYPE_CHECKING:
-    from log_broker.server.dispatch import RequestHeader, Slot
+    from log_broker.server.dispatch import Slot
     from log_broker.server.node import Node
 
 RESPONSE_BYTES_MAX = 55 * 1024 * 1024  # fetch.max.bytes of a broker
 WAIT_MS_MAX = 5 * 60 * 1000
 
 
-def handle(node: "Node", header: "RequestHeader", body: memoryview, slot: "Slot") -> None:
+def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
     """Answer one Fetch request, possibly later."""
     try:
         request = parse_request(body, header.api_version)
@@ -49,7 +50,7 @@ class _Fetch:
 
     __slots__ = ("_cancels", "_header", "_node", "_request", "_slot", "_timer")
 
-    def __init__(self, node: "Node", header: "RequestHeader", request: FetchRequest, slot: "Slot") -> None:
+    def __init__(self, node: "Node", header: RequestHeader, request: FetchRequest, slot: "Slot") -> None:
         self._node = node
         self._header = header
         self._request = request

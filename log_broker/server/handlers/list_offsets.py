@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.partition import READ_COMMITTED, PartitionRuntime
+from log_broker.wire.framing import RequestHeader
 from log_broker.wire.list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -17,11 +18,11 @@ from log_broker.wire.list_offsets import (
 from log_broker.wire.reading import MalformedRequestError
 
 if TYPE_CHECKING:
-    from log_broker.server.dispatch import RequestHeader, Slot
+    from log_broker.server.dispatch import Slot
     from log_broker.server.node import Node
 
 
-def handle(node: "Node", header: "RequestHeader", body: memoryview, slot: "Slot") -> None:
+def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
     """Answer one ListOffsets request."""
     try:
         request = parse_request(body, header.api_version)

@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 from log_broker.core.partition import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.validation import check_client_version
+from log_broker.wire.framing import RequestHeader
 from log_broker.wire.produce import PartitionAnswer, ProduceRequest, encode_response, parse_request
 from log_broker.wire.reading import MalformedRequestError
 
 if TYPE_CHECKING:
-    from log_broker.server.dispatch import RequestHeader, Slot
+    from log_broker.server.dispatch import Slot
     from log_broker.server.node import Node
 
 _ANY_CODEC_FROM = 7
 
 
-def handle(node: "Node", header: "RequestHeader", body: memoryview, slot: "Slot") -> None:
+def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
     """Answer one Produce request, possibly later."""
     version = header.api_version
     try:
@@ -54,7 +55,7 @@ class _Answers:
 
     __slots__ = ("_header", "_missing", "_request", "_results", "_slot")
 
-    def __init__(self, request: ProduceRequest, header: "RequestHeader", slot: "Slot") -> None:
+    def __init__(self, request: ProduceRequest, header: RequestHeader, slot: "Slot") -> None:
         self._request = request
         self._header = header
         self._slot = slot

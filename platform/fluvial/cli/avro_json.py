@@ -8,6 +8,7 @@ timestamp, date or time is ISO 8601. What `render` gives, `convert` takes.
 import base64
 import binascii
 import datetime as dt
+import math
 import uuid
 from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
@@ -26,22 +27,23 @@ class MismatchError(ValueError):
 
 def render(value: Any) -> Any:
     """Return a decoded Avro value as what `json.dumps` takes."""
+    rendered = value
     match value:
         case bytes() | bytearray():
-            return base64.b64encode(value).decode()
+            rendered = base64.b64encode(value).decode()
         case dt.datetime():
-            return value.isoformat().replace("+00:00", "Z")
+            rendered = value.isoformat().replace("+00:00", "Z")
         case dt.date() | dt.time():
-            return value.isoformat()
+            rendered = value.isoformat()
         case Decimal() | uuid.UUID():
-            return str(value)
+            rendered = str(value)
         case dict():
-            return {key: render(each) for key, each in value.items()}
+            rendered = {key: render(each) for key, each in value.items()}
         case list() | tuple():
-            return [render(each) for each in value]
-        case float() if value != value or value in (float("inf"), float("-inf")):
-            return str(value)
-    return value
+            rendered = [render(each) for each in value]
+        case float() if not math.isfinite(value):
+            rendered = str(value)
+    return rendered
 
 
 def convert(schema: Schema, value: Any, named: Mapping[str, Schema] | None = None, path: str = "") -> Any:
@@ -82,24 +84,29 @@ def _convert(schema: Schema, value: Any, named: Mapping[str, Schema], path: str)
         return _convert(kind, value, named, path)
     if logical := _LOGICAL.get((schema.get("logicalType", ""), kind)):
         return logical(value, path)
-    match kind:
-        case "record" | "error":
-            return _record(schema, value, named, path)
-        case "array":
-            _require(isinstance(value, list), path, "an array", value)
-            return [_convert(schema["items"], each, named, f"{path}[{at}]") for at, each in enumerate(value)]
-        case "map":
-            _require(isinstance(value, dict), path, "an object", value)
-            return {key: _convert(schema["values"], each, named, f"{path}.{key}") for key, each in value.items()}
-        case "enum":
-            if value not in schema["symbols"]:
-                raise MismatchError(path, f"{value!r} is none of {', '.join(schema['symbols'])}")
-            return value
-        case "fixed":
-            read = _bytes(value, path)
-            _require(len(read) == schema["size"], path, f"{schema['size']} bytes in base64", value)
-            return read
-    return _primitive(kind, value, path)
+    compound = _COMPOUND.get(kind)
+    return compound(schema, value, named, path) if compound else _primitive(kind, value, path)
+
+
+def _array(schema: Schema, value: Any, named: Mapping[str, Schema], path: str) -> list[Any]:
+    _require(isinstance(value, list), path, "an array", value)
+    return [_convert(schema["items"], each, named, f"{path}[{at}]") for at, each in enumerate(value)]
+
+
+def _map(schema: Schema, value: Any, named: Mapping[str, Schema], path: str) -> dict[str, Any]:
+    _require(isinstance(value, dict), path, "an object", value)
+    return {key: _convert(schema["values"], each, named, f"{path}.{key}") for key, each in value.items()}
+
+
+def _enum(schema: Schema, value: Any, named: Mapping[str, Schema], path: str) -> Any:
+    _require(value in schema["symbols"], path, f"one of {', '.join(schema['symbols'])}", value)
+    return value
+
+
+def _fixed(schema: Schema, value: Any, named: Mapping[str, Schema], path: str) -> bytes:
+    read = _bytes(value, path)
+    _require(len(read) == schema["size"], path, f"{schema['size']} bytes in base64", value)
+    return read
 
 
 def _record(schema: Schema, value: Any, named: Mapping[str, Schema], path: str) -> dict[str, Any]:
@@ -116,6 +123,16 @@ def _record(schema: Schema, value: Any, named: Mapping[str, Schema], path: str) 
         elif "default" not in field:
             raise MismatchError(_at(path, name), "is missing, and the schema gives no default")
     return read
+
+
+_COMPOUND: Mapping[str, Callable[[Schema, Any, Mapping[str, Schema], str], Any]] = {
+    "record": _record,
+    "error": _record,
+    "array": _array,
+    "map": _map,
+    "enum": _enum,
+    "fixed": _fixed,
+}
 
 
 def _union(branches: list[Schema], value: Any, named: Mapping[str, Schema], path: str) -> Any:

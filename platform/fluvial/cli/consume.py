@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
     from fluvial.cli.encoding import Decoder
-    from fluvial.registry.client import RegistryClient
 
 _POLL_SECONDS = 0.2
 _BATCH_MAX = 500
@@ -41,6 +40,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def consume(
+    *,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.", show_default=False)],
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Start at the first record that is held, not at the next one.")
@@ -48,7 +48,9 @@ def consume(
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after so many records.", show_default=False)
     ] = None,
-    to_end: Annotated[bool, typer.Option("--to-end", help="Stop at what was the end when the command started.")] = False,
+    to_end: Annotated[
+        bool, typer.Option("--to-end", help="Stop at what was the end when the command started.")
+    ] = False,
     timeout: Annotated[
         float | None,
         typer.Option("--timeout", min=0.0, help="Stop when no record came for so many seconds.", show_default=False),
@@ -58,7 +60,8 @@ def consume(
         typer.Option("--group", "-g", help="Consumer group: go on where it stopped, and commit.", show_default=False),
     ] = None,
     fmt: Annotated[
-        Format, typer.Option("--format", help="text: values; json: an object with key, offset and the rest; raw: bytes.")
+        Format,
+        typer.Option("--format", help="text: values; json: an object with key, offset and the rest; raw: bytes."),
     ] = Format.TEXT,
     schema: Annotated[
         Path | None, typer.Option("--schema", help="Avro schema file to read values with.", show_default=False)
@@ -69,7 +72,9 @@ def consume(
     ] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", metavar="TEXT", help="Print the key and this text before a value.", show_default=False),
+        typer.Option(
+            "--key-separator", metavar="TEXT", help="Print the key and this text before a value.", show_default=False
+        ),
     ] = None,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
@@ -84,11 +89,15 @@ def consume(
     from fluvial.cli.cluster import admin_of, describe_cluster, require_topic, told
 
     if to_end and group is not None:
-        raise typer.BadParameter("--to-end and --group: a group's members do not know each other's end; give one of them")
+        raise typer.BadParameter(
+            "--to-end and --group: a group's members do not know each other's end; give one of them"
+        )
     settings = settings_of(data_dir, bootstrap_server, registry_url)
     partitions = sorted(require_topic(describe_cluster(settings, admin_of(settings)), topic).partitions)
     with ExitStack() as stack:
-        printer = _Printer(fmt, key_separator, _decoder(stack, settings, schema, subject) if fmt != Format.RAW else None)
+        printer = _Printer(
+            fmt, key_separator, _decoder(stack, settings, schema, subject) if fmt != Format.RAW else None
+        )
         consumer = _consumer(settings, group, from_beginning)
         stack.callback(consumer.close)
         try:

@@ -7,7 +7,7 @@ from importlib import metadata
 
 import typer
 
-from fluvial.cli import demo, nodes, produce, consume, run, schemas, sql, terminal, topics, ui
+from fluvial.cli import consume, demo, nodes, produce, run, schemas, sql, terminal, topics, ui
 from fluvial.errors import FluvialError
 
 EXIT_FAILED = 1

@@ -1,38 +1,34 @@
 """`fluvial up`, `down` and `status`: the nodes of the local platform."""
 
 import json
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fluvial.cli import terminal
 from fluvial.cli.options import DataDir, Json, settings_of
+from fluvial.cli.signals import StopAsked, stop_signals_raise, stop_signals_wait
 from fluvial.local.state import Platform
 
 if TYPE_CHECKING:
     from fluvial.local.status import NodeStatus
 
 Brokers = Annotated[
-    int | None, typer.Option("--brokers", min=1, help="Broker nodes (default: 1, or as many as there are).", show_default=False)
+    int | None,
+    typer.Option("--brokers", min=1, help="Broker nodes (default: 1, or as many as there are).", show_default=False),
 ]
 Port = Annotated[
     int | None,
-    typer.Option("--port", help="Port of the first broker; the others take the next ones (default: 9092).", show_default=False),
+    typer.Option(
+        "--port", help="Port of the first broker; the others take the next ones (default: 9092).", show_default=False
+    ),
 ]
 RegistryPort = Annotated[
     int | None, typer.Option("--registry-port", help="Port of the schema registry (default: 8081).", show_default=False)
 ]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return when every node answers; the nodes go on.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Seconds to wait for a node.")]
-
-
-class _StopAsked(Exception):
-    """SIGINT, SIGTERM or SIGHUP came."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -43,6 +39,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def up(
+    *,
     brokers: Brokers = None,
     port: Port = None,
     registry_port: RegistryPort = None,
@@ -61,7 +58,7 @@ def up(
     folder = settings_of(data_dir).data_dir
     layout = Layout(brokers=brokers, port=port, registry_port=registry_port)
     try:
-        with _stop_signals():
+        with stop_signals_raise():
             running = start(folder, layout, timeout_seconds=timeout)
             started = [child.node.id for child in running.started]
             _show_running(running.platform, started, folder)
@@ -72,10 +69,10 @@ def up(
                 for child in wait_for_end(running.started):
                     terminal.say(f"node {child.node.id} has ended ({child.process.returncode}); its log is {child.log}")
             finally:
-                with _ignored_signals():
+                with stop_signals_wait():
                     terminate(running.started)
             raise typer.Exit(1)
-    except _StopAsked:
+    except StopAsked:
         terminal.say("stopped")
 
 
@@ -103,7 +100,9 @@ def status(data_dir: DataDir = None, as_json: Json = False) -> None:
     terminal.answer(f"brokers   {found.platform.bootstrap_servers}")
     terminal.answer(f"registry  {found.platform.registry_url}")
     for each in found.nodes:
-        terminal.answer(f"node {each.node.id}    {_condition(each)}  {each.node.host}:{each.node.port}  {each.data_dir}")
+        terminal.answer(
+            f"node {each.node.id}    {_condition(each)}  {each.node.host}:{each.node.port}  {each.data_dir}"
+        )
 
 
 def _condition(each: "NodeStatus") -> str:
@@ -120,31 +119,3 @@ def _show_running(platform: Platform, started: list[int], folder: Path) -> None:
         registry = f", registry http://{node.host}:{node.registry_port}" if node.registry_port is not None else ""
         terminal.say(f"node {node.id} {what}: {node.host}:{node.port}{registry}")
     terminal.say(f"data in {folder}; stop it with `fluvial down`")
-
-
-@contextmanager
-def _stop_signals() -> Iterator[None]:
-    """Turn the signals that end a process into an exception, so that nodes are stopped on the way out."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise _StopAsked
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _ignored_signals() -> Iterator[None]:
-    """Let nothing short of SIGKILL end us while the nodes are being stopped; a second Ctrl-C changes nothing."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -9,7 +9,9 @@ from fluvial.config import Settings, load_settings
 
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", help="Folder of the local platform that is meant (default: .fluvial).", show_default=False),
+    typer.Option(
+        "--data-dir", help="Folder of the local platform that is meant (default: .fluvial).", show_default=False
+    ),
 ]
 BootstrapServer = Annotated[
     str | None,
@@ -23,15 +25,30 @@ BootstrapServer = Annotated[
 ]
 RegistryUrl = Annotated[
     str | None,
-    typer.Option("--registry-url", metavar="URL", help="Schema registry to ask (default: the local platform's).", show_default=False),
+    typer.Option(
+        "--registry-url",
+        metavar="URL",
+        help="Schema registry to ask (default: the local platform's).",
+        show_default=False,
+    ),
 ]
 Warehouse = Annotated[
     str | None,
-    typer.Option("--warehouse", metavar="PATH|URI", help="Where the tables lie (default: in the data directory).", show_default=False),
+    typer.Option(
+        "--warehouse",
+        metavar="PATH|URI",
+        help="Where the tables lie (default: in the data directory).",
+        show_default=False,
+    ),
 ]
 SparkMaster = Annotated[
     str | None,
-    typer.Option("--spark-master", metavar="MASTER", help="Spark master, such as local[4] or spark://host:7077.", show_default=False),
+    typer.Option(
+        "--spark-master",
+        metavar="MASTER",
+        help="Spark master, such as local[4] or spark://host:7077.",
+        show_default=False,
+    ),
 ]
 SparkConf = Annotated[
     list[str] | None,
@@ -44,6 +61,7 @@ def settings_of(
     data_dir: Path | None = None,
     bootstrap_server: str | None = None,
     registry_url: str | None = None,
+    *,
     warehouse: str | None = None,
     spark_master: str | None = None,
     conf: list[str] | None = None,

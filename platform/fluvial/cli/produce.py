@@ -30,9 +30,11 @@ def add_to(app: typer.Typer) -> None:
 
 
 def produce(
+    *,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.", show_default=False)],
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Read the lines of this file (default: stdin).", show_default=False)
+        Path | None,
+        typer.Option("--file", "-f", help="Read the lines of this file (default: stdin).", show_default=False),
     ] = None,
     schema: Annotated[
         Path | None,
@@ -40,15 +42,21 @@ def produce(
     ] = None,
     subject: Annotated[
         str | None,
-        typer.Option("--subject", help="Subject whose schema is used; its latest without --schema.", show_default=False),
+        typer.Option(
+            "--subject", help="Subject whose schema is used; its latest without --schema.", show_default=False
+        ),
     ] = None,
     key_field: Annotated[
         str | None,
-        typer.Option("--key-field", metavar="FIELD", help="Field of the JSON value that is the key.", show_default=False),
+        typer.Option(
+            "--key-field", metavar="FIELD", help="Field of the JSON value that is the key.", show_default=False
+        ),
     ] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", metavar="TEXT", help="Text between key and value of a line.", show_default=False),
+        typer.Option(
+            "--key-separator", metavar="TEXT", help="Text between key and value of a line.", show_default=False
+        ),
     ] = None,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
@@ -74,7 +82,9 @@ def produce(
             _send_all(sender, reader, lines)
         except LineError as error:
             sender.finish()
-            raise LineError(error.number, f"{str(error).split(': ', 1)[1]} ({sender.written} records before it written)") from error
+            raise LineError(
+                error.number, f"{str(error).split(': ', 1)[1]} ({sender.written} records before it written)"
+            ) from error
         sender.finish()
     terminal.say(f"{sender.written} records written to {topic}")
 

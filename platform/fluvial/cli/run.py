@@ -33,13 +33,18 @@ def add_to(app: typer.Typer) -> None:
 
 
 def run(
+    *,
     pipelines: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PIPELINE…]", help="Tables such as state.aircraft; none or `all` for all.", show_default=False),
+        typer.Argument(
+            metavar="[PIPELINE…]", help="Tables such as state.aircraft; none or `all` for all.", show_default=False
+        ),
     ] = None,
     project: Annotated[
         str | None,
-        typer.Option("--project", metavar="MODULE", help="Module of the declarations (default: pipelines).", show_default=False),
+        typer.Option(
+            "--project", metavar="MODULE", help="Module of the declarations (default: pipelines).", show_default=False
+        ),
     ] = None,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
@@ -56,7 +61,9 @@ def run(
     """
     from dataclasses import replace
 
-    settings = settings_of(data_dir, bootstrap_server, registry_url, warehouse, spark_master, conf)
+    settings = settings_of(
+        data_dir, bootstrap_server, registry_url, warehouse=warehouse, spark_master=spark_master, conf=conf
+    )
     if project is not None:
         settings = replace(settings, project=project)
     selection = _selection(settings, pipelines or [])

@@ -18,7 +18,8 @@ CONTRACTS = Path("schemas")
 app = typer.Typer(help="Register, list and check Avro schemas.", no_args_is_help=True, rich_markup_mode=None)
 
 Source = Annotated[
-    Path, typer.Argument(metavar="PATH", help="Folder of contracts (schemas/<producer>/), or an .avsc file with --subject.")
+    Path,
+    typer.Argument(metavar="PATH", help="Folder of contracts (schemas/<producer>/), or an .avsc file with --subject."),
 ]
 Subject = Annotated[
     str | None, typer.Option("--subject", help="Subject of the schema, when PATH is a file.", show_default=False)
@@ -103,7 +104,9 @@ def _is_file(path: Path, subject: str | None) -> str | None:
     """Return the subject when PATH is one schema; raises a usage error when path and subject do not fit."""
     if path.is_dir():
         if subject is not None:
-            raise typer.BadParameter(f"--subject {subject}: {path} is a folder, whose owner.toml files name the subjects")
+            raise typer.BadParameter(
+                f"--subject {subject}: {path} is a folder, whose owner.toml files name the subjects"
+            )
         return None
     if not path.exists():
         raise typer.BadParameter(f"{path}: there is no such file or folder")

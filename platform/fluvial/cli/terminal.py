@@ -16,7 +16,8 @@ def answer(line: str) -> None:
 
 def say(line: str) -> None:
     """Tell the user something beside the answer, on stderr."""
-    print(line, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def complain(message: str) -> None:

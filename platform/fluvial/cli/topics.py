@@ -19,17 +19,24 @@ Topics = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Names of 
 
 @app.command(epilog="Example:  fluvial topic create orders --partitions 6 --config retention.ms=-1")
 def create(
+    *,
     topic: Topic,
     partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="How many partitions.")] = 1,
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", "-r", min=1, help="How many replicas (default: the cluster's).", show_default=False),
+        typer.Option(
+            "--replication-factor", "-r", min=1, help="How many replicas (default: the cluster's).", show_default=False
+        ),
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic setting; may be given again.", show_default=False),
+        typer.Option(
+            "--config", "-c", metavar="KEY=VALUE", help="A topic setting; may be given again.", show_default=False
+        ),
     ] = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Leave a topic that is there as it is.")] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Leave a topic that is there as it is.")
+    ] = False,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
@@ -53,7 +60,9 @@ def create(
 
 
 def _created(admin: "AdminClient", new: Any, timeout_seconds: float) -> None:
-    for future in admin.create_topics([new], operation_timeout=timeout_seconds, request_timeout=timeout_seconds).values():
+    for future in admin.create_topics(
+        [new], operation_timeout=timeout_seconds, request_timeout=timeout_seconds
+    ).values():
         future.result()
 
 
@@ -118,7 +127,12 @@ def _draw(topic: str, partitions: list[dict[str, Any]], config: dict[str, str]) 
     for each in partitions:
         replicas, isr = (" ".join(map(str, each[name])) for name in ("replicas", "isr"))
         table.add_row(
-            str(each["partition"]), str(each["leader"]), replicas, isr, str(each["start_offset"]), str(each["end_offset"])
+            str(each["partition"]),
+            str(each["leader"]),
+            replicas,
+            isr,
+            str(each["start_offset"]),
+            str(each["end_offset"]),
         )
     terminal.stdout().print(table)
 

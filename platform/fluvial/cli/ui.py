@@ -14,6 +14,7 @@ import typer
 
 from fluvial.cli import terminal
 from fluvial.cli.options import BootstrapServer, DataDir, RegistryUrl, Warehouse, settings_of
+from fluvial.cli.signals import StopAsked, stop_signals_raise, stop_signals_wait
 from fluvial.errors import FluvialError
 
 START_SECONDS = 120.0
@@ -31,8 +32,10 @@ def add_to(app: typer.Typer) -> None:
 
 
 def ui(
+    *,
     port: Annotated[
-        int | None, typer.Option("--port", min=1, max=65535, help="Port of the page (default: a free one).", show_default=False)
+        int | None,
+        typer.Option("--port", min=1, max=65535, help="Port of the page (default: a free one).", show_default=False),
     ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser at the page.")] = True,
     data_dir: DataDir = None,
@@ -43,7 +46,7 @@ def ui(
     """Serve the Dagster page of the project until Ctrl-C."""
     from fluvial.orchestration.ui import ui_command
 
-    settings = settings_of(data_dir, bootstrap_server, registry_url, warehouse)
+    settings = settings_of(data_dir, bootstrap_server, registry_url, warehouse=warehouse)
     command = ui_command(settings, port=port)
     _require_free(command.url)
     # What was found is handed on by name, so that the page's runs work on the same cluster and tables.
@@ -52,20 +55,20 @@ def ui(
         "FLUVIAL_REGISTRY_URL": settings.registry_url,
         "FLUVIAL_WAREHOUSE": settings.warehouse,
     }
-    process = subprocess.Popen(
-        command.argv, env={**os.environ, **found, **command.environment}, stdout=sys.stderr, start_new_session=True
-    )
-    try:
-        _wait_for_page(process, command.url)
-        terminal.say(f"the page is at {command.url}; Ctrl-C stops it")
-        if browser and sys.stdout.isatty():
-            webbrowser.open(command.url)
-        status = process.wait()
-        raise PageError(f"the page ended with exit status {status}")
-    except KeyboardInterrupt:
-        terminal.say("stopped")
-    finally:
-        _stop(process)
+    environment = {**os.environ, **found, **command.environment}
+    with stop_signals_raise():
+        process = subprocess.Popen(command.argv, env=environment, stdout=sys.stderr, start_new_session=True)
+        try:
+            _wait_for_page(process, command.url)
+            terminal.say(f"the page is at {command.url}; Ctrl-C stops it")
+            if browser and sys.stdout.isatty():
+                webbrowser.open(command.url)
+            raise PageError(f"the page ended with exit status {process.wait()}")
+        except StopAsked:
+            terminal.say("stopping the page")
+        finally:
+            with stop_signals_wait():
+                _stop(process)
 
 
 def _require_free(url: str) -> None:

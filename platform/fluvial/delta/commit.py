@@ -1,9 +1,9 @@
 """
 One Delta commit for data and position together.
 
-The commit's `txnVersion` is the batch number: Delta itself skips a batch that is in the table already, and of two writers
-of the same batch it lets one through. Neither tells the loser by its return value that nothing was written, so each
-attempt carries a run id of its own, and what the log then says is believed and nothing else.
+The commit's `txnVersion` is the batch number: Delta itself skips a batch that is in the table already, and of two
+writers of the same batch it lets one through. A skipped write returns as a written one does, so each attempt carries a
+run id of its own, and what the log then says is believed and nothing else.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # Delta's names for "another writer was there first"; which one comes depends on what both were doing.
-_LOST_RACE = ("Concurrent", "ProtocolChanged", "MetadataChanged", "DELTA_CONCURRENT", "DELTA_METADATA_CHANGED")
-_LOST_RACE += ("DELTA_PROTOCOL_CHANGED", "DELTA_PATH_EXISTS", "DELTA_TABLE_ALREADY_EXISTS")
+_LOST_RACE = (
+    "Concurrent",
+    "ProtocolChanged",
+    "MetadataChanged",
+    "DELTA_CONCURRENT",
+    "DELTA_METADATA_CHANGED",
+    "DELTA_PROTOCOL_CHANGED",
+    "DELTA_PATH_EXISTS",
+    "DELTA_TABLE_ALREADY_EXISTS",
+)
 
 
 def append(frame: "DataFrame", path: str, stamp: Stamp) -> None:

@@ -1,8 +1,8 @@
 """
 A Delta table's own log, read for what its commits say of themselves.
 
-Only the commit files are read, as the Delta protocol lays them down (`_delta_log/<version>.json`, a `commitInfo` action in
-each): no Spark job, no snapshot. A local table needs no JVM at all.
+Only the commit files are read, as the Delta protocol lays them down (`_delta_log/<version>.json`, a `commitInfo` action
+in each): no Spark job, no snapshot. A local table needs no JVM at all.
 """
 
 import json

@@ -105,8 +105,8 @@ def read_position(log: TableLog, table: str) -> Position:
             return Position(version=version, stamp=stamp)
         if commit.operation == "RESTORE":
             raise TableError(
-                f"{table} was restored to an earlier version (at version {commit.version}), so its offsets no longer tell "
-                f"what it holds: remove {log.path} to build it anew from the log"
+                f"{table} was restored to an earlier version (at version {commit.version}), so its offsets no longer "
+                f"tell what it holds: remove {log.path} to build it anew from the log"
             )
     raise TableError(
         f"{log.path} holds a Delta table that no run of fluvial wrote, or whose log was cleaned: move it away, and "

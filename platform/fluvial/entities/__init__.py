@@ -9,15 +9,18 @@ What users write: declarations of the tables that a topic settles into.
         "aircraft",
         topic="flight_events",
         key="tailnum",
-        fields={"departures": count("event_type = 'DEPARTED'"), "miles": sum_("distance", "event_type = 'ARRIVED'")},
+        fields={
+            "departures": count("event_type = 'DEPARTED'"),
+            "miles": sum_("distance", "event_type = 'ARRIVED'"),
+        },
     )
 
     @pipeline(name="delays", inputs=["history.flight_events"])
     def delays(flight_events):
         return flight_events.groupBy("origin").avg("arr_delay")
 
-A declaration is a frozen value; `fluvial.entities.runner.materialize` brings its table up to date. Importing this package
-imports no Spark.
+A declaration is a frozen value; `fluvial.entities.runner.materialize` brings its table up to date. Importing this
+package imports no Spark.
 """
 
 from fluvial.entities.declarations import (

@@ -22,15 +22,15 @@ def compacted_key(declaration: Compacted, contract: Contract, spark: "SparkSessi
     fields = {field.name: field.dataType.simpleString() for field in value_type(spark, contract).fields}
     if fields.get(key, "string") != "string":
         raise DeclarationError(
-            f'compacted("{declaration.topic}"): the record key is text, and {key} is {fields[key]} in {contract.subject}: '
-            f'give the key a column of its own, such as key="{key}_key"'
+            f'compacted("{declaration.topic}"): the record key is text, and {key} is {fields[key]} in '
+            f'{contract.subject}: give the key a column of its own, such as key="{key}_key"'
         )
     return key
 
 
 def check_state(declaration: State, contract: Contract, spark: "SparkSession") -> None:
     """
-    Every fold of a state analysed over the contract's fields. Raises :class:`DeclarationError` for the first that fails.
+    Analyse every fold of a state over the contract's fields. Raises :class:`DeclarationError` for the first that fails.
     """
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql.types import NumericType

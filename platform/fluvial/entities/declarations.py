@@ -136,7 +136,7 @@ def compacted(topic: str, *, name: str | None = None, key: str | None = None) ->
 
 def state(name: str, *, topic: str, key: str, fields: Mapping[str, Fold]) -> State:
     """
-    One row an entity as `state.<name>`: the record key as text in column `key`, then the folded `fields` in their order.
+    One row an entity as `state.<name>`: the record key as text in column `key`, then the folded `fields` in order.
     """
     what = f'state("{name}")'
     _check_topic(topic)

@@ -8,9 +8,9 @@ there without replaying the past:
 - *merge*: the partial value in the table and the one of the batch to a new partial value;
 - *result*: a partial value to what the user sees.
 
-For most folds the partial value is the result. Where it is not (a mean needs its sum and count; the last value needs its
-place in the log) it is kept in the table's `_fold` column. Places are compared as (partition, offset), so that the table
-does not depend on where batches were cut.
+For most folds the partial value is the result. Where it is not (a mean needs its sum and count; the last value needs
+its place in the log) it is kept in the table's `_fold` column. Places are compared as (partition, offset), so that the
+table does not depend on where batches were cut.
 """
 
 from dataclasses import dataclass

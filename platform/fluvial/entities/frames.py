@@ -74,10 +74,9 @@ def compacted_rows(decoded: "DataFrame", contract: Contract, care: Care, *, key:
     One row a key: `key`, the fields of its latest record, its place, and `_deleted` where that is a tombstone.
     """
     inner = [name for name in contract.field_names if name != key]
-    kept = ", ".join(
-        [*(f"'{name}', value.`{name}`" for name in inner)]
-        + [*(f"'{name}', {name}" for name in COMPACTED_COLUMNS), "'_deleted', _raw IS NULL"]
-    )
+    fields = (f"'{name}', value.`{name}`" for name in inner)
+    place = (f"'{name}', {name}" for name in COMPACTED_COLUMNS)
+    kept = ", ".join([*fields, *place, "'_deleted', _raw IS NULL"])
     return (
         decodable(decoded, care)
         .where("_key IS NOT NULL")
@@ -120,7 +119,7 @@ def state_rows(partials: "DataFrame", declaration: State) -> "DataFrame":
     """
     The rows of a table that holds nothing yet.
     """
-    columns = {name: expression for name, expression in _state_columns(declaration, merged=False).items()}
+    columns = _state_columns(declaration, merged=False)
     return partials.where("_alive").selectExpr(*(f"{expression} AS `{name}`" for name, expression in columns.items()))
 
 

@@ -15,9 +15,7 @@ class GapError(TableError):
 
     def __init__(self, table: str, topic: str, lost: dict[int, tuple[int, int]]) -> None:
         self.lost = lost
-        ranges = ", ".join(
-            f"partition {partition}: offsets {a} to {b - 1}" for partition, (a, b) in sorted(lost.items())
-        )
+        ranges = ", ".join(f"partition {number}: offsets {a} to {b - 1}" for number, (a, b) in sorted(lost.items()))
         count = sum(b - a for a, b in lost.values())
         super().__init__(
             f"{table} missed up to {count} records of {topic} that retention removed before they were read ({ranges}); "
@@ -29,8 +27,8 @@ def plan_span(table: str, position: Position, bounds: TopicBounds, *, path: str,
     """
     The records that `table` has not got; every partition is in the span, those with nothing new as an empty range.
 
-    Raises :class:`GapError` when the log starts past the table's position, and :class:`TableError` when the topic is not
-    the one the table was built from, or (`keyed`) when keys may have moved to partitions that were added.
+    Raises :class:`GapError` when the log starts past the table's position, and :class:`TableError` when the topic is
+    not the one the table was built from, or (`keyed`) when keys may have moved to partitions that were added.
     """
     stamp = position.stamp
     anew = f"remove {path} to build {table} anew"
@@ -39,16 +37,16 @@ def plan_span(table: str, position: Position, bounds: TopicBounds, *, path: str,
             raise TableError(f"{table} was built from topic {stamp.topic}, not {bounds.topic}: {anew}")
         if stamp.topic_id and bounds.topic_id and stamp.topic_id != bounds.topic_id:
             raise TableError(
-                f"topic {bounds.topic} was deleted and made again since {table} was built from it: {anew}, or declare the "
-                "new topic under another table name"
+                f"topic {bounds.topic} was deleted and made again since {table} was built from it: {anew}, or declare "
+                "the new topic under another table name"
             )
         gone = sorted(stamp.offsets.keys() - bounds.ends.keys())
         if gone:
             raise TableError(f"topic {bounds.topic} no longer has partition {gone[0]}, which {table} holds: {anew}")
         if keyed and stamp.offsets and len(bounds.ends) > len(stamp.offsets):
             raise TableError(
-                f"topic {bounds.topic} grew from {len(stamp.offsets)} to {len(bounds.ends)} partitions: a key's records may "
-                f"now lie in two of them, where no order holds between them: {anew}"
+                f"topic {bounds.topic} grew from {len(stamp.offsets)} to {len(bounds.ends)} partitions: a key's "
+                f"records may now lie in two of them, and no order holds between these: {anew}"
             )
     ends = position.ends
     lost = {
@@ -61,8 +59,8 @@ def plan_span(table: str, position: Position, bounds: TopicBounds, *, path: str,
     for partition, end in sorted(ends.items()):
         if bounds.ends[partition] < end:
             raise TableError(
-                f"partition {partition} of {bounds.topic} ends at offset {bounds.ends[partition]} and {table} has read up to "
-                f"{end}: the topic was made again or lost records: {anew}"
+                f"partition {partition} of {bounds.topic} ends at offset {bounds.ends[partition]} and {table} has read "
+                f"up to {end}: the topic was made again or lost records: {anew}"
             )
     return Span(
         topic=bounds.topic,

@@ -11,9 +11,9 @@ class RunResult:
     """
     One table brought up to date, or found to be.
 
-    `rows` counts the rows that the commit wrote or took away, `quarantined` the records that went to quarantine instead.
-    `offsets` holds the [start, end) that was read of each partition; `inputs` the version of each table that a pipeline read.
-    `version_before` is None for a table that the run made.
+    `rows` counts the rows that the commit wrote or took away, `quarantined` the records that were put aside instead.
+    `offsets` holds the [start, end) that was read of each partition, `inputs` the version of each table that a pipeline
+    read. `version_before` is None for a table that the run made.
     """
 
     table: str

@@ -1,14 +1,15 @@
 """
 Bringing a declared table up to date.
 
-The table itself says how far it has read; a run reads what came since, up to where the topic ends now, and commits the
-rows with the new position in one Delta transaction. So a run may be killed anywhere and started again, or run twice at
-once: a range enters the table once or not at all. Undecodable records of a range are committed to their quarantine table
-before the range is committed, never after.
+The table itself says how far it has read; a run reads what came since, up to where the topic ends now, and commits
+the rows with the new position in one Delta transaction. So a run may be killed anywhere and started again, or run
+twice at once: a range enters the table once or not at all. Undecodable records of a range are committed to their
+quarantine table before the range is committed, never after.
 """
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from fluvial.config import Settings
+    from fluvial.registry.client import RegistryClient
 
 Progress = Callable[[str], None]
 
@@ -55,18 +57,19 @@ def materialize(
     say = progress or (lambda _line: None)
     began = time.monotonic()
     warehouse = Warehouse.at(settings.warehouse)
-    if isinstance(declaration, Pipeline):
-        result = materialize_pipeline(declaration, warehouse, spark, say)
-    else:
-        run = _TopicRun(
-            declaration=declaration,
-            bootstrap_servers=settings.bootstrap_servers,
-            warehouse=warehouse,
-            spark=spark,
-            schemas=schemas or _registry(settings),
-            say=say,
-        )
-        result = run.run()
+    with ExitStack() as opened:
+        if isinstance(declaration, Pipeline):
+            result = materialize_pipeline(declaration, warehouse, spark, say)
+        else:
+            run = _TopicRun(
+                declaration=declaration,
+                bootstrap_servers=settings.bootstrap_servers,
+                warehouse=warehouse,
+                spark=spark,
+                schemas=schemas or opened.enter_context(_registry(settings)),
+                say=say,
+            )
+            result = run.run()
     if result.version_before is None and result.version_after is not None:
         register_table(spark, declaration.table, warehouse.path(declaration.table))
     return replace(result, seconds=time.monotonic() - began)
@@ -223,10 +226,10 @@ class _TopicRun:
 
     def _quarantine(self, session: "SparkSession", batch: _Batch, bounds: TopicBounds) -> int:
         """
-        Have every undecodable record below the batch's ends in the topic's quarantine table; returns how many were added.
+        Put every undecodable record below the batch's ends in the topic's quarantine table; returns how many are new.
 
-        The table is shared by all tables of the topic and has a position of its own: what another run put there is not
-        put there again. A record between its position and this batch's start was seen to decode by an earlier batch.
+        The table is shared by all tables of the topic and has a position of its own: what another run put there is
+        not put there again. A record between that position and this batch's start decoded in an earlier batch.
         """
         table = f"quarantine.{table_name_of(batch.span.topic)}"
         path = self.warehouse.path(table)
@@ -289,8 +292,7 @@ def _quoted(columns: dict[str, str]) -> dict[str, str]:
     return {f"`{name}`": expression for name, expression in columns.items()}
 
 
-def _registry(settings: "Settings") -> SchemaSource:
+def _registry(settings: "Settings") -> "RegistryClient":
     from fluvial.registry.client import RegistryClient
 
-    client: SchemaSource = RegistryClient(settings.registry_url)
-    return client
+    return RegistryClient(settings.registry_url)

@@ -1,8 +1,8 @@
 """
 Bringing a pipeline's table up to date: read its inputs at fixed versions, write the answer in one commit.
 
-The commit says which version of each input it was made from, and a fingerprint of the code; a run that would say the same
-again is left out.
+The commit says which version of each input it was made from, and a fingerprint of the code; a run that would say the
+same again is left out.
 """
 
 import hashlib

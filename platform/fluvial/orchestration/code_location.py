@@ -11,12 +11,16 @@ from pathlib import Path
 
 import dagster as dg
 
-from fluvial.config import Settings
+from fluvial.config import Settings, load_settings
+from fluvial.entities.project import load_project
 from fluvial.errors import FluvialError
 from fluvial.orchestration.assets import assets_for
+from fluvial.orchestration.checks import checks_for, contract_suites
 from fluvial.orchestration.spark_resource import SparkResource
+from fluvial.registry.contracts import load_contracts
 
 DEFAULT_MODULE = "fluvial.orchestration.default_location"
+SCHEMAS = "schemas"
 
 
 class CodeLocationError(FluvialError):
@@ -48,11 +52,28 @@ def load_definitions(module: str) -> dg.Definitions:
 
 
 def definitions_for(settings: Settings) -> dg.Definitions:
-    """Return definitions with the tables that the project's package declares, for a project that has none."""
-    from fluvial.entities.project import load_project
+    """
+    Return definitions with the tables that the project's package declares, for a project without Dagster code.
 
+    Contracts in `schemas/` of the working directory give owners, columns and checks, as they do in a project's own.
+    """
+    declarations = load_project(settings.project)
+    contracts = load_contracts(SCHEMAS) if Path(SCHEMAS).is_dir() else []
     return dg.Definitions(
-        assets=assets_for(load_project(settings.project)),
+        assets=assets_for(declarations, contracts=contracts),
+        asset_checks=checks_for(contract_suites(declarations, contracts)),
         resources={"spark": SparkResource()},
         executor=dg.in_process_executor,
     )
+
+
+def definitions_of(settings: Settings) -> dg.Definitions:
+    """
+    Return the definitions of the project in the working directory, or of another if `settings` name one.
+
+    The directory's Dagster code is about the directory's own project: it knows nothing of one named by a flag.
+    """
+    module = definitions_module(Path.cwd())
+    if module == DEFAULT_MODULE or settings.project != load_settings().project:
+        return definitions_for(settings)
+    return load_definitions(module)

@@ -18,7 +18,7 @@ import dagster as dg
 
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
-from fluvial.orchestration.code_location import definitions_module, load_definitions
+from fluvial.orchestration.code_location import definitions_of
 from fluvial.orchestration.graph import asset_key, table_of
 from fluvial.orchestration.instance import RUN_TAG, close_dead_runs, home_of, open_instance, run_lock
 from fluvial.orchestration.listener import RunListener
@@ -54,8 +54,7 @@ def materialize_all(
     Raises SelectionError for an unknown table, and MaterializationError when an asset or a check of error severity
     fails; what does not depend on it is materialised all the same.
     """
-    project = definitions or load_definitions(definitions_module(Path.cwd()))
-    defs = _with_spark(project, spark or SparkResource.of(settings))
+    defs = _with_spark(definitions or definitions_of(settings), spark or SparkResource.of(settings))
     job = defs.resolve_implicit_global_asset_job_def()
     selected = _selected(defs, selection)
     home = home_of(settings.data_dir)

@@ -54,6 +54,8 @@ def _environment(settings: Settings, home: Path) -> dict[str, str]:
     return {
         **{f"FLUVIAL_{name.upper()}": value for name, value in chosen.items()},
         "DAGSTER_HOME": str(home),
+        # Dagster would rather see `dg dev`, which is a package of its own and serves the same page.
+        "PYTHONWARNINGS": "ignore:Function `dev_command` is superseded",
         # The working directory is where Python finds the project's modules.
         "PYTHONPATH": os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")])),
     }

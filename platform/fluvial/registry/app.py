@@ -150,7 +150,8 @@ async def serve(app: ASGIApp, host: str, port: int, *, started: Callable[[int], 
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
+    # Named as TCP, because asyncio sets TCP_NODELAY only then; without it each reply waits 40 ms for the client's ack.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))

@@ -47,7 +47,7 @@ class AvroSyntaxError(ValueError):
     """The text is not an Avro schema; `str()` says where it goes wrong."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Parsed:
     """A schema and the text it is stored under."""
 
@@ -65,10 +65,15 @@ def parse(text: str, *, references: Sequence[str] = (), normalize: bool = False)
     try:
         named = [parser.parse(_json(each), space="") for each in references]
         schema = parser.parse(_json(text), space="")
-        return Parsed(schema=schema, text=avro_text.canonical(schema, references=named, normalize=normalize))
+        stored = avro_text.canonical(schema, references=named, normalize=normalize)
+        stored.encode("utf-8")
+        return Parsed(schema=schema, text=stored)
     except RecursionError:
         # Metadata and defaults are JSON of any depth.
         raise AvroSyntaxError("nested too deeply") from None
+    except UnicodeEncodeError:
+        # JSON can spell half of a surrogate pair, which no text that is stored can hold.
+        raise AvroSyntaxError("holds half of a surrogate pair (\\ud800 to \\udfff)") from None
 
 
 def _json(text: str) -> Any:

@@ -32,7 +32,7 @@ class Name:
         return self.full
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Primitive:
     """A type without parts. `kind` is its Avro name."""
 
@@ -40,7 +40,7 @@ class Primitive:
     props: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Array:
     """A sequence of `items`."""
 
@@ -49,7 +49,7 @@ class Array:
     kind: str = "array"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Map:
     """`values` under string keys."""
 
@@ -58,7 +58,7 @@ class Map:
     kind: str = "map"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Union:
     """One of several branches; no two of the same kind unless they are named."""
 
@@ -71,7 +71,7 @@ class Union:
         return {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Fixed:
     """Exactly `size` bytes."""
 
@@ -83,7 +83,7 @@ class Fixed:
     kind: str = "fixed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Enum:
     """One of `symbols`; `default` is what a reader takes for a symbol it does not know."""
 
@@ -103,7 +103,7 @@ class NoDefault:
 NO_DEFAULT = NoDefault()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Field:
     """One field of a record; `order` is None when it was not declared otherwise than ascending."""
 
@@ -121,7 +121,7 @@ class Field:
         return self.default is not NO_DEFAULT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Record:
     """Named fields in the order they are encoded in. `declared` is `record` or `error`."""
 

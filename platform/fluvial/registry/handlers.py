@@ -4,10 +4,10 @@ The calls of Confluent's Schema Registry REST API, one function each, named in i
 What a handler raises as `RefusedError` becomes the error reply.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -36,6 +36,11 @@ class Reply(JSONResponse):
 
     media_type = MEDIA_TYPE
 
+    def render(self, content: Any) -> bytes:
+        """Write the JSON; a message that quotes half of a surrogate pair must not fail for it."""
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "replace")
+
 
 class RawText(Response):
     """A schema's text as it is, without a JSON envelope."""
@@ -55,7 +60,7 @@ def _principal(request: Request) -> Principal:
 
 
 def _subject(request: Request) -> str:
-    return requests.subject_name(unquote(request.path_params["subject"]))
+    return requests.subject_name(request.path_params["subject"])
 
 
 def _subject_or_all(request: Request) -> str | None:
@@ -153,7 +158,7 @@ async def register(request: Request) -> Response:
 
 def _version(request: Request, *, deleted: bool) -> SchemaRecord:
     state, subject = _registry(request).state, _subject(request)
-    number = requests.version_number(unquote(request.path_params["version"]))
+    number = requests.version_number(request.path_params["version"])
     found = state.version(subject, number, deleted=deleted)
     if found is None:
         known = state.has_subject(subject, deleted=deleted)
@@ -185,7 +190,7 @@ async def delete_version(request: Request) -> Response:
     """DELETE /subjects/{subject}/versions/{version}"""
     command = DeleteVersion(
         subject=_subject(request),
-        version=requests.version_number(unquote(request.path_params["version"])),
+        version=requests.version_number(request.path_params["version"]),
         permanent=requests.flag(request, "permanent"),
     )
     return Reply(await _registry(request).apply(command, principal=_principal(request), action="delete"))
@@ -247,7 +252,7 @@ async def test_compatibility(request: Request) -> Response:
     """POST /compatibility/subjects/{subject}/versions and …/versions/{version}"""
     registry, subject = _registry(request), _subject(request)
     if "version" in request.path_params:
-        number = requests.version_number(unquote(request.path_params["version"]))
+        number = requests.version_number(request.path_params["version"])
         found = registry.state.version(subject, number)
         if found is None and number != -1:
             raise errors.version_not_found(number)

@@ -6,10 +6,9 @@ A registry that was killed comes back by reading the log from its start.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
-
-import structlog
 
 from fluvial.registry import errors, records
 from fluvial.registry.avro_parse import Parsed
@@ -22,7 +21,7 @@ from log_broker.interfaces import InternalLog
 
 Found = TypeVar("Found")
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 SCHEMAS_TOPIC = "_schemas"
 # A schema up to this size is judged on the event loop; a larger one in a thread, so that the broker beside us goes on.
@@ -54,7 +53,7 @@ class Registry:
                 record = records.decode(each.key, each.value)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 # A record that is not ours must not keep every other schema from being served.
-                log.warning("schema_record_skipped", offset=each.offset, error=str(error))
+                log.warning("%s: record %d is passed over: %s", SCHEMAS_TOPIC, each.offset, error)
                 continue
             if record is not None:
                 self.state.replay(record)
@@ -87,7 +86,7 @@ class Registry:
             except errors.RefusedError:
                 raise
             except Exception as error:
-                log.exception("schema_write_failed")
+                log.exception("%s did not take a change", SCHEMAS_TOPIC)
                 raise errors.store_failed(f"Error while writing to the {SCHEMAS_TOPIC} topic: {error}") from error
             return decision.reply
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -164,7 +165,11 @@ async def mode(request: Request) -> str:
 
 
 def subject_name(text: str) -> str:
-    """A subject that may be registered under. `:.:name` is the long form of `name`."""
+    """A subject that may be registered under, from its escaped form in a path. `:.:name` is the long form of `name`."""
+    try:
+        text = unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise errors.invalid_subject(text[:100]) from None
     name = text.removeprefix(":.:")
     named = name.strip() and len(name) <= SUBJECT_CHARACTERS_MAX
     if not named or not name.isprintable() or name in {"__GLOBAL", "__EMPTY"}:
@@ -175,7 +180,8 @@ def subject_name(text: str) -> str:
 
 
 def version_number(text: str) -> int:
-    """A version as written in a path; -1 stands for the latest."""
+    """A version from its escaped form in a path; -1 stands for the latest."""
+    text = unquote(text)
     word = text.strip().lower()
     if word in {"latest", "-1"}:
         return -1

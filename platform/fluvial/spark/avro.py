@@ -1,8 +1,8 @@
 """
 Confluent-framed Avro decoded inside the JVM: a zero byte, the schema id in four, then the Avro body.
 
-Each record is decoded with the schema that it was written with and resolved to one reader schema, so that a batch may mix
-versions. What does not decode is told from what does by a field of our own: the reader schema gets a boolean whose
+Each record is decoded with the schema that it was written with and resolved to one reader schema, so that a batch may
+mix versions. What does not decode is told from what does by a field of our own: the reader schema gets a boolean whose
 default is true, so it is true in every decoded record and null in one that Spark's PERMISSIVE mode gave up on (Spark
 gives such a record nulls in all fields, which a legitimate record may have too).
 """
@@ -10,7 +10,7 @@ gives such a record nulls in all fields, which a legitimate record may have too)
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fluvial.errors import FluvialError
 
@@ -20,12 +20,34 @@ if TYPE_CHECKING:
 
 DECODED = "_decoded"
 _HEADER_BYTES = 5
+# The registry protocol's code for "no such subject".
+_SUBJECT_NOT_FOUND = 40401
 
 
 class ContractError(FluvialError):
     """
     A topic's contract is missing, or cannot be the rows of a table.
     """
+
+
+class RegisteredSchema(Protocol):
+    """
+    One version of a subject.
+    """
+
+    @property
+    def id(self) -> int:
+        """
+        The id that a record's header carries.
+        """
+        ...
+
+    @property
+    def schema(self) -> str:
+        """
+        The schema's JSON.
+        """
+        ...
 
 
 class SchemaSource(Protocol):
@@ -41,9 +63,9 @@ class SchemaSource(Protocol):
         """
         ...
 
-    def latest(self, subject: str) -> Any:
+    def latest(self, subject: str) -> RegisteredSchema:
         """
-        The id and JSON of the newest version, as a pair or as an object with `id` and `schema`.
+        The newest version of a subject.
         """
         ...
 
@@ -80,12 +102,16 @@ def read_contract(schemas: SchemaSource, topic: str) -> Contract:
     The contract of a topic's values, under the subject `<topic>-value`. Raises :class:`ContractError`.
     """
     subject = f"{topic}-value"
-    writers = dict(schemas.ids_of_subject(subject))
+    try:
+        writers = dict(schemas.ids_of_subject(subject))
+    except FluvialError as error:
+        if getattr(error, "code", None) != _SUBJECT_NOT_FOUND:
+            raise
+        writers = {}
     if not writers:
         raise ContractError(f"no schema is registered for {subject}: register the contract of {topic} first")
     newest = schemas.latest(subject)
-    reader_id, reader = newest if isinstance(newest, tuple) else (newest.id, newest.schema)
-    parsed = json.loads(reader)
+    parsed = json.loads(newest.schema)
     if not isinstance(parsed, dict) or parsed.get("type") != "record":
         raise ContractError(f"the contract {subject} is not a record: a table's columns are the fields of a record")
     taken = [field["name"] for field in parsed["fields"] if field["name"].startswith("_")]
@@ -93,15 +119,15 @@ def read_contract(schemas: SchemaSource, topic: str) -> Contract:
         raise ContractError(
             f"the contract {subject} has a field {taken[0]}: names that start with an underscore are fluvial's columns"
         )
-    return Contract(subject=subject, writers=writers, reader_id=reader_id, reader=reader)
+    return Contract(subject=subject, writers=writers, reader_id=newest.id, reader=newest.schema)
 
 
 def decode(records: "DataFrame", contract: Contract) -> "DataFrame":
     """
-    The records of Spark's Kafka source as `value` (a struct of the contract's fields and `_decoded`) and fluvial's columns.
+    The records of Spark's Kafka source as `value` (a struct of the contract's fields and `_decoded`) and their place.
 
-    Columns: `value`, `_topic`, `_partition`, `_offset`, `_timestamp`, `_key`, `_schema_id`, `_raw`. `_schema_id` is null for
-    a tombstone and for a record of no schema of the subject; `value` is null for both too.
+    Columns: `value`, `_topic`, `_partition`, `_offset`, `_timestamp`, `_key`, `_schema_id`, `_raw`. `_schema_id` and
+    `value` are null for a tombstone and for a record of no schema of the subject.
     """
     from pyspark.sql import functions as sql
     from pyspark.sql.avro.functions import from_avro

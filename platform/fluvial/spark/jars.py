@@ -146,7 +146,7 @@ def write_lock(path: Path) -> int:
                 raise JarsError(f"{jar.name} is not named <group>_<artifact>-<version>.jar: the lock cannot hold it")
             entries.append(f"{match['group']}:{match['artifact']}:{match['version']} sha256:{_sha256(jar)}")
     header = [
-        f"# What Spark's resolver brings for pyspark {wanted.spark} and delta-spark {wanted.delta}, beyond Spark's own jars:",
+        f"# What Spark's resolver brings for pyspark {wanted.spark} and delta-spark {wanted.delta} beyond Spark's:",
         *(f"#   {package}" for package in wanted.packages),
         "# Written by `python -m fluvial.spark.jars --lock`; checked whenever the jars are fetched or used.",
     ]

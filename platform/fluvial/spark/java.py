@@ -73,7 +73,7 @@ def require_java(environ: Mapping[str, str] | None = None) -> Java:
     major = int(match[1])
     if major not in SUPPORTED_MAJORS:
         raise JavaError(
-            f"Spark needs Java 17 or 21, and {found} is Java {major}: {_how_to_install(environ)}, then set JAVA_HOME to it"
+            f"Spark needs Java 17 or 21, and {found} is Java {major}: {_how_to_install(environ)} and set JAVA_HOME"
         )
     return Java(program=Path(found), major=major)
 

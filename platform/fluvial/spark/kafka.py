@@ -123,6 +123,9 @@ def read_span(spark: "SparkSession", bootstrap_servers: str, span: Span) -> "Dat
         .option("startingOffsets", json.dumps({span.topic: starts}))
         .option("endingOffsets", json.dumps({span.topic: ends}))
         .option("failOnDataLoss", "true")
+        # Every record of the span is in the log already. A fetch that waits for more holds up, on the same connection,
+        # the question about the log's bounds that Spark asks beside each fetch: half a second a partition.
+        .option("kafka.fetch.max.wait.ms", "5")
         .option("kafka.fetch.max.bytes", str(64 << 20))
         .option("kafka.max.partition.fetch.bytes", str(8 << 20))
     )

@@ -1,8 +1,8 @@
 """
 The one way a Spark session is made here, and the names it knows.
 
-Settings come from `infra/spark/spark-defaults.conf`, then from the user's; tables get their SQL names from the warehouse
-folder, so that any number of processes may work on one warehouse.
+Settings come from `infra/spark/spark-defaults.conf`, then from the user's; tables get their SQL names from the
+warehouse folder, so that any number of processes may work on one warehouse.
 """
 
 import logging

@@ -1,11 +1,18 @@
 """The command behind the web page."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fluvial.config import Settings
-from fluvial.orchestration.code_location import DEFAULT_MODULE, CodeLocationError, definitions_module, load_definitions
+from fluvial.orchestration.code_location import (
+    DEFAULT_MODULE,
+    CodeLocationError,
+    definitions_module,
+    definitions_of,
+    load_definitions,
+)
 from fluvial.orchestration.ui import ui_command
 
 
@@ -47,6 +54,23 @@ def test_a_damaged_pyproject_is_named(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool")
     with pytest.raises(CodeLocationError, match=r"pyproject\.toml"):
         definitions_module(tmp_path)
+
+
+def write_project(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text('[tool.dagster]\nmodule_name = "shop_dagster"\n')
+    (folder / "shop_dagster.py").write_text("import dagster as dg\n\ndefs = dg.Definitions()\n")
+    (folder / "shop.py").write_text("from fluvial.entities import history\n\norders = history('orders')\n")
+
+
+def test_the_definitions_are_the_directorys_unless_another_project_is_named(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not definitions_of(settings).resolve_all_asset_keys()
+    keys = definitions_of(replace(settings, project="shop")).resolve_all_asset_keys()
+    assert {key.to_user_string() for key in keys} == {"topics/orders", "history/orders"}
 
 
 @pytest.mark.parametrize(("module", "complaint"), [("no_such_module", "cannot be imported"), ("json", "no dagster")])

@@ -88,4 +88,4 @@ def test_no_rows_and_no_expectations_pass(events: "DataFrame") -> None:
 
 def test_nothing_stays_cached(events: "DataFrame") -> None:
     validate(events, lambda gxe: [gxe.ExpectColumnValuesToNotBeNull(column="key")])
-    assert not events.sparkSession._jsparkSession.sharedState().cacheManager().numCachedEntries()
+    assert events.sparkSession._jsparkSession.sharedState().cacheManager().isEmpty()

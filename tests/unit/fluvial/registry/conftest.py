@@ -95,7 +95,7 @@ class RegistryThread:
         if self.failure is not None:
             raise self.failure
         url = f"http://127.0.0.1:{self.port}"
-        return RunningRegistry(url=url, registry=self.registry, http=httpx.Client(base_url=url))
+        return RunningRegistry(url=url, registry=self.registry, http=httpx.Client(base_url=url, verify=False))
 
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self._stop.set)

@@ -8,6 +8,7 @@ import pytest
 from log_broker.config import TopicConfig
 from log_broker.core.epochs import LeaderEpochs
 from log_broker.core.partition import (
+    GATHERED_BYTES_MAX,
     Append,
     AskTurn,
     Effect,
@@ -131,6 +132,15 @@ def test_acks_0_is_answered_at_once_and_only_once() -> None:
     effects = append(core, batch(), acks=0)
     assert replies(effects) == [("a", ErrorCode.NONE, 0)]
     assert replies(written(core, turn(core))) == []
+
+
+def test_acks_0_waits_too_when_the_disk_is_far_behind() -> None:
+    core = partition()
+    large = [memoryview(build_batch([(1, b"k", bytes(900_000), ())])) for _ in range(12)]
+    answered = [bool(replies(append(core, records, acks=0))) for records in large]
+    assert answered == [len(large[0]) * count <= GATHERED_BYTES_MAX for count in range(1, 13)]
+    assert len(replies(written(core, turn(core)))) == answered.count(False)
+    assert replies(append(core, batch(), acks=0)) != []
 
 
 def test_memory_durability_does_not_sync() -> None:

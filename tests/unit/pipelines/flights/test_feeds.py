@@ -73,3 +73,10 @@ def test_until_takes_the_beginning_of_each_feed(feeds: list[Feed]) -> None:
         assert short.compacted or (short.timestamps < until.timestamp() * 1000).all()
         assert short.compacted or whole.timestamps[len(short)] >= until.timestamp() * 1000
         pd.testing.assert_frame_equal(short.records, whole.records.head(len(short)))
+
+
+def test_feeds_are_the_same_each_time(feeds: list[Feed]) -> None:
+    for again, feed in zip(all_feeds(), feeds, strict=True):
+        pd.testing.assert_frame_equal(again.records, feed.records)
+        assert again.keys == feed.keys
+        assert (again.timestamps == feed.timestamps).all()

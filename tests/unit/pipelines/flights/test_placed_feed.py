@@ -63,7 +63,7 @@ def test_the_feeds_own_records_pass(weather: PlacedFeed, whole_log: Log) -> None
         {"timestamp_ms": 0},
         {"offset": 3},
     ],
-    ids=lambda change: "-".join(change),
+    ids="-".join,
 )
 def test_anything_else_is_refused(weather: PlacedFeed, whole_log: Log, change: dict[str, object]) -> None:
     number, partition = next((number, partition) for number, partition in enumerate(whole_log) if partition)

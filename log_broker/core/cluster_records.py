@@ -1,0 +1,125 @@
+"""
+The records of the cluster's metadata: everything that brokers agree on, as a sequence of changes.
+
+They are kept in partition 0 of `__cluster_metadata`, one JSON object each: `{"type": <class name>, <field>: …}`. JSON
+because there are few of them, people read them when something went wrong, and a field can be added without a version:
+one that an older record lacks takes its default. Topic ids are the 32 hex digits of a UUID.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCreated:
+    """`replicas` names the brokers of each partition, the leader first."""
+
+    name: str
+    topic_id: str
+    replicas: tuple[tuple[int, ...], ...]
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsAdded:
+    """The topic gets more partitions behind those that it has."""
+
+    topic_id: str
+    replicas: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeleted:
+    """The topic is gone; one of the same name that comes later is another topic."""
+
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfigured:
+    """The topic's overrides are these and no others."""
+
+    topic_id: str
+    overrides: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokersConfigured:
+    """The dynamic settings of one broker, or with `node_id` None of all, are these and no others."""
+
+    node_id: int | None
+    overrides: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistered:
+    """A broker process came up. Each partition it leads enters a new leader epoch."""
+
+    node_id: int
+    host: str
+    port: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerFenced:
+    """A broker stopped or was not heard of in time; its partitions have no leader until it registers again."""
+
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdsReserved:
+    """Every producer id below `end` may be in use."""
+
+    end: int
+
+
+MetadataRecord = (
+    TopicCreated
+    | PartitionsAdded
+    | TopicDeleted
+    | TopicConfigured
+    | BrokersConfigured
+    | BrokerRegistered
+    | BrokerFenced
+    | ProducerIdsReserved
+)
+
+_TYPES: Mapping[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        TopicCreated,
+        PartitionsAdded,
+        TopicDeleted,
+        TopicConfigured,
+        BrokersConfigured,
+        BrokerRegistered,
+        BrokerFenced,
+        ProducerIdsReserved,
+    )
+}
+
+
+class UnknownMetadataRecordError(Exception):
+    """The metadata log holds what this version of the broker does not understand; it must not guess and go on."""
+
+
+def encode(record: MetadataRecord) -> bytes:
+    """Return the record's value; the key is null."""
+    return json.dumps({"type": type(record).__name__, **asdict(record)}, separators=(",", ":")).encode()
+
+
+def decode(value: bytes) -> MetadataRecord:
+    """Return the record that `encode` wrote; raises UnknownMetadataRecordError."""
+    try:
+        content = json.loads(value)
+        kind = _TYPES[content.pop("type")]
+        if "replicas" in content:
+            content["replicas"] = tuple(tuple(brokers) for brokers in content["replicas"])
+        record: MetadataRecord = kind(**content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnknownMetadataRecordError(f"metadata record {value[:200]!r}: {error}") from None
+    return record

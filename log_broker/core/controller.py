@@ -1,0 +1,267 @@
+"""
+What the controller decides: each function reads the image and returns a record, or raises a BrokerError saying why not.
+
+The caller makes the records durable and replays them; nothing here changes anything.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from log_broker.config import (
+    BROKER_KEYS,
+    TOPIC_KEY_OF_BROKER_NAME,
+    TOPIC_KEYS,
+    BrokerConfig,
+    ConfigKey,
+    ConfigType,
+    TopicConfig,
+    canonical_name,
+    canonical_overrides,
+)
+from log_broker.core.cluster import INTERNAL_TOPICS, ClusterImage, TopicImage
+from log_broker.core.cluster_records import (
+    BrokerFenced,
+    BrokerRegistered,
+    BrokersConfigured,
+    PartitionsAdded,
+    ProducerIdsReserved,
+    TopicConfigured,
+    TopicCreated,
+    TopicDeleted,
+)
+from log_broker.errors import BrokerError, ErrorCode
+
+TOPIC_NAME_LENGTH_MAX = 249
+PARTITIONS_MAX = 100_000
+PRODUCER_ID_BLOCK = 1000
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+UNSET = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopic:
+    """`partitions` and `replication_factor` may be UNSET; `assignments` maps each partition to its brokers instead."""
+
+    name: str
+    topic_id: str
+    partitions: int = UNSET
+    replication_factor: int = UNSET
+    assignments: Mapping[int, tuple[int, ...]] | None = None
+    overrides: Mapping[str, str | None] | None = None
+
+
+def check_topic_name(name: str) -> None:
+    """Raise BrokerError(INVALID_TOPIC_EXCEPTION) for a name that Kafka does not allow."""
+    if not name:
+        reason = "the empty string is not allowed"
+    elif name in {".", ".."}:
+        reason = "'.' and '..' are not allowed"
+    elif len(name) > TOPIC_NAME_LENGTH_MAX:
+        reason = f"the length of '{name}' is longer than the max allowed length {TOPIC_NAME_LENGTH_MAX}"
+    elif _TOPIC_NAME.fullmatch(name) is None:
+        reason = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    else:
+        return
+    raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
+
+
+def create_topic(image: ClusterImage, command: CreateTopic, config: BrokerConfig) -> TopicCreated:
+    """Decide on a new topic: its name, its config and which broker leads each partition."""
+    check_topic_name(command.name)
+    if command.name in image.topics:
+        raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' already exists.")
+    # Metric names have no dots: Kafka keeps two topics that would share one from existing side by side.
+    flat = command.name.replace(".", "_")
+    collision = next((name for name in image.topics if name.replace(".", "_") == flat), None)
+    if collision is not None:
+        raise BrokerError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{command.name}' collides with existing topic: {collision}"
+        )
+    overrides = canonical_overrides(
+        {name: text for name, text in (command.overrides or {}).items() if text is not None}
+    )
+    TopicConfig.from_overrides(overrides, image.defaults)
+    if command.assignments is not None:
+        if command.partitions != UNSET or command.replication_factor != UNSET:
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST, "Both numPartitions or replicationFactor and replicasAssignments were set."
+            )
+        replicas = _assigned(image, command.assignments, first=0)
+    else:
+        count = config.num_partitions if command.partitions == UNSET else command.partitions
+        if count <= 0 or count > PARTITIONS_MAX:
+            raise BrokerError(
+                ErrorCode.INVALID_PARTITIONS, f"Number of partitions was {count}; it must lie in 1 … {PARTITIONS_MAX}."
+            )
+        wanted = command.replication_factor
+        factor = config.default_replication_factor if wanted == UNSET else wanted
+        _check_replication_factor(image, factor)
+        replicas = _spread(image, count)
+    return TopicCreated(name=command.name, topic_id=command.topic_id, replicas=replicas, overrides=overrides)
+
+
+def add_partitions(
+    image: ClusterImage, topic: TopicImage, count: int, assignments: Sequence[tuple[int, ...]] | None
+) -> PartitionsAdded:
+    """Decide on more partitions for a topic, `count` in all."""
+    have = len(topic.partitions)
+    if count <= have or count > PARTITIONS_MAX:
+        which = "already has" if count == have else "currently has"
+        raise BrokerError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic {which} {have} partitions; {count} is not an increase within {PARTITIONS_MAX}.",
+        )
+    if assignments is None:
+        return PartitionsAdded(topic_id=topic.topic_id, replicas=_spread(image, count - have))
+    if len(assignments) != count - have:
+        raise BrokerError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Attempted to add {count - have} partitions, but {len(assignments)} assignments were given.",
+        )
+    wanted = {have + index: brokers for index, brokers in enumerate(assignments)}
+    return PartitionsAdded(topic_id=topic.topic_id, replicas=_assigned(image, wanted, first=have))
+
+
+def delete_topic(topic: TopicImage, config: BrokerConfig) -> TopicDeleted:
+    """Decide on the end of a topic."""
+    if not config.delete_topic_enable:
+        raise BrokerError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+    if topic.name in INTERNAL_TOPICS:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' is internal and is not deleted.")
+    return TopicDeleted(topic_id=topic.topic_id)
+
+
+class Operation:
+    """What IncrementalAlterConfigs does with one setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Alteration(NamedTuple):
+    """One operation on one setting; SET and DELETE of everything else makes it a replacement of the whole."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+def configure_topic(image: ClusterImage, topic: TopicImage, alterations: Sequence[Alteration]) -> TopicConfigured:
+    """Decide on changes of a topic's overrides."""
+    overrides = dict(topic.overrides)
+    for given, operation, value in alterations:
+        name, text = canonical_name(given, value)
+        current = overrides.get(name) or _default_text(TOPIC_KEYS[name], name, image)
+        _alter(overrides, TOPIC_KEYS[name], name, (operation, text, current))
+    TopicConfig.from_overrides(overrides, image.defaults)
+    return TopicConfigured(topic_id=topic.topic_id, overrides=overrides)
+
+
+def configure_brokers(
+    image: ClusterImage, node_id: int | None, alterations: Sequence[Alteration], static: BrokerConfig
+) -> BrokersConfigured:
+    """Decide on changes of the dynamic settings of one broker, or with None of all."""
+    overrides = dict(image.broker_overrides.get(node_id, {}))
+    for name, operation, value in alterations:
+        key = BROKER_KEYS.get(name) or TOPIC_KEYS.get(TOPIC_KEY_OF_BROKER_NAME.get(name, ""))
+        if key is None:
+            raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
+        _alter(overrides, key, name, (operation, value, overrides.get(name, key.default)))
+    static.with_settings(overrides)
+    return BrokersConfigured(node_id=node_id, overrides=overrides)
+
+
+def reserve_producer_ids(image: ClusterImage, count: int = PRODUCER_ID_BLOCK) -> ProducerIdsReserved:
+    """Decide on the next block of producer ids: those from `image.next_producer_id` up to `end`."""
+    return ProducerIdsReserved(end=image.next_producer_id + count)
+
+
+def register_broker(node_id: int, host: str, port: int, incarnation: str) -> BrokerRegistered:
+    """Decide on a broker that came up; it takes the place of an earlier process of the same id."""
+    return BrokerRegistered(node_id=node_id, host=host, port=port, incarnation=incarnation)
+
+
+def fence_broker(image: ClusterImage, node_id: int) -> BrokerFenced | None:
+    """Decide on a broker that is gone; None when that is known already."""
+    return BrokerFenced(node_id=node_id) if image.is_alive(node_id) else None
+
+
+def _check_replication_factor(image: ClusterImage, factor: int) -> None:
+    alive = len(image.alive_brokers())
+    if factor == 1 and alive:
+        return
+    if factor <= 0:
+        reason = "Replication factor must be larger than 0, or -1 to use the default value."
+    elif factor > alive:
+        reason = f"Replication factor: {factor} larger than available brokers: {alive}."
+    else:
+        reason = f"Replication factor: {factor}; partitions are not replicated yet, only 1 is possible."
+    raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
+
+
+def _spread(image: ClusterImage, count: int) -> tuple[tuple[int, ...], ...]:
+    """Place partitions one by one on the broker that leads fewest, so that none leads two more than another."""
+    alive = [broker.node_id for broker in image.alive_brokers()]
+    led = Counter(dict.fromkeys(alive, 0))
+    for topic in image.topics.values():
+        led.update(partition.leader for partition in topic.partitions if partition.leader in led)
+    chosen = []
+    for _ in range(count):
+        node_id = min(alive, key=lambda candidate: (led[candidate], candidate))
+        led[node_id] += 1
+        chosen.append((node_id,))
+    return tuple(chosen)
+
+
+def _assigned(
+    image: ClusterImage, assignments: Mapping[int, tuple[int, ...]], *, first: int
+) -> tuple[tuple[int, ...], ...]:
+    if sorted(assignments) != list(range(first, first + len(assignments))) or not assignments:
+        raise BrokerError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"partitions should be a consecutive 0-based integer sequence from {first}",
+        )
+    for index, brokers in assignments.items():
+        unknown = [node_id for node_id in brokers if not image.is_alive(node_id)]
+        if not brokers or unknown or len(set(brokers)) != len(brokers):
+            raise BrokerError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The assignment of partition {index} is empty, repeats a broker or names one that is not alive: {brokers}",
+            )
+        _check_replication_factor(image, len(brokers))
+    return tuple(tuple(assignments[index]) for index in sorted(assignments))
+
+
+def _default_text(key: ConfigKey, name: str, image: ClusterImage) -> str:
+    defaults = image.defaults.topic_defaults if image.defaults is not None else {}
+    return defaults.get(name, key.default)
+
+
+def _alter(overrides: dict[str, str], key: ConfigKey, name: str, alteration: tuple[int, str | None, str]) -> None:
+    """Carry out (operation, value) on one setting; the third is the text that is in force."""
+    operation, value, current = alteration
+    if operation == Operation.DELETE:
+        overrides.pop(name, None)
+        return
+    if value is None:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"Null value not supported for {name}")
+    if operation == Operation.SET:
+        overrides[name] = value
+        return
+    if operation not in {Operation.APPEND, Operation.SUBTRACT}:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"Unknown config operation {operation} on {name}")
+    if key.type is not ConfigType.LIST:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, f"Can't APPEND or SUBTRACT: {name} is not a list")
+    words = [word for word in current.split(",") if word]
+    given = [word.strip() for word in value.split(",")]
+    if operation == Operation.APPEND:
+        words += [word for word in given if word not in words]
+    else:
+        words = [word for word in words if word not in given]
+    overrides[name] = ",".join(words)

@@ -1,0 +1,209 @@
+"""
+From a request to its handler: one table by api key, and an answer for what is not in it.
+
+A handler is a function of (node, header, body, slot). The data plane's read the body themselves. Those of the control
+plane are functions of (node, context, request) that return the response's values or an awaitable of them: `control`
+reads and writes around them, and runs what they leave to be awaited as a task.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.records.batch import Buffer
+from log_broker.wire.apis import APIS, Api, ApiKey
+from log_broker.wire.control import read_request, write_refusal, write_response
+from log_broker.wire.framing import RequestHeader
+from log_broker.wire.reading import MalformedRequestError
+
+if TYPE_CHECKING:
+    from log_broker.server.node import Node
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[["Node", RequestHeader, memoryview, "Slot"], None]
+Values = Mapping[str, Any]
+Encoded = bytes | bytearray
+ControlHandler = Callable[["Node", "RequestContext", Any], Values | Encoded | Awaitable[Values | Encoded]]
+
+
+class SlotOwner(Protocol):
+    """What a slot asks of its connection."""
+
+    is_closed: bool
+    peer: str
+
+    def slot_done(self, slot: "Slot", response_bytes: int) -> None: ...
+    def fail(self, reason: str) -> None: ...
+
+
+class Slot:
+    """The place of one response in its connection's queue. It is filled once; what comes later is ignored."""
+
+    __slots__ = ("_chunks", "_connection", "_on_close", "bytes_held", "is_done")
+
+    def __init__(self, connection: "SlotOwner", bytes_held: int) -> None:
+        self._connection = connection
+        self._on_close: Callable[[], None] | None = None
+        self._chunks: tuple[Buffer, ...] = ()
+        self.bytes_held = bytes_held
+        self.is_done = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody waits for this response any more."""
+        return self._connection.is_closed
+
+    @property
+    def peer(self) -> str:
+        """The client's address, `host:port`."""
+        return self._connection.peer
+
+    def complete(self, *chunks: Buffer) -> None:
+        """Give the whole response, header included; the length before it is added here."""
+        if self.is_done:
+            return
+        self.is_done = True
+        size = sum(map(len, chunks))
+        self._chunks = (size.to_bytes(4, "big"), *chunks)
+        self._connection.slot_done(self, size)
+
+    def skip(self) -> None:
+        """End a request that has no response."""
+        if not self.is_done:
+            self.is_done = True
+            self._connection.slot_done(self, 0)
+
+    def fail_connection(self, reason: str) -> None:
+        """Close the connection of a client that cannot be answered; the reason goes to the log."""
+        self.is_done = True
+        self._connection.fail(reason)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call `callback` if the connection goes away before this slot is filled."""
+        if self.closed:
+            callback()
+        else:
+            self._on_close = callback
+
+    def take_chunks(self) -> tuple[Buffer, ...]:
+        chunks, self._chunks = self._chunks, ()
+        self._on_close = None
+        return chunks
+
+    def connection_lost(self) -> None:
+        callback, self._on_close = self._on_close, None
+        if callback is not None and not self.is_done:
+            callback()
+
+
+class RequestContext(NamedTuple):
+    """What a control handler may want to know of a request beside its content."""
+
+    header: RequestHeader
+    slot: Slot
+
+    @property
+    def version(self) -> int:
+        return self.header.api_version
+
+
+def dispatch(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) -> None:
+    """Hand a request to its handler. Nothing that goes wrong in here reaches another connection."""
+    api = APIS.get(header.api_key)
+    if api is None or not api.supports(header.api_version):
+        _refuse(header, slot)
+        return
+    handler = _handlers.get(header.api_key) or _load(api)
+    try:
+        handler(node, header, body, slot)
+    except Exception as error:
+        _answer_failure(header, slot, error)
+
+
+def _load(api: Api) -> Handler:
+    """Import the handler of an api when it is first called: a broker that is only produced to needs few of them."""
+    name = api.key.name.lower()
+    module = import_module(f"log_broker.server.handlers.{name}")
+    handler: Handler = module.handle if api.key in _RAW else _control(module.handle)
+    _handlers[api.key] = handler
+    return handler
+
+
+_handlers: dict[int, Handler] = {}
+_RAW = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS})
+
+
+def _control(handle: ControlHandler) -> Handler:
+    """Wrap a control handler: reads the request and writes what it returns, at once or when it has been awaited."""
+
+    def handler(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) -> None:
+        try:
+            request = read_request(header.api_key, header.api_version, body)
+        except MalformedRequestError as error:
+            slot.fail_connection(str(error))
+            return
+        answer = handle(node, RequestContext(header, slot), request)
+        if isinstance(answer, Mapping | bytes | bytearray):
+            slot.complete(_encode(header, answer))
+        else:
+            node.run(_answer_later(header, slot, answer))
+
+    return handler
+
+
+async def _answer_later(header: RequestHeader, slot: Slot, answer: Awaitable[Values | Encoded]) -> None:
+    try:
+        values = await answer
+        slot.complete(_encode(header, values))
+    except asyncio.CancelledError:
+        slot.fail_connection("the broker is stopping")
+        raise
+    except Exception as error:
+        _answer_failure(header, slot, error)
+
+
+def _answer_failure(header: RequestHeader, slot: Slot, error: Exception) -> None:
+    """Answer with the code of a BrokerError; anything else is our own fault and goes to the log."""
+    if isinstance(error, BrokerError):
+        code, message = error.code, str(error)
+    else:
+        code, message = ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed; see its log"
+        _log.error("%s of %s failed", APIS[header.api_key].key.name, slot.peer, exc_info=error)
+    _give(slot, lambda: _refusal(header, code, message))
+
+
+def _encode(header: RequestHeader, answer: Values | Encoded) -> Encoded:
+    """A handler that keeps encoded answers returns them from behind the correlation id on."""
+    if isinstance(answer, Mapping):
+        return write_response(header.api_key, header.api_version, header.correlation_id, answer)
+    return header.correlation_id.to_bytes(4, "big", signed=True) + answer
+
+
+def _refuse(header: RequestHeader, slot: Slot) -> None:
+    """Answer an api or version that is not served. ApiVersions is asked again at the version that we do serve."""
+    if header.api_key == ApiKey.API_VERSIONS:
+        from log_broker.server.handlers.api_versions import supported_apis
+
+        values = {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": supported_apis()}
+        slot.complete(write_response(ApiKey.API_VERSIONS, 0, header.correlation_id, values))
+        return
+    message = f"api {header.api_key} version {header.api_version} is not supported"
+    _log.info("%s asked for %s", slot.peer, message)
+    _give(slot, lambda: _refusal(header, ErrorCode.UNSUPPORTED_VERSION, message))
+
+
+def _refusal(header: RequestHeader, error: ErrorCode, message: str) -> bytearray:
+    return write_refusal(header.api_key, header.api_version, header.correlation_id, error, message)
+
+
+def _give(slot: Slot, encode: Callable[[], bytearray]) -> None:
+    """Fill a slot whose request went wrong; without an encodable answer the connection must end."""
+    try:
+        slot.complete(encode())
+    except Exception:
+        _log.exception("no answer could be written for %s", slot.peer)
+        slot.fail_connection("its request failed and there is no answer to it")

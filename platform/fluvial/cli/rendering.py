@@ -1,0 +1,154 @@
+"""
+Spark's answers as text.
+
+JSON and CSV lose nothing: a timestamp is ISO 8601 in UTC, a decimal keeps its digits, binary is base64, what is nested
+is JSON. Only the table shortens; there binary is shown as text where it is text, otherwise as hexadecimal digits.
+"""
+
+import base64
+import csv
+import datetime as dt
+import json
+import math
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TextIO
+
+from fluvial.errors import FluvialError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+TABLE_ROWS_MAX = 50
+CELL_CHARACTERS_MAX = 80
+
+Columns = Sequence[tuple[str, str]]
+"""Names and Spark type names; the type tells a timestamp with a zone from one without."""
+
+ZONELESS = "timestamp_ntz"
+
+
+class AnswerError(FluvialError):
+    """The answer cannot be written in the format that was asked for."""
+
+
+def write_json(columns: Columns, rows: Iterable[Sequence[Any]], out: TextIO) -> None:
+    """Write one array of objects; raises AnswerError when two columns have one name."""
+    names = [name for name, _ in columns]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise AnswerError(f"two columns are named {twice!r}, which a JSON object cannot hold; rename one with `as`")
+    labels = [f"{json.dumps(name, ensure_ascii=False)}: " for name in names]
+    out.write("[")
+    for at, row in enumerate(rows):
+        fields = ", ".join(
+            label + json_text(value, kind) for label, value, (_, kind) in zip(labels, row, columns, strict=True)
+        )
+        out.write(f"{',' if at else ''}\n{{{fields}}}")
+    out.write("\n]\n")
+
+
+def write_csv(columns: Columns, rows: Iterable[Sequence[Any]], out: TextIO) -> None:
+    """Write a header and all rows; null is an empty field."""
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([name for name, _ in columns])
+    for row in rows:
+        writer.writerow([_field(value, kind) for value, (_, kind) in zip(row, columns, strict=True)])
+
+
+def draw_table(columns: Columns, rows: Sequence[Sequence[Any]], console: "Console", *, more: bool) -> None:
+    """Draw the rows; `more` says that there were others."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for at, (name, _) in enumerate(columns):
+        numeric = any(isinstance(row[at], int | float | Decimal) for row in rows)
+        table.add_column(Text(name), justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*(Text(_cell(value, kind)) for value, (_, kind) in zip(row, columns, strict=True)))
+    console.print(table)
+    console.print(f"the first {len(rows)} rows; --format csv gives all" if more else f"{len(rows)} rows")
+
+
+def json_text(value: Any, kind: str = "") -> str:
+    """Return a value as JSON text."""
+    match value:
+        case None | bool() | int():
+            text = json.dumps(value)
+        case float():
+            # JSON has no words for what is not finite; Spark's own to_json writes strings, too.
+            text = json.dumps(value if math.isfinite(value) else _not_finite(value))
+        case Decimal():
+            # The text of the number itself: a float would round it.
+            text = f"{value:f}"
+        case dict():
+            text = _json_object(((_plain(key, kind), each) for key, each in value.items()), kind)
+        case tuple() if hasattr(value, "__fields__"):
+            text = _json_object(zip(value.__fields__, value, strict=True), kind)
+        case list() | tuple():
+            text = f"[{', '.join(json_text(each, kind) for each in value)}]"
+        case _:
+            text = json.dumps(_plain(value, kind), ensure_ascii=False)
+    return text
+
+
+def _json_object(pairs: Iterable[tuple[str, Any]], kind: str) -> str:
+    fields = (f"{json.dumps(name, ensure_ascii=False)}: {json_text(value, kind)}" for name, value in pairs)
+    return f"{{{', '.join(fields)}}}"
+
+
+def _plain(value: Any, kind: str) -> str:
+    """Return what is no number and nothing nested as a string."""
+    match value:
+        case str():
+            return value
+        case bytes() | bytearray():
+            return base64.b64encode(value).decode()
+        case dt.datetime():
+            # The session's zone is UTC, and so is this process's while it reads an answer.
+            return value.isoformat() if ZONELESS in kind else f"{value.isoformat()}Z"
+        case dt.date() | dt.time():
+            return value.isoformat()
+    return str(value)
+
+
+def _not_finite(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _field(value: Any, kind: str) -> str:
+    match value:
+        case None:
+            return ""
+        case bool() | int() | Decimal() | dict() | list() | tuple():
+            return json_text(value, kind)
+        case float():
+            return repr(value) if math.isfinite(value) else _not_finite(value)
+    return _plain(value, kind)
+
+
+def _cell(value: Any, kind: str) -> str:
+    match value:
+        case None:
+            return "null"
+        case bytes() | bytearray():
+            text = _readable(bytes(value))
+        case dt.datetime():
+            text = value.isoformat(sep=" ")
+        case float():
+            text = f"{value:.6g}" if abs(value) < 1e15 else repr(value)
+        case _:
+            text = _field(value, kind)
+    text = " ".join(text.split("\n"))
+    return text if len(text) <= CELL_CHARACTERS_MAX else f"{text[: CELL_CHARACTERS_MAX - 1]}…"
+
+
+def _readable(value: bytes) -> str:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
+    return text if text.isprintable() else f"0x{value.hex()}"

@@ -1,0 +1,140 @@
+"""`fluvial sql`: one Spark SQL statement, its answer alone on stdout."""
+
+import io
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
+
+import typer
+
+from fluvial.cli import rendering, terminal
+from fluvial.cli.options import DataDir, SparkConf, SparkMaster, Warehouse, settings_of
+from fluvial.config import Settings
+from fluvial.errors import FluvialError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SPOOL_BYTES = 16 << 20
+"""An answer up to this size waits in memory until it is whole, a larger one in a file."""
+
+
+class Format(StrEnum):
+    """How the answer is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+class QueryError(FluvialError):
+    """Spark could not finish a statement that it had accepted."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(epilog='Example:  fluvial sql --format csv "select * from state.aircraft" > aircraft.csv')(sql)
+
+
+def sql(
+    *,
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="The statement, or - to read it from stdin.", show_default=False)
+    ],
+    fmt: Annotated[
+        Format,
+        typer.Option("--format", help="table shortens; json is one array of objects, csv a header and all rows."),
+    ] = Format.TABLE,
+    data_dir: DataDir = None,
+    warehouse: Warehouse = None,
+    spark_master: SparkMaster = None,
+    conf: SparkConf = None,
+) -> None:
+    """
+    Ask the tables with Spark SQL: history.*, compacted.*, state.*, marts.*, quarantine.*.
+
+    In json and csv, timestamps are ISO 8601 in UTC, decimals keep their digits, binary is base64; in a table binary is
+    shown as text where it is text. Everything but the answer goes to stderr.
+    """
+    statement = sys.stdin.read() if query == "-" else query
+    if not statement.strip():
+        raise typer.BadParameter('QUERY is empty; write for example "show tables in history"')
+    settings = settings_of(data_dir, warehouse=warehouse, spark_master=spark_master, conf=conf)
+    # Spark gives timestamps in the process's zone; in UTC they are the same on every machine.
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    with terminal.keep_stdout_for_the_answer() as stdout, tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
+        text = io.TextIOWrapper(spool, encoding="utf-8", newline="", write_through=True)
+        _answer(settings, statement.strip().rstrip(";"), fmt, text)
+        text.flush()
+        spool.seek(0)
+        _hand_over(spool, stdout)
+        text.detach()
+
+
+def _answer(settings: Settings, statement: str, fmt: Format, out: TextIO) -> None:
+    with _session(settings) as frame_of:
+        frame = frame_of(statement)
+        columns = [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
+        with _plain_errors():
+            if fmt is Format.TABLE:
+                _draw(columns, frame, out)
+            elif fmt is Format.JSON:
+                rendering.write_json(columns, frame.toLocalIterator(), out)
+            else:
+                rendering.write_csv(columns, frame.toLocalIterator(), out)
+
+
+def _draw(columns: rendering.Columns, frame: "DataFrame", out: TextIO) -> None:
+    from rich.console import Console
+
+    rows: Sequence[Any] = list(
+        islice(frame.limit(rendering.TABLE_ROWS_MAX + 1).collect(), rendering.TABLE_ROWS_MAX + 1)
+    )
+    width = shutil.get_terminal_size((160, 50)).columns
+    console = Console(file=out, width=width, highlight=False, markup=False, no_color=True)
+    shown = rows[: rendering.TABLE_ROWS_MAX]
+    if columns:
+        rendering.draw_table(columns, shown, console, more=len(rows) > len(shown))
+
+
+@contextmanager
+def _session(settings: Settings) -> Iterator[Any]:
+    """Give the function that turns a statement into its answer; stop Spark afterwards."""
+    from fluvial.spark.session import build_session, run_sql
+
+    spark = build_session(settings, "fluvial sql", say=terminal.say)
+    try:
+        yield lambda statement: run_sql(spark, settings, statement)
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Tell what went wrong while the answer was computed in the first line of Spark's own words."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        text = str(error).strip().splitlines()
+        raise QueryError(text[0] if text else type(error).__name__) from error
+
+
+def _hand_over(spool: Any, stdout: BinaryIO) -> None:
+    try:
+        shutil.copyfileobj(spool, stdout)
+        stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise QueryError(f"the answer cannot be written: {error.strerror}") from error

@@ -1,0 +1,255 @@
+"""
+One node: a broker and, on the first node of a platform, the schema registry, in one process on one event loop.
+
+    python -m fluvial.node --node-id 0 --port 9092 --registry-port 8081 --data-dir /var/lib/fluvial/node-0
+
+It logs to stderr, says when it is ready (to the command that started it, or to systemd), and on SIGTERM flushes its
+logs and ends with status 0. The only module that knows both `log_broker` and the registry.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from fluvial.errors import FluvialError
+from fluvial.local.child import READY
+from fluvial.local.errors import DataDirError, LocalPlatformError, PortTakenError
+from fluvial.local.lock import NODE_LOCK, FolderLock, holder
+from fluvial.local.state import HOST, PORT_DEFAULT
+from fluvial.registry.app import create_app, serve
+from fluvial.registry.registry import SCHEMAS_TOPIC, Registry
+from fluvial.registry.validator import RegistryValidator
+from log_broker.config import BrokerConfig
+from log_broker.errors import BrokerError
+from log_broker.interfaces import InternalLog, InternalRecord
+from log_broker.server.node import Node
+
+LOCK_SECONDS = 1.0
+"""How long the folder's lock may be held by those who only look whether it is."""
+
+log = structlog.get_logger("fluvial.node")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """What a node is told when it starts; `registry_port` None leaves the registry out."""
+
+    broker: BrokerConfig
+    registry_port: int | None
+
+
+class _SchemasLog:
+    """The registry's topic on a node that is made after its registry, which it asks about records."""
+
+    def __init__(self) -> None:
+        self.log: InternalLog | None = None
+
+    async def append(self, records: Sequence[tuple[bytes | None, bytes | None]]) -> int:
+        assert self.log is not None, "the registry writes once its node has started"
+        return await self.log.append(records)
+
+    def read(self, from_offset: int = 0) -> AsyncIterator[InternalRecord]:
+        assert self.log is not None, "the registry reads once its node has started"
+        return self.log.read(from_offset)
+
+
+async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
+    """Run a node until SIGTERM or SIGINT; raises FluvialError when it cannot start."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    schemas = _SchemasLog()
+    registry = Registry(schemas) if options.registry_port is not None else None
+    broker = options.broker
+    node = Node(broker, validator=RegistryValidator(registry) if registry is not None else None)
+    with _told(broker.data_dir, broker.host, broker.port, "--port"):
+        await node.start()
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            if registry is not None and options.registry_port is not None:
+                schemas.log = node.internal_log(SCHEMAS_TOPIC)
+                with _told(broker.data_dir, broker.host, options.registry_port, "--registry-port"):
+                    await registry.open()
+                    await stack.enter_async_context(_served(registry, broker.host, options.registry_port, stopping))
+            log.info("ready", node_id=broker.node_id, port=broker.port, registry_port=options.registry_port)
+            ready()
+            await stopping.wait()
+            log.info("stopping", node_id=broker.node_id)
+    finally:
+        await node.stop()
+    log.info("stopped", node_id=broker.node_id)
+
+
+@contextlib.asynccontextmanager
+async def _served(registry: Registry, host: str, port: int, stopping: asyncio.Event) -> AsyncIterator[None]:
+    """Serve the registry inside the block; a server that ends by itself stops the node."""
+    listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    server = asyncio.create_task(serve(create_app(registry), host, port, started=listening.set_result), name="registry")
+    await asyncio.wait({server, listening}, return_when=asyncio.FIRST_COMPLETED)
+    if server.done():
+        await server
+    server.add_done_callback(lambda task: stopping.set())
+    try:
+        yield
+    finally:
+        server.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await server
+
+
+@contextlib.contextmanager
+def _told(data_dir: Path, host: str, port: int, flag: str) -> Iterator[None]:
+    """Turn what the system refuses into an error that says what to do."""
+    try:
+        yield
+    except BrokerError as error:
+        raise LocalPlatformError(str(error)) from error
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortTakenError(host, port, flag=flag) from error
+        if error.errno in {errno.EADDRNOTAVAIL, errno.EACCES} and not error.filename:
+            raise LocalPlatformError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise DataDirError(data_dir, error) from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the node of a command line; return the exit status."""
+    words = _parser().parse_args(arguments)
+    notify = _Notice(words.notify_fd, os.environ.get("NOTIFY_SOCKET"))
+    _configure_logging()
+    try:
+        with _own_folder(words.data_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run(_options(words), notify.ready))
+    except FluvialError as error:
+        log.error("failed", reason=str(error))
+        notify.failed(str(error))
+        return 1
+    except Exception as error:
+        log.exception("failed")
+        notify.failed(f"{type(error).__name__}: {error}; the whole story is in its log")
+        return 1
+    return 0
+
+
+@contextlib.contextmanager
+def _own_folder(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, so that no second node works in it and everyone can see which process does."""
+    lock = FolderLock(folder / NODE_LOCK)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        mine = lock.acquire(LOCK_SECONDS)
+    except OSError as error:
+        raise DataDirError(folder, error) from error
+    if not mine:
+        raise LocalPlatformError(f"process {holder(lock.path)} works in {folder} already; stop it first")
+    with lock:
+        yield
+
+
+class _Notice:
+    """Tells whoever started this process how it gets on: once that it is ready, or why it will never be."""
+
+    def __init__(self, pipe: int | None, systemd: str | None) -> None:
+        self._pipe = pipe
+        self._systemd = systemd
+
+    def ready(self) -> None:
+        self._write(READY)
+        self._tell_systemd("READY=1")
+
+    def failed(self, reason: str) -> None:
+        line = " ".join(reason.split())
+        self._write(line)
+        self._tell_systemd(f"STATUS={line}")
+
+    def _write(self, line: str) -> None:
+        if self._pipe is None:
+            return
+        # Whoever started us may be gone by now.
+        with contextlib.suppress(OSError):
+            os.write(self._pipe, line.encode())
+        os.close(self._pipe)
+        self._pipe = None
+
+    def _tell_systemd(self, message: str) -> None:
+        if not self._systemd:
+            return
+        address = "\0" + self._systemd[1:] if self._systemd.startswith("@") else self._systemd
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.sendto(message.encode(), address)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fluvial.node", description=(__doc__ or "").strip().split("\n")[0])
+    parser.add_argument("--node-id", type=int, default=0, help="this node's number in its cluster")
+    parser.add_argument("--host", default=HOST, help="address to listen on")
+    parser.add_argument("--advertised-host", help="the name under which clients reach this node (default: --host)")
+    parser.add_argument("--port", type=int, default=PORT_DEFAULT, help="port of the broker")
+    parser.add_argument("--registry-port", type=int, help="port of the schema registry; none without it")
+    parser.add_argument("--data-dir", type=Path, required=True, help="folder of this node alone")
+    parser.add_argument("--cluster-id", help="the cluster this node belongs to (default: the one in its folder)")
+    parser.add_argument("--controller", metavar="HOST:PORT", help="the first node, for every other node")
+    parser.add_argument("--notify-fd", type=int, help=argparse.SUPPRESS)
+    return parser
+
+
+def _options(words: argparse.Namespace) -> NodeOptions:
+    broker = BrokerConfig(
+        data_dir=words.data_dir,
+        node_id=words.node_id,
+        host=words.host,
+        port=words.port,
+        advertised_host=words.advertised_host,
+        cluster_id=words.cluster_id,
+        controller=words.controller,
+    )
+    return NodeOptions(broker=broker, registry_port=words.registry_port)
+
+
+def _configure_logging() -> None:
+    """Write the log lines of structlog and of the standard library alike, as key=value on stderr."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "logger", "event"]),
+            ],
+            foreign_pre_chain=shared,
+        )
+    )
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

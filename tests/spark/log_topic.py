@@ -1,0 +1,108 @@
+"""
+A topic that a test fills, its contract, and the registry of one test.
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import fastavro
+from confluent_kafka import Producer
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """A registered schema, as the registry's client gives it."""
+
+    id: int
+    schema: str
+
+
+@dataclass
+class Schemas:
+    """A registry of one test: subjects and their versions, ids counted up."""
+
+    versions: dict[str, dict[int, str]] = field(default_factory=dict)
+    next_id: int = 1
+
+    def register(self, subject: str, schema: Mapping[str, Any]) -> int:
+        identity = self.next_id
+        self.next_id += 1
+        self.versions.setdefault(subject, {})[identity] = json.dumps(schema)
+        return identity
+
+    def ids_of_subject(self, subject: str) -> dict[int, str]:
+        return dict(self.versions.get(subject, {}))
+
+    def latest(self, subject: str) -> SchemaVersion:
+        return SchemaVersion(*max(self.versions[subject].items()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """One record as it went into the log: a value, a tombstone (no value), or bytes that are no value (`raw`)."""
+
+    key: str | None
+    value: Mapping[str, Any] | None = None
+    partition: int = 0
+    schema_id: int | None = None
+    raw: bytes | None = None
+
+    @property
+    def decodes(self) -> bool:
+        return self.raw is None
+
+
+@dataclass
+class Topic:
+    """A topic of one test, and what was sent to it in the order of each partition's log."""
+
+    name: str
+    bootstrap_servers: str
+    schemas: Schemas
+    partitions: int
+    sent: dict[int, list[Sent]] = field(default_factory=dict)
+
+    @property
+    def subject(self) -> str:
+        return f"{self.name}-value"
+
+    def send(self, records: Sequence[Sent]) -> None:
+        """Append the records and wait until all are in the log."""
+        errors: list[Any] = []
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all", "linger.ms": 5})
+        for record in records:
+            producer.produce(
+                self.name,
+                key=record.key,
+                value=self._bytes(record),
+                partition=record.partition,
+                on_delivery=lambda error, _message: errors.append(error) if error else None,
+            )
+            self.sent.setdefault(record.partition, []).append(record)
+        assert producer.flush(30) == 0
+        assert not errors, errors
+
+    def in_order(self) -> list[tuple[int, int, Sent]]:
+        """Partition, offset and record of all that was sent, in the order that folds are applied in."""
+        return [
+            (partition, offset, record)
+            for partition, records in sorted(self.sent.items())
+            for offset, record in enumerate(records)
+        ]
+
+    def _bytes(self, record: Sent) -> bytes | None:
+        if record.raw is not None or record.value is None:
+            return record.raw
+        versions = self.schemas.versions[self.subject]
+        identity = record.schema_id or max(versions)
+        return framed(identity, json.loads(versions[identity]), record.value)
+
+
+def framed(identity: int, schema: Mapping[str, Any], value: Mapping[str, Any]) -> bytes:
+    """A value in Confluent's framing."""
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(dict(schema)), dict(value))
+    return b"\0" + identity.to_bytes(4, "big") + body.getvalue()

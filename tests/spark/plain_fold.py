@@ -1,0 +1,116 @@
+"""
+What the tables must hold, computed by plain Python from what was sent, one record after another.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from log_topic import Sent, Topic
+
+from fluvial.entities import count, first, last_non_null, latest, max_, mean, min_, sum_
+from fluvial.entities.folds import Fold
+
+SCHEMA: Mapping[str, Any] = {
+    "type": "record",
+    "name": "Reading",
+    "fields": [
+        {"name": "kind", "type": "string"},
+        {"name": "amount", "type": ["null", "int"], "default": None},
+        {"name": "weight", "type": ["null", "double"], "default": None},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}
+
+FIELDS: Mapping[str, Fold] = {
+    "events": count(),
+    "ups": count("kind = 'up'"),
+    "total": sum_("amount"),
+    "up_total": sum_("amount", "kind = 'up'"),
+    "lowest": min_("amount"),
+    "highest": max_("amount"),
+    "mean_amount": mean("amount", "kind <> 'down'"),
+    "latest_amount": latest("amount"),
+    "latest_up": latest("amount", "kind = 'up'"),
+    "known_amount": last_non_null("amount"),
+    "known_down": last_non_null("amount", "kind = 'down'"),
+    "first_kind": first("kind"),
+    "first_amount": first("amount", "kind = 'up'"),
+}
+
+
+def random_events(seed: int, number: int, *, partitions: int, keys: int = 12) -> list[Sent]:
+    """Events of a few keys, each in a partition of its own; some are tombstones, some have no key."""
+    dice = random.Random(seed)
+    events = []
+    for _ in range(number):
+        entity = dice.randrange(keys)
+        key = None if dice.random() < 0.1 else f"key {entity}"
+        partition = entity % partitions
+        if key is not None and dice.random() < 0.08:
+            events.append(Sent(key=key, partition=partition))
+            continue
+        value = {
+            "kind": dice.choice(["up", "down", "flat"]),
+            "amount": None if dice.random() < 0.3 else dice.randrange(-50, 50),
+            "weight": None if dice.random() < 0.3 else dice.randrange(100) / 4,
+            "at": 1_700_000_000_000 + dice.randrange(10**9),
+        }
+        events.append(Sent(key=key, value=value, partition=partition))
+    return events
+
+
+def plain_compacted(topic: Topic) -> dict[str, dict[str, Any]]:
+    """The latest value of each key."""
+    rows: dict[str, dict[str, Any]] = {}
+    for partition, offset, record in topic.in_order():
+        if record.key is None or not record.decodes:
+            continue
+        if record.value is None:
+            rows.pop(record.key, None)
+        else:
+            rows[record.key] = {**record.value, "_partition": partition, "_offset": offset}
+    return rows
+
+
+def plain_state(topic: Topic) -> dict[str, dict[str, Any]]:
+    """The fold of each key's events since its last tombstone."""
+    events: dict[str, list[Mapping[str, Any]]] = {}
+    for _, _, record in topic.in_order():
+        if record.key is None or not record.decodes:
+            continue
+        if record.value is None:
+            events.pop(record.key, None)
+        else:
+            events.setdefault(record.key, []).append(record.value)
+    return {key: plain_fields(found) for key, found in events.items()}
+
+
+def plain_fields(events: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """FIELDS over the events of one entity, in order."""
+
+    def amounts(keep: Callable[[Mapping[str, Any]], bool] = lambda _event: True) -> list[int]:
+        return [event["amount"] for event in events if keep(event) and event["amount"] is not None]
+
+    def is_up(event: Mapping[str, Any]) -> bool:
+        return bool(event["kind"] == "up")
+
+    ups = [event for event in events if is_up(event)]
+    steady = amounts(lambda event: event["kind"] != "down")
+    downs = amounts(lambda event: event["kind"] == "down")
+    known = amounts()
+    return {
+        "events": len(events),
+        "ups": len(ups),
+        "total": sum(known),
+        "up_total": sum(amounts(is_up)),
+        "lowest": min(known, default=None),
+        "highest": max(known, default=None),
+        "mean_amount": sum(steady) / len(steady) if steady else None,
+        "latest_amount": events[-1]["amount"],
+        "latest_up": ups[-1]["amount"] if ups else None,
+        "known_amount": known[-1] if known else None,
+        "known_down": downs[-1] if downs else None,
+        "first_kind": events[0]["kind"],
+        "first_amount": ups[0]["amount"] if ups else None,
+    }

@@ -1,0 +1,84 @@
+"""
+Contracts that change while a topic is read.
+"""
+
+from typing import Any
+
+import pytest
+from log_topic import Schemas, Sent
+from plain_fold import SCHEMA
+
+from fluvial.config import Settings
+from fluvial.entities import compacted, count, history, state
+from fluvial.entities.runner import materialize
+from fluvial.spark.avro import ContractError
+
+pytestmark = pytest.mark.spark
+
+LATER = {
+    **SCHEMA,
+    "fields": [
+        *[field for field in SCHEMA["fields"] if field["name"] != "weight"],
+        {"name": "unit", "type": "string", "default": "kg"},
+    ],
+}
+
+
+def test_two_versions_in_one_batch_are_read_as_the_newest(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(SCHEMA)
+    old = schemas.latest(topic.subject).id
+    new = schemas.register(topic.subject, LATER)
+    topic.send(
+        [
+            Sent(key="a", value={"kind": "up", "amount": 1, "weight": 2.0, "at": 0}, schema_id=old),
+            Sent(key="b", value={"kind": "up", "amount": 2, "unit": "g", "at": 0}, schema_id=new),
+            Sent(key="c", value={"kind": "up", "amount": 3, "weight": None, "at": 0}, schema_id=old),
+        ]
+    )
+    materialize(history(topic.name, name="readings"), settings, spark, schemas=schemas)
+    rows = spark.table("history.readings").orderBy("_offset").collect()
+    assert [(row.amount, row.unit, row._schema_id) for row in rows] == [(1, "kg", old), (2, "g", new), (3, "kg", old)]
+
+
+def test_a_new_version_between_batches_adds_its_columns(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(SCHEMA)
+    tables = (
+        history(topic.name, name="readings"),
+        compacted(topic.name, name="readings", key="id"),
+        state("readings", topic=topic.name, key="id", fields={"events": count()}),
+    )
+    topic.send([Sent(key=key, value={"kind": "up", "amount": 1, "weight": 2.0, "at": 0}) for key in ("a", "b")])
+    for table in tables:
+        materialize(table, settings, spark, schemas=schemas)
+    schemas.register(topic.subject, LATER)
+    topic.send([Sent(key="b", value={"kind": "up", "amount": 2, "unit": "g", "at": 0})])
+    for table in tables:
+        assert not materialize(table, settings, spark, schemas=schemas).skipped
+    rows = spark.table("history.readings").orderBy("_offset").collect()
+    assert [(row.weight, row.unit) for row in rows] == [(2.0, None), (2.0, None), (None, "g")]
+    rows = spark.table("compacted.readings").orderBy("id").collect()
+    assert [(row.id, row.amount, row.unit) for row in rows] == [("a", 1, None), ("b", 2, "g")]
+    assert {row.id: row.events for row in spark.table("state.readings").collect()} == {"a": 1, "b": 2}
+
+
+def test_a_topic_without_a_contract_is_refused(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(None)
+    with pytest.raises(ContractError, match=f"no schema is registered for {topic.subject}"):
+        materialize(history(topic.name), settings, spark, schemas=schemas)
+
+
+def test_a_contract_must_be_a_record_without_our_names(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    plain = make_topic({"type": "string"})
+    with pytest.raises(ContractError, match="is not a record"):
+        materialize(history(plain.name), settings, spark, schemas=schemas)
+    ours = make_topic({"type": "record", "name": "R", "fields": [{"name": "_offset", "type": "long"}]})
+    with pytest.raises(ContractError, match="has a field _offset"):
+        materialize(history(ours.name), settings, spark, schemas=schemas)

@@ -1,0 +1,157 @@
+"""
+History, compacted and state tables against a plain Python fold of the same records, over several batches.
+"""
+
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from log_topic import Schemas, Sent, Topic
+from plain_fold import FIELDS, SCHEMA, plain_compacted, plain_state, random_events
+
+from fluvial.config import Settings
+from fluvial.entities import Declaration, DeclarationError, compacted, history, last_non_null, state, sum_
+from fluvial.entities.runner import materialize
+
+pytestmark = pytest.mark.spark
+
+
+def declarations(topic: Topic) -> tuple[Declaration, ...]:
+    return (
+        history(topic.name, name="readings"),
+        compacted(topic.name, name="readings", key="id"),
+        state("readings", topic=topic.name, key="id", fields=FIELDS),
+    )
+
+
+def check_history(spark: Any, topic: Topic) -> None:
+    rows = spark.sql("SELECT * FROM history.readings ORDER BY _partition, _offset").collect()
+    expected = [(partition, offset, record) for partition, offset, record in topic.in_order() if record.decodes]
+    assert [(row._partition, row._offset) for row in rows] == [(partition, offset) for partition, offset, _ in expected]
+    for row, (_, _, record) in zip(rows, expected, strict=True):
+        assert row._topic == topic.name
+        assert row._key == (None if record.key is None else bytearray(record.key.encode()))
+        value = record.value or {}
+        assert (row.kind, row.amount, row.weight) == (value.get("kind"), value.get("amount"), value.get("weight"))
+        assert (row._schema_id is None) == (record.value is None)
+
+
+def check_compacted(spark: Any, topic: Topic) -> None:
+    columns = ("kind", "amount", "weight", "_partition", "_offset")
+    found = {row.id: {name: row[name] for name in columns} for row in spark.table("compacted.readings").collect()}
+    expected = {key: {name: row[name] for name in columns} for key, row in plain_compacted(topic).items()}
+    assert found == expected
+
+
+def check_state(spark: Any, topic: Topic) -> None:
+    rows = spark.table("state.readings").collect()
+    found = {row.id: {name: row[name] for name in FIELDS} for row in rows}
+    assert len(rows) == len(found)
+    assert found == plain_state(topic)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_table_equals_a_plain_fold_after_every_batch(
+    seed: int, spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(SCHEMA, partitions=3)
+    events = random_events(seed, 400, partitions=3)
+    cuts = sorted(random.Random(seed).sample(range(1, 400), 3))
+    for start, end in zip([0, *cuts], [*cuts, 400], strict=True):
+        topic.send(events[start:end])
+        for declaration in declarations(topic):
+            result = materialize(declaration, settings, spark, schemas=schemas)
+            assert result.offsets.keys() == {0, 1, 2}
+            assert result.records_max == end - start
+        check_history(spark, topic)
+        check_compacted(spark, topic)
+        check_state(spark, topic)
+
+
+def test_a_second_run_with_nothing_new_makes_no_commit(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(SCHEMA)
+    topic.send(random_events(3, 20, partitions=1))
+    for declaration in declarations(topic):
+        first = materialize(declaration, settings, spark, schemas=schemas)
+        again = materialize(declaration, settings, spark, schemas=schemas)
+        assert (first.skipped, first.version_before, first.version_after) == (False, None, 0)
+        assert (again.skipped, again.version_before, again.version_after) == (True, 0, 0)
+
+
+def test_an_empty_topic_makes_empty_tables_with_the_columns_of_its_contract(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(SCHEMA, partitions=2)
+    for declaration in declarations(topic):
+        assert materialize(declaration, settings, spark, schemas=schemas).rows == 0
+    assert spark.table("history.readings").columns == [
+        *("kind", "amount", "weight", "at"),
+        *("_topic", "_partition", "_offset", "_timestamp", "_key", "_schema_id"),
+    ]
+    assert spark.table("compacted.readings").columns[:5] == ["id", "kind", "amount", "weight", "at"]
+    assert spark.table("state.readings").columns == ["id", *FIELDS, "_fold"]
+    topic.send(random_events(4, 30, partitions=2))
+    for declaration in declarations(topic):
+        materialize(declaration, settings, spark, schemas=schemas)
+    check_history(spark, topic)
+    check_compacted(spark, topic)
+    check_state(spark, topic)
+
+
+def test_times_are_instants_in_utc(spark: Any, settings: Settings, schemas: Schemas, make_topic: Any) -> None:
+    topic = make_topic(SCHEMA)
+    moment = datetime(2013, 7, 4, 12, 30, tzinfo=UTC)
+    value = {"kind": "up", "amount": 1, "weight": None, "at": int(moment.timestamp() * 1000)}
+    topic.send([Sent(key="a", value=value)])
+    materialize(history(topic.name, name="readings"), settings, spark, schemas=schemas)
+    row = spark.sql("SELECT typeof(at) AS type, CAST(at AS STRING) AS at FROM history.readings").collect()[0]
+    assert (row["type"], row["at"]) == ("timestamp", "2013-07-04 12:30:00")
+
+
+def test_the_numbers_of_a_run(spark: Any, settings: Settings, schemas: Schemas, make_topic: Any) -> None:
+    topic = make_topic(SCHEMA)
+    value = {"kind": "up", "amount": 1, "weight": None, "at": 0}
+    table = compacted(topic.name, name="readings", key="id")
+    topic.send([Sent(key=key, value=value) for key in ("a", "b", "b", "c")])
+    lines: list[str] = []
+    first = materialize(table, settings, spark, schemas=schemas, progress=lines.append)
+    assert (first.rows, first.records_max, dict(first.offsets)) == (3, 4, {0: (0, 4)})
+    assert any("4 records" in line for line in lines)
+    # One key gone, one changed, one new.
+    topic.send([Sent(key="a"), Sent(key="b", value=value), Sent(key="d", value=value)])
+    second = materialize(table, settings, spark, schemas=schemas)
+    assert (second.rows, dict(second.offsets)) == (3, {0: (4, 7)})
+    assert (second.version_before, second.version_after) == (0, 1)
+    assert second.kind == "compacted"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"x": sum_("amuont")}, "amuont"),
+        ({"x": sum_("kind")}, "needs a number, and kind is string"),
+        ({"x": last_non_null("amount +")}, "field x"),
+        ({"x": last_non_null("amount", "kind")}, "field x"),
+    ],
+)
+def test_a_fold_that_does_not_fit_the_contract_is_refused_before_anything_is_read(
+    fields: Any, said: str, spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(SCHEMA)
+    with pytest.raises(DeclarationError) as raised:
+        materialize(state("bad", topic=topic.name, key="id", fields=fields), settings, spark, schemas=schemas)
+    assert said in str(raised.value)
+    assert topic.subject in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_contract_may_name_the_key(spark: Any, settings: Settings, schemas: Schemas, make_topic: Any) -> None:
+    topic = make_topic({**SCHEMA, "fluvial.key": "kind"})
+    topic.send([Sent(key="up", value={"kind": "up", "amount": 1, "weight": None, "at": 0})])
+    materialize(compacted(topic.name, name="readings"), settings, spark, schemas=schemas)
+    assert spark.table("compacted.readings").columns[:3] == ["kind", "amount", "weight"]
+    with pytest.raises(DeclarationError, match="amount is int"):
+        materialize(compacted(topic.name, name="other", key="amount"), settings, spark, schemas=schemas)

@@ -1,0 +1,52 @@
+"""The description of a local platform on disk."""
+
+from pathlib import Path
+
+import pytest
+
+from fluvial.errors import ConfigError
+from fluvial.local.state import Platform
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    platform = Platform.planned(brokers=3, port=7000, registry_port=8000)
+    platform.save(tmp_path)
+    assert Platform.load(tmp_path) == platform
+    assert [path.name for path in tmp_path.iterdir()] == ["platform.json"]
+
+
+def test_only_the_first_node_serves_the_registry() -> None:
+    platform = Platform.planned(brokers=3, port=7000, registry_port=8000)
+    assert [(node.id, node.port, node.registry_port) for node in platform.nodes] == [
+        (0, 7000, 8000),
+        (1, 7001, None),
+        (2, 7002, None),
+    ]
+
+
+def test_a_cluster_keeps_its_id_when_its_layout_changes() -> None:
+    platform = Platform.planned(brokers=1, port=7000, registry_port=8000)
+    grown = platform.with_layout(brokers=2, port=7100, registry_port=8100)
+    assert grown.cluster_id == platform.cluster_id
+    assert grown.bootstrap_servers == "127.0.0.1:7100,127.0.0.1:7101"
+    assert grown.nodes[0].data_dir == platform.nodes[0].data_dir
+
+
+def test_ids_are_new_each_time_and_are_no_options() -> None:
+    ids = {Platform.planned(brokers=1, port=1, registry_port=2).cluster_id for _ in range(300)}
+    assert len(ids) == 300
+    assert {len(each) for each in ids} == {22}
+    assert not [each for each in ids if each.startswith("-")]
+
+
+def test_no_folder_is_no_platform(tmp_path: Path) -> None:
+    assert Platform.load(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"cluster_id": "x", "nodes": []}', '{"cluster_id": "x", "nodes": [{}]}']
+)
+def test_a_damaged_description_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "platform.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"platform\.json"):
+        Platform.load(tmp_path)

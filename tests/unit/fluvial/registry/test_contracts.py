@@ -1,0 +1,154 @@
+"""Contracts on disk, and what the registry makes of them."""
+
+import json
+
+import pytest
+
+from fluvial.registry.client import RegistryClient
+from fluvial.registry.contracts import ContractError, check_all, load_contracts, register_all
+from fluvial.registry.errors import RegistryError
+
+WEATHER = '{"type": "record", "name": "Weather", "fields": [{"name": "temp", "type": "double"}]}'
+OWNER = """
+producer = "weather_service"
+contact = "Weather desk <weather@example.org>"
+subjects = ["weather-value"]
+topics = ["weather"]
+"""
+
+
+@pytest.fixture
+def schemas(tmp_path):
+    folder = tmp_path / "schemas" / "weather_service"
+    folder.mkdir(parents=True)
+    (folder / "owner.toml").write_text(OWNER)
+    (folder / "weather.avsc").write_text(WEATHER)
+    return tmp_path / "schemas"
+
+
+@pytest.fixture
+def client(registry_server):
+    with RegistryClient(registry_server.url) as client:
+        yield client
+
+
+def test_a_contract(schemas) -> None:
+    (contract,) = load_contracts(schemas)
+    assert contract.producer == "weather_service"
+    assert contract.email == "weather@example.org"
+    assert (contract.subject, contract.topic, contract.topics) == ("weather-value", "weather", ("weather",))
+    assert contract.compatibility == "BACKWARD"
+    assert contract.schema == json.loads(WEATHER)
+    assert contract.path == schemas / "weather_service" / "weather.avsc"
+    assert not contract.is_key
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('producer = "weather_service"', "", "`producer` is missing or not a text; write for example"),
+        ('"weather_service"', '"someone"', '`producer` is "someone" but the folder is weather_service'),
+        ("contact =", "contacts =", "`contacts` is not a key of it; the keys are compatibility, contact,"),
+        ("<weather@example.org>", "", "`contact` holds no e-mail address"),
+        ('["weather-value"]', '"weather-value"', "`subjects` is missing or not a list of texts"),
+        ('["weather-value"]', '["weather-value", "weather-value"]', "`subjects` names weather-value twice"),
+        ('["weather-value"]', '["weather"]', "a subject is named <topic>-value or <topic>-key"),
+        ('["weather"]', '["wind"]', "`topics` does not name weather"),
+        ("topics =", 'compatibility = "SIDEWAYS"\ntopics =', "`compatibility` is 'SIDEWAYS'; write one of NONE"),
+        ("topics =", 'compatibility = {x = "FULL"}\ntopics =', "`compatibility` names x, which is not in `subjects`"),
+        ("topics =", "topics", "cannot be read as TOML"),
+    ],
+)
+def test_a_wrong_owner_file(schemas, old, new, says) -> None:
+    path = schemas / "weather_service" / "owner.toml"
+    assert old in OWNER
+    path.write_text(OWNER.replace(old, new, 1))
+    with pytest.raises(ContractError) as refused:
+        load_contracts(schemas)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert says in str(refused.value)
+
+
+def test_missing_and_stray_files(schemas, tmp_path) -> None:
+    folder = schemas / "weather_service"
+    with pytest.raises(ContractError, match="there is no such folder"):
+        load_contracts(tmp_path / "nowhere")
+    (folder / "wind.avsc").write_text('"string"')
+    with pytest.raises(ContractError, match=r"wind.avsc: no subject in owner.toml claims it"):
+        load_contracts(schemas)
+    (folder / "wind.avsc").unlink()
+    (folder / "weather.avsc").write_text('{"type": "record"}')
+    with pytest.raises(ContractError, match=r"weather.avsc: is not an Avro schema: No name in schema"):
+        load_contracts(schemas)
+    (folder / "weather.avsc").unlink()
+    with pytest.raises(ContractError, match=r"weather.avsc: is missing; owner.toml claims the subject weather-value"):
+        load_contracts(schemas)
+    (folder / "owner.toml").unlink()
+    with pytest.raises(ContractError, match=r"owner.toml: is missing"):
+        load_contracts(schemas)
+
+
+def test_a_subject_has_one_owner(schemas) -> None:
+    other = schemas / "zephyr"
+    other.mkdir()
+    (other / "owner.toml").write_text(OWNER.replace("weather_service", "zephyr"))
+    (other / "weather.avsc").write_text(WEATHER)
+    with pytest.raises(ContractError, match="claims weather-value, which weather_service owns"):
+        load_contracts(schemas)
+
+
+def test_registering_twice_changes_nothing(schemas, client, memory_log) -> None:
+    contracts = load_contracts(schemas)
+    seen = []
+    (first,) = register_all(client, contracts, on_progress=seen.append)
+    assert (first.id, first.is_new, seen) == (1, True, [first])
+    written = len(memory_log.records)
+    (second,) = register_all(client, contracts)
+    assert (second.id, second.is_new) == (1, False)
+    assert len(memory_log.records) == written
+    assert client.get_config("weather-value") == "BACKWARD"
+
+
+def test_checking_changes_nothing_and_says_how_things_stand(schemas, client) -> None:
+    path = schemas / "weather_service" / "weather.avsc"
+
+    def status() -> tuple[str, bool]:
+        (result,) = check_all(client, load_contracts(schemas))
+        assert bool(result.messages) is not result.is_ok
+        return result.status, result.is_ok
+
+    assert status() == ("new", True)
+    register_all(client, load_contracts(schemas))
+    assert status() == ("unchanged", True)
+    path.write_text(WEATHER.replace("]}", ', {"name": "gust", "type": ["null", "double"], "default": null}]}'))
+    assert status() == ("compatible", True)
+    path.write_text(WEATHER.replace("]}", ', {"name": "gust", "type": "double"}]}'))
+    assert status() == ("incompatible", False)
+    with pytest.raises(RegistryError, match=r"weather.avsc: Schema being registered is incompatible") as refused:
+        register_all(client, load_contracts(schemas))
+    assert refused.value.code == 409
+
+
+def test_the_client(client, registry_server) -> None:
+    assert client.subjects() == []
+    assert client.register("a b/c-value", '{"type":"string"}') == 1
+    assert client.register("a b/c-value", '["null","string"]') == 2
+    assert client.versions("a b/c-value") == [1, 2]
+    assert client.latest("a b/c-value").schema == '["null","string"]'
+    assert client.schema_by_id(1) == '"string"'
+    assert client.delete_subject("a b/c-value") == [1, 2]
+    assert client.ids_of_subject("a b/c-value") == {1: '"string"', 2: '["null","string"]'}
+    assert client.look_up("a b/c-value", '"string"') is None
+    assert client.check("x", '"string"') == []
+    client.set_config("FULL")
+    assert (client.get_config(), client.get_config("x")) == ("FULL", None)
+    with pytest.raises(RegistryError) as refused:
+        client.schema_by_id(9)
+    assert (refused.value.code, refused.value.status) == (40403, 404)
+
+
+def test_a_registry_that_does_not_answer() -> None:
+    with RegistryClient("http://127.0.0.1:1") as client, pytest.raises(RegistryError) as failed:
+        client.subjects()
+    assert "http://127.0.0.1:1 does not answer" in str(failed.value)
+    assert failed.value.code is None
