@@ -105,6 +105,7 @@ class RequestContext(NamedTuple):
 
     header: RequestHeader
     slot: Slot
+    body: memoryview
 
     @property
     def version(self) -> int:
@@ -135,6 +136,19 @@ def _load(api: Api) -> Handler:
 
 _handlers: dict[int, Handler] = {}
 _RAW = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS})
+# What only the controller decides: any other node passes such a request on, so clients need not know who it is.
+_CONTROLLERS_OWN = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+    }
+)
 
 
 def _control(handle: ControlHandler) -> Handler:
@@ -146,7 +160,11 @@ def _control(handle: ControlHandler) -> Handler:
         except MalformedRequestError as error:
             slot.fail_connection(str(error))
             return
-        answer = handle(node, RequestContext(header, slot), request)
+        context = RequestContext(header, slot, body)
+        if header.api_key in _CONTROLLERS_OWN and not node.is_controller:
+            node.run(_answer_later(header, slot, node.authority.forward(context)))
+            return
+        answer = handle(node, context, request)
         if isinstance(answer, Mapping | bytes | bytearray):
             slot.complete(_encode(header, answer))
         else:

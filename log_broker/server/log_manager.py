@@ -120,12 +120,14 @@ class LogManager:
 
     def delete(self, topic: str, partition: int) -> None:
         """Delete a partition and its files; an absent one is no error. Raises OSError."""
-        runtime = self._partitions.pop((topic, partition), None)
-        self._log_starts_saved.pop((topic, partition), None)
+        runtime = self._partitions.get((topic, partition))
         if runtime is None:
             return
         doomed = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_DELETED_SUFFIX}"
         self._files.rename(self._data_dir / f"{topic}-{partition}", doomed)
+        del self._partitions[topic, partition]
+        self._log_starts_saved.pop((topic, partition), None)
+        runtime.give_up()
         task = self._loop.create_task(self._remove(runtime, doomed))
         self._removals.add(task)
         task.add_done_callback(self._removals.discard)
@@ -208,7 +210,7 @@ class LogManager:
         return runtime
 
     async def _remove(self, runtime: PartitionRuntime, doomed: Path) -> None:
-        await runtime.remove()
+        await runtime.until_released()
         answer: asyncio.Future[BaseException | None] = self._loop.create_future()
         self._pool.submit(lambda: self._files.remove_tree(doomed), answer.set_result)
         await answer

@@ -1,15 +1,12 @@
 """The controller's log: partition 0 of `__cluster_metadata`, the one copy of what the cluster has agreed on."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from log_broker.core.cluster import ClusterImage
 from log_broker.core.cluster_records import MetadataRecord, decode, encode
-from log_broker.records.record import Record, iterate_records
-from log_broker.records.splitting import split_batches
+from log_broker.server.internal_log import stored_records
 from log_broker.server.partition import PartitionRuntime
-
-READ_BYTES = 1024 * 1024
 
 Decide = Callable[[ClusterImage], Sequence[MetadataRecord]]
 
@@ -43,18 +40,3 @@ class MetadataLog:
             for record in records:
                 self._image.replay(record)
             self._applied()
-
-
-def stored_records(runtime: PartitionRuntime, from_offset: int = 0) -> Iterator[Record]:
-    """Yield the records of a partition up to its high watermark now; raises BrokerError when they cannot be read."""
-    offset = max(from_offset, runtime.log_start_offset)
-    end = runtime.high_watermark
-    while offset < end:
-        result = runtime.read(offset, READ_BYTES)
-        if result.error:
-            raise BrokerError(result.error, f"{runtime.topic}-{runtime.partition} at offset {offset}")
-        for batch in split_batches(b"".join(result.chunks)):
-            for record in iterate_records(batch):
-                if offset <= record.offset < end:
-                    yield record
-                offset = max(offset, record.offset + 1)

@@ -84,6 +84,7 @@ class PartitionRuntime:
         self._flush_timer: asyncio.TimerHandle | None = None
         self._job: AppendJob | None = None
         self._closed = False
+        self._given_up = False
         self._idle: asyncio.Future[None] | None = None
 
     @property
@@ -218,6 +219,10 @@ class PartitionRuntime:
             _log.exception("the answer to an append to %s-%d could not be given", self.topic, self.partition)
 
     def _write(self, write: Write) -> None:
+        if self._given_up:
+            # The directory has been moved away, and one of the same name may belong to a new topic by now.
+            self._run(self._core.handle(WriteFailed("the partition was deleted"), self._clock_ms()))
+            return
         try:
             self._job = job = self._log.prepare(
                 write.batches, sync=write.sync, now_ms=self._clock_ms(), producer_rows=self._core.producer_rows
@@ -359,12 +364,14 @@ class PartitionRuntime:
         if self._closed:
             return 0
         core, log = self._core, self._log
-        compacted_only = "delete" not in core.config.cleanup_policy
+        by_config = "delete" in core.config.cleanup_policy
+        if by_config and core.is_idle and log.active_expired(now_ms):
+            log.roll_active(core.producer_rows, now_ms)
         count = log.expired_segments(
             now_ms,
             log_start_offset=core.log_start_offset,
             high_watermark=core.high_watermark,
-            by_config=not compacted_only,
+            by_config=by_config,
         )
         if count:
             core.advance_log_start(log.remove_front(count))
@@ -388,8 +395,10 @@ class PartitionRuntime:
 
     async def close(self) -> None:
         """Wait for writes under way, then sync and write what makes the next start quick; raises OSError."""
-        if not await self._stop():
+        if self._closed:
             return
+        self._end()
+        await self._until_idle()
         rows = self._core.producer_rows(self._core.next_offset)
         answer: asyncio.Future[BaseException | None] = self._loop.create_future()
         self._pool.submit(partial(self._log.close, rows), answer.set_result)
@@ -397,21 +406,25 @@ class PartitionRuntime:
         if error is not None:
             raise error
 
-    async def remove(self) -> None:
-        """Close without care for the content, whose files the caller has moved out of the way."""
-        if await self._stop():
-            self._log.close_files()
+    def give_up(self) -> None:
+        """Take no more, because the partition is deleted; what is gathered and not yet being written is refused."""
+        self._given_up = True
+        self._end()
 
-    async def _stop(self) -> bool:
-        if self._closed:
-            return False
+    async def until_released(self) -> None:
+        """Return once nothing touches the files of a partition that was given up."""
+        await self._until_idle()
+        self._log.close_files()
+
+    def _end(self) -> None:
         self._closed = True
         if self._flush_timer is not None:
             self._flush_timer.cancel()
         for _, callback in self._waiters.values():
             self._loop.call_soon(callback)
         self._waiters.clear()
+
+    async def _until_idle(self) -> None:
         if not self._core.is_idle:
             self._idle = self._loop.create_future()
             await self._idle
-        return True

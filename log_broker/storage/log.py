@@ -340,10 +340,24 @@ class PartitionLog:
         self._cursors.clear()
         return self._bases[0]
 
-    def roll_active(self, producer_rows: Callable[[int], Iterable[ProducerRow]], now_ms: int) -> None:
-        """Seal the active segment even though it is not full, so that retention can take it."""
-        if self._segments[-1].size and self._job is None:
-            self._roll(self.end_offset, producer_rows, now_ms)
+    def roll_active(self, producer_rows: Callable[[int], Iterable[ProducerRow]], now_ms: int) -> bool:
+        """
+        Seal the active segment even though it is not full, so that retention can take it; say whether that was done.
+
+        The new file is on the disk before anything can be removed: its name alone then says where offsets go on.
+        Raises OSError.
+        """
+        if self._job is not None or not self._segments[-1].size:
+            return False
+        segment = self._roll(self.end_offset, producer_rows, now_ms)
+        segment.file.sync()
+        self._files.sync_directory(self.directory)
+        return True
+
+    def active_expired(self, now_ms: int) -> bool:
+        """Whether even the newest record is older than retention.ms."""
+        active = self._segments[-1]
+        return bool(active.size) and 0 <= self.limits.retention_ms < now_ms - active.max_timestamp[0]
 
     # The end of it.
 

@@ -113,7 +113,8 @@ def _recover(segments: list[Segment], recovery_point: int) -> int:
     for at in range(first, len(segments)):
         segment = segments[at]
         size_found = segment.size
-        end_offset = segment.rebuild(checked_from=recovery_point) or segment.base_offset
+        is_last = segment is segments[-1]
+        end_offset = segment.rebuild(checked_from=recovery_point, without_gaps=is_last) or segment.base_offset
         cut = segment.size < size_found
         if cut:
             _log.warning(
@@ -123,10 +124,10 @@ def _recover(segments: list[Segment], recovery_point: int) -> int:
                 end_offset,
             )
             segment.file.truncate(segment.size)
-        if segment is not segments[-1]:
+        if not is_last:
             segment.save_indexes()
         segment.file.sync()
-        if cut or at == len(segments) - 1:
+        if cut or is_last:
             for lost in segments[at + 1 :]:
                 lost.remove()
             del segments[at + 1 :]

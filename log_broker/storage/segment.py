@@ -179,9 +179,12 @@ class Segment:
             return max_timestamp - self.first_timestamp > limits.segment_ms
         return now_ms - self.created_ms > limits.segment_ms
 
-    def rebuild(self, *, checked_from: int | None = None) -> int | None:
+    def rebuild(self, *, checked_from: int | None = None, without_gaps: bool = False) -> int | None:
         """
         Make the indexes anew from the batches and set `size` to the end of the last good one.
+
+        A base offset stands outside its batch's checksum. `without_gaps` catches a damaged one where compaction, which
+        leaves gaps, has never been: in a segment that was still growing.
 
         Returns the offset behind the last good batch, None when there is none.
         """
@@ -192,7 +195,8 @@ class Segment:
         self.begin_empty()
         next_offset = None
         for _, header in scan(self.file, 0, end, checked_from=checked_from):
-            if header.base_offset < self.base_offset:
+            expected = self.base_offset if next_offset is None else next_offset
+            if header.base_offset < expected or (without_gaps and header.base_offset != expected):
                 break
             self.note(header.size, header.last_offset, header.max_timestamp)
             next_offset = header.last_offset + 1

@@ -112,7 +112,8 @@ def parse_request(body: memoryview, version: int) -> FetchRequest:
         if version >= SESSION_FROM:
             for _ in range(reader.array_length()):
                 reader.string()
-                reader.position += 4 * reader.array_length()
+                count = reader.array_length()
+                reader.position += 4 * count
                 reader.tagged_fields()
         if version >= _RACK_FROM:
             reader.string()

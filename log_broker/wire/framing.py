@@ -129,6 +129,14 @@ def read_header(frame: memoryview) -> tuple[RequestHeader, memoryview]:
     return RequestHeader(api_key, api_version, correlation_id, client_id), frame[position:]
 
 
+def write_header(header: RequestHeader) -> bytes:
+    """Write a header that `read_header` would read; a supported api's, so that its flexible versions are known."""
+    name = None if header.client_id is None else header.client_id.encode()
+    fixed = _HEADER.pack(header.api_key, header.api_version, header.correlation_id, -1 if name is None else len(name))
+    no_tags = b"\0" if header.api_version >= APIS[header.api_key].flexible_from else b""
+    return fixed + (name or b"") + no_tags
+
+
 def _skip_tagged_fields(frame: memoryview, position: int) -> int:
     if position < len(frame) and frame[position] == 0:
         return position + 1

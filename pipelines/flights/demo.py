@@ -98,7 +98,7 @@ def main(
             spark.stop()
     say_what_changed(published, summary, answers)
     answers.print(f"The chart: {chart}")
-    answers.print(f"{clock}\n")
+    answers.print(f"{clock}\n", soft_wrap=True)
     say_how_to_go_on(settings, answers)
 
 

@@ -16,6 +16,7 @@ from pipelines.flights import source
 from pipelines.flights.events import flight_events
 
 CONTRACTS = Path(__file__).parents[2] / "schemas"
+TOPICS = ("planes", "airports", "airlines", "weather", "flight_events")
 PARTITIONS = {"flight_events": 6, "weather": 3}
 
 REFERENCE_TIME = datetime(2013, 1, 1, tzinfo=UTC)
@@ -27,8 +28,8 @@ class Feed:
     """A topic, and the records it must hold; two feeds of the same data are equal record for record."""
 
     topic: str
-    producer: str
-    """The folder of the contract."""
+    contract: str
+    """The text of the contract that the producer has given."""
     partitions: int
     """How many a new topic gets; one that exists keeps its own number."""
     compacted: bool
@@ -48,11 +49,6 @@ class Feed:
     def subject(self) -> str:
         """The contract's name in the registry."""
         return f"{self.topic}-value"
-
-    @cached_property
-    def contract(self) -> str:
-        """The text of the contract."""
-        return (CONTRACTS / self.producer / f"{self.topic}.avsc").read_text(encoding="utf-8")
 
     @cached_property
     def schema(self) -> Mapping[str, Any]:
@@ -79,11 +75,16 @@ def all_feeds(until: datetime | None = None) -> list[Feed]:
     ]
 
 
+def contract_of(producer: str, topic: str) -> str:
+    """Return the text of a contract."""
+    return (CONTRACTS / producer / f"{topic}.avsc").read_text(encoding="utf-8")
+
+
 def _reference(topic: str, producer: str, *, key: str) -> Feed:
     records = source.read(topic)
     return Feed(
         topic=topic,
-        producer=producer,
+        contract=contract_of(producer, topic),
         partitions=1,
         compacted=True,
         records=records,
@@ -100,7 +101,7 @@ def _weather(until: datetime | None) -> Feed:
         records = records[records["time_hour"] < _millis(until)]
     return Feed(
         topic="weather",
-        producer="weather_service",
+        contract=contract_of("weather_service", "weather"),
         partitions=PARTITIONS["weather"],
         compacted=False,
         records=records,
@@ -116,7 +117,7 @@ def _flight_events(until: datetime | None) -> Feed:
         records = records[records["event_time"] < _millis(until)]
     return Feed(
         topic="flight_events",
-        producer="airline_operations",
+        contract=contract_of("airline_operations", "flight_events"),
         partitions=PARTITIONS["flight_events"],
         compacted=False,
         records=records,

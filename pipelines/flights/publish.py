@@ -19,12 +19,20 @@ from datetime import UTC, datetime
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from fluvial.config import load_settings
 from fluvial.errors import FluvialError
 from fluvial.registry.client import RegistryClient
-from pipelines.flights.feeds import Feed, all_feeds
+from pipelines.flights.feeds import TOPICS, Feed, all_feeds
 from pipelines.flights.placed_feed import PlacedFeed
 from pipelines.flights.sender import Sender, log
 from pipelines.flights.topic_log import ForeignLogError, end_offsets, ensure_topic, read_at, settled_ends
@@ -129,15 +137,18 @@ def publish_all(publisher: Publisher, feeds: Sequence[Feed], console: Console) -
         TimeElapsedColumn(),
         console=console,
     )
+    tasks = {feed.topic: bar.add_task(feed.topic, total=len(feed), start=False) for feed in feeds}
+
+    def shown_as(task: TaskID) -> OnProgress:
+        bar.start_task(task)
+        return lambda held, records: bar.update(task, completed=held)
+
+    done = []
     with bar:
-        tasks = {feed.topic: bar.add_task(feed.topic, total=len(feed), start=False) for feed in feeds}
-        done = []
         for feed in feeds:
-            task = tasks[feed.topic]
-            bar.start_task(task)
-            done.append(publisher.publish(feed, lambda held, _, task=task: bar.update(task, completed=held)))
-            bar.stop_task(task)
-        return done
+            done.append(publisher.publish(feed, shown_as(tasks[feed.topic])))
+            bar.stop_task(tasks[feed.topic])
+    return done
 
 
 def parse_until(text: str) -> datetime:
@@ -156,7 +167,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--registry-url", metavar="URL", help="the schema registry; the local one if not given")
     parser.add_argument("--data-dir", metavar="DIR", help="which local platform is meant (default .fluvial)")
     parser.add_argument("--until", metavar="DATE", type=parse_until, help="only events and weather before this day")
-    parser.add_argument("--topic", action="append", metavar="NAME", help="only this topic; may be given several times")
+    parser.add_argument(
+        "--topic", action="append", metavar="NAME", help="only this topic; may be given again", choices=TOPICS
+    )
     options = parser.parse_args(arguments)
     console = Console(stderr=True)
     try:

@@ -72,24 +72,29 @@ class Sender:
         Raises `PublishError` when the cluster refuses a record, or takes none for longer than the sender waits.
         """
         self._acknowledged, self._moved_at = 0, time.monotonic()
-        produce, queued = self._producer.produce, 0
-        for chunk in chunks:
-            for at, (value, key, partition, timestamp) in enumerate(chunk):
-                while True:
-                    try:
-                        produce(topic, value, key, partition, timestamp=timestamp)
-                        break
-                    except BufferError:
-                        self._producer.poll(POLL_S)
-                        self._look(queued + at, on_sent)
-                    except KafkaException as error:
-                        raise self._refused(error.args[0]) from error
-            queued += len(chunk)
-            self._producer.poll(0)
+        try:
+            queued = 0
+            for chunk in chunks:
+                self._queue(topic, chunk, queued, on_sent)
+                queued += len(chunk)
+            while self._producer.flush(POLL_S):
+                self._look(queued, on_sent)
             self._look(queued, on_sent)
-        while self._producer.flush(POLL_S):
-            self._look(queued, on_sent)
-        self._look(queued, on_sent)
+        except KafkaException as error:
+            raise self._refused(error.args[0]) from error
+
+    def _queue(self, topic: str, chunk: Sequence[Outgoing], queued: int, on_sent: Callable[[int], None]) -> None:
+        produce = self._producer.produce
+        for at, (value, key, partition, timestamp) in enumerate(chunk):
+            while True:
+                try:
+                    produce(topic, value, key, partition, timestamp=timestamp)
+                    break
+                except BufferError:
+                    self._producer.poll(POLL_S)
+                    self._look(queued + at, on_sent)
+        self._producer.poll(0)
+        self._look(queued + len(chunk), on_sent)
 
     def _look(self, queued: int, on_sent: Callable[[int], None]) -> None:
         if self._refusal is not None:

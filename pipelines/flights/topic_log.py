@@ -69,28 +69,31 @@ def ensure_topic(admin: AdminClient, topic: str, *, partitions: int, compacted: 
     Create a topic if it is missing, and return how many partitions it has.
 
     Its records are kept for ever, because they carry times of 2013. Where the cluster knows no validation of schema ids
-    (it is not ours), the topic is made without it.
+    (it is not ours), the topic is made without it. Raises `PublishError`.
     """
-    existing = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.get(topic)
+    try:
+        existing = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.get(topic)
+    except KafkaException as error:
+        raise PublishError(f"the cluster does not answer: {error.args[0].str()}") from error
     if existing is not None:
         return len(existing.partitions)
     config = {"retention.ms": "-1", "cleanup.policy": "compact" if compacted else "delete"}
-    try:
-        _create(admin, NewTopic(topic, num_partitions=partitions, config=config | VALIDATION))
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.INVALID_CONFIG:
-            raise PublishError(f"topic {topic} could not be created: {error.args[0].str()}") from error
-        _create(admin, NewTopic(topic, num_partitions=partitions, config=config))
+    refused = _create(admin, NewTopic(topic, num_partitions=partitions, config=config | VALIDATION))
+    if refused is not None and refused.code() == KafkaError.INVALID_CONFIG:
+        refused = _create(admin, NewTopic(topic, num_partitions=partitions, config=config))
+    if refused is not None and refused.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+        raise PublishError(f"topic {topic} could not be created: {refused.str()}")
     return partitions
 
 
-def _create(admin: AdminClient, topic: NewTopic) -> None:
-    for done in admin.create_topics([topic], operation_timeout=REQUEST_TIMEOUT_S).values():
-        try:
-            done.result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
+def _create(admin: AdminClient, topic: NewTopic) -> KafkaError | None:
+    created = admin.create_topics([topic], operation_timeout=REQUEST_TIMEOUT_S)[topic.topic]
+    try:
+        created.result()
+    except KafkaException as error:
+        reason: KafkaError = error.args[0]
+        return reason
+    return None
 
 
 def settled_ends(consumer: Consumer, topic: str, partitions: int, expected: Sequence[int]) -> list[int]:

@@ -34,7 +34,8 @@ from fluvial.registry.validator import RegistryValidator
 from log_broker.config import BrokerConfig
 from log_broker.errors import BrokerError
 from log_broker.interfaces import InternalLog, InternalRecord
-from log_broker.server.node import Node
+from log_broker.server.node import BindError, Node
+from log_broker.storage.data_directory import DataDirectoryError
 
 LOCK_SECONDS = 1.0
 """How long the folder's lock may be held by those who only look whether it is."""
@@ -75,14 +76,19 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
     registry = Registry(schemas) if options.registry_port is not None else None
     broker = options.broker
     node = Node(broker, validator=RegistryValidator(registry) if registry is not None else None)
+
+    async def open_registry() -> None:
+        if registry is not None:
+            schemas.log = node.internal_log(SCHEMAS_TOPIC)
+            await registry.open()
+
     with _told(broker.data_dir, broker.host, broker.port, "--port"):
-        await node.start()
+        # Before the first record comes the registry must know every schema, or it would refuse what is right.
+        await node.start(before_serving=open_registry)
     try:
         async with contextlib.AsyncExitStack() as stack:
             if registry is not None and options.registry_port is not None:
-                schemas.log = node.internal_log(SCHEMAS_TOPIC)
                 with _told(broker.data_dir, broker.host, options.registry_port, "--registry-port"):
-                    await registry.open()
                     await stack.enter_async_context(_served(registry, broker.host, options.registry_port, stopping))
             log.info("ready", node_id=broker.node_id, port=broker.port, registry_port=options.registry_port)
             ready()
@@ -100,7 +106,10 @@ async def _served(registry: Registry, host: str, port: int, stopping: asyncio.Ev
     server = asyncio.create_task(serve(create_app(registry), host, port, started=listening.set_result), name="registry")
     await asyncio.wait({server, listening}, return_when=asyncio.FIRST_COMPLETED)
     if server.done():
-        await server
+        try:
+            await server
+        except OSError as error:
+            raise BindError(host, port, error.strerror or str(error)) from error
     server.add_done_callback(lambda task: stopping.set())
     try:
         yield
@@ -115,13 +124,14 @@ def _told(data_dir: Path, host: str, port: int, flag: str) -> Iterator[None]:
     """Turn what the system refuses into an error that says what to do."""
     try:
         yield
-    except BrokerError as error:
+    except BindError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE:
+            raise PortTakenError(host, port, flag=flag) from error
+        raise LocalPlatformError(f"{error}; choose another address with --host and {flag}") from error
+    except (BrokerError, DataDirectoryError) as error:
         raise LocalPlatformError(str(error)) from error
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise PortTakenError(host, port, flag=flag) from error
-        if error.errno in {errno.EADDRNOTAVAIL, errno.EACCES} and not error.filename:
-            raise LocalPlatformError(f"cannot listen on {host}:{port}: {error.strerror}") from error
         raise DataDirError(data_dir, error) from error
 
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
@@ -17,6 +17,9 @@ from log_broker.wire import fetch, list_offsets, produce
 PRODUCE_VERSIONS = range(3, produce.VERSION_MAX + 1)
 FETCH_VERSIONS = range(fetch.VERSION_MIN, fetch.VERSION_MAX + 1)
 LIST_OFFSETS_VERSIONS = range(list_offsets.VERSION_MIN, list_offsets.VERSION_MAX + 1)
+
+# There is one test for each version, and kio is slow: that is the point of it.
+FEW = settings(max_examples=25, deadline=None)
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -37,11 +40,10 @@ def encode(entity: Any) -> bytes:
 
 def decode(entity_type: Any, content: bytes, correlation_id: int) -> Any:
     """Read header and body, and see to it that nothing is left."""
-    reader = io.BytesIO(content)
-    header = entity_reader(entity_type.__header_schema__)(reader)
+    header, header_size = entity_reader(entity_type.__header_schema__)(content, 0)
     assert header.correlation_id == correlation_id
-    entity = entity_reader(entity_type)(reader)
-    assert reader.read() == b""
+    entity, entity_size = entity_reader(entity_type)(content, header_size)
+    assert header_size + entity_size == len(content)
     return entity
 
 
@@ -55,6 +57,7 @@ topics_of_partitions = st.lists(
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@FEW
 @given(acks=st.integers(-1, 1), timeout=millis, transactional_id=st.none() | names, topics=topics_of_partitions)
 def test_produce_requests(version, acks, timeout, transactional_id, topics) -> None:
     topic = slow("produce", version, "request", "TopicProduceData")
@@ -91,6 +94,7 @@ results = st.builds(
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@FEW
 @given(
     correlation_id=int32,
     topics=st.lists(st.tuples(names, st.lists(st.tuples(int32, results), max_size=3)), max_size=3),
@@ -129,6 +133,7 @@ asked_partitions = st.builds(
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
+@FEW
 @given(
     wait=millis,
     min_bytes=int32,
@@ -206,6 +211,7 @@ partition_data = st.builds(
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
+@FEW
 @given(
     correlation_id=int32,
     topics=st.lists(st.tuples(names, st.lists(partition_data, max_size=3)), max_size=3),
@@ -241,6 +247,7 @@ def test_fetch_responses(version, correlation_id, topics, session_id) -> None:
 
 
 @pytest.mark.parametrize("version", LIST_OFFSETS_VERSIONS)
+@FEW
 @given(
     isolation=st.integers(0, 1),
     topics=st.lists(st.tuples(names, st.lists(st.tuples(int32, int32, int64), max_size=3)), max_size=3),
@@ -287,6 +294,7 @@ found_partitions = st.builds(
 
 
 @pytest.mark.parametrize("version", LIST_OFFSETS_VERSIONS)
+@FEW
 @given(
     correlation_id=int32,
     topics=st.lists(st.tuples(names, st.lists(found_partitions, max_size=3)), max_size=3),

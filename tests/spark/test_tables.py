@@ -134,7 +134,7 @@ def test_the_numbers_of_a_run(spark: Any, settings: Settings, schemas: Schemas, 
         ({"x": sum_("amuont")}, "amuont"),
         ({"x": sum_("kind")}, "needs a number, and kind is string"),
         ({"x": last_non_null("amount +")}, "field x"),
-        ({"x": last_non_null("amount", "kind")}, "field x"),
+        ({"x": last_non_null("amount", "kind")}, "needs a condition, and kind is string"),
     ],
 )
 def test_a_fold_that_does_not_fit_the_contract_is_refused_before_anything_is_read(

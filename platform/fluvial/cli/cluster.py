@@ -1,6 +1,8 @@
 """The Kafka cluster that a command works on, through `confluent-kafka` and with bounded waits."""
 
 import logging
+import shlex
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -50,13 +52,30 @@ def describe_cluster(settings: Settings, admin: "AdminClient") -> "ClusterMetada
     """Return the brokers and topics; raises ClusterError when the cluster does not answer in time."""
     from confluent_kafka import KafkaException
 
+    # The client would go on trying for the whole time where nothing listens at all.
+    if not any(_accepts(server.strip()) for server in settings.bootstrap_servers.split(",")):
+        raise ClusterError(_unreachable(settings, "accepts a connection"))
     try:
         return admin.list_topics(timeout=TIMEOUT_SECONDS)
     except KafkaException as error:
-        raise ClusterError(
-            f"no Kafka cluster answers at {settings.bootstrap_servers} within {TIMEOUT_SECONDS:.0f} s; start the local "
-            "platform with `fluvial up`, or name another cluster with --bootstrap-server"
-        ) from error
+        raise ClusterError(_unreachable(settings, f"answers within {TIMEOUT_SECONDS:.0f} s")) from error
+
+
+def _unreachable(settings: Settings, what: str) -> str:
+    start = f"fluvial up --data-dir {shlex.quote(str(settings.data_dir))}" if settings.local else "fluvial up"
+    return (
+        f"no Kafka broker at {settings.bootstrap_servers} {what}; start the local platform with `{start}`, "
+        "or name another cluster with --bootstrap-server"
+    )
+
+
+def _accepts(server: str) -> bool:
+    host, _, port = server.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=TIMEOUT_SECONDS):
+            return True
+    except OSError:
+        return False
 
 
 def require_topic(cluster: "ClusterMetadata", topic: str) -> Any:

@@ -55,7 +55,7 @@ def demo(
     from fluvial.local.start import Layout
 
     settings = settings_of(data_dir, bootstrap_server, registry_url, spark_master=spark_master)
-    main = _load()
+    main = load()
     layout = Layout(port=port, registry_port=registry_port) if settings.local else None
     main(
         settings,
@@ -66,15 +66,15 @@ def demo(
     )
 
 
-def _load() -> Callable[..., None]:
+def load(module: str = MODULE) -> Callable[..., None]:
     """Import the demo from the working directory's checkout; raises DemoError that says what is missing."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        main: Callable[..., None] = importlib.import_module(MODULE).main
+        main: Callable[..., None] = importlib.import_module(module).main
     except ModuleNotFoundError as error:
-        if error.name is not None and MODULE.startswith(error.name):
+        if error.name is not None and module.startswith(error.name):
             raise DemoError("fluvial demo needs a checkout: clone the repository, and run it there") from error
         if error.name == DATA_PACKAGE:
             raise DemoError(f"the flights are not installed: pip install {DATA_PACKAGE}") from error

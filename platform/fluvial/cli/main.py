@@ -56,15 +56,20 @@ def execute(words: Sequence[str]) -> int:
         return EXIT_FAILED
     except _UsageError as error:
         return _usage(error)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our answer has seen enough; the interpreter must not flush into the closed pipe at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError as error:
+        _forget_stdout()
+        # Whoever closed the pipe has seen enough of the answer.
+        if not isinstance(error, BrokenPipeError):
+            terminal.complain(f"{error.filename or 'the answer cannot be written'}: {error.strerror or error}")
         return EXIT_FAILED
     return status if isinstance(status, int) else 0
+
+
+def _forget_stdout() -> None:
+    """Let the interpreter flush what is left of the answer into nothing when it ends, not into what refused it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _usage(error: Exception) -> int:

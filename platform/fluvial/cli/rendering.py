@@ -84,6 +84,9 @@ def json_text(value: Any, kind: str = "") -> str:
             text = f"{value:f}"
         case dict():
             text = _json_object(((_plain(key, kind), each) for key, each in value.items()), kind)
+        case _ if hasattr(value, "toJson"):
+            # Spark's variant is JSON already.
+            text = str(value.toJson())
         case tuple() if hasattr(value, "__fields__"):
             text = _json_object(zip(value.__fields__, value, strict=True), kind)
         case list() | tuple():

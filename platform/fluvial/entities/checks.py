@@ -33,7 +33,7 @@ def check_state(declaration: State, contract: Contract, spark: "SparkSession") -
     Analyse every fold of a state over the contract's fields. Raises :class:`DeclarationError` for the first that fails.
     """
     from pyspark.errors import AnalysisException, ParseException
-    from pyspark.sql.types import NumericType
+    from pyspark.sql.types import BooleanType, NumericType
 
     events = _no_events(spark, contract)
     for name, fold in declaration.fields.items():
@@ -44,6 +44,12 @@ def check_state(declaration: State, contract: Contract, spark: "SparkSession") -
                 if not isinstance(found, NumericType):
                     raise DeclarationError(
                         f"{what} needs a number, and {fold.expr} is {found.simpleString()} in {contract.subject}"
+                    )
+            if fold.where is not None:
+                found = events.selectExpr(f"{fold.where} AS it").schema["it"].dataType
+                if not isinstance(found, BooleanType):
+                    raise DeclarationError(
+                        f"{what} needs a condition, and {fold.where} is {found.simpleString()} in {contract.subject}"
                     )
             _aggregate(events, fold)
         except (AnalysisException, ParseException) as error:

@@ -29,7 +29,8 @@ TIMEOUT_SECONDS = 120.0
 
 BROKERS_MAX = 64
 _PORT_MAX = 65_535
-_POLL_SECONDS = 0.01
+_POLL_SECONDS = 0.005
+_POLL_SECONDS_MAX = 0.1
 _STOP_SECONDS = 30.0
 
 
@@ -198,19 +199,21 @@ def _wait_silent(platform: Platform, busy: list[NodeStatus], deadline: float) ->
                     f"process {each.held_by} works in {each.data_dir} but does not answer on port {each.node.port}; "
                     "stop it with `fluvial down`, then start again",
                 )
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS_MAX)
 
 
 def _wait_registered(platform: Platform, children: list[Child], deadline: float) -> None:
     """Wait until each node lists all nodes, and the registry answers."""
     for node in platform.nodes:
+        pause = _POLL_SECONDS
         while (lacking := _lacking(platform, node)) is not None:
             dead = next((child for child in children if child.process.poll() is not None), None)
             if dead is not None:
                 raise NodeError(dead.node.id, f"ended right after its start; its log is {dead.log}")
             if time.monotonic() >= deadline:
                 raise NodeError(node.id, lacking)
-            time.sleep(_POLL_SECONDS)
+            time.sleep(pause)
+            pause = min(2 * pause, _POLL_SECONDS_MAX)
 
 
 def _lacking(platform: Platform, node: NodeSpec) -> str | None:

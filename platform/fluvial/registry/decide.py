@@ -4,7 +4,6 @@ What a command comes to: the records to write and the reply to give once they ar
 Everything here only reads the state. Raises `RefusedError` for what is turned down; then nothing is written.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
@@ -164,9 +163,11 @@ def _register(state: RegistryState, library: Library, command: Register) -> Deci
     buried = tuple(
         SchemaGone(subject=subject, version=each.version)
         for each in every
-        if each.deleted and each.id == schema_id and each.version < version
+        if each.deleted
+        and each.id == schema_id
+        and each.version < version
         and not state.referrers(subject, each.version, deleted=True)
-    )  # fmt: skip
+    )
     return Decision(records=(*buried, record), reply=record)
 
 
@@ -281,9 +282,8 @@ def _set_mode(state: RegistryState, command: SetMode) -> Decision:
     if command.mode not in MODES:
         raise errors.invalid_mode()
     records: list[Record] = []
-    covers: Callable[[str], bool] = lambda name: command.subject in {None, name}  # noqa: E731
     if command.mode == "IMPORT" and state.mode_in_scope(command.subject) != "IMPORT" and not command.force:
-        affected = [each for each in state.all_versions(deleted=True) if covers(each.subject)]
+        affected = [each for each in state.all_versions(deleted=True) if command.subject in {None, each.subject}]
         if any(not each.deleted for each in affected):
             raise errors.not_permitted("Cannot import since found existing subjects")
         for each in affected:

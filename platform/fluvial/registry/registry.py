@@ -79,10 +79,14 @@ class Registry:
                 if decision.records:
                     self._behind = True
                     first = await self._log.append([records.encode(each) for each in decision.records])
-                    self._next_offset = first + len(decision.records)
-                    for each in decision.records:
-                        self.state.replay(each)
-                    self._behind = False
+                    if first == self._next_offset:
+                        self._next_offset = first + len(decision.records)
+                        for each in decision.records:
+                            self.state.replay(each)
+                        self._behind = False
+                    else:
+                        # Something stands in between that we have not seen: the log's order decides.
+                        await self._catch_up()
             except errors.RefusedError:
                 raise
             except Exception as error:
@@ -96,8 +100,10 @@ class Registry:
         return decide(self.state, self.library, command)
 
     def _is_quick(self, subject: str, draft: Draft) -> bool:
+        latest = self.state.version(subject, -1)
         return (
             len(draft.schema) <= INLINE_CHARACTERS_MAX
+            and (latest is None or len(latest.body.schema) <= INLINE_CHARACTERS_MAX)
             and not draft.references
             and not str(self.state.config_in_scope(subject)["compatibilityLevel"]).endswith("_TRANSITIVE")
         )

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # PySpark logs each refused query with its whole JVM stack on stderr, beside raising it.
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+# Delta's own statements take `history` for their keyword, so that as a database's name they want it quoted.
+_DELTA_COMMAND = re.compile(r"\s*(OPTIMIZE|VACUUM|RESTORE|REORG|DESC(RIBE)?\s+(HISTORY|DETAIL))\b", re.IGNORECASE)
+_HISTORY_DATABASE = re.compile(r"(?<![`\w.'\"])history\.", re.IGNORECASE)
 _CONF_LINE = re.compile(r"(?P<key>[^\s=]+)[\s=]+(?P<value>.+)")
 
 
@@ -133,6 +136,8 @@ def run_sql(spark: "SparkSession", settings: "Settings", query: str) -> "DataFra
     """
     from pyspark.errors import AnalysisException
 
+    if _DELTA_COMMAND.match(query):
+        query = _HISTORY_DATABASE.sub("`history`.", query)
     try:
         return spark.sql(query)
     except AnalysisException as error:

@@ -123,3 +123,13 @@ def registry_server(memory_log: MemoryLog) -> Iterator[RunningRegistry]:
     yield running
     running.http.close()
     thread.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[RunningRegistry]:
+    """One registry for the tests of a module that leave nothing behind which another would notice."""
+    thread = RegistryThread(MemoryLog())
+    running = thread.start()
+    yield running
+    running.http.close()
+    thread.stop()

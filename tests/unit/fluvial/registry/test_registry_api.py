@@ -115,7 +115,8 @@ def test_head_answers_like_get_without_a_body(http) -> None:
         ("GET", "/subjects/__GLOBAL/versions", (422, 42208, "The specified subject '__GLOBAL' is not a valid.")),
     ],
 )
-def test_refusals(http, method, path, expected) -> None:
+def test_refusals(shared_server, method, path, expected) -> None:
+    http = shared_server.http
     register(http, "s", A)
     assert refusal(http.request(method, path)) == expected
 

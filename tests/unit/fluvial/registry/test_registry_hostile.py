@@ -9,9 +9,9 @@ VALID = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
 
 
 @pytest.fixture
-def http(registry_server):
-    yield registry_server.http
-    assert registry_server.http.post("/subjects/after/versions", json={"schema": VALID}).status_code == 200
+def http(shared_server):
+    yield shared_server.http
+    assert shared_server.http.post("/subjects/after/versions", json={"schema": VALID}).status_code == 200
 
 
 def nested(opening: str, middle: str, closing: str, levels: int) -> str:
@@ -94,7 +94,7 @@ def test_what_is_not_a_schema(http, call, schema) -> None:
     ids=lambda value: str(value)[:40],
 )
 def test_what_is_not_a_request(http, body, status) -> None:
-    answer = http.post("/subjects/s/versions", content=body, headers={"Content-Type": "application/json"})
+    answer = http.post("/subjects/request/versions", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in {status, 422} if status == 200 else answer.status_code == status
     if answer.status_code != 200:
         assert answer.json().keys() == {"error_code", "message"}
@@ -103,7 +103,7 @@ def test_what_is_not_a_request(http, body, status) -> None:
 
 def test_a_body_that_is_too_large_though_it_does_not_say_so(http) -> None:
     chunks = (b" " * 65_536 for _ in range(40))
-    answer = http.post("/subjects/s/versions", content=chunks, headers={"Content-Type": "application/json"})
+    answer = http.post("/subjects/request/versions", content=chunks, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["error_code"]) == (413, 413)
 
 
@@ -130,18 +130,18 @@ def test_a_type_defined_again_and_again(http) -> None:
         '{"type":"map","values":{"type":"record","name":"K","fields":[{"name":"h","type":"H"}]}}' for _ in "ab"
     )
     schema = f'{{"type":"record","name":"H","fields":[{big},{{"name":"k","type":[{again}]}}]}}'
-    assert http.post("/subjects/s/versions", json={"schema": schema}).status_code == 422
+    assert http.post("/subjects/again/versions", json={"schema": schema}).status_code == 422
 
 
 def test_references_to_themselves_and_in_rings_cannot_be_made(http) -> None:
-    own = {"schema": VALID, "references": [{"name": "R", "subject": "s", "version": 1}]}
-    assert http.post("/subjects/s/versions", json=own).status_code == 422
-    many = {"schema": VALID, "references": [{"name": "R", "subject": "s", "version": 1}] * 1_001}
-    assert http.post("/subjects/s/versions", json=many).status_code == 422
+    own = {"schema": VALID, "references": [{"name": "R", "subject": "own", "version": 1}]}
+    assert http.post("/subjects/own/versions", json=own).status_code == 422
+    many = {"schema": VALID, "references": [{"name": "R", "subject": "own", "version": 1}] * 1_001}
+    assert http.post("/subjects/own/versions", json=many).status_code == 422
 
 
-def test_a_client_that_goes_away_in_the_middle(http, registry_server) -> None:
-    port = int(registry_server.url.rpartition(":")[2])
+def test_a_client_that_goes_away_in_the_middle(http, shared_server) -> None:
+    port = int(shared_server.url.rpartition(":")[2])
     for text in (
         b"POST /subjects/s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
         b"GARBAGE\r\n\r\n",

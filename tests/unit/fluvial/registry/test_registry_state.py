@@ -125,6 +125,15 @@ async def test_a_write_whose_answer_was_lost_is_seen_before_the_next_one(registr
     assert picture(await reopened(memory_log)) == picture(registry)
 
 
+async def test_records_that_others_wrote_in_between_are_taken_in(registry, memory_log) -> None:
+    await register(registry, "s", record_schema("a"))
+    foreign = records.SchemaRecord(subject="t", version=1, id=9, body=records.Body(schema='"string"'))
+    await memory_log.append([records.encode(foreign)])
+    await register(registry, "u", record_schema("b"))
+    assert registry.state.subjects() == ["s", "t", "u"]
+    assert (await register(registry, "v", record_schema("c"))).id == 10
+
+
 async def test_a_cancelled_caller_leaves_nothing_half_done(registry, memory_log) -> None:
     task = asyncio.create_task(register(registry, "s", record_schema("a")))
     await asyncio.sleep(0)

@@ -1,0 +1,87 @@
+"""`python -m log_broker`: one broker node in the foreground; SIGTERM or SIGINT stops it in order."""
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from log_broker.config import BrokerConfig
+from log_broker.core.cluster_records import UnknownMetadataRecordError
+from log_broker.errors import BrokerError
+from log_broker.server.node import BindError, Node
+from log_broker.storage.data_directory import DataDirectoryError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a node until it is told to stop; return the exit status."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        stream=sys.stderr, level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        config = BrokerConfig(
+            data_dir=options.data_dir,
+            node_id=options.node_id,
+            host=options.host,
+            port=options.port,
+            advertised_host=options.advertised_host,
+            cluster_id=options.cluster_id,
+            controller=options.controller,
+        ).with_settings(dict(_setting(text) for text in options.set))
+        _run(config)
+    except (BrokerError, BindError, DataDirectoryError, UnknownMetadataRecordError, OSError) as error:
+        sys.stderr.write(f"log_broker: {error}\n")
+        return 1
+    return 0
+
+
+def _run(config: BrokerConfig) -> None:
+    try:
+        from uvloop import new_event_loop
+    except ImportError:  # not on Windows
+        new_event_loop = asyncio.new_event_loop
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serve(config))
+
+
+async def serve(config: BrokerConfig) -> None:
+    """Run a node until SIGTERM or SIGINT; one line on stdout says when it serves, and where."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    node = Node(config)
+    await node.start()
+    sys.stdout.write(f"listening on {node.advertised_host}:{node.port}\n")
+    sys.stdout.flush()
+    await stopping.wait()
+    await node.stop()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m log_broker", description="Run one log broker node.")
+    parser.add_argument("--data-dir", type=Path, required=True, help="directory of this node's logs")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=9092, help="port to listen on; 0 takes any free one")
+    parser.add_argument("--advertised-host", help="address that clients are told, if it differs")
+    parser.add_argument("--node-id", type=int, default=0, help="0 is the controller")
+    parser.add_argument("--cluster-id", help="refuse to join or serve another cluster")
+    parser.add_argument("--controller", metavar="HOST:PORT", help="where node 0 is; every other node needs it")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="a broker setting by Kafka's name; repeatable"
+    )
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    return parser
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise SystemExit(f"log_broker: --set takes KEY=VALUE, not {text!r}")
+    return name, value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

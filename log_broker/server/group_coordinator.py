@@ -1,0 +1,207 @@
+"""
+The asyncio driver of consumer groups: runs the effects of `core.group` on the partitions of `__consumer_offsets`.
+
+A group belongs to the partition that its name hashes to, and to whoever leads that.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from log_broker.core.cluster import OFFSETS_TOPIC
+from log_broker.core.group import Group
+from log_broker.core.group_protocol import Effect, Event, Persist, Persisted, Reply
+from log_broker.core.group_records import GroupKey, OffsetKey, decode_group, decode_key, decode_offset
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.internal_log import stored_records
+from log_broker.server.partition import PartitionRuntime
+
+if TYPE_CHECKING:
+    from log_broker.server.node import Node
+
+_log = logging.getLogger(__name__)
+
+EXPIRATION_INTERVAL_SECONDS = 600  # offsets.retention.check.interval.ms
+
+T = TypeVar("T")
+Token = asyncio.Future[Any]
+
+
+class GroupCoordinator:
+    """All groups whose partition this node leads."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._groups: dict[str, Group] = {}
+        self._loaded: set[int] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._expiration: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._expiration = self._node.loop.call_later(EXPIRATION_INTERVAL_SECONDS, self._expire)
+
+    def stop(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        if self._expiration is not None:
+            self._expiration.cancel()
+
+    def load(self, runtime: PartitionRuntime) -> None:
+        """Take over a partition that this node leads now; what cannot be read is said in the log and left out."""
+        if runtime.partition in self._loaded:
+            return
+        now_ms = self._node.clock_ms()
+        touched: dict[str, Group] = {}
+        for record in stored_records(runtime):
+            if record.key is None:
+                continue
+            try:
+                self._replay(record.key, record.value, touched, now_ms)
+            except BrokerError as error:
+                _log.error("%s-%d offset %d: %s", runtime.topic, runtime.partition, record.offset, error)
+        self._groups.update((name, group) for name, group in touched.items() if not group.is_forgettable)
+        self._loaded.add(runtime.partition)
+        for name in touched:
+            self._set_timer(name)
+
+    def unload_all(self) -> None:
+        """Forget everything: the offsets topic was deleted."""
+        self.stop()
+        self._groups.clear()
+        self._loaded.clear()
+        self._timers.clear()
+
+    def check(self, group_id: str) -> ErrorCode:
+        """Say whether this node coordinates the group, and if not, why not."""
+        partition = self._node.group_partition(group_id)
+        if partition is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        leader = self._node.cluster.leader_of(OFFSETS_TOPIC, partition)
+        if leader is None or leader.node_id != self._node.config.node_id:
+            return ErrorCode.NOT_COORDINATOR
+        return ErrorCode.NONE if partition in self._loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def find(self, group_id: str) -> Group | None:
+        return self._groups.get(group_id)
+
+    def all(self) -> Iterable[Group]:
+        return self._groups.values()
+
+    def ask(self, group_id: str, event_of: Callable[[Token], Event], *, create: bool = False) -> Token | None:
+        """
+        Hand an event to a group and return the answer to come, None when there is no such group.
+
+        The caller has asked `check` before.
+        """
+        group = self._groups.get(group_id)
+        if group is None:
+            if not create:
+                return None
+            config = self._node.config
+            group = self._groups[group_id] = Group(
+                group_id,
+                initial_delay_ms=config.group_initial_rebalance_delay_ms,
+                members_max=config.group_max_size,
+            )
+        token: Token = self._node.loop.create_future()
+        self._run(group, group.handle(event_of(token), self._node.clock_ms()))
+        return token
+
+    def _run(self, group: Group, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(token, answer):
+                    if not token.done():
+                        token.set_result(answer)
+                case Persist():
+                    self._node.run(self._persist(group, effect))
+        if group.is_forgettable:
+            if self._groups.get(group.group_id) is group:
+                del self._groups[group.group_id]
+            return
+        self._set_timer(group.group_id)
+
+    async def _persist(self, group: Group, effect: Persist) -> None:
+        error = ErrorCode.NONE
+        partition = self._node.group_partition(group.group_id)
+        runtime = None if partition is None else self._node.logs.get(OFFSETS_TOPIC, partition)
+        if runtime is None:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        else:
+            try:
+                await runtime.append_records(effect.records)
+            except BrokerError as failure:
+                _log.error("group %s could not be stored: %s", group.group_id, failure)
+                error = failure.code
+        self._run(group, group.handle(Persisted(number=effect.number, error=error), self._node.clock_ms()))
+
+    def _set_timer(self, group_id: str) -> None:
+        """
+        See that the group's next deadline is met.
+
+        A heartbeat only moves deadlines back, so a timer that is there is left alone: when it fires too early it costs
+        one look at the group, and heartbeats cost none.
+        """
+        group = self._groups.get(group_id)
+        deadline = None if group is None else group.next_deadline_ms()
+        timer = self._timers.get(group_id)
+        if deadline is None:
+            if timer is not None:
+                timer.cancel()
+                del self._timers[group_id]
+            return
+        at = self._node.loop.time() + max(deadline - self._node.clock_ms(), 0) / 1000
+        if timer is not None:
+            if timer.when() <= at:
+                return
+            timer.cancel()
+        self._timers[group_id] = self._node.loop.call_at(at, self._time_is_up, group_id)
+
+    def _time_is_up(self, group_id: str) -> None:
+        self._timers.pop(group_id, None)
+        group = self._groups.get(group_id)
+        if group is not None:
+            self._run(group, group.tick(self._node.clock_ms()))
+
+    def _expire(self) -> None:
+        retention_ms = self._node.config.offsets_retention_ms
+        for group in list(self._groups.values()):
+            self._run(group, group.expire_offsets(self._node.clock_ms(), retention_ms=retention_ms))
+        self.start()
+
+    def _replay(self, raw_key: bytes, value: bytes | None, touched: dict[str, Group], now_ms: int) -> None:
+        key = decode_key(raw_key)
+        if key is None:
+            return
+        group = touched.get(key.group)
+        if group is None:
+            config = self._node.config
+            group = touched[key.group] = Group(
+                key.group,
+                initial_delay_ms=config.group_initial_rebalance_delay_ms,
+                members_max=config.group_max_size,
+            )
+        match key:
+            case OffsetKey():
+                place = (key.topic, key.partition)
+                if value is None:
+                    group.offsets.remove([place])
+                else:
+                    group.offsets.apply({place: decode_offset(value)})
+            case GroupKey():
+                if value is not None:
+                    group.restore(decode_group(value), now_ms)
+
+
+def partition_of(group_id: str, count: int) -> int:
+    """Return the partition of `__consumer_offsets` that a group belongs to: Java's String.hashCode without its sign."""
+    code = 0
+    for unit in _utf16_units(group_id):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return (code & 0x7FFFFFFF) % count
+
+
+def _utf16_units(text: str) -> Iterator[int]:
+    raw = text.encode("utf-16-be", "surrogatepass")
+    return (int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2))

@@ -1,0 +1,31 @@
+"""AlterConfigs: replace all settings of a resource. Deprecated in Kafka, but older clients know no other way."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.controller import Alteration, Operation
+from log_broker.server.handlers.describe_configs import TOPIC
+from log_broker.server.handlers.incremental_alter_configs import alter
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    wanted = []
+    for resource in request.resources:
+        given = {entry.name: entry.value for entry in resource.configs}
+        alterations = [Alteration(name, Operation.SET, value) for name, value in given.items()]
+        for name in _overridden(node, resource):
+            if name not in given:
+                alterations.append(Alteration(name, Operation.DELETE, None))
+        wanted.append((resource, alterations))
+    return await alter(node, wanted, validate_only=request.validate_only)
+
+
+def _overridden(node: "Node", resource: Any) -> list[str]:
+    name = resource.resource_name
+    if resource.resource_type == TOPIC:
+        topic = node.cluster.topics.get(name)
+        return [] if topic is None else list(topic.overrides)
+    return list(node.cluster.broker_overrides.get(int(name) if name.isdigit() else None, {}))

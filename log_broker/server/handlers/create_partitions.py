@@ -1,0 +1,43 @@
+"""CreatePartitions: topics grow; the partitions that are there keep their records."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.cluster import ClusterImage
+from log_broker.core.cluster_records import MetadataRecord
+from log_broker.core.controller import add_partitions
+from log_broker.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    repeated = {name for name, count in Counter(topic.name for topic in request.topics).items() if count > 1}
+    answers: dict[str, Values] = {}
+
+    def decide(image: ClusterImage) -> list[MetadataRecord]:
+        records: list[MetadataRecord] = []
+        for wanted in request.topics:
+            answers[wanted.name] = {"error_code": ErrorCode.NONE, "error_message": None}
+            try:
+                if wanted.name in repeated:
+                    raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                topic = image.topics.get(wanted.name)
+                if topic is None:
+                    raise BrokerError(
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{wanted.name}' does not exist."
+                    )
+                assignments = None
+                if wanted.assignments is not None:
+                    assignments = [tuple(entry.broker_ids) for entry in wanted.assignments]
+                record = add_partitions(image, topic, wanted.count, assignments)
+                image.replay(record)
+                records.append(record)
+            except BrokerError as error:
+                answers[wanted.name] = {"error_code": error.code, "error_message": str(error)}
+        return [] if request.validate_only else records
+
+    await node.authority.submit(decide)
+    return {"results": [{"name": name, **answer} for name, answer in answers.items()]}

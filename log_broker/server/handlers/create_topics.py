@@ -1,0 +1,67 @@
+"""CreateTopics: decide on every topic of the request, then make all that are allowed durable at once."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from log_broker.core.cluster import ClusterImage, TopicImage
+from log_broker.core.cluster_records import MetadataRecord
+from log_broker.core.controller import CreateTopic, create_topic
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.config_reports import topic_entries
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    repeated = {name for name, count in Counter(topic.name for topic in request.topics).items() if count > 1}
+    answers: dict[str, Values] = {}
+
+    def decide(image: ClusterImage) -> list[MetadataRecord]:
+        records: list[MetadataRecord] = []
+        for topic in request.topics:
+            try:
+                if topic.name in repeated:
+                    raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                record = create_topic(image, _command(topic), node.config)
+            except BrokerError as error:
+                answers[topic.name] = {"error_code": error.code, "error_message": str(error)}
+                continue
+            image.replay(record)
+            records.append(record)
+            answers[topic.name] = _created(node, image.topics[topic.name])
+        return [] if request.validate_only else records
+
+    await node.authority.submit(decide)
+    if request.validate_only:
+        answers = {name: {**answer, "topic_id": None} for name, answer in answers.items()}
+    return {"topics": [{"name": name, "topic_id": None, "configs": (), **answer} for name, answer in answers.items()]}
+
+
+def _command(topic: Any) -> CreateTopic:
+    assignments = None
+    if topic.assignments:
+        assignments = {entry.partition_index: tuple(entry.broker_ids) for entry in topic.assignments}
+        if len(assignments) < len(topic.assignments):
+            raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition is assigned twice.")
+    return CreateTopic(
+        name=topic.name,
+        topic_id=uuid4().hex,
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=assignments,
+        overrides={entry.name: entry.value for entry in topic.configs},
+    )
+
+
+def _created(node: "Node", topic: TopicImage) -> "Values":
+    return {
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "topic_id": UUID(hex=topic.topic_id),
+        "num_partitions": len(topic.partitions),
+        "replication_factor": len(topic.partitions[0].replicas),
+        "configs": topic_entries(node, topic, names=None),
+    }

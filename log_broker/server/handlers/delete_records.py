@@ -1,0 +1,37 @@
+"""DeleteRecords: give up the front of partitions."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [_partition(node, topic.name, wanted) for wanted in topic.partitions],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _partition(node: "Node", topic: str, wanted: Any) -> "Values":
+    runtime = node.logs.get(topic, wanted.partition_index)
+    low_watermark = -1
+    error = ErrorCode.NONE
+    if runtime is None:
+        error = node.absence_of(topic, wanted.partition_index)
+    elif runtime.config.cleanup_policy == {"compact"}:
+        error = ErrorCode.POLICY_VIOLATION
+    else:
+        try:
+            low_watermark = runtime.delete_records(wanted.offset)
+        except BrokerError as failure:
+            error = failure.code
+    return {"partition_index": wanted.partition_index, "low_watermark": low_watermark, "error_code": error}

@@ -1,0 +1,34 @@
+"""DescribeCluster: the brokers and the controller, without any topic."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.errors import ErrorCode
+from log_broker.server.handlers.metadata import AUTHORIZED_NOT_ASKED, CLUSTER_OPERATIONS
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+BROKERS = 1
+
+
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    endpoint_type = getattr(request, "endpoint_type", BROKERS)
+    if endpoint_type != BROKERS:
+        return {
+            "error_code": ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            "error_message": "This is a broker, not a controller endpoint.",
+            "cluster_id": "",
+            "brokers": (),
+        }
+    asked = request.include_cluster_authorized_operations
+    return {
+        "error_code": ErrorCode.NONE,
+        "cluster_id": node.cluster_id,
+        "controller_id": node.controller_id,
+        "brokers": [
+            {"broker_id": broker.node_id, "host": broker.host, "port": broker.port}
+            for broker in node.cluster.alive_brokers()
+        ],
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else AUTHORIZED_NOT_ASKED,
+    }

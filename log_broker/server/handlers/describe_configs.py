@@ -1,0 +1,58 @@
+"""DescribeConfigs: of topics and of this broker."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.config_reports import broker_entries, topic_entries
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+TOPIC = 2
+BROKER = 4
+
+
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    with_docs = getattr(request, "include_documentation", False)
+    results = []
+    for resource in request.resources:
+        error, message, entries = ErrorCode.NONE, None, []
+        try:
+            entries = _entries(node, resource)
+        except BrokerError as failure:
+            error, message = failure.code, str(failure)
+        hidden = {}
+        if not request.include_synonyms:
+            hidden["synonyms"] = ()
+        if not with_docs:
+            hidden["documentation"] = None
+        results.append(
+            {
+                "error_code": error,
+                "error_message": message,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+                "configs": [{**entry, **hidden} for entry in entries],
+            }
+        )
+    return {"results": results}
+
+
+def _entries(node: "Node", resource: Any) -> "list[Values]":
+    names = resource.configuration_keys or None
+    if resource.resource_type == TOPIC:
+        topic = node.cluster.topics.get(resource.resource_name)
+        if topic is None:
+            raise BrokerError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{resource.resource_name}' does not exist."
+            )
+        return topic_entries(node, topic, names=names)
+    if resource.resource_type == BROKER:
+        if resource.resource_name not in {"", str(node.config.node_id)}:
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST,
+                f"This is broker {node.config.node_id}, and broker '{resource.resource_name}' was asked about.",
+            )
+        return broker_entries(node, names=names)
+    raise BrokerError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no configs here.")

@@ -1,0 +1,56 @@
+"""DescribeGroups: the members of groups and what each was assigned."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.group import Group, GroupState
+from log_broker.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8))
+
+
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    operations = {}
+    if getattr(request, "include_authorized_operations", False):
+        operations["authorized_operations"] = GROUP_OPERATIONS
+    return {"groups": [{**_group(node, group_id), **operations} for group_id in request.groups]}
+
+
+def _group(node: "Node", group_id: str) -> "Values":
+    error = node.groups.check(group_id)
+    group = node.groups.find(group_id) if error is ErrorCode.NONE else None
+    if group is None:
+        return {
+            "error_code": error,
+            "group_id": group_id,
+            "group_state": GroupState.DEAD.value if error is ErrorCode.NONE else "",
+            "protocol_type": "",
+            "protocol_data": "",
+            "members": (),
+        }
+    return {
+        "error_code": ErrorCode.NONE,
+        "group_id": group_id,
+        "group_state": group.state.value,
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": group.protocol or "" if group.state is GroupState.STABLE else "",
+        "members": _members(group),
+    }
+
+
+def _members(group: Group) -> "list[Values]":
+    stable = group.state is GroupState.STABLE
+    return [
+        {
+            "member_id": member.member_id,
+            "group_instance_id": member.instance_id,
+            "client_id": member.client_id,
+            "client_host": member.client_host,
+            "member_metadata": member.metadata(group.protocol or "") if stable else b"",
+            "member_assignment": member.assignment if stable else b"",
+        }
+        for member in group.members.values()
+    ]

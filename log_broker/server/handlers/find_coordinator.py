@@ -1,0 +1,46 @@
+"""FindCoordinator: which broker keeps a group."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.cluster import OFFSETS_TOPIC
+from log_broker.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+GROUP = 0
+TRANSACTION = 1
+MANY_KEYS_FROM = 4
+
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    key_type = getattr(request, "key_type", GROUP)
+    if context.version < MANY_KEYS_FROM:
+        return await _find(node, key_type, request.key)
+    return {"coordinators": [await _find(node, key_type, key) for key in request.coordinator_keys]}
+
+
+async def _find(node: "Node", key_type: int, key: str) -> "Values":
+    answer = {"key": key, "node_id": -1, "host": "", "port": -1, "error_message": None}
+    try:
+        if key_type == TRANSACTION:
+            raise BrokerError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactions are not supported by this broker."
+            )
+        if key_type != GROUP:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"There are no coordinators of type {key_type}.")
+        await node.ensure_offsets_topic()
+        partition = node.group_partition(key)
+        leader = None if partition is None else node.cluster.leader_of(OFFSETS_TOPIC, partition)
+        if leader is None:
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
+    except BrokerError as error:
+        return {**answer, "error_code": error.code, "error_message": str(error)}
+    return {
+        **answer,
+        "error_code": ErrorCode.NONE,
+        "node_id": leader.node_id,
+        "host": leader.host,
+        "port": leader.port,
+    }

@@ -1,0 +1,69 @@
+"""IncrementalAlterConfigs: set, delete, append and subtract single settings of topics and brokers, live."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.cluster import ClusterImage
+from log_broker.core.cluster_records import MetadataRecord
+from log_broker.core.controller import Alteration, configure_brokers, configure_topic
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.handlers.describe_configs import BROKER, TOPIC
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    wanted = [
+        (resource, [Alteration(entry.name, entry.config_operation, entry.value) for entry in resource.configs])
+        for resource in request.resources
+    ]
+    return await alter(node, wanted, validate_only=request.validate_only)
+
+
+async def alter(node: "Node", wanted: "Iterable[tuple[Any, Sequence[Alteration]]]", *, validate_only: bool) -> "Values":
+    """Carry out alterations of many resources; each is answered on its own."""
+    answers: list[Values] = []
+
+    def decide(image: ClusterImage) -> list[MetadataRecord]:
+        records: list[MetadataRecord] = []
+        for resource, alterations in wanted:
+            answer = {
+                "error_code": ErrorCode.NONE,
+                "error_message": None,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+            }
+            try:
+                record = _decide_one(node, image, resource, alterations)
+                image.replay(record)
+                records.append(record)
+            except BrokerError as error:
+                answer.update(error_code=error.code, error_message=str(error))
+            answers.append(answer)
+        return [] if validate_only else records
+
+    await node.authority.submit(decide)
+    return {"responses": answers}
+
+
+def _decide_one(
+    node: "Node", image: ClusterImage, resource: Any, alterations: "Sequence[Alteration]"
+) -> MetadataRecord:
+    names = [alteration.name for alteration in alterations]
+    if len(set(names)) < len(names):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    if resource.resource_type == TOPIC:
+        topic = image.topics.get(resource.resource_name)
+        if topic is None:
+            raise BrokerError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{resource.resource_name}' does not exist."
+            )
+        return configure_topic(image, topic, alterations)
+    if resource.resource_type == BROKER:
+        name = resource.resource_name
+        if name and not (name.isdigit() and int(name) in image.brokers):
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"There is no broker '{name}'.")
+        return configure_brokers(image, int(name) if name else None, alterations, node.static_config)
+    raise BrokerError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no configs here.")

@@ -1,0 +1,27 @@
+"""ListGroups: the groups that this broker coordinates."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+CLASSIC = "classic"
+
+
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    states = {state.lower() for state in getattr(request, "states_filter", ())}
+    types = {kind.lower() for kind in getattr(request, "types_filter", ())}
+    groups = [
+        {
+            "group_id": group.group_id,
+            "protocol_type": group.protocol_type or "",
+            "group_state": group.state.value,
+            "group_type": CLASSIC,
+        }
+        for group in node.groups.all()
+        if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+    ]
+    return {"error_code": ErrorCode.NONE, "groups": groups}

@@ -1,0 +1,57 @@
+"""OffsetFetch: how far groups have read; one group up to version 7, many from version 8."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.group_protocol import TopicPartition
+from log_broker.core.group_records import CommittedOffset
+from log_broker.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+MANY_GROUPS_FROM = 8
+GROUP_ERROR_FROM = 2
+_NOTHING = CommittedOffset(offset=-1)
+
+
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    if context.version >= MANY_GROUPS_FROM:
+        return {"groups": [_group(node, group.group_id, group.topics) for group in request.groups]}
+    return _group(node, request.group_id, request.topics, partition_errors=context.version < GROUP_ERROR_FROM)
+
+
+def _group(node: "Node", group_id: str, topics: "Iterable[Any] | None", *, partition_errors: bool = False) -> "Values":
+    """Answer for one group; `topics` None stands for all that it has committed."""
+    error = node.groups.check(group_id)
+    group = node.groups.find(group_id) if error is ErrorCode.NONE else None
+    wanted: list[tuple[str, list[int]]] = []
+    if topics is not None:
+        wanted = [(topic.name, list(topic.partition_indexes)) for topic in topics]
+    elif group is not None:
+        by_topic: dict[str, list[int]] = {}
+        for name, partition in sorted(group.offsets.partitions()):
+            by_topic.setdefault(name, []).append(partition)
+        wanted = list(by_topic.items())
+
+    def partition_values(place: TopicPartition) -> "Values":
+        committed = None if group is None else group.offsets.get(place)
+        found = committed or _NOTHING
+        return {
+            "partition_index": place[1],
+            "committed_offset": found.offset,
+            "committed_leader_epoch": found.leader_epoch,
+            "metadata": found.metadata,
+            "error_code": error if partition_errors else ErrorCode.NONE,
+        }
+
+    answered = [] if error is not ErrorCode.NONE and not partition_errors else wanted
+    return {
+        "group_id": group_id,
+        "error_code": error,
+        "topics": [
+            {"name": name, "partitions": [partition_values((name, partition)) for partition in partitions]}
+            for name, partitions in answered
+        ],
+    }

@@ -1,0 +1,67 @@
+"""`meta.properties`: says whose data directory it is, so that no broker takes up another's by mistake."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from log_broker.storage.data_directory import DataDirectoryError
+
+FILE_NAME = "meta.properties"
+_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaProperties:
+    """The identity of a data directory."""
+
+    cluster_id: str
+    node_id: int
+
+
+def read_meta_properties(data_dir: Path) -> MetaProperties | None:
+    """Return what the directory says, None when it is new; raises DataDirectoryError."""
+    path = data_dir / FILE_NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise DataDirectoryError(data_dir, f"{FILE_NAME} cannot be read: {error}") from error
+    lines = (line.partition("=") for line in text.splitlines() if line and not line.startswith("#"))
+    values = {name.strip(): value.strip() for name, _, value in lines}
+    try:
+        return MetaProperties(cluster_id=values["cluster.id"], node_id=int(values["node.id"]))
+    except (KeyError, ValueError) as error:
+        raise DataDirectoryError(data_dir, f"{FILE_NAME} lacks or garbles {error}") from None
+
+
+def write_meta_properties(data_dir: Path, properties: MetaProperties) -> None:
+    """Write the file so that it is either whole or absent; raises DataDirectoryError."""
+    path = data_dir / FILE_NAME
+    content = f"version={_VERSION}\ncluster.id={properties.cluster_id}\nnode.id={properties.node_id}\n"
+    try:
+        with open(path.with_suffix(".tmp"), "w", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        path.with_suffix(".tmp").replace(path)
+    except OSError as error:
+        raise DataDirectoryError(data_dir, f"{FILE_NAME} cannot be written: {error.strerror}") from error
+
+
+def settle_identity(data_dir: Path, *, node_id: int, cluster_id: str | None, fresh_cluster_id: str) -> MetaProperties:
+    """
+    Return the identity of the directory, written if it is new; raises DataDirectoryError if it is another broker's.
+    """
+    found = read_meta_properties(data_dir)
+    if found is None:
+        properties = MetaProperties(cluster_id=cluster_id or fresh_cluster_id, node_id=node_id)
+        write_meta_properties(data_dir, properties)
+        return properties
+    if found.node_id != node_id:
+        raise DataDirectoryError(data_dir, f"it belongs to node {found.node_id}, and this is node {node_id}")
+    if cluster_id is not None and found.cluster_id != cluster_id:
+        raise DataDirectoryError(
+            data_dir, f"it belongs to the cluster {found.cluster_id}, and this broker is to be of {cluster_id}"
+        )
+    return found

@@ -1,0 +1,339 @@
+"""
+One broker node: its logs, its image of the cluster, its groups and its connections.
+
+Node 0 is the controller: it alone decides about topics, settings and brokers. The others follow its metadata log and
+pass on what only it can decide. A single node is a cluster of one and runs the same code.
+"""
+
+import asyncio
+import base64
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+from uuid import UUID, uuid4
+
+from log_broker.config import BrokerConfig, TopicConfig
+from log_broker.core import controller
+from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, ClusterImage, TopicImage
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.interfaces import InternalLog, RecordValidator
+from log_broker.server.connection import Connection
+from log_broker.server.authority import Authority, LocalAuthority
+from log_broker.server.remote_authority import RemoteAuthority
+from log_broker.server.group_coordinator import GroupCoordinator, partition_of
+from log_broker.server.internal_log import TopicLog
+from log_broker.server.log_manager import LogManager
+from log_broker.server.meta_properties import settle_identity
+from log_broker.server.partition import PartitionRuntime
+from log_broker.server.producer_ids import ProducerIds
+
+_log = logging.getLogger(__name__)
+
+CONTROLLER_ID = 0
+METADATA_OVERRIDES = {"cleanup.policy": "delete", "retention.ms": "-1", "fluvial.durability": "fsync-quorum"}
+OFFSETS_OVERRIDES = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
+IDLE_CHECK_SECONDS_MAX = 10.0
+STOP_SECONDS_MAX = 5.0
+CACHED_ANSWERS_MAX = 64
+
+
+class BindError(Exception):
+    """The node cannot listen at its address."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(f"cannot listen on {host}:{port}: {reason}")
+        self.host = host
+        self.port = port
+
+
+class AnswerCache:
+    """Encoded Metadata answers by what was asked; cleared whenever the image changes."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Hashable, bytes] = {}
+
+    def get(self, key: Hashable) -> bytes | None:
+        return self._answers.get(key)
+
+    def put(self, key: Hashable, answer: bytes) -> None:
+        if len(self._answers) >= CACHED_ANSWERS_MAX:
+            self._answers.clear()
+        self._answers[key] = answer
+
+    def clear(self) -> None:
+        self._answers.clear()
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Node:
+    """Everything of one broker process. `start` and `stop` are each called once, in the loop it was made in."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        validator: RecordValidator | None = None,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.static_config = config
+        self.config = config
+        self.loop = asyncio.get_running_loop()
+        self.clock_ms = clock_ms
+        self.cluster = ClusterImage(defaults=config)
+        self.logs = LogManager(config.data_dir, self.loop, validator=validator, clock_ms=clock_ms)
+        self.groups = GroupCoordinator(self)
+        self.producer_ids = ProducerIds(self)
+        self.metadata_answers = AnswerCache()
+        self.connections: set[Connection] = set()
+        self.cluster_id = ""
+        self.port = config.port
+        self.authority: Authority
+        self._applied: dict[str, TopicImage] = {}
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._idle_check: asyncio.TimerHandle | None = None
+        self._creating: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def is_controller(self) -> bool:
+        return self.static_config.controller is None
+
+    @property
+    def controller_id(self) -> int:
+        """The node that clients are sent to for decisions; any other passes them on."""
+        return CONTROLLER_ID if self.cluster.is_alive(CONTROLLER_ID) else -1
+
+    @property
+    def advertised_host(self) -> str:
+        config = self.static_config
+        if config.advertised_host:
+            return config.advertised_host
+        return socket.gethostname() if config.host in {"", "0.0.0.0", "::"} else config.host  # noqa: S104
+
+    async def start(self, *, before_serving: Callable[[], Awaitable[None]] | None = None) -> None:
+        """
+        Take up the data directory, join the cluster and listen.
+
+        `before_serving` runs when the logs can be used and no client has been answered yet.
+
+        Raises BindError, DataDirectoryError, OSError or BrokerError; nothing is left open then.
+        """
+        listener = self._bind()
+        try:
+            self.logs.open_all(self._config_for_recovery)
+            self.authority = LocalAuthority(self) if self.is_controller else RemoteAuthority(self)
+            self._identify(await self.authority.cluster_id())
+            await self.authority.start()
+            self.groups.start()
+            if before_serving is not None:
+                await before_serving()
+            self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=1024)
+        except BaseException:
+            listener.close()
+            self.groups.stop()
+            await self.logs.close()
+            raise
+        self._check_idle()
+        _log.info(
+            "node %d of cluster %s listens on %s:%d", self.config.node_id, self.cluster_id, self.config.host, self.port
+        )
+
+    async def stop(self) -> None:
+        """Take no more requests, finish those under way as far as that is quick, and close every log in order."""
+        if self._server is not None:
+            self._server.close()
+        if self._idle_check is not None:
+            self._idle_check.cancel()
+        self.groups.stop()
+        await self.authority.stop()
+        for connection in list(self.connections):
+            connection.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_SECONDS_MAX)
+        await self.logs.close()
+
+    # What connections and handlers use.
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run `work` beside the requests, until the node stops at the latest."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def connection_opened(self, connection: Connection) -> bool:
+        """Note a new connection; False when there are too many."""
+        self.connections.add(connection)
+        return len(self.connections) <= self.config.max_connections
+
+    def connection_closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+
+    def absence_of(self, topic: str, partition: int) -> ErrorCode:
+        """Say why `logs` has no such partition."""
+        image = self.cluster.topics.get(topic)
+        if image is None or not 0 <= partition < len(image.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if image.partitions[partition].leader == self.config.node_id:
+            return ErrorCode.KAFKA_STORAGE_ERROR  # it could not be made; the log said why
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def group_partition(self, group_id: str) -> int | None:
+        """Return the partition of `__consumer_offsets` that a group belongs to, None before that topic exists."""
+        topic = self.cluster.topics.get(OFFSETS_TOPIC)
+        return None if topic is None else partition_of(group_id, len(topic.partitions))
+
+    async def ensure_topic(self, command: controller.CreateTopic) -> None:
+        """Make a topic if it is not there; raises BrokerError. Many may ask at once, one request is made."""
+        if command.name in self.cluster.topics:
+            return
+        task = self._creating.get(command.name)
+        if task is None:
+            task = self._creating[command.name] = self.loop.create_task(self.authority.create_topic(command))
+            task.add_done_callback(lambda _: self._creating.pop(command.name, None))
+        try:
+            await asyncio.shield(task)
+        except BrokerError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+
+    async def ensure_offsets_topic(self) -> None:
+        await self.ensure_topic(
+            controller.CreateTopic(
+                name=OFFSETS_TOPIC,
+                topic_id=uuid4().hex,
+                partitions=self.config.offsets_topic_num_partitions,
+                replication_factor=1,
+                overrides=dict(OFFSETS_OVERRIDES),
+            )
+        )
+
+    def internal_log(self, topic: str) -> InternalLog:
+        """Return a log for a service beside the broker: a compacted topic of one partition, made on first use."""
+
+        async def runtime() -> PartitionRuntime:
+            await self.ensure_topic(
+                controller.CreateTopic(
+                    name=topic,
+                    topic_id=uuid4().hex,
+                    partitions=1,
+                    replication_factor=1,
+                    overrides={"cleanup.policy": "compact"},
+                )
+            )
+            found = self.logs.get(topic, 0)
+            if found is None:
+                raise BrokerError(self.absence_of(topic, 0), f"{topic} is not led by node {self.config.node_id}")
+            return found
+
+        return TopicLog(runtime)
+
+    # What the authority uses.
+
+    def apply_image(self) -> None:
+        """Make logs, configs and groups what the image says they are."""
+        self._apply_settings()
+        self.metadata_answers.clear()
+        image = self.cluster.topics
+        for name, old in list(self._applied.items()):
+            new = image.get(name)
+            if new is None or new.topic_id != old.topic_id:
+                self._drop_topic(old)
+        for name, topic in image.items():
+            if self._applied.get(name) is not topic:
+                self._apply_topic(topic)
+        self._applied = dict(image)
+
+    def remove_strays(self) -> None:
+        """Delete partitions that the image does not give to this node: their topic was deleted while it was down."""
+        for runtime in list(self.logs.partitions()):
+            topic = self.cluster.topics.get(runtime.topic)
+            if runtime.topic == METADATA_TOPIC:
+                continue
+            known = topic is not None and runtime.partition < len(topic.partitions)
+            if not known or topic is None or topic.partitions[runtime.partition].leader != self.config.node_id:
+                _log.warning("deleting %s-%d, which the cluster does not know", runtime.topic, runtime.partition)
+                self.logs.delete(runtime.topic, runtime.partition)
+
+    def metadata_partition(self) -> PartitionRuntime:
+        """Return the metadata log's partition, made if it is not there; raises OSError."""
+        config = TopicConfig.from_overrides(METADATA_OVERRIDES)
+        return self.logs.create(METADATA_TOPIC, 0, UUID(int=1), config)
+
+    def _apply_settings(self) -> None:
+        config = self.cluster.effective_config(self.static_config)
+        if config != self.config:
+            self.config = config
+            self.cluster.set_defaults(config)
+
+    def _apply_topic(self, topic: TopicImage) -> None:
+        for index, partition in enumerate(topic.partitions):
+            if partition.leader != self.config.node_id:
+                continue
+            try:
+                runtime = self.logs.create(topic.name, index, UUID(hex=topic.topic_id), topic.config)
+            except OSError as error:
+                _log.error("the partition %s-%d could not be made: %s", topic.name, index, error)
+                continue
+            if runtime.config != topic.config:
+                runtime.config = topic.config
+            runtime.leader_epoch = partition.leader_epoch
+            if topic.name == OFFSETS_TOPIC:
+                self.groups.load(runtime)
+
+    def _drop_topic(self, topic: TopicImage) -> None:
+        for index in range(len(topic.partitions)):
+            try:
+                self.logs.delete(topic.name, index)
+            except OSError as error:
+                _log.error("the partition %s-%d could not be deleted: %s", topic.name, index, error)
+        if topic.name == OFFSETS_TOPIC:
+            self.groups.unload_all()
+
+    def _config_for_recovery(self, topic: str) -> TopicConfig:
+        """The real configs are in the metadata log, which is opened with all others; they take effect right after."""
+        return TopicConfig.from_overrides(METADATA_OVERRIDES if topic == METADATA_TOPIC else {}, self.config)
+
+    def _bind(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((self.config.host, self.config.port))
+            # Listening at once makes the port ours; clients wait in the backlog until the node serves them.
+            listener.listen(1024)
+        except OSError as error:
+            listener.close()
+            raise BindError(self.config.host, self.config.port, error.strerror or str(error)) from error
+        listener.setblocking(False)
+        self.port = listener.getsockname()[1]
+        return listener
+
+    def _identify(self, cluster_id: str | None) -> None:
+        fresh = base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
+        identity = settle_identity(
+            self.config.data_dir,
+            node_id=self.config.node_id,
+            cluster_id=cluster_id,
+            fresh_cluster_id=fresh,
+        )
+        self.cluster_id = identity.cluster_id
+
+    def _check_idle(self) -> None:
+        seconds = self.config.connections_max_idle_ms / 1000
+        deadline = self.loop.time() - seconds
+        for connection in list(self.connections):
+            if connection.is_idle_since(deadline):
+                connection.fail(f"idle for {seconds:.0f} s")
+        self._idle_check = self.loop.call_later(min(seconds / 2, IDLE_CHECK_SECONDS_MAX), self._check_idle)
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("work beside the requests failed", exc_info=error)

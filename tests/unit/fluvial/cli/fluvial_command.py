@@ -1,0 +1,108 @@
+"""The `fluvial` command as its users run it: whole processes, on free ports and a folder of their own."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FLUVIAL = Path(sys.executable).parent / "fluvial"
+TIMEOUT_SECONDS = 120
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that nothing listens on."""
+    while True:
+        with socket.socket() as first:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+        try:
+            for number in range(port, port + count):
+                with socket.socket() as trial:
+                    trial.bind(("127.0.0.1", number))
+        except (OSError, OverflowError):
+            continue
+        return port
+
+
+@dataclass
+class Cli:
+    """The command in a working directory, with a data directory and ports that no other test uses."""
+
+    cwd: Path
+    port: int = field(default_factory=lambda: free_ports(3))
+    registry_port: int = field(default_factory=lambda: free_ports(1))
+
+    @property
+    def data_dir(self) -> Path:
+        return self.cwd / ".fluvial"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {name: value for name, value in os.environ.items() if not name.startswith("FLUVIAL_")}
+        return own | {"NO_COLOR": "1", "COLUMNS": "160"}
+
+    def run(self, *words: str, stdin: str | bytes = b"") -> "subprocess.CompletedProcess[str]":
+        """Run `fluvial WORDS…` to its end."""
+        done = subprocess.run(
+            [str(FLUVIAL), *words],
+            cwd=self.cwd,
+            env=self.environment,
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            capture_output=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def ok(self, *words: str, stdin: str | bytes = b"") -> str:
+        """Run a command that succeeds; return what it printed on stdout."""
+        done = self.run(*words, stdin=stdin)
+        assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def refused(self, *words: str, stdin: str | bytes = b"") -> str:
+        """Run a command that fails with one clear line on stderr and nothing on stdout; return the line."""
+        done = self.run(*words, stdin=stdin)
+        assert done.returncode in (1, 2), f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout == ""
+        lines = done.stderr.splitlines()
+        assert len(lines) == 1, done.stderr
+        assert lines[0].startswith("error: ")
+        return lines[0]
+
+    def up(self, *more: str) -> None:
+        """Start the platform in the background."""
+        self.ok("up", "--detach", "--port", str(self.port), "--registry-port", str(self.registry_port), *more)
+
+    def up_words(self) -> tuple[str, ...]:
+        return ("up", "--detach", "--port", str(self.port), "--registry-port", str(self.registry_port))
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.ok("status", "--json"))
+        return found
+
+    def pids(self) -> list[int | None]:
+        return [node["pid"] for node in self.status()["nodes"]]
+
+    def start(self, *words: str) -> "subprocess.Popen[bytes]":
+        """Start a command that stays."""
+        return subprocess.Popen(
+            [str(FLUVIAL), *words],
+            cwd=self.cwd,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def stop(one: Cli) -> None:
+    if (one.data_dir / "platform.json").exists():
+        for pid in filter(None, one.pids()):
+            os.kill(pid, signal.SIGCONT)
+        one.ok("down", "--timeout", "20")

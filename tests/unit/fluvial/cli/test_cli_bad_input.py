@@ -1,0 +1,118 @@
+"""Every wrong call ends with one clear line on stderr, nothing on stdout and a status that is not 0."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from fluvial_command import FLUVIAL, Cli
+
+from fluvial.cli.demo import DemoError
+from fluvial.cli.demo import load as load_demo
+
+AVSC = '{"type": "record", "name": "A", "fields": [{"name": "a", "type": "long"}]}'
+
+CASES: list[tuple[tuple[str, ...], str]] = [
+    (("upp",), "No such command 'upp'.*--help"),
+    (("up", "--brokers", "0"), "--brokers.*fluvial up --help"),
+    (("up", "--brokers", "1000"), "--brokers 1000: a local platform has 1 to 64"),
+    (("up", "--port", "70000"), "--port 70000"),
+    (
+        ("up", "--port", "7000", "--registry-port", "7001", "--brokers", "2"),
+        "--registry-port 7001 is also a broker's port",
+    ),
+    (("up", "--port", "7000", "--registry-port", "7000"), "--registry-port 7000 is also"),
+    (("up", "--colour"), "No such option.*--colour"),
+    (("up", "--detach", "--data-dir", "file"), "data directory file: .*--data-dir"),
+    (("up", "--detach", "--data-dir", "/proc/none"), "data directory /proc/none: .*--data-dir"),
+    (("up", "--detach", "--data-dir", "file/below"), "data directory file/below: .*--data-dir"),
+    (("down",), r"no local platform in \.fluvial; start one with `fluvial up`"),
+    (("down", "--data-dir", "elsewhere"), "no local platform in elsewhere"),
+    (("status", "--json"), r"no local platform in \.fluvial"),
+    (("topic", "craete"), "No such command 'craete'"),
+    (("topic", "create"), "Missing argument 'TOPIC'.*topic create --help"),
+    (("topic", "create", "t", "--config", "retention"), "--config 'retention': write KEY=VALUE"),
+    (("topic", "create", "t", "--partitions", "none"), "--partitions"),
+    (("topic", "list"), r"no Kafka broker at 127\.0\.0\.1:1 accepts a connection; .*--bootstrap-server"),
+    (("topic", "describe", "t"), "no Kafka broker"),
+    (("topic", "delete", "t"), "no Kafka broker"),
+    (("topic", "list", "--bootstrap-server", "nowhere"), "--bootstrap-server: 'nowhere'.*host:port"),
+    (("produce", "t"), "no Kafka broker"),
+    (("produce", "t", "--file", "none.txt"), "--file none.txt: No such file"),
+    (("produce", "t", "--key-field", "a", "--key-separator", ":"), "--key-field and --key-separator"),
+    (("produce", "t", "--key-separator", ""), "--key-separator"),
+    (("consume", "t"), "no Kafka broker"),
+    (("consume", "t", "--max-messages", "0"), "--max-messages"),
+    (("consume", "t", "--format", "xml"), "--format"),
+    (("consume", "t", "--to-end", "--group", "g"), "--to-end and --group"),
+    (("schema", "list"), r"schema registry at http://127\.0\.0\.1:1 does not answer"),
+    (("schema", "list", "--registry-url", "host:8081"), "--registry-url: 'host:8081'.*http://"),
+    (("schema", "register", "a.avsc"), "a.avsc is a file: name its subject"),
+    (("schema", "register", "none"), "none: there is no such file or folder"),
+    (("schema", "register", "."), "owner.toml: is missing"),
+    (("schema", "register", "file", "--subject", "s-value"), "file: not an Avro schema"),
+    (("schema", "check", ".", "--subject", "s-value"), "--subject s-value"),
+    (("run", "state.x", "--project", "no_such_project"), "no project module no_such_project"),
+    (("run", "--conf", "x"), "--conf 'x': write KEY=VALUE"),
+    (("sql",), "Missing argument 'QUERY'"),
+    (("sql", "  "), "QUERY is empty"),
+    (("sql", "select 1", "--format", "xml"), "--format"),
+    (("demo", "--until", "soon"), "--until"),
+    (("ui", "--port", "0"), "--port"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), CASES, ids=[" ".join(words) for words, _ in CASES])
+def test_a_wrong_call_is_told_in_one_line(cli: Cli, words: tuple[str, ...], says: str) -> None:
+    (cli.cwd / "file").write_text("not a folder")
+    (cli.cwd / "a.avsc").write_text(AVSC)
+    (cli.cwd / "owned").mkdir()
+    # Port 1 is nobody's; an address in a file stands in for a cluster that is down.
+    (cli.cwd / "fluvial.toml").write_text('bootstrap_servers = "127.0.0.1:1"\nregistry_url = "http://127.0.0.1:1"\n')
+    line = cli.refused(*words)
+    assert re.search(says, line), line
+    assert not list(cli.cwd.glob("**/platform.json"))
+
+
+def test_a_wrong_file_of_settings_is_named(cli: Cli) -> None:
+    (cli.cwd / "fluvial.toml").write_text("registry = 1\n")
+    assert "fluvial.toml: registry: no such setting; did you mean registry_url?" in cli.refused("topic", "list")
+
+
+def test_every_command_has_help_with_an_example(cli: Cli) -> None:
+    groups = {"": r"^  ([a-z]+) ", "topic": r"^  ([a-z]+) ", "schema": r"^  ([a-z]+) "}
+    seen = 0
+    for group, pattern in groups.items():
+        words = [group] if group else []
+        listing = cli.ok(*words, "--help").partition("Commands:")[2]
+        for command in re.findall(pattern, listing, re.MULTILINE):
+            if command not in groups:
+                assert "Example:  fluvial" in cli.ok(*words, command, "--help"), command
+                seen += 1
+    assert seen == 17
+
+
+def test_a_project_names_the_near_table(cli: Cli) -> None:
+    (cli.cwd / "shop.py").write_text(
+        "from fluvial.entities import history\norders = history('orders')\nreturns = history('returns')\n"
+    )
+    line = cli.refused("run", "history.order", "--project", "shop")
+    assert "no pipeline 'history.order'" in line
+    assert "did you mean history.orders" in line
+    assert "history.returns" in cli.refused("run", "xyz", "--project", "shop")
+
+
+def test_an_answer_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no /dev/full")
+    with full.open("wb") as out:
+        done = subprocess.run([str(FLUVIAL), "version"], stdout=out, stderr=subprocess.PIPE, check=False, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith("error: ")
+    assert b"Traceback" not in done.stderr
+
+
+def test_the_demo_says_what_it_needs() -> None:
+    with pytest.raises(DemoError, match="needs a checkout"):
+        load_demo("no_such_project.flights.demo")

@@ -1,0 +1,241 @@
+"""`up`, `down` and `status` with real nodes: started, killed, stopped, moved, and kept from starting."""
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from fluvial_command import FLUVIAL, Cli
+
+from fluvial.local.probe import Cluster, Nobody, ask, registry_answers
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "did not come true within 60 s"
+        time.sleep(0.02)
+
+
+def kill(pid: int | None) -> None:
+    """SIGKILL a node and wait until it is gone or a zombie."""
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_up_returns_when_broker_and_registry_answer(cli: Cli) -> None:
+    cli.up()
+    answer = ask("127.0.0.1", cli.port)
+    assert isinstance(answer, Cluster)
+    assert answer.brokers == {0: ("127.0.0.1", cli.port)}
+    assert registry_answers("127.0.0.1", cli.registry_port)
+    status = cli.status()
+    assert status["bootstrap_servers"] == f"127.0.0.1:{cli.port}"
+    assert status["registry_url"] == f"http://127.0.0.1:{cli.registry_port}"
+    [node] = status["nodes"]
+    assert set(node) == {"id", "pid", "host", "port", "data_dir"}
+    assert (node["id"], node["host"], node["port"]) == (0, "127.0.0.1", cli.port)
+    assert "fluvial.node" in psutil.Process(node["pid"]).cmdline()
+    assert Path(node["data_dir"]).is_dir()
+    assert f"process {node['pid']}" in cli.ok("status")
+
+
+def test_up_again_leaves_alone_what_is_up_and_needs_no_ports(cli: Cli) -> None:
+    cli.up()
+    before = cli.pids()
+    cli.ok("up", "--detach")
+    assert cli.pids() == before
+
+
+def test_down_stops_the_node_and_says_so_once(cli: Cli) -> None:
+    cli.up()
+    [pid] = cli.pids()
+    done = cli.run("down")
+    assert f"node 0 (process {pid}): stopped" in done.stderr
+    assert cli.pids() == [None]
+    assert ask("127.0.0.1", cli.port) == Nobody()
+    again = cli.run("down")
+    assert (again.returncode, again.stderr) == (0, "nothing was running in .fluvial\n")
+    assert "stopped" in (cli.data_dir / "node-0" / "node.log").read_text()
+
+
+def test_a_killed_node_is_down_and_comes_back_with_its_data(cli: Cli) -> None:
+    cli.up()
+    cli.ok("topic", "create", "kept")
+    [pid] = cli.pids()
+    kill(pid)
+    assert cli.pids() == [None]
+    cli.ok("up", "--detach")
+    [after] = cli.pids()
+    assert after not in (None, pid)
+    assert "kept" in cli.ok("topic", "list").splitlines()
+
+
+def test_three_brokers_know_each_other_and_one_is_restarted(cli: Cli) -> None:
+    cli.up("--brokers", "3")
+    before = cli.pids()
+    assert None not in before
+    for number in range(3):
+        answer = ask("127.0.0.1", cli.port + number)
+        assert isinstance(answer, Cluster)
+        assert sorted(answer.brokers) == [0, 1, 2]
+    kill(before[1])
+    assert cli.pids() == [before[0], None, before[2]]
+    cli.ok("up", "--detach")
+    after = cli.pids()
+    assert (after[0], after[2]) == (before[0], before[2])
+    assert after[1] not in (None, before[1])
+    assert "would lose the data" in cli.refused("up", "--detach", "--brokers", "2")
+
+
+def test_a_stale_pid_file_or_a_reused_pid_is_not_a_node(cli: Cli) -> None:
+    cli.up()
+    cli.ok("down")
+    with subprocess.Popen([sys.executable, "-c", "input()", "fluvial.node"], stdin=subprocess.PIPE) as bystander:
+        (cli.data_dir / "node-0" / "node.pid").write_text(f"{bystander.pid}\n")
+        assert cli.pids() == [None]
+        assert "nothing was running" in cli.run("down").stderr
+        cli.ok("up", "--detach")
+        assert bystander.poll() is None
+        assert cli.pids() != [bystander.pid]
+        bystander.kill()
+
+
+def test_a_zombie_is_down(cli: Cli) -> None:
+    with cli.start("up", "--port", str(cli.port), "--registry-port", str(cli.registry_port)) as process:
+        wait_until(lambda: isinstance(ask("127.0.0.1", cli.port), Cluster) and cli.pids() != [None])
+        [pid] = cli.pids()
+        assert pid is not None
+        # Its parent cannot reap it while it is stopped.
+        os.kill(process.pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        assert cli.pids() == [None]
+        cli.ok("up", "--detach")
+        assert cli.pids() != [pid]
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.wait(timeout=60) == 1
+    assert cli.pids() != [None]
+
+
+def test_a_node_that_does_not_answer_is_not_up(cli: Cli) -> None:
+    cli.up()
+    [pid] = cli.pids()
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    assert cli.pids() == [None]
+    line = cli.refused("up", "--detach", "--timeout", "1")
+    assert f"process {pid} works in" in line
+    assert "fluvial down" in line
+    stopped = cli.run("down", "--timeout", "0.5")
+    assert f"node 0 (process {pid}): killed" in stopped.stderr
+    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_in_the_foreground_stops_its_nodes(cli: Cli, number: signal.Signals) -> None:
+    with cli.start("up", "--port", str(cli.port), "--registry-port", str(cli.registry_port)) as process:
+        wait_until(lambda: registry_answers("127.0.0.1", cli.registry_port))
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert b"Traceback" not in output
+    assert cli.pids() == [None]
+    assert ask("127.0.0.1", cli.port) == Nobody()
+
+
+def test_up_in_the_foreground_ends_when_its_last_node_does(cli: Cli) -> None:
+    with cli.start("up", "--port", str(cli.port), "--registry-port", str(cli.registry_port)) as process:
+        wait_until(lambda: (cli.data_dir / "platform.json").exists() and cli.pids() != [None])
+        [pid] = cli.pids()
+        kill(pid)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert b"node 0 has ended (-9)" in output
+
+
+@pytest.mark.parametrize(("flag", "at"), [("--port", "port"), ("--registry-port", "registry_port")])
+def test_a_busy_port_is_named_and_nothing_is_started(cli: Cli, flag: str, at: str) -> None:
+    port = getattr(cli, at)
+    with socket.create_server(("127.0.0.1", port)):
+        line = cli.refused(*cli.up_words())
+        assert f"port {port} on 127.0.0.1 is taken by another program" in line
+        assert flag in line
+    assert not (cli.data_dir / "platform.json").exists()
+    cli.up()
+
+
+def test_a_port_that_got_busy_can_be_left_for_another(cli: Cli) -> None:
+    cli.up()
+    cli.ok("topic", "create", "kept")
+    cli.ok("down")
+    with socket.create_server(("127.0.0.1", cli.port)):
+        assert f"port {cli.port}" in cli.refused("up", "--detach")
+        cli.ok("up", "--detach", "--port", str(cli.port + 1))
+        assert cli.status()["bootstrap_servers"] == f"127.0.0.1:{cli.port + 1}"
+        assert cli.ok("topic", "list") == "kept\n"
+        assert "is running on port" in cli.refused("up", "--detach", "--port", str(cli.port + 2))
+
+
+def test_two_platforms_do_not_take_each_other_for_their_own(cli: Cli, tmp_path: Path) -> None:
+    cli.up()
+    line = cli.refused(
+        "up", "--detach", "--data-dir", "other", "--port", str(cli.port), "--registry-port", str(cli.registry_port)
+    )
+    assert f"port {cli.port} on 127.0.0.1 is taken by another Kafka cluster" in line
+    assert not (tmp_path / "other" / "platform.json").exists()
+
+
+def test_a_node_that_cannot_start_says_why_and_leaves_nothing_running(cli: Cli) -> None:
+    cli.up()
+    cli.ok("down")
+    properties = cli.data_dir / "node-0" / "meta.properties"
+    properties.write_text(properties.read_text().replace("node.id=0", "node.id=7"))
+    line = cli.refused("up", "--detach")
+    assert "node 0: " in line
+    assert "it belongs to node 7" in line
+    assert cli.pids() == [None]
+
+
+def test_a_file_in_the_place_of_the_nodes_folder_is_named(cli: Cli) -> None:
+    cli.data_dir.mkdir()
+    (cli.data_dir / "node-0").write_text("")
+    line = cli.refused(*cli.up_words())
+    assert "cannot write the data directory .fluvial" in line
+    assert "node-0" in line
+
+
+def test_a_full_disk_is_told(cli: Cli) -> None:
+    def no_space() -> None:
+        # A limit on the size of files stands in for the full disk: each write beyond it fails.
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    done = subprocess.run(
+        [str(FLUVIAL), *cli.up_words()],
+        cwd=cli.cwd,
+        env=cli.environment,
+        capture_output=True,
+        preexec_fn=no_space,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith("error: cannot write the data directory .fluvial: ")
+    assert len(done.stderr.decode().splitlines()) == 1
+    assert not (cli.data_dir / "platform.json").exists()
+
+
+def test_an_impatient_up_stops_what_it_started(cli: Cli) -> None:
+    line = cli.refused(*cli.up_words(), "--timeout", "0")
+    assert "node 0: is not ready yet and was stopped" in line
+    assert cli.pids() == [None]
+    assert ask("127.0.0.1", cli.port) == Nobody()

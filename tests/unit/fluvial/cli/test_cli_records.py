@@ -1,0 +1,212 @@
+"""Topics, schemas and records of a running platform, through the command line alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fluvial_command import Cli
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "string"},
+        {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "note", "type": ["null", "string"], "default": None},
+    ],
+}
+ORDERS = [
+    {"id": "a", "amount": "12.50", "at": "2013-01-01T05:15:00Z", "note": "grüße"},
+    {"id": "b", "amount": "0.01", "at": "2013-01-01T05:16:00Z", "note": None},
+    {"id": "a", "amount": "-3.00", "at": "2013-01-01T05:17:00Z", "note": None},
+]
+
+
+def json_lines(rows: list[Any]) -> str:
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def read_json(platform: Cli, topic: str, *more: str) -> list[dict[str, Any]]:
+    printed = platform.ok("consume", topic, "--from-beginning", "--to-end", "--format", "json", *more)
+    return [json.loads(line) for line in printed.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def orders(platform: Cli) -> str:
+    """A topic of Avro records, keyed by their id."""
+    avsc = platform.cwd / "order.avsc"
+    avsc.write_text(json.dumps(ORDER))
+    platform.ok("topic", "create", "orders", "--partitions", "3", "--config", "fluvial.value.schema.validation=id")
+    platform.ok("schema", "register", "order.avsc", "--subject", "orders-value")
+    platform.ok("produce", "orders", "--subject", "orders-value", "--key-field", "id", stdin=json_lines(ORDERS))
+    return "orders"
+
+
+def test_a_topic_lives_from_create_to_delete(platform: Cli) -> None:
+    platform.ok("topic", "create", "lives", "--partitions", "2", "--config", "retention.ms=-1")
+    assert "lives" in platform.ok("topic", "list").splitlines()
+    assert {"topic": "lives", "partitions": 2} in json.loads(platform.ok("topic", "list", "--json"))
+    platform.ok("produce", "lives", stdin="a\nb\nc\n")
+    described = json.loads(platform.ok("topic", "describe", "lives", "--json"))
+    assert described["config"]["retention.ms"] == "-1"
+    assert [each["partition"] for each in described["partitions"]] == [0, 1]
+    assert sum(each["end_offset"] for each in described["partitions"]) == 3
+    drawn = platform.ok("topic", "describe", "lives")
+    assert "retention.ms = -1" in drawn
+    assert "exists already" in platform.refused("topic", "create", "lives")
+    platform.ok("topic", "create", "lives", "--if-not-exists")
+    platform.ok("topic", "delete", "lives")
+    assert "lives" not in platform.ok("topic", "list").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("topic", "describe", "order"), "no topic 'order' in the cluster; did you mean orders?"),
+        (
+            ("topic", "delete", "orders", "zzz"),
+            "no topic 'zzz' in the cluster; make it with `fluvial topic create zzz`",
+        ),
+        (("topic", "create", "a b"), "cannot create topic 'a b'"),
+        (("topic", "create", "new", "--config", "retention.ms=soon"), "retention.ms"),
+        (("topic", "create", "new", "--config", "colour=red"), "colour"),
+        (("topic", "create", "new", "--replication-factor", "3"), "cannot create topic 'new'"),
+        (("produce", "order"), "no topic 'order' in the cluster; did you mean orders?"),
+        (("consume", "order"), "no topic 'order' in the cluster; did you mean orders?"),
+        (("produce", "orders", "--subject", "order-value"), "order-value"),
+        (("consume", "orders", "--subject", "order-value"), "order-value"),
+        (("produce", "orders", "--schema", "none.avsc"), "none.avsc: cannot be read"),
+    ],
+)
+def test_a_wrong_name_or_value_is_told(platform: Cli, orders: str, words: tuple[str, ...], says: str) -> None:
+    assert says in platform.refused(*words)
+    assert orders in platform.ok("topic", "list").splitlines()
+    assert "new" not in platform.ok("topic", "list").splitlines()
+
+
+def test_avro_goes_in_and_comes_out(platform: Cli, orders: str) -> None:
+    rows = read_json(platform, orders)
+    assert sorted((row["value"] for row in rows), key=ORDERS.index) == ORDERS
+    assert {row["key"] for row in rows if row["value"]["id"] == "a"} == {"a"}
+    assert len({row["partition"] for row in rows if row["key"] == "a"}) == 1
+    assert {row["topic"] for row in rows} == {orders}
+    assert all(isinstance(row["schema_id"], int) and row["timestamp"].endswith("Z") for row in rows)
+
+
+def test_what_consume_prints_produce_reads(platform: Cli, orders: str) -> None:
+    platform.ok("topic", "create", "copies")
+    printed = platform.ok("consume", orders, "--from-beginning", "--to-end")
+    platform.ok("produce", "copies", "--subject", "orders-value", stdin=printed)
+    assert sorted((row["value"] for row in read_json(platform, "copies")), key=ORDERS.index) == ORDERS
+
+
+def test_a_registered_schema_file_is_taken_and_another_is_not(platform: Cli, orders: str) -> None:
+    platform.ok("produce", orders, "--schema", "order.avsc", stdin=json_lines([]))
+    other = platform.cwd / "other.avsc"
+    other.write_text(json.dumps({**ORDER, "fields": ORDER["fields"][:1]}))
+    assert "not registered under subject orders-value" in platform.refused("produce", orders, "--schema", "other.avsc")
+    [row, *_] = read_json(platform, orders, "--schema", "other.avsc")
+    assert set(row["value"]) == {"id"}
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ({"id": 5}, "line 2: id: 5 is not a string"),
+        ({"id": "x", "amount": "1.00", "at": "never"}, "line 2: at: 'never' is no ISO 8601 timestamp"),
+        ({"id": "x"}, "line 2: amount: is missing"),
+        ({"id": "x", "amount": "1.234", "at": 0}, "line 2: does not fit schema"),
+    ],
+)
+def test_a_line_that_does_not_fit_is_named_and_those_before_it_are_kept(
+    platform: Cli, tmp_path: Path, line: dict[str, Any], says: str
+) -> None:
+    topic = f"lines-{abs(hash(says))}"
+    platform.ok("topic", "create", topic)
+    (platform.cwd / "order.avsc").write_text(json.dumps(ORDER))
+    platform.ok("schema", "register", "order.avsc", "--subject", f"{topic}-value")
+    told = platform.refused(
+        "produce", topic, "--subject", f"{topic}-value", stdin=json_lines([ORDERS[0], line, ORDERS[1]])
+    )
+    assert says in told
+    assert "1 record" in told
+    assert [row["value"] for row in read_json(platform, topic)] == ORDERS[:1]
+
+
+def test_the_broker_refuses_what_its_topic_does_not_allow(platform: Cli, orders: str) -> None:
+    before = len(read_json(platform, orders))
+    line = platform.refused("produce", orders, stdin="not framed\n")
+    assert "refused a record for 'orders'" in line
+    assert len(read_json(platform, orders)) == before
+
+
+def test_plain_strings_with_keys(platform: Cli) -> None:
+    platform.ok("topic", "create", "plain")
+    platform.ok("produce", "plain", "--key-separator", ":", stdin=b"k:v:w\nl:\n\xff:\xfe\n")
+    assert platform.ok("consume", "plain", "--from-beginning", "--max-messages", "2", "--key-separator", "=") == (
+        "k=v:w\nl=\n"
+    )
+    last = read_json(platform, "plain")[-1]
+    assert (last["key_base64"], last["value_base64"]) == ("/w==", "/g==")
+    assert "line 2: holds no ':'" in platform.refused("produce", "plain", "--key-separator", ":", stdin="a:b\nc\n")
+
+
+def test_tombstones(platform: Cli, orders: str) -> None:
+    platform.ok("topic", "create", "gone")
+    platform.ok("produce", "gone", "--subject", "orders-value", "--key-separator", "|", stdin="a|null\n")
+    [row] = read_json(platform, "gone")
+    assert (row["key"], row["value"]) == ("a", None)
+
+
+def test_a_group_goes_on_where_it_stopped(platform: Cli) -> None:
+    platform.ok("topic", "create", "shared")
+    platform.ok("produce", "shared", stdin="1\n2\n3\n4\n")
+    words = ("consume", "shared", "--group", "readers", "--from-beginning", "--max-messages", "2")
+    assert platform.ok(*words) == "1\n2\n"
+    assert platform.ok(*words) == "3\n4\n"
+    assert platform.ok("consume", "shared", "--group", "readers", "--timeout", "1") == ""
+
+
+def test_an_undecodable_value_is_named_and_printed_raw_on_request(platform: Cli, orders: str) -> None:
+    platform.ok("topic", "create", "broken")
+    platform.ok("produce", "broken", stdin=b"\0\0\x0f\x42\x3fxyz\n")
+    line = platform.refused("consume", "broken", "--from-beginning", "--to-end")
+    assert "broken partition 0 offset 0: the value schema id 999999 is not in the registry" in line
+    assert platform.ok("consume", "broken", "--from-beginning", "--to-end", "--format", "raw").endswith("xyz\n")
+
+
+def test_contracts_of_a_folder(platform: Cli) -> None:
+    folder = platform.cwd / "contracts" / "shop"
+    folder.mkdir(parents=True)
+    (folder / "owner.toml").write_text(
+        'producer = "shop"\ncontact = "shop@example.org"\nsubjects = ["sales-value"]\ntopics = ["sales"]\n'
+    )
+    avsc = folder / "sales.avsc"
+    avsc.write_text(json.dumps(ORDER))
+    assert platform.ok("schema", "check", "contracts") == "sales-value: new\n"
+    first = platform.ok("schema", "register", "contracts")
+    assert first.startswith("sales-value: schema id ")
+    assert "was there already" in platform.ok("schema", "register", "contracts")
+    listed = json.loads(platform.ok("schema", "list", "--json"))
+    assert [row["version"] for row in listed if row["subject"] == "sales-value"] == [1]
+    avsc.write_text(json.dumps({**ORDER, "fields": [*ORDER["fields"], {"name": "must", "type": "string"}]}))
+    done = platform.run("schema", "check", "contracts")
+    assert done.returncode == 1
+    assert "sales.avsc: incompatible" in done.stderr
+    assert "sales.avsc" in platform.refused("schema", "register", "contracts")
+    assert "incompatible" in platform.refused("schema", "check", str(avsc), "--subject", "sales-value")
+
+
+def test_another_cluster_by_flags(platform: Cli, orders: str, tmp_path: Path) -> None:
+    elsewhere = Cli(tmp_path)
+    status = platform.status()
+    cluster = ("--bootstrap-server", status["bootstrap_servers"])
+    registry = ("--registry-url", status["registry_url"])
+    assert orders in elsewhere.ok("topic", "list", *cluster).splitlines()
+    assert len(read_json(elsewhere, orders, *cluster, *registry)) == len(ORDERS)
+    assert "orders-value" in elsewhere.ok("schema", "list", *registry)
+    (tmp_path / "fluvial.toml").write_text(f'bootstrap_servers = "{status["bootstrap_servers"]}"\n')
+    assert orders in elsewhere.ok("topic", "list").splitlines()
+    assert not elsewhere.data_dir.exists()

@@ -1,0 +1,233 @@
+"""Starts after crashes, on real files: what is torn is cut, what was acknowledged stays, what is lost is made again."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from partition_bench import Bench
+
+from log_broker.config import TopicConfig
+from log_broker.errors import ErrorCode
+from log_broker.records import build_batch
+from log_broker.storage.checkpoints import (
+    decode_epochs,
+    decode_offsets,
+    decode_producers,
+    decode_topic_id,
+    encode_epochs,
+    encode_offsets,
+)
+from log_broker.storage.files import OsFileSystem
+
+CONFIG = TopicConfig.from_overrides({"segment.bytes": "2000", "index.interval.bytes": "200"}, None)
+BATCHES = 60
+
+
+def value(at: int) -> bytes:
+    return b"value %04d" % at
+
+
+def open_bench(directory: Path, *, clean: bool = False, recovery_point: int = 0) -> Bench:
+    return Bench(OsFileSystem(), CONFIG, directory=directory, clean=clean, recovery_point=recovery_point)
+
+
+def written_log(directory: Path, *, batches: int = BATCHES) -> Bench:
+    directory.mkdir(parents=True, exist_ok=True)
+    bench = open_bench(directory)
+    for at in range(batches):
+        bench.append(build_batch([(1000 + at, b"k", value(at), ())], producer_id=5, producer_epoch=0, base_sequence=at))
+        bench.settle()
+    return bench
+
+
+def crashed(bench: Bench) -> Path:
+    """Let the process die: nothing is written any more."""
+    bench.log.close_files()
+    return bench.directory
+
+
+def values(bench: Bench) -> list[bytes | None]:
+    return [record.value for record in bench.read_all()]
+
+
+def last_segment(directory: Path) -> Path:
+    return max(directory.glob("*.log"))
+
+
+def test_everything_is_there_after_a_crash(tmp_path) -> None:
+    directory = crashed(written_log(tmp_path / "t-0"))
+    assert len(list(directory.glob("*.log"))) > 2
+    again = open_bench(directory)
+    assert values(again) == [value(at) for at in range(BATCHES)]
+    again.append(build_batch([(1, None, b"more", ())]))
+    again.settle()
+    assert values(again)[-1] == b"more"
+
+
+@settings(max_examples=30, deadline=None)
+@given(cut=st.integers(1, 1500))
+def test_a_torn_tail_is_cut_at_the_last_whole_batch(tmp_path_factory, cut) -> None:
+    directory = crashed(written_log(tmp_path_factory.mktemp("torn") / "t-0", batches=20))
+    torn = last_segment(directory)
+    content = torn.read_bytes()
+    torn.write_bytes(content[:-cut] if cut < len(content) else b"")
+
+    again = open_bench(directory)
+
+    found = values(again)
+    assert found == [value(at) for at in range(len(found))]
+    assert len(found) < 20
+    assert torn.stat().st_size == again.log.segments[-1].size, "the rest is gone from the file too"
+    again.append(build_batch([(1, None, b"more", ())]))
+    again.settle()
+    assert values(again) == [*found, b"more"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(at=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_a_flipped_bit_in_the_tail_cuts_there(tmp_path_factory, at, bit) -> None:
+    directory = crashed(written_log(tmp_path_factory.mktemp("flipped") / "t-0", batches=20))
+    damaged = last_segment(directory)
+    content = bytearray(damaged.read_bytes())
+    position = at % len(content)
+    content[position] ^= 1 << bit
+    damaged.write_bytes(content)
+
+    found = values(open_bench(directory))
+
+    # A batch's leader epoch stands outside its checksum: damage there costs nothing.
+    assert found == [value(at) for at in range(len(found))]
+
+
+def test_garbage_and_zeros_behind_the_tail_are_cut(tmp_path) -> None:
+    for name, rubbish in (("zeros", bytes(500)), ("garbage", b"\xff" * 500)):
+        directory = crashed(written_log(tmp_path / name))
+        with last_segment(directory).open("ab") as file:
+            file.write(rubbish)
+        assert values(open_bench(directory)) == [value(at) for at in range(BATCHES)]
+
+
+def test_what_lies_before_the_recovery_point_is_not_checked_again(tmp_path) -> None:
+    directory = crashed(written_log(tmp_path / "t-0"))
+    first = min(directory.glob("*.log"))
+    content = bytearray(first.read_bytes())
+    content[-1] ^= 1
+    first.write_bytes(content)
+    assert open_bench(directory, recovery_point=BATCHES).log.end_offset == BATCHES
+    # Without a recovery point the damage is found, and nothing may stand behind a gap.
+    again = open_bench(directory)
+    assert 0 < again.log.end_offset < BATCHES
+    assert [path.name for path in directory.glob("*.log")] == [first.name]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("damage", ["missing", "empty", "odd", "zeros", "foreign"])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_damaged_indexes_are_made_again(tmp_path, clean, damage, suffix) -> None:
+    bench = written_log(tmp_path / "t-0")
+    bench.close()
+    sound = {path: path.read_bytes() for path in bench.directory.glob("*.*index")}
+    for path in bench.directory.glob(f"*{suffix}"):
+        match damage:
+            case "missing":
+                path.unlink()
+            case "empty":
+                path.write_bytes(b"")
+            case "odd":
+                path.write_bytes(path.read_bytes() + b"\1")
+            case "zeros":
+                path.write_bytes(bytes(len(path.read_bytes())))
+            case "foreign":
+                path.write_bytes(b"\xff" * 24)
+
+    again = open_bench(bench.directory, clean=clean)
+
+    assert values(again) == [value(at) for at in range(BATCHES)]
+    for at in range(BATCHES):
+        found = again.log.find_time(1000 + at, from_offset=0, end_offset=BATCHES)
+        assert found is not None
+        assert (found.offset, found.timestamp) == (at, 1000 + at)
+    again.close()
+    for path, content in sound.items():
+        # What is made again may have an entry more or less at its end than what grew with the log.
+        assert abs(len(path.read_bytes()) - len(content)) <= 12
+
+
+def test_a_clean_start_reads_only_the_tail(tmp_path) -> None:
+    bench = written_log(tmp_path / "t-0")
+    bench.close()
+    before = {path: path.stat().st_mtime_ns for path in bench.directory.iterdir()}
+    again = open_bench(bench.directory, clean=True)
+    assert again.log.end_offset == BATCHES
+    assert {path: path.stat().st_mtime_ns for path in bench.directory.iterdir()} == before
+    assert values(again) == [value(at) for at in range(BATCHES)]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("snapshots", ["kept", "removed", "damaged"])
+def test_producers_are_known_again(tmp_path, clean, snapshots) -> None:
+    bench = written_log(tmp_path / "t-0")
+    if clean:
+        bench.close()
+    else:
+        crashed(bench)
+    rows = bench.core.producer_rows(BATCHES)
+    for path in bench.directory.glob("*.snapshot"):
+        if snapshots == "removed":
+            path.unlink()
+        elif snapshots == "damaged":
+            path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
+
+    again = open_bench(bench.directory, clean=clean)
+
+    assert again.core.producer_rows(BATCHES) == rows
+    for at in range(BATCHES - 5, BATCHES):
+        batch = build_batch([(1000, b"k", b"x", ())], producer_id=5, producer_epoch=0, base_sequence=at)
+        again.append(batch, at)
+    assert [(token, r.error, r.base_offset) for token, r in again.answers] == [
+        (at, ErrorCode.NONE, at) for at in range(BATCHES - 5, BATCHES)
+    ]
+    assert again.core.next_offset == BATCHES
+
+
+def test_a_snapshot_from_beyond_the_end_speaks_of_lost_batches(tmp_path) -> None:
+    bench = written_log(tmp_path / "t-0")
+    bench.close()
+    last_segment(bench.directory).write_bytes(b"")
+    again = open_bench(bench.directory)
+    end = again.log.end_offset
+    assert end < BATCHES
+    entry = again.core.producers.get(5)
+    assert entry is not None
+    assert entry.batches[-1].last_offset == end - 1
+
+
+def test_segments_and_indexes_are_named_as_kafka_names_them(tmp_path) -> None:
+    bench = written_log(tmp_path / "t-0")
+    bench.close()
+    bases = [segment.base_offset for segment in bench.log.segments]
+    for base in bases:
+        for suffix in ("log", "index", "timeindex"):
+            assert (bench.directory / f"{base:020d}.{suffix}").exists()
+    assert (bench.directory / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+
+
+def test_checkpoints_read_what_they_wrote_and_nothing_else() -> None:
+    offsets = {("a-topic", 0): 5, ("b", 12): 2**40}
+    assert decode_offsets(encode_offsets(offsets)) == offsets
+    assert encode_offsets({("a", 1): 2}) == b"0\n1\na 1 2\n"
+    assert decode_epochs(encode_epochs([(0, 0), (3, 77)])) == [(0, 0), (3, 77)]
+    for damaged in (None, b"", b"0\n", b"1\n0\n", b"0\n2\na 1 2\n", b"0\n1\na 1\n", b"0\n1\na x 2\n", b"\xff\xfe"):
+        assert decode_offsets(damaged) == {}
+        assert decode_epochs(damaged) == []
+        assert decode_producers(damaged) is None
+        assert decode_topic_id(damaged) is None
+
+
+def test_a_copied_log_opens_elsewhere(tmp_path) -> None:
+    bench = written_log(tmp_path / "t-0")
+    bench.close()
+    shutil.copytree(bench.directory, tmp_path / "elsewhere")
+    assert values(open_bench(tmp_path / "elsewhere")) == [value(at) for at in range(BATCHES)]
