@@ -232,7 +232,7 @@ def _assigned(
         if not brokers or unknown or len(set(brokers)) != len(brokers):
             raise BrokerError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"The assignment of partition {index} is empty, repeats a broker or names one that is not alive: {brokers}",
+                f"The brokers of partition {index} are none, repeat or are not all alive: {list(brokers)}",
             )
         _check_replication_factor(image, len(brokers))
     return tuple(tuple(assignments[index]) for index in sorted(assignments))

@@ -184,8 +184,8 @@ def _decode_member(cursor: "_Cursor", version: int) -> StoredMember:
         client_host=client_host,
         rebalance_timeout_ms=rebalance_timeout_ms if version >= 1 else session_timeout_ms,
         session_timeout_ms=session_timeout_ms,
-        subscription=cursor.bytes(),
-        assignment=cursor.bytes(),
+        subscription=cursor.blob(),
+        assignment=cursor.blob(),
     )
 
 
@@ -212,7 +212,7 @@ class _Cursor:
         length = self.int16()
         return None if length < 0 else self._take(length).decode()
 
-    def bytes(self) -> bytes:
+    def blob(self) -> bytes:
         length = self.int32()
         return b"" if length < 0 else self._take(length)
 

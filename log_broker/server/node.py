@@ -10,7 +10,7 @@ import base64
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -19,15 +19,15 @@ from log_broker.core import controller
 from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, ClusterImage, TopicImage
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, RecordValidator
-from log_broker.server.connection import Connection
 from log_broker.server.authority import Authority, LocalAuthority
-from log_broker.server.remote_authority import RemoteAuthority
+from log_broker.server.connection import Connection
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
 from log_broker.server.log_manager import LogManager
 from log_broker.server.meta_properties import settle_identity
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.producer_ids import ProducerIds
+from log_broker.server.remote_authority import RemoteAuthority
 
 _log = logging.getLogger(__name__)
 

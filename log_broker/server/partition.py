@@ -235,7 +235,7 @@ class PartitionRuntime:
             return
         try:
             job.run()
-        except OSError as error:
+        except Exception as error:
             self._written(job, error)
         else:
             self._written(job, None)
@@ -248,18 +248,20 @@ class PartitionRuntime:
             self._set_flush_timer()
             return
         if not isinstance(error, OSError):
-            raise error
+            _log.error("a fault of our own in writing %s-%d", self.topic, self.partition, exc_info=error)
         try:
             self._log.abandon(job)
         except OSError as worse:
             self._core.offline_reason = f"the failed write could not be taken back: {worse}"
         self._fail(error, lost_sync=job.synced)
 
-    def _fail(self, error: OSError, *, lost_sync: bool) -> None:
+    def _fail(self, error: BaseException, *, lost_sync: bool) -> None:
         _log.error("writing %s-%d failed: %s", self.topic, self.partition, error)
         self._run(self._core.handle(WriteFailed(str(error), lost_sync), self._clock_ms()))
 
     def _save_epochs(self, began: EpochBegan) -> None:
+        if self._given_up:
+            return
         try:
             self._files.replace(self._log.directory / LEADER_EPOCH_FILE, encode_epochs(began.starts), sync=False)
         except OSError as error:

@@ -1,8 +1,8 @@
 """
 The controller as another node sees it: registers there, follows its metadata log and passes requests on to it.
 
-The image is kept in memory only and read anew at each start. Everything goes over the Kafka protocol: BrokerRegistration
-and BrokerHeartbeat, and a Fetch of `__cluster_metadata` that waits for news.
+The image is kept in memory only and read anew at each start. Everything goes over the Kafka protocol:
+BrokerRegistration and BrokerHeartbeat, and a Fetch of `__cluster_metadata` that waits for news.
 """
 
 import asyncio
@@ -96,6 +96,7 @@ class RemoteAuthority:
         self._offset = 0
         self._epoch = -1
         self._incarnation = uuid4()
+        self._news = asyncio.Event()  # something was replayed
         self._loops: list[asyncio.Task[None]] = []
 
     async def cluster_id(self) -> str | None:
@@ -157,9 +158,11 @@ class RemoteAuthority:
         (topic,) = answer.topics
         if topic.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
             raise BrokerError(ErrorCode(topic.error_code), topic.error_message or "")
-        deadline = self._node.loop.time() + ANSWER_SECONDS_MAX
-        while command.name not in self._node.cluster.topics and self._node.loop.time() < deadline:
-            await asyncio.sleep(0.01)  # until the news has come by way of the log
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                while command.name not in self._node.cluster.topics:
+                    self._news.clear()
+                    await self._news.wait()
 
     async def submit(self, decide: Decide) -> None:
         raise BrokerError(ErrorCode.NOT_CONTROLLER, f"the controller is at {self._link.address}")
@@ -236,6 +239,7 @@ class RemoteAuthority:
                     self._node.cluster.replay(decode(record.value))
             self._offset = header.last_offset + 1
         self._node.apply_image()
+        self._news.set()
 
     async def _beat(self) -> None:
         while True:

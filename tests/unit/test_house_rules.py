@@ -97,13 +97,17 @@ def test_no_drawer_for_odds_and_ends() -> None:
 
 
 def undocumented(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """The module, its public classes and its public functions that have no docstring."""
+    """
+    The module, its public classes and its public functions that have no docstring.
+
+    Where a module has one public name only, the module's own docstring speaks for it.
+    """
     if not ast.get_docstring(tree) and tree.body:
         yield 1, "the module"
-    for node in tree.body:
-        named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        if named and not node.name.startswith("_") and not ast.get_docstring(node):
-            yield node.lineno, f"`{node.name}`"
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    public = [node for node in tree.body if isinstance(node, definitions) and not node.name.startswith("_")]
+    if len(public) > 1:
+        yield from ((node.lineno, f"`{node.name}`") for node in public if not ast.get_docstring(node))
 
 
 def test_what_is_public_is_documented() -> None:

@@ -22,7 +22,7 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
             entries = _entries(node, resource)
         except BrokerError as failure:
             error, message = failure.code, str(failure)
-        hidden = {}
+        hidden: dict[str, Any] = {}
         if not request.include_synonyms:
             hidden["synonyms"] = ()
         if not with_docs:

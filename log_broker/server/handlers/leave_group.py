@@ -24,7 +24,7 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     )
     answer = node.groups.ask(request.group_id, lambda token: Leave(token=token, members=members))
     answers: tuple[LeaveAnswer, ...] = (
-        tuple(LeaveAnswer(*member, ErrorCode.UNKNOWN_MEMBER_ID) for member in members)
+        tuple(LeaveAnswer(member_id, instance_id, ErrorCode.UNKNOWN_MEMBER_ID) for member_id, instance_id in members)
         if answer is None
         else answer.result()
     )

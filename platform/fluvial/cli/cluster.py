@@ -6,9 +6,10 @@ import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fluvial.config import Settings
+from fluvial.config import DATA_DIR, Settings
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def describe_cluster(settings: Settings, admin: "AdminClient") -> "ClusterMetada
 
 
 def _unreachable(settings: Settings, what: str) -> str:
-    start = f"fluvial up --data-dir {shlex.quote(str(settings.data_dir))}" if settings.local else "fluvial up"
+    elsewhere = settings.local and settings.data_dir != Path(DATA_DIR)
+    start = f"fluvial up --data-dir {shlex.quote(str(settings.data_dir))}" if elsewhere else "fluvial up"
     return (
         f"no Kafka broker at {settings.bootstrap_servers} {what}; start the local platform with `{start}`, "
         "or name another cluster with --bootstrap-server"

@@ -66,7 +66,11 @@ def history_rows(decoded: "DataFrame", contract: Contract, care: Care) -> "DataF
     """
     One row a record: the contract's fields (null for a tombstone), then where the record stands in the log.
     """
-    return decodable(decoded, care).selectExpr(*_fields(contract), *META_COLUMNS)
+    if care.undecodable:
+        return decodable(decoded, care).selectExpr(*_fields(contract), *META_COLUMNS)
+    # The guard stands in a column: as a filter it would be pushed below the decoding, and decode each record once more.
+    guard = f"CASE WHEN {_guard(is_undecodable(), _UNDECODABLE_MARK)} THEN _schema_id END AS _schema_id"
+    return decoded.selectExpr(*_fields(contract), *META_COLUMNS[:-1], guard)
 
 
 def compacted_rows(decoded: "DataFrame", contract: Contract, care: Care, *, key: str) -> "DataFrame":

@@ -1,0 +1,81 @@
+"""Positions read back from the commit files of a table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fluvial.delta.log import TableLog
+from fluvial.delta.stamp import Stamp, TableError, read_position
+
+
+class Table:
+    """A Delta log written by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = TableLog(spark=None, path=str(folder))  # type: ignore[arg-type]
+        self.versions = 0
+
+    def commit(self, operation: str = "WRITE", metadata: str | None = None, **metrics: int) -> None:
+        info: dict[str, Any] = {"operation": operation, "operationMetrics": {k: str(v) for k, v in metrics.items()}}
+        if metadata is not None:
+            info["userMetadata"] = metadata
+        actions = [{"protocol": {"minReaderVersion": 1}}, {"commitInfo": info}, {"add": {"path": "x"}}]
+        (self.folder / "_delta_log").mkdir(parents=True, exist_ok=True)
+        path = self.folder / "_delta_log" / f"{self.versions:020d}.json"
+        path.write_text("\n".join(json.dumps(action) for action in actions))
+        self.versions += 1
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path / "t")
+
+
+def stamp(batch: int, **fields: Any) -> Stamp:
+    return Stamp(topic="t", topic_id="id", batch=batch, offsets={0: (0, batch), 10: (5, 5), 9: (1, 2)}, **fields)
+
+
+def test_a_stamp_survives_the_log(table: Table) -> None:
+    written = stamp(1, definition="d")
+    table.commit(metadata=written.as_json(), numOutputRows=7)
+    position = read_position(table.log, "history.t")
+    assert position.stamp == written
+    assert (position.version, position.ends) == (0, {0: 1, 9: 2, 10: 5})
+    assert table.log.commit(0).metric("numOutputRows", "nothing") == 7
+
+
+def test_no_table_is_a_position_too(table: Table) -> None:
+    position = read_position(table.log, "history.t")
+    assert (position.version, position.stamp, position.ends) == (None, None, {})
+
+
+@pytest.mark.parametrize("theirs", [None, "not json", "[1]", '{"fluvial": 3}', '{"other": {}}'])
+def test_commits_of_others_are_passed_over(table: Table, theirs: str | None) -> None:
+    table.commit(metadata=stamp(1).as_json())
+    table.commit("OPTIMIZE", metadata=theirs)
+    position = read_position(table.log, "history.t")
+    assert position.version == 1
+    assert position.stamp is not None
+    assert position.stamp.batch == 1
+
+
+def test_a_restored_table_is_refused_until_it_is_stamped_again(table: Table) -> None:
+    table.commit(metadata=stamp(1).as_json())
+    table.commit("RESTORE")
+    with pytest.raises(TableError, match="restored to an earlier version"):
+        read_position(table.log, "history.t")
+    table.commit(metadata=stamp(2).as_json())
+    assert read_position(table.log, "history.t").version == 2
+
+
+def test_a_table_of_someone_else_is_refused(table: Table) -> None:
+    table.commit()
+    with pytest.raises(TableError, match="no run of fluvial wrote"):
+        read_position(table.log, "history.t")
+
+
+def test_two_stamps_of_one_range_are_told_apart_by_their_runs() -> None:
+    assert stamp(1).run != stamp(1).run
