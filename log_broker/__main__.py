@@ -5,12 +5,12 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from log_broker.config import BrokerConfig
 from log_broker.core.cluster_records import UnknownMetadataRecordError
 from log_broker.errors import BrokerError
+from log_broker.server.event_loop import loop_factory
 from log_broker.server.node import BindError, Node
 from log_broker.storage.data_directory import DataDirectoryError
 
@@ -41,15 +41,6 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(config: BrokerConfig) -> None:
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve(config))
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return what makes the fastest event loop there is: uvloop, which Windows has not."""
-    try:
-        from uvloop import new_event_loop
-    except ImportError:
-        return asyncio.new_event_loop
-    return new_event_loop
 
 
 async def serve(config: BrokerConfig) -> None:

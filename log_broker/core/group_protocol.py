@@ -208,3 +208,16 @@ def choose_protocol(members: list[Member]) -> str:
         vote = next(name for name, _ in member.protocols if name in common)
         votes[vote] = votes.get(vote, 0) + 1
     return max(votes, key=lambda name: votes[name])
+
+
+def to_retry(error: ErrorCode) -> ErrorCode:
+    """Say what a client is to make of a failed append: the coordinator's trouble is not its own."""
+    match error:
+        case ErrorCode.NONE | ErrorCode.INVALID_COMMIT_OFFSET_SIZE:
+            return error
+        case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE:
+            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
+            return ErrorCode.NOT_COORDINATOR
+        case _:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -90,19 +90,23 @@ class MalformedGroupRecordError(BrokerError):
 
 
 def encode_offset_key(key: OffsetKey) -> bytes:
+    """The key of a committed offset, as Kafka lays it out."""
     return _INT16.pack(_OFFSET_KEY) + _string(key.group) + _string(key.topic) + _INT32.pack(key.partition)
 
 
 def encode_offset(value: CommittedOffset) -> bytes:
+    """The value of a committed offset, as Kafka lays it out."""
     numbers = _INT16.pack(_OFFSET_VALUE) + _INT64.pack(value.offset) + _INT32.pack(value.leader_epoch)
     return numbers + _string(value.metadata) + _INT64.pack(value.timestamp_ms)
 
 
 def encode_group_key(group: str) -> bytes:
+    """The key of a group, as Kafka lays it out."""
     return _INT16.pack(_GROUP_KEY) + _string(group)
 
 
 def encode_group(value: StoredGroup) -> bytes:
+    """The value of a group with its members, as Kafka lays it out."""
     out = bytearray(_INT16.pack(_GROUP_VALUE))
     out += _string(value.protocol_type)
     out += _INT32.pack(value.generation)

@@ -67,6 +67,7 @@ class AnswerCache:
 
 
 def wall_clock_ms() -> int:
+    """The machine's clock, in ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 

@@ -124,7 +124,7 @@ def read_header(frame: memoryview) -> tuple[RequestHeader, memoryview]:
             raise MalformedRequestError("the client id runs over the end of the request")
         client_id = str(frame[HEADER_BYTES_MIN:position], "utf-8", "replace")
     api = APIS.get(api_key)
-    if api is not None and api_version >= api.flexible_from:
+    if api is not None and api.flexible_from <= api_version <= api.version_max:
         position = _skip_tagged_fields(frame, position)
     return RequestHeader(api_key, api_version, correlation_id, client_id), frame[position:]
 

@@ -16,9 +16,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 import uvloop
@@ -31,6 +32,7 @@ from fluvial.local.state import HOST, PORT_DEFAULT
 from fluvial.registry.app import create_app, serve
 from fluvial.registry.registry import SCHEMAS_TOPIC, Registry
 from fluvial.registry.validator import RegistryValidator
+from fluvial.schemas_follower import RemoteSchemasLog, follow
 from log_broker.config import BrokerConfig
 from log_broker.errors import BrokerError
 from log_broker.interfaces import InternalLog, InternalRecord
@@ -45,7 +47,7 @@ log = structlog.get_logger("fluvial.node")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """What a node is told when it starts; `registry_port` None leaves the registry out."""
+    """What a node is told when it starts; with `registry_port` None it serves no registry."""
 
     broker: BrokerConfig
     registry_port: int | None
@@ -72,22 +74,25 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    schemas = _SchemasLog()
-    registry = Registry(schemas) if options.registry_port is not None else None
     broker = options.broker
-    node = Node(broker, validator=RegistryValidator(registry) if registry is not None else None)
+    # The first node keeps the registry's log; the others follow it, so that every node can check records.
+    schemas = _SchemasLog() if broker.controller is None else RemoteSchemasLog(broker.controller)
+    registry = Registry(schemas)
+    node = Node(broker, validator=RegistryValidator(registry))
 
     async def open_registry() -> None:
-        if registry is not None:
+        if isinstance(schemas, _SchemasLog):
             schemas.log = node.internal_log(SCHEMAS_TOPIC)
-            await registry.open()
+        await registry.open()
 
     with _told(broker.data_dir, broker.host, broker.port, "--port"):
         # Before the first record comes the registry must know every schema, or it would refuse what is right.
         await node.start(before_serving=open_registry)
     try:
         async with contextlib.AsyncExitStack() as stack:
-            if registry is not None and options.registry_port is not None:
+            if isinstance(schemas, RemoteSchemasLog):
+                await stack.enter_async_context(_beside(follow(registry, schemas)))
+            if options.registry_port is not None:
                 with _told(broker.data_dir, broker.host, options.registry_port, "--registry-port"):
                     await stack.enter_async_context(_served(registry, broker.host, options.registry_port, stopping))
             log.info("ready", node_id=broker.node_id, port=broker.port, registry_port=options.registry_port)
@@ -100,11 +105,23 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
 
 
 @contextlib.asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do `work` while the block runs."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+@contextlib.asynccontextmanager
 async def _served(registry: Registry, host: str, port: int, stopping: asyncio.Event) -> AsyncIterator[None]:
     """Serve the registry inside the block; a server that ends by itself stops the node."""
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     server = asyncio.create_task(serve(create_app(registry), host, port, started=listening.set_result), name="registry")
-    await asyncio.wait({server, listening}, return_when=asyncio.FIRST_COMPLETED)
+    either: set[asyncio.Future[Any]] = {server, listening}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if server.done():
         try:
             await server
@@ -141,7 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     notify = _Notice(words.notify_fd, os.environ.get("NOTIFY_SOCKET"))
     _configure_logging()
     try:
-        with _own_folder(words.data_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        _own(words.data_dir)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run(_options(words), notify.ready))
     except FluvialError as error:
         log.error("failed", reason=str(error))
@@ -154,9 +172,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def _own_folder(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, so that no second node works in it and everyone can see which process does."""
+def _own(folder: Path) -> FolderLock:
+    """
+    Take the folder's lock, so that no second node works in it and everyone can see which process does.
+
+    It is never given back: the kernel drops it when this process is gone, and whoever waits for it waits for that.
+    """
     lock = FolderLock(folder / NODE_LOCK)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -165,8 +186,7 @@ def _own_folder(folder: Path) -> Iterator[None]:
         raise DataDirError(folder, error) from error
     if not mine:
         raise LocalPlatformError(f"process {holder(lock.path)} works in {folder} already; stop it first")
-    with lock:
-        yield
+    return lock
 
 
 class _Notice:

@@ -16,9 +16,9 @@ def jvm() -> Iterator[Any]:
     import pyspark
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-    from fluvial.spark.jars import resolve_jars
+    from fluvial.spark.jars import require_jars
 
-    class_path = [str(Path(pyspark.__file__).parent / "jars" / "*"), *map(str, resolve_jars())]
+    class_path = [str(Path(pyspark.__file__).parent / "jars" / "*"), *map(str, require_jars())]
     port, token = launch_gateway(
         classpath=":".join(class_path), die_on_exit=True, enable_auth=True, javaopts=["-Xmx256m"]
     )
@@ -54,7 +54,9 @@ def consumer(jvm: Any, bootstrap_servers: str, **settings: str) -> Any:
 def poll_values(jvm: Any, reader: Any, wanted: int) -> list[str]:
     values: list[str] = []
     for _ in range(100):
-        values += [record.value() for record in reader.poll(jvm.java.time.Duration.ofMillis(500))]
+        records = reader.poll(jvm.java.time.Duration.ofMillis(500)).iterator()
+        while records.hasNext():
+            values.append(records.next().value())
         if len(values) >= wanted:
             break
     return values
@@ -84,9 +86,7 @@ def test_idempotent_producer_and_group_consumer(jvm: Any, broker: Any, codec: st
 
 
 def test_admin_creates_describes_and_deletes(jvm: Any, broker: Any) -> None:
-    admin = jvm.org.apache.kafka.clients.admin.Admin.create(
-        properties(jvm, bootstrap_servers=broker.bootstrap_servers)
-    )
+    admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties(jvm, bootstrap_servers=broker.bootstrap_servers))
     new_topic = jvm.org.apache.kafka.clients.admin.NewTopic("java-admin", 3, 1).configs({"retention.ms": "60000"})
     admin.createTopics([new_topic]).all().get()
     assert "java-admin" in set(admin.listTopics().names().get())
@@ -97,7 +97,7 @@ def test_admin_creates_describes_and_deletes(jvm: Any, broker: Any) -> None:
     config = admin.describeConfigs([resource]).all().get()[resource]
     assert config.get("retention.ms").value() == "60000"
     assert config.get("retention.bytes").value() == "-1"
-    assert len(admin.describeCluster().nodes().get()) == 1
+    assert admin.describeCluster().nodes().get().size() == 1
     admin.deleteTopics(["java-admin"]).all().get()
     assert "java-admin" not in set(admin.listTopics().names().get())
     admin.close()

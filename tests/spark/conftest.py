@@ -48,14 +48,12 @@ def base_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     )
 
 
-@pytest.fixture(scope="session")
-def spark(base_settings: Settings) -> Iterator[Any]:
-    """The one session of the tests."""
+@pytest.fixture
+def spark(base_settings: Settings) -> Any:
+    """The session of this process, started by the first test that wants it, or again after another test stopped it."""
     from fluvial.spark.session import build_session
 
-    session = build_session(base_settings, "fluvial tests")
-    yield session
-    session.stop()
+    return build_session(base_settings, "fluvial tests")
 
 
 @pytest.fixture
@@ -82,7 +80,7 @@ def schemas() -> Schemas:
 
 @pytest.fixture
 def admin(bootstrap_servers: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap_servers})
+    return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
 
 @pytest.fixture

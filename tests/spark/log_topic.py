@@ -72,7 +72,9 @@ class Topic:
     def send(self, records: Sequence[Sent]) -> None:
         """Append the records and wait until all are in the log."""
         errors: list[Any] = []
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all", "linger.ms": 5})
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap_servers, "acks": "all", "linger.ms": 5, "log_level": 0}
+        )
         for record in records:
             producer.produce(
                 self.name,

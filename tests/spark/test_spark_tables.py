@@ -51,13 +51,14 @@ def check_state(spark: Any, topic: Topic) -> None:
     assert found == plain_state(topic)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
 def test_every_table_equals_a_plain_fold_after_every_batch(
-    seed: int, spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:
     topic = make_topic(SCHEMA, partitions=3)
+    seed = random.randrange(1_000_000)
+    print(f"seed {seed}")
     events = random_events(seed, 400, partitions=3)
-    cuts = sorted(random.Random(seed).sample(range(1, 400), 3))
+    cuts = sorted(random.Random(seed).sample(range(1, 400), 2))
     for start, end in zip([0, *cuts], [*cuts, 400], strict=True):
         topic.send(events[start:end])
         for declaration in declarations(topic):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    """Answer one ApiVersions request."""
     return {"error_code": ErrorCode.NONE, "api_keys": supported_apis()}
 
 

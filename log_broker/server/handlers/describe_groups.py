@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from log_broker.core.group import Group, GroupState
+from log_broker.core.group import Group
+from log_broker.core.group_members import GroupState
 from log_broker.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    """Answer one IncrementalAlterConfigs request."""
     wanted = [
         (resource, [Alteration(entry.name, entry.config_operation, entry.value) for entry in resource.configs])
         for resource in request.resources

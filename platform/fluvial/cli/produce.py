@@ -165,15 +165,23 @@ class _Sender:
         self._look()
 
     def _look(self) -> None:
+        from confluent_kafka import KafkaError
+
         from fluvial.cli.cluster import ClusterError, reason
 
-        if self._refused is not None:
-            self._producer.purge()
-            self._producer.flush(_POLL_SECONDS)
+        if self._refused is None:
+            return
+        self._producer.purge()
+        self._producer.flush(_POLL_SECONDS)
+        kept = f"{self.written} records were written"
+        if self._refused.code() == KafkaError._MSG_TIMED_OUT:
             raise ClusterError(
-                f"the cluster refused a record for {self._topic!r}: {reason(Exception(self._refused))}; "
-                f"{self.written} records were written"
+                f"the cluster took no record for {self._topic!r} within {DELIVERY_SECONDS:.0f} s; {kept}; "
+                "is the leader of its partitions up, and is there space on its disk?"
             )
+        raise ClusterError(
+            f"the cluster refused a record for {self._topic!r}: {reason(Exception(self._refused))}; {kept}"
+        )
 
     def _on_delivery(self, error: Any, _: "Message") -> None:
         if error is None:

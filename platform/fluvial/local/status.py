@@ -1,6 +1,5 @@
 """Which nodes of a local platform are up, asked of the nodes."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +66,8 @@ def status_of(data_dir: Path, *, timeout_seconds: float = probe.TIMEOUT_SECONDS)
 
     if len(platform.nodes) == 1:
         return PlatformStatus(platform=platform, nodes=(look(platform.nodes[0]),))
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(min(len(platform.nodes), _QUESTIONS_MAX)) as pool:
         return PlatformStatus(platform=platform, nodes=tuple(pool.map(look, platform.nodes)))
 

@@ -210,3 +210,24 @@ def test_another_cluster_by_flags(platform: Cli, orders: str, tmp_path: Path) ->
     (tmp_path / "fluvial.toml").write_text(f'bootstrap_servers = "{status["bootstrap_servers"]}"\n')
     assert orders in elsewhere.ok("topic", "list").splitlines()
     assert not elsewhere.data_dir.exists()
+
+
+def test_every_broker_of_three_checks_the_schema(cli: Cli) -> None:
+    cli.up("--brokers", "3")
+    (cli.cwd / "order.avsc").write_text(json.dumps(ORDER))
+    cli.ok("topic", "create", "spread", "--partitions", "6", "--config", "fluvial.value.schema.validation=id")
+    described = json.loads(cli.ok("topic", "describe", "spread", "--json"))
+    assert {each["leader"] for each in described["partitions"]} == {0, 1, 2}
+    cli.ok("schema", "register", "order.avsc", "--subject", "spread-value")
+    rows = [{**ORDERS[0], "id": str(number)} for number in range(60)]
+    cli.ok("produce", "spread", "--subject", "spread-value", "--key-field", "id", stdin=json_lines(rows))
+    found = read_json(cli, "spread")
+    assert {row["partition"] for row in found} == set(range(6))
+    assert sorted(row["value"]["id"] for row in found) == sorted(row["id"] for row in rows)
+    for key in "abcdefgh":
+        line = cli.refused("produce", "spread", "--key-separator", ":", stdin=b"%s:\0\0\x0f\x42\x3fx\n" % key.encode())
+        assert "refused a record" in line
+    cli.ok("down")
+    cli.ok("up", "--detach")
+    cli.ok("produce", "spread", "--subject", "spread-value", "--key-field", "id", stdin=json_lines(rows))
+    assert len(read_json(cli, "spread")) == 2 * len(rows)

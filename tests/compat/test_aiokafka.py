@@ -1,0 +1,67 @@
+"""aiokafka: its own encoders, group protocol and admin client."""
+
+import uuid
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+
+def name(kind: str) -> str:
+    return f"{kind}-{uuid.uuid4().hex[:8]}"
+
+
+async def send(bootstrap_servers: str, topic: str, count: int, **settings: Any) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, **settings)
+    await producer.start()
+    try:
+        for number in range(count):
+            await producer.send(topic, key=str(number).encode(), value=f"value {number}".encode())
+        await producer.flush()
+    finally:
+        await producer.stop()
+
+
+async def read(consumer: AIOKafkaConsumer, count: int) -> list[str]:
+    values: list[str] = []
+    for _ in range(120):
+        batches = await consumer.getmany(timeout_ms=500)
+        values += [record.value.decode() for records in batches.values() for record in records]
+        if len(values) >= count:
+            break
+    return values
+
+
+@pytest.mark.parametrize("codec", [None, "gzip"])
+async def test_idempotent_producer_and_group_consumer(broker: Any, codec: str | None) -> None:
+    topic, group = name("aiokafka"), name("group")
+    await send(broker.bootstrap_servers, topic, 300, enable_idempotence=True, compression_type=codec)
+    settings = {"bootstrap_servers": broker.bootstrap_servers, "group_id": group, "auto_offset_reset": "earliest"}
+    consumer = AIOKafkaConsumer(topic, enable_auto_commit=False, **settings)
+    await consumer.start()
+    try:
+        assert await read(consumer, 300) == [f"value {number}" for number in range(300)]
+        await consumer.commit({TopicPartition(topic, 0): 250})
+    finally:
+        await consumer.stop()
+    again = AIOKafkaConsumer(topic, enable_auto_commit=False, **settings)
+    await again.start()
+    try:
+        assert (await read(again, 50))[0] == "value 250"
+    finally:
+        await again.stop()
+
+
+async def test_admin_makes_and_removes_a_topic(broker: Any) -> None:
+    topic = name("admin")
+    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(topic, 3, 1)])
+        (described,) = await admin.describe_topics([topic])
+        assert len(described["partitions"]) == 3
+        await admin.delete_topics([topic])
+        assert topic not in await admin.list_topics()
+    finally:
+        await admin.close()

@@ -1,0 +1,42 @@
+"""kcat, as people use it in a shell."""
+
+import json
+import shutil
+import subprocess
+import uuid
+from typing import Any
+
+import pytest
+
+KCAT = shutil.which("kcat") or shutil.which("kafkacat")
+pytestmark = pytest.mark.skipif(KCAT is None, reason="kcat is not installed (apt-get install kcat)")
+
+
+def kcat(broker: Any, *words: str, given: str = "") -> str:
+    done = subprocess.run(
+        [str(KCAT), "-b", broker.bootstrap_servers, *words],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_lines_go_in_and_come_out(broker: Any) -> None:
+    topic = f"kcat-{uuid.uuid4().hex[:8]}"
+    lines = [f"k{number}:line {number}" for number in range(100)]
+    kcat(broker, "-P", "-t", topic, "-K:", "-z", "gzip", given="\n".join(lines))
+    assert kcat(broker, "-C", "-t", topic, "-e", "-q", "-K:").splitlines() == lines
+
+
+def test_metadata_and_a_group(broker: Any) -> None:
+    topic = f"kcat-{uuid.uuid4().hex[:8]}"
+    kcat(broker, "-P", "-t", topic, given="one\ntwo")
+    listed = json.loads(kcat(broker, "-L", "-J", "-t", topic))
+    assert [found["topic"] for found in listed["topics"]] == [topic]
+    assert listed["controllerid"] == 0
+    out = kcat(broker, "-G", f"group-{topic}", "-c", "2", "-X", "auto.offset.reset=earliest", "-q", topic)
+    assert out.splitlines() == ["one", "two"]

@@ -1,0 +1,222 @@
+"""What the controller decides, and the image that its records give."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from log_broker.config import BrokerConfig
+from log_broker.core import controller
+from log_broker.core.cluster import ClusterImage
+from log_broker.core.cluster_records import (
+    BrokersConfigured,
+    ProducerIdsReserved,
+    TopicCreated,
+    UnknownMetadataRecordError,
+    decode,
+    encode,
+)
+from log_broker.core.controller import Alteration, CreateTopic, Operation
+from log_broker.errors import BrokerError, ErrorCode
+
+CONFIG = BrokerConfig(data_dir=Path("nowhere"), num_partitions=2)
+ID = "0" * 31 + "1"
+
+
+def cluster(*brokers: int) -> ClusterImage:
+    image = ClusterImage(defaults=CONFIG)
+    for node_id in brokers or (0,):
+        image.replay(controller.register_broker(node_id, "h", 9000 + node_id, f"first-{node_id}"))
+    return image
+
+
+def create(image: ClusterImage, name: str = "t", **fields: Any) -> TopicCreated:
+    command = CreateTopic(name=name, topic_id=f"{len(image.topics) + 1:032x}", **fields)
+    record = controller.create_topic(image, command, CONFIG)
+    image.replay(record)
+    return record
+
+
+def refused(code: ErrorCode, image: ClusterImage, name: str = "t", **fields: Any) -> str:
+    with pytest.raises(BrokerError) as failure:
+        create(image, name, **fields)
+    assert failure.value.code is code
+    return str(failure.value)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ü", "x" * 250])
+def test_a_name_that_kafka_does_not_allow_is_refused(name: str) -> None:
+    refused(ErrorCode.INVALID_TOPIC_EXCEPTION, cluster(), name)
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-1", "...", "x" * 249])
+def test_a_name_that_kafka_allows_is_taken(name: str) -> None:
+    assert create(cluster(), name).name == name
+
+
+def test_names_that_share_a_metric_do_not_stand_side_by_side() -> None:
+    image = cluster()
+    create(image, "a.b")
+    assert "a.b" in refused(ErrorCode.INVALID_TOPIC_EXCEPTION, image, "a_b")
+    refused(ErrorCode.TOPIC_ALREADY_EXISTS, image, "a.b")
+
+
+def test_unset_numbers_take_the_brokers_defaults() -> None:
+    assert create(cluster()).replicas == ((0,), (0,))
+
+
+@pytest.mark.parametrize("partitions", [0, -2, 100_001])
+def test_a_count_out_of_bounds_is_refused(partitions: int) -> None:
+    refused(ErrorCode.INVALID_PARTITIONS, cluster(), partitions=partitions)
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"), [(0, "larger than 0"), (2, "not replicated yet"), (4, "available brokers: 3")]
+)
+def test_a_replication_factor_that_cannot_be_had_is_refused_with_the_reason(factor: int, said: str) -> None:
+    assert said in refused(ErrorCode.INVALID_REPLICATION_FACTOR, cluster(0, 1, 2), replication_factor=factor)
+
+
+@given(
+    brokers=st.integers(min_value=1, max_value=5),
+    counts=st.lists(st.integers(min_value=1, max_value=12), min_size=1, max_size=6),
+)
+def test_no_broker_leads_two_more_than_another(brokers: int, counts: list[int]) -> None:
+    image = cluster(*range(brokers))
+    for number, count in enumerate(counts):
+        create(image, f"t{number}", partitions=count)
+    led = [len(list(image.led_by(node_id))) for node_id in range(brokers)]
+    assert max(led) - min(led) <= 1
+
+
+def test_a_given_assignment_is_followed_or_refused() -> None:
+    image = cluster(0, 1)
+    assert create(image, assignments={1: (0,), 0: (1,)}).replicas == ((1,), (0,))
+    for wrong in ({0: (7,)}, {1: (0,)}, {0: ()}, {0: (0, 0)}):
+        refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, image, "other", assignments=wrong)
+    refused(ErrorCode.INVALID_REQUEST, image, "other", assignments={0: (0,)}, partitions=1)
+
+
+def test_partitions_are_only_ever_added() -> None:
+    image = cluster()
+    create(image, partitions=2)
+    image.replay(controller.add_partitions(image, image.topics["t"], 5, None))
+    assert len(image.topics["t"].partitions) == 5
+    for count in (5, 4, 0):
+        with pytest.raises(BrokerError, match=r"currently has|already has"):
+            controller.add_partitions(image, image.topics["t"], count, None)
+    with pytest.raises(BrokerError, match="assignments"):
+        controller.add_partitions(image, image.topics["t"], 7, [(0,)])
+
+
+def test_a_deleted_topic_leaves_nothing_and_an_internal_one_stays() -> None:
+    image = cluster()
+    record = create(image)
+    image.replay(controller.delete_topic(image.topics["t"], CONFIG))
+    assert (image.topics, image.topic_by_id(record.topic_id)) == ({}, None)
+    create(image, "__consumer_offsets")
+    with pytest.raises(BrokerError, match="internal"):
+        controller.delete_topic(image.topics["__consumer_offsets"], CONFIG)
+
+
+def alter(image: ClusterImage, *alterations: tuple[str, int, str | None]) -> None:
+    wanted = [Alteration(*one) for one in alterations]
+    image.replay(controller.configure_topic(image, image.topics["t"], wanted))
+
+
+def test_settings_are_set_deleted_appended_and_subtracted() -> None:
+    image = cluster()
+    create(image, overrides={"retention.ms": "5"})
+    alter(image, ("retention.ms", Operation.SET, "9"), ("cleanup.policy", Operation.APPEND, "compact"))
+    topic = image.topics["t"]
+    assert (topic.config.retention_ms, topic.config.cleanup_policy) == (9, {"delete", "compact"})
+    alter(image, ("retention.ms", Operation.DELETE, None), ("cleanup.policy", Operation.SUBTRACT, "delete"))
+    topic = image.topics["t"]
+    assert topic.overrides == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize(
+    "alteration",
+    [
+        ("retention.ms", Operation.SET, "soon"),
+        ("retention.ms", Operation.SET, "-2"),
+        ("retention.ms", Operation.SET, None),
+        ("retention.ms", Operation.APPEND, "1"),
+        ("no.such", Operation.SET, "1"),
+        ("cleanup.policy", Operation.SET, "shred"),
+        ("retention.ms", 9, "1"),
+    ],
+)
+def test_a_setting_that_cannot_be_changes_nothing(alteration: tuple[str, int, str | None]) -> None:
+    image = cluster()
+    create(image)
+    with pytest.raises(BrokerError):
+        alter(image, alteration)
+    assert image.topics["t"].overrides == {}
+
+
+def test_confluents_name_of_validation_is_an_alias() -> None:
+    image = cluster()
+    create(image, overrides={"confluent.value.schema.validation": "true"})
+    assert image.topics["t"].overrides == {"fluvial.value.schema.validation": "id"}
+
+
+def test_dynamic_broker_settings_hold_for_one_or_for_all() -> None:
+    image = cluster()
+    for node_id, text in ((None, "5"), (0, "7")):
+        alteration = [Alteration("num.partitions", Operation.SET, text)]
+        image.replay(controller.configure_brokers(image, node_id, alteration, CONFIG))
+    assert image.effective_config(CONFIG).num_partitions == 7
+    image.replay(BrokersConfigured(node_id=0, overrides={}))
+    assert image.effective_config(CONFIG).num_partitions == 5
+
+
+def test_a_brokers_return_begins_a_new_leader_epoch_where_it_leads() -> None:
+    image = cluster(0, 1)
+    create(image, partitions=2)
+    image.replay(controller.register_broker(1, "h", 9001, "second"))
+    assert [(one.leader, one.leader_epoch) for one in image.topics["t"].partitions] == [(0, 0), (1, 1)]
+
+
+def test_a_fenced_broker_leads_nothing_and_gets_nothing() -> None:
+    image = cluster(0, 1)
+    create(image, partitions=2)
+    fence = controller.fence_broker(image, 1)
+    assert fence is not None
+    image.replay(fence)
+    assert controller.fence_broker(image, 1) is None
+    assert image.leader_of("t", 1) is None
+    assert create(image, "u", partitions=2).replicas == ((0,), (0,))
+
+
+def test_blocks_of_producer_ids_do_not_overlap() -> None:
+    image = cluster()
+    ends = []
+    for _ in range(3):
+        record = controller.reserve_producer_ids(image)
+        ends.append((image.next_producer_id, record.end))
+        image.replay(record)
+    assert ends == [(0, 1000), (1000, 2000), (2000, 3000)]
+
+
+def test_an_image_is_what_a_replay_of_its_encoded_records_gives() -> None:
+    image = cluster(0, 1)
+    records = [
+        controller.register_broker(0, "h", 1, "x"),
+        TopicCreated(name="t", topic_id=ID, replicas=((0,), (1,)), overrides={"retention.ms": "5"}),
+        ProducerIdsReserved(end=5),
+        BrokersConfigured(node_id=None, overrides={"num.partitions": "3"}),
+    ]
+    again = cluster(0, 1)
+    for record in records:
+        image.replay(record)
+        again.replay(decode(encode(record)))
+    assert image == again
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"type":"Nothing"}', b'{"type":"TopicDeleted","x":1}', b"\xff"])
+def test_a_record_that_is_not_understood_stops_the_replay(value: bytes) -> None:
+    with pytest.raises(UnknownMetadataRecordError):
+        decode(value)
