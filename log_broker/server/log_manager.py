@@ -60,6 +60,7 @@ class LogManager:
         self._removals: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
         self._log_starts_saved: dict[Place, int] = {}
+        self._opened = False  # the directory is ours and every log in it was read
 
     def open_all(self, topic_config_of: Callable[[str], TopicConfig]) -> None:
         """
@@ -93,6 +94,7 @@ class LogManager:
                 recovery_point=recovery_points.get(place, 0),
                 clean=clean,
             )
+        self._opened = True
         self._again(CHECKPOINT_INTERVAL_SECONDS, self.checkpoint)
         self._again(RETENTION_INTERVAL_SECONDS, self._look_after)
 
@@ -169,16 +171,20 @@ class LogManager:
         for failure in failures:
             _log.error("a log could not be closed in order: %s", failure)
         self._pool.close()
+        if self._opened:
+            self._save_closed(clean=not failures)
+        if self._owned is not None:
+            self._owned.release()
+
+    def _save_closed(self, *, clean: bool) -> None:
         try:
             recovery_points = {place: runtime.recovery_point for place, runtime in self._partitions.items()}
             self._files.replace(self._data_dir / RECOVERY_POINT_FILE, encode_offsets(recovery_points))
             self._files.replace(self._data_dir / LOG_START_FILE, encode_offsets(self._log_starts()))
-            if not failures:
+            if clean:
                 self._files.replace(self._data_dir / CLEAN_SHUTDOWN_FILE, b"")
         except OSError as error:
             _log.error("the checkpoints could not be written: %s", error)
-        if self._owned is not None:
-            self._owned.release()
 
     def _open(
         self, place: Place, topic_id: UUID, config: TopicConfig, *, recovery_point: int, clean: bool

@@ -16,6 +16,7 @@ from log_broker.core.controller import CreateTopic
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.group_coordinator import partition_of
 from log_broker.server.node import BindError, Node
+from log_broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from log_broker.storage.data_directory import DataDirectoryError
 from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.control import read_response, write_request
@@ -229,10 +230,12 @@ async def test_an_internal_log_keeps_what_is_appended(start: Open) -> None:
     assert node.cluster.topics["_schemas"].config.cleanup_policy == {"compact"}
 
 
-async def test_one_data_directory_is_not_opened_twice(start: Open) -> None:
+async def test_one_data_directory_is_not_opened_twice(start: Open, tmp_path: Path) -> None:
     await start()
     with pytest.raises(DataDirectoryError, match="another broker process is using it"):
         await start()
+    # A marker of an orderly end would have the next start after a crash of the first skip its checks.
+    assert not (tmp_path / "node" / CLEAN_SHUTDOWN_FILE).exists()
 
 
 async def test_a_busy_port_is_said_and_nothing_stays_open(start: Open, tmp_path: Path) -> None:
