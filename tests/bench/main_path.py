@@ -109,11 +109,13 @@ def run_demo(command: list[str], data_dir: Path) -> dict[str, float]:
     """Run the whole job; return its figures. Raises when it fails."""
     started = time.monotonic()
     environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as job:
-        with MemorySampler(psutil.Process(job.pid), data_dir) as memory:
-            output = job.communicate()[0]
+    with (
+        subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as job,
+        MemorySampler(psutil.Process(job.pid), data_dir) as memory,
+    ):
+        output = job.communicate()[0]
     if job.returncode != 0:
         raise RuntimeError(f"the demo ended with {job.returncode}:\n{output[-4000:]}")
     steps = {name: float(seconds) for name, seconds in _STEP.findall(output.splitlines()[-8:][0] or output)}

