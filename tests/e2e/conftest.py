@@ -120,12 +120,9 @@ class LocalPlatform:
             found[f"{log.parent.parent.name}.{log.parent.name}"] = newest
         return found
 
-    def kill_node(self) -> int:
-        """SIGKILL the only node; return its pid."""
-        pid = int(self.status()["nodes"][0]["pid"])
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-        return pid
+    def node_pid(self) -> int:
+        """The process of the only node."""
+        return int(self.status()["nodes"][0]["pid"])
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
@@ -135,6 +132,12 @@ def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
         if time.monotonic() > deadline:
             raise AssertionError(f"did not come true within {seconds} s: {condition}")
         time.sleep(0.05)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL a process that is not our child, and wait until it is gone."""
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
 def kill_group(process: "subprocess.Popen[str]") -> None:

@@ -6,6 +6,7 @@ does not stand still on it.
 """
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,9 +14,12 @@ from typing import TYPE_CHECKING
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
     from pyspark.sql import DataFrame, SparkSession
 
 _TIMEOUT_S = 30.0
+# A broker that restarts is back well within this; one that is down should be told of before the user gives up.
+_DOWN_S = 5.0
 # Below this a second task costs more to start than it reads.
 _RECORDS_PER_TASK = 100_000
 
@@ -72,6 +76,7 @@ def topic_bounds(bootstrap_servers: str, topic: str) -> TopicBounds:
 
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "client.id": "fluvial-spark", "log_level": 0})
     try:
+        _await_broker(admin)
         described = admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic].result()
         places = [TopicPartition(topic, partition.id) for partition in described.partitions]
         firsts = admin.list_offsets({place: OffsetSpec.earliest() for place in places}, request_timeout=_TIMEOUT_S)
@@ -86,6 +91,24 @@ def topic_bounds(bootstrap_servers: str, topic: str) -> TopicBounds:
         raise _explained(error, bootstrap_servers, topic) from error
     topic_id = str(described.topic_id) if getattr(described, "topic_id", None) is not None else None
     return TopicBounds(topic=topic, topic_id=topic_id, starts=starts, ends=ends)
+
+
+def _await_broker(admin: "AdminClient") -> None:
+    """
+    Return when a broker answers. Raises KafkaException early when every connection is refused, late when none answers.
+    """
+    from confluent_kafka import KafkaError, KafkaException
+
+    started = time.monotonic()
+    while True:
+        try:
+            admin.list_topics(topic="", timeout=1.0)
+            return
+        except KafkaException as error:
+            waited = time.monotonic() - started
+            refused = error.args[0].code() == KafkaError._TRANSPORT
+            if waited >= (_DOWN_S if refused else _TIMEOUT_S):
+                raise
 
 
 def _explained(error: Exception, bootstrap_servers: str, topic: str) -> TopicError:
