@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from fluvial.config import Settings
 
+# Whose tables the names of a session stand for.
+_WAREHOUSE_NAMED = "spark.fluvial.warehouse"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # PySpark logs each refused query with its whole JVM stack on stderr, beside raising it.
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -110,14 +112,19 @@ def read_conf(text: str) -> dict[str, str]:
 def register_tables(spark: "SparkSession", settings: "Settings") -> list[str]:
     """
     Give every Delta table of the warehouse its name in SQL, drop names whose folder is gone; returns the names.
+
+    A session knows the names of one warehouse at a time: those of another one are dropped, their tables stay.
     """
     warehouse = Warehouse.at(settings.warehouse)
+    moved = spark.conf.get(_WAREHOUSE_NAMED, None) not in {None, warehouse.root}
+    spark.conf.set(_WAREHOUSE_NAMED, warehouse.root)
     on_disk = [table for table in warehouse.tables(spark) if is_table_name(table.partition(".")[2])]
     for database in DATABASES:
         spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION '{_quoted(warehouse.root)}/{database}'")
         held = {f"{database}.{row.tableName}" for row in spark.sql(f"SHOW TABLES IN {database}").collect()}
-        for gone in held.difference(on_disk):
+        for gone in held if moved else held.difference(on_disk):
             spark.sql(f"DROP TABLE IF EXISTS {gone}")
+        held = set() if moved else held
         for new in (table for table in on_disk if table.startswith(f"{database}.") and table not in held):
             register_table(spark, new, warehouse.path(new))
     return on_disk
