@@ -7,12 +7,12 @@ Loading it starts no Spark and connects to nothing.
 from pathlib import Path
 
 import dagster as dg
-from fluvial.registry.contracts import load_contracts
 
 from dagster_project.defs import SUITES
 from dagster_project.resources import RESOURCES
 from fluvial.entities.project import load_project
 from fluvial.orchestration import assets_for, checks_for, contract_suites
+from fluvial.registry.contracts import load_contracts
 
 declarations = load_project("pipelines")
 contracts = load_contracts(Path(__file__).parent.parent / "schemas")
