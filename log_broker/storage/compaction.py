@@ -365,10 +365,9 @@ class CompactionJob:
 
         Raises OSError, BrokerError, DamagedSegmentError or CompactionCancelledError.
         """
-        # The name of the active segment must be on the disk before any other is rewritten: after a power cut the last
-        # segment found is taken for one in which a gap means damage.
+        # The active segment must have a file before the directory is synced for a rewritten one: after a power cut the
+        # last segment found is taken for one in which a gap means damage.
         self._by_name(self._files.open, self._active.path()).close()
-        self._files.sync_directory(self._directory)
         for segment, end in self._segments:
             if end <= self.plan.first_dirty_offset or segment.base_offset >= self.plan.end_offset:
                 continue

@@ -3,7 +3,8 @@ How a rewritten segment takes the place of those it was made from, so that a cra
 
     1. written and synced as <base>.log.cleaned           a crash: it is removed, the sources stand
     2. renamed to <base>.log.swap, the indexes of the     a crash: either this or, once the name is on the disk, …
-       sources removed, the directory synced
+       sources removed, the directory synced (which
+       also keeps the name of the active segment)
     3. the sources but the first removed                  … the swap is completed at the next start
     4. renamed to <base>.log, in place of the first
 

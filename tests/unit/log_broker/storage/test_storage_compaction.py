@@ -229,3 +229,24 @@ def test_a_reader_sees_the_same_before_and_after_on_real_files(tmp_path) -> None
     again = Bench(OsFileSystem(), config(), directory=directory, clean=True)
     assert [record.offset for record in again.read_all()] == list(range(45, 50))
     assert again.core.next_offset == 50
+
+
+def test_a_power_cut_does_not_make_a_compacted_segment_the_last_one() -> None:
+    files = MemoryFileSystem()
+    bench = Bench(files, config(fluvial_durability="memory"))
+    filled(bench, [build_batch([(at, b"key %d" % (at % 3), b"v%d" % at, ())]) for at in range(20)])
+    sealed = bench.log.sealed_sync()
+    assert sealed is not None
+    assert bench.log.closed_segments(20) == [], "what a power cut could take is not compacted"
+    sealed.run()
+    bench.log.sealed_synced(sealed)
+    active = bench.log.segments[-1].base_offset
+    # The name of the active segment has never been brought to the disk by itself.
+    files.remove(bench.log.segments[-1].path())
+    files.sync_directory(DIRECTORY)
+
+    bench.compact(0)
+
+    again = Bench(files.crash(), bench.core.config)
+    assert again.core.next_offset == active
+    assert [record.offset for record in again.read_all()] == [active - 3, active - 2, active - 1]
