@@ -211,6 +211,15 @@ class TopicConfig:
     fluvial_key_schema_validation: str
     fluvial_value_schema_validation: str
 
+    @property
+    def segment_ms_max(self) -> int:
+        """How long a segment is written to: compaction, which leaves the active one alone, must not wait for longer."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
     @classmethod
     def from_overrides(cls, overrides: Mapping[str, str], broker: "BrokerConfig | None" = None) -> Self:
         """
@@ -291,6 +300,14 @@ _BROKER_KEYS = (
     _int("group.max.session.timeout.ms", 1_800_000, "The longest session timeout a group member may ask for."),
     _int("group.initial.rebalance.delay.ms", 0, "How long a new group waits for more members before its first round."),
     _int("group.max.size", INT_MAX, "The most members a group may have.", least=1),
+    _flag("log.cleaner.enable", True, "Whether compacted topics are compacted in the background."),
+    _long("log.cleaner.backoff.ms", 15_000, "How long the compactor sleeps between two rounds.", least=1),
+    _long(
+        "log.cleaner.dedupe.buffer.size",
+        128 << 20,
+        "The memory for the keys of one pass of compaction; a log with more keys takes several passes.",
+        least=1 << 16,
+    ),
     _int("socket.request.max.bytes", 100 << 20, "The largest request that is read.", least=1),
     _long("connections.max.idle.ms", 600_000, "A connection that is silent for so long is closed.", least=1),
     _int("max.connections", 10_000, "The most connections that are open at once; more are closed as they come."),
@@ -320,6 +337,9 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = 1_800_000
     group_initial_rebalance_delay_ms: int = 0
     group_max_size: int = INT_MAX
+    log_cleaner_enable: bool = True
+    log_cleaner_backoff_ms: int = 15_000
+    log_cleaner_dedupe_buffer_size: int = 128 << 20
     socket_request_max_bytes: int = 100 << 20
     connections_max_idle_ms: int = 600_000
     max_connections: int = 10_000

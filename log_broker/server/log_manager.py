@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 from log_broker.config import TopicConfig
 from log_broker.interfaces import RecordValidator
+from log_broker.server.compactor import CompactionSettings, Compactor, Place
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.sync_pool import SyncPool
 from log_broker.storage.checkpoints import (
@@ -34,8 +35,6 @@ RETENTION_INTERVAL_SECONDS = 300  # log.retention.check.interval.ms
 PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000  # producer.id.expiration.ms
 _DELETED_SUFFIX = "-delete"
 
-Place = tuple[str, int]
-
 
 class LogManager:
     """Opens, keeps and closes the logs under one data directory."""
@@ -48,7 +47,9 @@ class LogManager:
         validator: RecordValidator | None,
         clock_ms: Callable[[], int],
         files: FileSystem | None = None,
+        compaction: Callable[[], CompactionSettings] | None = None,
     ) -> None:
+        """Without `compaction` settings it happens only when `compact` is called."""
         self._data_dir = data_dir
         self._loop = loop
         self._validator = validator
@@ -57,6 +58,8 @@ class LogManager:
         self._owned: DataDirectory | None = DataDirectory(data_dir) if files is None else None
         self._pool = SyncPool(loop)
         self._partitions: dict[Place, PartitionRuntime] = {}
+        self._compactor = Compactor(loop, self._files, data_dir, self._partitions, clock_ms=clock_ms)
+        self._compaction_settings = compaction
         self._removals: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
         self._log_starts_saved: dict[Place, int] = {}
@@ -95,6 +98,9 @@ class LogManager:
                 clean=clean,
             )
         self._opened = True
+        self._compactor.load()
+        if self._compaction_settings is not None:
+            self._compactor.start(self._compaction_settings)
         self._again(CHECKPOINT_INTERVAL_SECONDS, self.checkpoint)
         self._again(RETENTION_INTERVAL_SECONDS, self._look_after)
 
@@ -126,9 +132,11 @@ class LogManager:
         if runtime is None:
             return
         doomed = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_DELETED_SUFFIX}"
+        runtime.cancel_compaction()
         self._files.rename(self._data_dir / f"{topic}-{partition}", doomed)
         del self._partitions[topic, partition]
         self._log_starts_saved.pop((topic, partition), None)
+        self._compactor.forget((topic, partition))
         runtime.give_up()
         task = self._loop.create_task(self._remove(runtime, doomed))
         self._removals.add(task)
@@ -152,6 +160,10 @@ class LogManager:
             self._save_log_starts()
         return removed
 
+    async def compact(self, *, map_bytes_max: int = 128 << 20) -> int:
+        """Compact every log that is due; return the number of passes over logs."""
+        return await self._compactor.compact(map_bytes_max=map_bytes_max)
+
     def checkpoint(self) -> None:
         """Write how far each log is on the disk, so that a start after a crash checks only what lies behind."""
         for runtime in self._partitions.values():
@@ -164,6 +176,7 @@ class LogManager:
         """Close every log; only when all could be, the next start skips recovery."""
         for timer in self._timers:
             timer.cancel()
+        await self._compactor.stop()
         results = await asyncio.gather(
             *(runtime.close() for runtime in self._partitions.values()), *self._removals, return_exceptions=True
         )

@@ -86,7 +86,9 @@ class Node:
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
         self.cluster = ClusterImage(defaults=config)
-        self.logs = LogManager(config.data_dir, self.loop, validator=validator, clock_ms=clock_ms)
+        self.logs = LogManager(
+            config.data_dir, self.loop, validator=validator, clock_ms=clock_ms, compaction=lambda: self.config
+        )
         self.groups = GroupCoordinator(self)
         self.producer_ids = ProducerIds(self)
         self.metadata_answers = AnswerCache()

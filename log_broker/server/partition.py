@@ -32,8 +32,10 @@ from log_broker.records.record import build_batch
 from log_broker.server.sync_pool import SyncPool
 from log_broker.storage.append_job import AppendJob, SealedSync
 from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, encode_epochs
+from log_broker.storage.compaction import CompactionJob, CompactionPlan, Rewritten, plan_compaction
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import PartitionLog
+from log_broker.storage.segment_swap import complete
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +85,8 @@ class PartitionRuntime:
         self._waiters: dict[object, tuple[int, Callable[[], None]]] = {}
         self._flush_timer: asyncio.TimerHandle | None = None
         self._job: AppendJob | None = None
+        self._compaction: CompactionJob | None = None
+        self._sealed_syncs = 0  # under way, finding segments by name
         self._closed = False
         self._given_up = False
         self._idle: asyncio.Future[None] | None = None
@@ -363,7 +367,7 @@ class PartitionRuntime:
 
     def enforce_retention(self, now_ms: int) -> int:
         """Let go of what retention no longer keeps; return the number of segments removed. Raises OSError."""
-        if self._closed:
+        if self._closed or self._compaction is not None:
             return 0
         core, log = self._core, self._log
         by_config = "delete" in core.config.cleanup_policy
@@ -387,13 +391,68 @@ class PartitionRuntime:
         """Bring sealed segments that no append will sync to the disk, in a pool thread."""
         sync = None if self._closed else self._log.sealed_sync()
         if sync is not None:
+            self._sealed_syncs += 1
             self._pool.submit(sync.run, partial(self._sealed_synced, sync))
 
     def _sealed_synced(self, sync: SealedSync, error: BaseException | None) -> None:
+        self._sealed_syncs -= 1
         if error is None:
             self._log.sealed_synced(sync)
         elif not self._closed:
             _log.error("syncing %s-%d failed: %s", self.topic, self.partition, error)
+
+    # Compaction: begun, then rewritten beside the event loop, installed piece by piece, ended.
+
+    def compaction_plan(self, compacted_to: int, now_ms: int) -> CompactionPlan | None:
+        """
+        Return what can be compacted, given how far that was done before; None when that is nothing. Raises OSError.
+
+        An active segment that has been open for too long is closed first, so that an idle topic is compacted too.
+        """
+        core, log, config = self._core, self._log, self._core.config
+        if self._closed or self._compaction is not None or self._sealed_syncs or not config.is_compacted:
+            return None
+        if core.is_idle and core.offline_reason is None and log.active_overdue(now_ms):
+            log.roll_active(core.producer_rows, now_ms)
+        segments = log.closed_segments(min(core.high_watermark, core.last_stable_offset))
+        # A log that was cut below the point to which it had been compacted is begun again.
+        known = bool(segments) and core.log_start_offset <= compacted_to <= segments[-1][1]
+        first_dirty = compacted_to if known else core.log_start_offset
+        closed = log.facts_of(segments, dirty_from=first_dirty, limits=config)
+        return plan_compaction(closed, first_dirty_offset=first_dirty, limits=config, now_ms=now_ms)
+
+    def begin_compaction(self, plan: CompactionPlan, *, map_bytes_max: int, now_ms: int) -> CompactionJob:
+        """Return the work of one pass; until `end_compaction` no segment leaves this log in another way."""
+        assert self._compaction is None, "one compaction at a time"
+        core, log = self._core, self._log
+        self._compaction = job = CompactionJob(
+            self._files,
+            log.directory,
+            log.closed_segments(plan.end_offset),
+            log.segments[-1],
+            plan,
+            limits=core.config,
+            sequences_at=frozenset(row.batch.last_offset for row in core.producers.rows()),
+            map_bytes_max=map_bytes_max,
+            now_ms=now_ms,
+        )
+        return job
+
+    def install_compacted(self, rewritten: Rewritten) -> None:
+        """Let a staged segment take its place; raises OSError."""
+        try:
+            complete(self._files, self._log, rewritten)
+        except OSError as error:
+            self._core.offline_reason = f"a compacted segment could not take its place: {error}"
+            raise
+
+    def cancel_compaction(self) -> None:
+        """Have a compaction under way stop and touch nothing more by name."""
+        if self._compaction is not None:
+            self._compaction.cancel()
+
+    def end_compaction(self) -> None:
+        self._compaction = None
 
     async def close(self) -> None:
         """Wait for writes under way, then sync and write what makes the next start quick; raises OSError."""

@@ -13,10 +13,11 @@ from typing import NamedTuple, Protocol
 
 from log_broker.core.partition import PendingBatch
 from log_broker.core.producer_state import ProducerRow
-from log_broker.records.batch import BatchHeader, Buffer
+from log_broker.records.batch import NO_TIMESTAMP, BatchHeader, Buffer
 from log_broker.records.record import iterate_records
 from log_broker.storage.append_job import AppendJob, SealedSync
 from log_broker.storage.checkpoints import encode_producers
+from log_broker.storage.compaction import UNBOUNDED_MS, ClosedSegment, CompactionLimits
 from log_broker.storage.files import FileSystem
 from log_broker.storage.segment import (
     SNAPSHOT_SUFFIX,
@@ -353,6 +354,53 @@ class PartitionLog:
         segment.file.sync()
         self._files.sync_directory(self.directory)
         return True
+
+    def active_overdue(self, now_ms: int) -> bool:
+        """Whether the active segment has been open for longer than its records may stay uncompacted."""
+        active = self._segments[-1]
+        return bool(active.size) and now_ms - active.created_ms > self.limits.segment_ms_max
+
+    # Compaction.
+
+    def closed_segments(self, high_watermark: int) -> list[tuple[Segment, int]]:
+        """List (segment, its end) of those from the front that are on the disk and below the high watermark."""
+        closed: list[tuple[Segment, int]] = []
+        for segment, end in zip(self._segments[:-1], self._bases[1:], strict=True):
+            if segment in self._dirty or end > high_watermark:
+                break
+            closed.append((segment, end))
+        return closed
+
+    def facts_of(
+        self, closed: Sequence[tuple[Segment, int]], *, dirty_from: int, limits: CompactionLimits
+    ) -> list[ClosedSegment]:
+        """Describe segments to the planning of a compaction; the dirty ones with what its limits ask for."""
+        facts: list[ClosedSegment] = []
+        for segment, end in closed:
+            newest = first = NO_TIMESTAMP
+            if end > dirty_from:
+                if limits.min_compaction_lag_ms:
+                    newest = segment.max_timestamp[0]
+                if limits.max_compaction_lag_ms < UNBOUNDED_MS:
+                    first = segment.first_batch_timestamp()
+                if segment not in self._opened:
+                    segment.release()
+            facts.append(ClosedSegment(segment.base_offset, end, segment.size, newest, first))
+        return facts
+
+    def replace(self, sources: Sequence[Segment], segment: Segment) -> None:
+        """Let `segment` stand where `sources`, neighbours, stood; readers go on in it."""
+        first = self._bases.index(sources[0].base_offset)
+        assert self._segments[first : first + len(sources)] == list(sources), "the sources are in the log"
+        assert first + len(sources) < len(self._segments), "the active segment is never replaced"
+        for source in sources:
+            self._opened.pop(source, None)
+            source.close()
+        self._segments[first : first + len(sources)] = [segment]
+        self._bases[first : first + len(sources)] = [segment.base_offset]
+        self._cursors.clear()
+
+    # Retention of what is not full.
 
     def active_expired(self, now_ms: int) -> bool:
         """Whether even the newest record is older than retention.ms."""

@@ -101,6 +101,9 @@ class MemoryFileSystem:
         self._directories.add(path)
 
     def rename(self, path: Path, to: Path) -> None:
+        if path in self._seen:
+            self._seen[to] = self._seen.pop(path)
+            return  # a file's new name is on the disk when its directory is synced
         for names in (self._seen, self._durable):
             for old in [name for name in names if name.is_relative_to(path)]:
                 names[to / old.relative_to(path)] = names.pop(old)

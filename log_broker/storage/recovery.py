@@ -14,7 +14,8 @@ from log_broker.interfaces import RecordValidator
 from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, decode_epochs, decode_producers
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import LogLimits, PartitionLog, snapshot_offsets
-from log_broker.storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name
+from log_broker.storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name, scan
+from log_broker.storage.segment_swap import finish_swaps
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ def open_log(
     After an unclean end every batch from `recovery_point` on is checked, and the log is cut at the first that is not
     whole: what was acknowledged as durable lies before it. Raises OSError.
     """
+    finish_swaps(files, directory)
     bases = sorted(
         int(name.removesuffix(LOG_SUFFIX))
         for name in files.names(directory)
@@ -101,13 +103,24 @@ def open_log(
         empty = Segment(files, directory, 0, size=0, index_interval_bytes=limits.index_interval_bytes, now_ms=now_ms)
         empty.begin_empty()
         return PartitionLog(files, directory, limits, segments=[empty], end_offset=0, recovery_point=0)
-    end_offset = segments[-1].resume() or segments[-1].base_offset if clean else _recover(segments, recovery_point)
+    if clean:
+        end_offset = segments[-1].resume() or segments[-1].base_offset
+    else:
+        end_offset = _recover(files, directory, segments, limits, recovery_point=recovery_point, now_ms=now_ms)
     for segment in segments[:-1]:
         segment.release()
     return PartitionLog(files, directory, limits, segments=segments, end_offset=end_offset, recovery_point=end_offset)
 
 
-def _recover(segments: list[Segment], recovery_point: int) -> int:
+def _recover(
+    files: FileSystem,
+    directory: Path,
+    segments: list[Segment],
+    limits: LogLimits,
+    *,
+    recovery_point: int,
+    now_ms: int,
+) -> int:
     """Check the segments from the recovery point on, drop what follows the first bad batch, return the end offset."""
     first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
     for at in range(first, len(segments)):
@@ -116,6 +129,7 @@ def _recover(segments: list[Segment], recovery_point: int) -> int:
         is_last = segment is segments[-1]
         end_offset = segment.rebuild(checked_from=recovery_point, without_gaps=is_last) or segment.base_offset
         cut = segment.size < size_found
+        lost = segments[at + 1 :]
         if cut:
             _log.warning(
                 "%s: cut %d bytes behind offset %d that are not whole batches",
@@ -123,13 +137,39 @@ def _recover(segments: list[Segment], recovery_point: int) -> int:
                 size_found - segment.size,
                 end_offset,
             )
+            del segments[at + 1 :]
+            if lost and _has_gaps(segment):
+                # It was compacted and must not grow: in a segment that grows a gap means damage. The next one is there
+                # before the damage is gone, so that a crash in between finds that again.
+                segments.append(_begin_segment(files, directory, end_offset, limits, now_ms))
+                lost = [other for other in lost if other.base_offset != end_offset]
+            for other in lost:
+                other.remove()
+            files.sync_directory(directory)
             segment.file.truncate(segment.size)
         if not is_last:
             segment.save_indexes()
         segment.file.sync()
         if cut or is_last:
-            for lost in segments[at + 1 :]:
-                lost.remove()
-            del segments[at + 1 :]
             return end_offset
     raise AssertionError("the last segment ends the loop")
+
+
+def _has_gaps(segment: Segment) -> bool:
+    next_offset = segment.base_offset
+    for _, header in scan(segment.file, 0, segment.size):
+        if header.base_offset != next_offset:
+            return True
+        next_offset = header.last_offset + 1
+    return False
+
+
+def _begin_segment(files: FileSystem, directory: Path, base_offset: int, limits: LogLimits, now_ms: int) -> Segment:
+    segment = Segment(
+        files, directory, base_offset, size=0, index_interval_bytes=limits.index_interval_bytes, now_ms=now_ms
+    )
+    segment.begin_empty()
+    segment.file.truncate(0)
+    segment.file.sync()
+    files.sync_directory(directory)
+    return segment

@@ -13,6 +13,7 @@ from log_broker.records.batch import (
     HEADER_BYTES,
     MAGIC,
     MIN_LENGTH,
+    NO_TIMESTAMP,
     BatchHeader,
     crc_is_valid,
     read_header,
@@ -36,7 +37,7 @@ class SegmentLimits(Protocol):
     def segment_bytes(self) -> int: ...
 
     @property
-    def segment_ms(self) -> int: ...
+    def segment_ms_max(self) -> int: ...
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -100,11 +101,20 @@ class Segment:
         "created_ms",
         "directory",
         "first_timestamp",
+        "leaves",
         "size",
     )
 
     def __init__(
-        self, files: FileSystem, directory: Path, base_offset: int, *, size: int, index_interval_bytes: int, now_ms: int
+        self,
+        files: FileSystem,
+        directory: Path,
+        base_offset: int,
+        *,
+        size: int,
+        index_interval_bytes: int,
+        now_ms: int,
+        file: File | None = None,
     ) -> None:
         self._files = files
         self.directory = directory
@@ -112,7 +122,8 @@ class Segment:
         self.size = size
         self.created_ms = now_ms
         self.first_timestamp: int | None = None  # of the first batch; known for the active segment only
-        self._file: File | None = None
+        self.leaves = False  # about to be replaced: its index files are gone and must not come back
+        self._file = file
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._index_interval_bytes = index_interval_bytes
         self._bytes_since_entry = 0
@@ -176,8 +187,8 @@ class Segment:
         if self.size + batch_bytes > limits.segment_bytes or last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
             return True
         if max_timestamp >= 0 and self.first_timestamp is not None and self.first_timestamp >= 0:
-            return max_timestamp - self.first_timestamp > limits.segment_ms
-        return now_ms - self.created_ms > limits.segment_ms
+            return max_timestamp - self.first_timestamp > limits.segment_ms_max
+        return now_ms - self.created_ms > limits.segment_ms_max
 
     def rebuild(self, *, checked_from: int | None = None, without_gaps: bool = False) -> int | None:
         """
@@ -198,7 +209,7 @@ class Segment:
             expected = self.base_offset if next_offset is None else next_offset
             if header.base_offset < expected or (without_gaps and header.base_offset != expected):
                 break
-            self.note(header.size, header.last_offset, header.max_timestamp)
+            self.note(header.size, header.last_offset, header.max_timestamp if header.record_count else NO_TIMESTAMP)
             next_offset = header.last_offset + 1
         return next_offset
 
@@ -218,9 +229,13 @@ class Segment:
         for position, header in scan(self.file, start, self.size, read_bytes=_SEARCH_BYTES):
             next_offset = header.last_offset + 1
             self._bytes_since_entry = position + header.size - start
-        first = next(scan(self.file, 0, self.size, read_bytes=_SEARCH_BYTES), None)
-        self.first_timestamp = first[1].max_timestamp if first else None
+        self.first_timestamp = self.first_batch_timestamp()
         return next_offset
+
+    def first_batch_timestamp(self) -> int:
+        """Return the newest timestamp of the first batch, -1 for an empty segment; reads the file."""
+        first = next(scan(self.file, 0, self.size, read_bytes=_SEARCH_BYTES), None)
+        return first[1].max_timestamp if first else NO_TIMESTAMP
 
     def position_of(self, offset: int) -> int:
         """Return where the batch starts that holds `offset` or, if none does, the next one; `size` behind the last."""
@@ -250,6 +265,8 @@ class Segment:
 
     def save_indexes(self) -> None:
         """Write the index files. They need no sync: what is lost of them is made again."""
+        if self.leaves:
+            return
         index, times = self._load()
         if self._max_timestamp is not None:
             # The last entry of a time index names the largest timestamp of all, which retention goes by.
@@ -268,6 +285,11 @@ class Segment:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def remove_indexes(self) -> None:
+        """Remove the index files; while the segment `leaves` they are not written again."""
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self._files.remove(self.path(suffix))
 
     def remove(self) -> None:
         """Remove the files, the log last: an index without its log would be taken for rubbish anyway."""

@@ -23,9 +23,11 @@ from log_broker.errors import ErrorCode
 from log_broker.records import Record, batches_in, iterate_records
 from log_broker.storage.append_job import AppendJob
 from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, encode_epochs
+from log_broker.storage.compaction import CompactionJob, plan_compaction
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import PartitionLog
 from log_broker.storage.recovery import open_partition
+from log_broker.storage.segment_swap import complete, stage
 
 DIRECTORY = Path("data/t-0")
 
@@ -104,11 +106,42 @@ class Bench:
             assert found, f"nothing at {offset}"
             assert sum(header.size for header, _ in found) == len(data), "only whole batches"
             assert len(found) == 1 or len(data) <= bytes_max, "no more than asked for"
-            assert found[0][0].base_offset <= offset <= found[0][0].last_offset
+            assert offset <= found[0][0].last_offset
+            assert found[0][0].base_offset <= offset or self.core.config.is_compacted
             for _, batch in found:
                 records += [record for record in iterate_records(batch) if record.offset >= offset]
             offset = found[-1][0].last_offset + 1
         return records
+
+    def compact(self, compacted_to: int, *, map_bytes_max: int = 1 << 20) -> int:
+        """Make one pass over what can be compacted, whatever the dirty ratio; return how far the log is compacted."""
+        config = self.core.config
+        segments = self.log.closed_segments(self.core.high_watermark)
+        if not segments or compacted_to > segments[-1][1]:
+            compacted_to = 0
+        facts = self.log.facts_of(segments, dirty_from=compacted_to, limits=config)
+        plan = plan_compaction(facts, first_dirty_offset=compacted_to, limits=config, now_ms=self.now_ms)
+        if plan is None:
+            return compacted_to
+        job = CompactionJob(
+            self.files,
+            self.directory,
+            self.log.closed_segments(plan.end_offset),
+            self.log.segments[-1],
+            plan,
+            limits=config,
+            sequences_at=frozenset(row.batch.last_offset for row in self.core.producers.rows()),
+            map_bytes_max=map_bytes_max,
+            now_ms=self.now_ms,
+        )
+        job.note_keys()
+        for sources in job.groups():
+            rewritten = job.rewrite(sources)
+            if rewritten is not None:
+                stage(self.files, rewritten)
+                self.files.sync_directory(self.directory)
+                complete(self.files, self.log, rewritten)
+        return job.end_offset
 
     def acknowledged(self) -> list[object]:
         return [token for token, result in self.answers if result.error is ErrorCode.NONE]
