@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core import controller
 from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, ClusterImage, TopicImage
+from log_broker.core.fetch_session import FetchSessions
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, RecordValidator
 from log_broker.server.authority import Authority, LocalAuthority
@@ -89,6 +90,7 @@ class Node:
         self.logs = LogManager(config.data_dir, self.loop, validator=validator, clock_ms=clock_ms)
         self.groups = GroupCoordinator(self)
         self.producer_ids = ProducerIds(self)
+        self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.metadata_answers = AnswerCache()
         self.connections: set[Connection] = set()
         self.cluster_id = ""
@@ -272,6 +274,7 @@ class Node:
         if config != self.config:
             self.config = config
             self.cluster.set_defaults(config)
+            self.fetch_sessions.slots_max = config.max_incremental_fetch_session_cache_slots
 
     def _apply_topic(self, topic: TopicImage) -> None:
         for index, partition in enumerate(topic.partitions):
