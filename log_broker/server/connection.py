@@ -37,6 +37,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, node: "Node") -> None:
         self._node = node
         self._loop = node.loop
+        self._counters = node.counters
         self._cutter = FrameCutter(node.config.socket_request_max_bytes)
         self._slots: deque[Slot] = deque()
         self._backlog: deque[memoryview] = deque()  # requests that were read and must wait
@@ -74,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._loop.time()
+        self._counters.bytes_in += nbytes
         room = self._cutter.room()
         try:
             if room is None or len(room) < STAGING_BYTES:
@@ -150,6 +152,7 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(str(error))
             return
         slot = Slot(self, len(frame))
+        slot.began = self.last_active
         self._slots.append(slot)
         self._bytes_held += len(frame)
         dispatch(self._node, header, body, slot)
@@ -159,14 +162,19 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_asked = False
         slots = self._slots
         chunks: list[Buffer] = []
+        now = self._loop.time()
         while slots and slots[0].is_done:
             slot = slots.popleft()
             self._bytes_held -= slot.bytes_held
+            if slot.durations is not None:
+                slot.durations.add(now - slot.began)
             chunks.extend(slot.take_chunks())
         if self.is_closed or self._transport is None:
             return
         if chunks:
-            if sum(map(len, chunks)) <= _JOIN_BYTES_MAX:
+            size = sum(map(len, chunks))
+            self._counters.bytes_out += size
+            if size <= _JOIN_BYTES_MAX:
                 self._transport.write(b"".join(chunks))
             else:
                 self._transport.writelines(chunks)

@@ -22,6 +22,7 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, RecordValidator
 from log_broker.server.authority import Authority, LocalAuthority
 from log_broker.server.connection import Connection
+from log_broker.server.counters import Counters
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
 from log_broker.server.log_manager import LogManager
@@ -92,6 +93,7 @@ class Node:
         self.producer_ids = ProducerIds(self)
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.metadata_answers = AnswerCache()
+        self.counters = Counters()
         self.connections: set[Connection] = set()
         self.cluster_id = ""
         self.port = config.port
@@ -173,6 +175,7 @@ class Node:
     def connection_opened(self, connection: Connection) -> bool:
         """Note a new connection; False when there are too many."""
         self.connections.add(connection)
+        self.counters.connections += 1
         return len(self.connections) <= self.config.max_connections
 
     def connection_closed(self, connection: Connection) -> None:
