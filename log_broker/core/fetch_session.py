@@ -17,7 +17,6 @@ A request passes through `begin`, which says what to read, and `finish`, which s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar, assert_never
 
 from log_broker.errors import ErrorCode
@@ -76,22 +75,19 @@ A = TypeVar("A", bound=Answer)
 Answers = Sequence[tuple[bytes, Sequence[A]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Sessionless:
+class Sessionless(NamedTuple):
     """Read and answer what the request names; no session comes of it."""
 
     topics: Sequence[FetchedTopic]
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(NamedTuple):
     """Read and answer what the request names; the session begins with the response."""
 
     topics: Sequence[FetchedTopic]
 
 
-@dataclass(frozen=True, slots=True)
-class Continuing:
+class Continuing(NamedTuple):
     """Read everything that the session held after this request, which made `epoch` its epoch; answer what is news."""
 
     topics: Sequence[FetchedTopic]
@@ -99,8 +95,7 @@ class Continuing:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """Read nothing and answer the error."""
 
     error: ErrorCode
@@ -109,8 +104,7 @@ class Refused:
 Plan = Sessionless | Opening | Continuing
 
 
-@dataclass(frozen=True, slots=True)
-class Response(Generic[A]):
+class Response(NamedTuple, Generic[A]):
     """What goes into the response beside the request's own limits."""
 
     topics: Answers[A]
@@ -231,6 +225,8 @@ class FetchSessions:
             return Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         before = len(session.partitions)
         session.update(topics, forgotten)
+        # Also where the session ends here: an earlier request that still waits has read what may be forgotten now.
+        session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
         self._partitions += len(session.partitions) - before
         if not session.partitions:
             self._end(session)
@@ -238,7 +234,6 @@ class FetchSessions:
         if self._partitions > PARTITIONS_MAX:
             self._end(session)
             return Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
         session.last_used_ms = now_ms
         self._sessions[session_id] = self._sessions.pop(session_id)
         return Continuing(session.topics(), session, session.epoch)

@@ -8,6 +8,7 @@ unanswered or the client does not read, so what a connection can hold in memory 
 import asyncio
 import logging
 from collections import deque
+from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from log_broker.records.batch import Buffer
@@ -49,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_closed = False
         self.peer = "?"
         self.last_active = self._loop.time()
+        self._arrived = 0.0  # when bytes came last; the loop's own time stands still within a turn
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -75,6 +77,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._loop.time()
+        self._arrived = monotonic()
         self._counters.bytes_in += nbytes
         room = self._cutter.room()
         try:
@@ -152,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(str(error))
             return
         slot = Slot(self, len(frame))
-        slot.began = self.last_active
+        slot.began = self._arrived
         self._slots.append(slot)
         self._bytes_held += len(frame)
         dispatch(self._node, header, body, slot)
@@ -162,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_asked = False
         slots = self._slots
         chunks: list[Buffer] = []
-        now = self._loop.time()
+        now = monotonic()
         while slots and slots[0].is_done:
             slot = slots.popleft()
             self._bytes_held -= slot.bytes_held

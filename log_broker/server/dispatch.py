@@ -51,7 +51,7 @@ class Slot:
         self._on_close: Callable[[], None] | None = None
         self._chunks: tuple[Buffer, ...] = ()
         self.bytes_held = bytes_held
-        self.began = 0.0  # the loop's time
+        self.began = 0.0  # in seconds of the monotonic clock
         self.durations: Durations | None = None  # where the time this takes is counted
         self.is_done = False
 
@@ -121,8 +121,7 @@ def dispatch(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) 
     if api is None or not api.supports(header.api_version):
         _refuse(header, slot)
         return
-    node.counters.requests[header.api_key] += 1
-    slot.durations = node.counters.durations.get(header.api_key)
+    slot.durations = node.counters.requests[header.api_key]
     handler = _handlers.get(header.api_key) or _load(api)
     try:
         handler(node, header, body, slot)

@@ -53,18 +53,19 @@ class NodeCollector(Collector):
 
     def _requests(self) -> Iterator[Metric]:
         counters = self._node.counters
-        requests = CounterMetricFamily("log_broker_requests", "Requests that have arrived.", labels=["api"])
-        for api_key, count in counters.requests.items():
-            if count:
-                requests.add_metric([ApiKey(api_key).name.lower()], count)
+        requests = CounterMetricFamily("log_broker_requests", "Requests that have been answered.", labels=["api"])
+        for api_key, durations in counters.requests.items():
+            if durations.count:
+                requests.add_metric([ApiKey(api_key).name.lower()], durations.count)
         yield requests
         seconds = HistogramMetricFamily(
             "log_broker_request_seconds",
             "From a request's arrival to its response's write; a fetch waits in it.",
             labels=["api"],
         )
-        for api_key, durations in counters.durations.items():
-            seconds.add_metric([ApiKey(api_key).name.lower()], _cumulated(durations), durations.sum_seconds)
+        for api_key in (ApiKey.PRODUCE, ApiKey.FETCH):
+            durations = counters.requests[api_key]
+            seconds.add_metric([api_key.name.lower()], _cumulated(durations), durations.sum_micros / 1e6)
         yield seconds
 
     def _topics(self) -> Iterator[Metric]:
@@ -111,4 +112,4 @@ def _cumulated(durations: Durations) -> list[tuple[str, float]]:
     buckets: list[tuple[str, float]] = []
     for power in _BOUNDS:
         buckets.append((str(2**power / 1e6), sum(durations.buckets[: power + 1])))
-    return [*buckets, ("+Inf", sum(durations.buckets))]
+    return [*buckets, ("+Inf", durations.count)]

@@ -39,9 +39,8 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     except MalformedRequestError as error:
         slot.fail_connection(str(error))
         return
-    plan = node.fetch_sessions.begin(
-        request.session_id, request.session_epoch, request.topics, request.forgotten, node.clock_ms()
-    )
+    _, _, _, _, _, session_id, epoch, topics, forgotten = request
+    plan = node.fetch_sessions.begin(session_id, epoch, topics, forgotten, node.clock_ms())
     if isinstance(plan, Refused):
         slot.complete(*encode_response(header.correlation_id, header.api_version, [], error=plan.error))
         return

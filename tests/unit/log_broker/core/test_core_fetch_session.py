@@ -242,6 +242,14 @@ def test_of_two_requests_that_wait_the_earlier_is_refused() -> None:
     assert told(answer(sessions, later, news)) == [U0]
 
 
+def test_a_request_that_waits_while_its_session_loses_all_partitions_is_refused() -> None:
+    sessions = opened(T0)
+    waiting = proceed(sessions, 1)
+    assert isinstance(proceed(sessions, 2, gone=[T0]), Sessionless)
+    response = answer(sessions, waiting, {T0: Found(0, records=(b"batch",))})
+    assert (response.error, told(response)) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
+
+
 def test_a_session_that_is_closed_under_a_waiting_request_lets_it_answer() -> None:
     sessions = opened(T0)
     waiting = proceed(sessions, 1)

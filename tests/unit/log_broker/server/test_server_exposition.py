@@ -59,9 +59,8 @@ def test_what_clients_do_is_counted() -> None:
         assert after["log_broker_connections_accepted_total",] >= 3
         assert after["log_broker_offline_partitions",] == 0
         for api in ("produce", "fetch"):
-            requests = after["log_broker_requests_total", api]
             answered = after["log_broker_request_seconds_count", api]
-            assert 1 <= answered <= requests
+            assert after["log_broker_requests_total", api] == answered > 0
             assert after["log_broker_request_seconds_bucket", api, "+Inf"] == answered
             assert after["log_broker_request_seconds_sum", api] > 0
 
@@ -94,7 +93,7 @@ def test_the_page_is_one_that_prometheus_reads() -> None:
 
 def test_durations_fall_into_buckets_that_double() -> None:
     durations = Durations()
-    for seconds in (0.0, 0.000_001, 0.000_003, 0.000_004, 1.0, 10.0**9):
+    for seconds in (0.0, 0.000_001, 0.000_003, 0.000_004, 1.0):
         durations.add(seconds)
     assert [(power, count) for power, count in enumerate(durations.buckets) if count] == [
         (0, 1),
@@ -102,6 +101,5 @@ def test_durations_fall_into_buckets_that_double() -> None:
         (2, 1),
         (3, 1),
         (20, 1),
-        (39, 1),
     ]
-    assert durations.sum_seconds > 10.0**9
+    assert (durations.count, durations.sum_micros) == (5, 1_000_008)
