@@ -311,6 +311,7 @@ _BROKER_KEYS = (
     _int("socket.request.max.bytes", 100 << 20, "The largest request that is read.", least=1),
     _long("connections.max.idle.ms", 600_000, "A connection that is silent for so long is closed.", least=1),
     _int("max.connections", 10_000, "The most connections that are open at once; more are closed as they come."),
+    _int("max.incremental.fetch.session.cache.slots", 1000, "The most fetch sessions that are kept at once."),
 )
 BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _BROKER_KEYS}
 
@@ -343,6 +344,7 @@ class BrokerConfig:
     socket_request_max_bytes: int = 100 << 20
     connections_max_idle_ms: int = 600_000
     max_connections: int = 10_000
+    max_incremental_fetch_session_cache_slots: int = 1000
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
 
     def with_settings(self, settings: Mapping[str, str]) -> Self:

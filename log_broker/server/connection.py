@@ -8,6 +8,7 @@ unanswered or the client does not read, so what a connection can hold in memory 
 import asyncio
 import logging
 from collections import deque
+from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from log_broker.records.batch import Buffer
@@ -37,6 +38,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, node: "Node") -> None:
         self._node = node
         self._loop = node.loop
+        self._counters = node.counters
         self._cutter = FrameCutter(node.config.socket_request_max_bytes)
         self._slots: deque[Slot] = deque()
         self._backlog: deque[memoryview] = deque()  # requests that were read and must wait
@@ -48,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_closed = False
         self.peer = "?"
         self.last_active = self._loop.time()
+        self._arrived = 0.0  # when bytes came last; the loop's own time stands still within a turn
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -74,6 +77,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._loop.time()
+        self._arrived = monotonic()
+        self._counters.bytes_in += nbytes
         room = self._cutter.room()
         try:
             if room is None or len(room) < STAGING_BYTES:
@@ -150,6 +155,7 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(str(error))
             return
         slot = Slot(self, len(frame))
+        slot.began = self._arrived
         self._slots.append(slot)
         self._bytes_held += len(frame)
         dispatch(self._node, header, body, slot)
@@ -159,14 +165,19 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_asked = False
         slots = self._slots
         chunks: list[Buffer] = []
+        now = monotonic()
         while slots and slots[0].is_done:
             slot = slots.popleft()
             self._bytes_held -= slot.bytes_held
+            if slot.durations is not None:
+                slot.durations.add(now - slot.began)
             chunks.extend(slot.take_chunks())
         if self.is_closed or self._transport is None:
             return
         if chunks:
-            if sum(map(len, chunks)) <= _JOIN_BYTES_MAX:
+            size = sum(map(len, chunks))
+            self._counters.bytes_out += size
+            if size <= _JOIN_BYTES_MAX:
                 self._transport.write(b"".join(chunks))
             else:
                 self._transport.writelines(chunks)

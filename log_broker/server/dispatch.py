@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import Buffer
+from log_broker.server.counters import Durations
 from log_broker.wire.apis import APIS, Api, ApiKey
 from log_broker.wire.control import read_request, write_refusal, write_response
 from log_broker.wire.framing import RequestHeader
@@ -43,13 +44,15 @@ class SlotOwner(Protocol):
 class Slot:
     """The place of one response in its connection's queue. It is filled once; what comes later is ignored."""
 
-    __slots__ = ("_chunks", "_connection", "_on_close", "bytes_held", "is_done")
+    __slots__ = ("_chunks", "_connection", "_on_close", "began", "bytes_held", "durations", "is_done")
 
     def __init__(self, connection: "SlotOwner", bytes_held: int) -> None:
         self._connection = connection
         self._on_close: Callable[[], None] | None = None
         self._chunks: tuple[Buffer, ...] = ()
         self.bytes_held = bytes_held
+        self.began = 0.0  # in seconds of the monotonic clock
+        self.durations: Durations | None = None  # where the time this takes is counted
         self.is_done = False
 
     @property
@@ -118,6 +121,7 @@ def dispatch(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) 
     if api is None or not api.supports(header.api_version):
         _refuse(header, slot)
         return
+    slot.durations = node.counters.requests[header.api_key]
     handler = _handlers.get(header.api_key) or _load(api)
     try:
         handler(node, header, body, slot)

@@ -17,10 +17,12 @@ from uuid import UUID, uuid4
 from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core import controller
 from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, ClusterImage, TopicImage
+from log_broker.core.fetch_session import FetchSessions
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, RecordValidator
 from log_broker.server.authority import Authority, LocalAuthority
 from log_broker.server.connection import Connection
+from log_broker.server.counters import Counters
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
 from log_broker.server.log_manager import LogManager
@@ -91,7 +93,9 @@ class Node:
         )
         self.groups = GroupCoordinator(self)
         self.producer_ids = ProducerIds(self)
+        self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.metadata_answers = AnswerCache()
+        self.counters = Counters()
         self.connections: set[Connection] = set()
         self.cluster_id = ""
         self.port = config.port
@@ -173,6 +177,7 @@ class Node:
     def connection_opened(self, connection: Connection) -> bool:
         """Note a new connection; False when there are too many."""
         self.connections.add(connection)
+        self.counters.connections += 1
         return len(self.connections) <= self.config.max_connections
 
     def connection_closed(self, connection: Connection) -> None:
@@ -274,6 +279,7 @@ class Node:
         if config != self.config:
             self.config = config
             self.cluster.set_defaults(config)
+            self.fetch_sessions.slots_max = config.max_incremental_fetch_session_cache_slots
 
     def _apply_topic(self, topic: TopicImage) -> None:
         for index, partition in enumerate(topic.partitions):

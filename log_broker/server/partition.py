@@ -90,6 +90,8 @@ class PartitionRuntime:
         self._closed = False
         self._given_up = False
         self._idle: asyncio.Future[None] | None = None
+        self._opened_at = core.written_end
+        self.appended_bytes = 0  # since it was opened
 
     @property
     def config(self) -> TopicConfig:
@@ -133,6 +135,11 @@ class PartitionRuntime:
     def unsynced_records(self) -> int:
         """How many acknowledged records a power cut would take."""
         return self._core.unsynced_records
+
+    @property
+    def appended_records(self) -> int:
+        """How many records have been appended since the partition was opened."""
+        return self._core.written_end - self._opened_at
 
     @property
     def offline_reason(self) -> str | None:
@@ -248,6 +255,7 @@ class PartitionRuntime:
         self._job = None
         if error is None:
             self._log.commit(job)
+            self.appended_bytes += sum(map(len, job.buffers))
             self._run(self._core.handle(Written(len(job.batches), job.synced), self._clock_ms()))
             self._set_flush_timer()
             return

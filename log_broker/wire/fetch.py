@@ -27,6 +27,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from log_broker.core.fetch_session import FINAL_EPOCH, NO_SESSION, FetchedPartition, FetchedTopic, ForgottenTopic
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import Buffer
 from log_broker.records.varint import write_uvarint
@@ -39,10 +40,6 @@ SESSION_FROM = 7
 _LOG_START_FROM = 5
 _LEADER_EPOCH_FROM = 9
 _RACK_FROM = 11
-
-NO_SESSION = 0
-FINAL_EPOCH = -1  # a request outside any session, or one that closes its session
-INITIAL_EPOCH = 0  # a full request that would like a session
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -58,22 +55,6 @@ _ANSWER_V4 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
 
 
-class FetchedPartition(NamedTuple):
-    """What a request asks of one partition."""
-
-    partition: int
-    leader_epoch: int
-    offset: int
-    bytes_max: int
-
-
-class FetchedTopic(NamedTuple):
-    """One topic of a request; `name` as it stands there, in UTF-8."""
-
-    name: bytes
-    partitions: Sequence[FetchedPartition]
-
-
 class FetchRequest(NamedTuple):
     """A whole request."""
 
@@ -85,6 +66,7 @@ class FetchRequest(NamedTuple):
     session_id: int
     session_epoch: int
     topics: Sequence[FetchedTopic]
+    forgotten: Sequence[ForgottenTopic]
 
 
 class PartitionData(NamedTuple):
@@ -109,12 +91,9 @@ def parse_request(body: memoryview, version: int) -> FetchRequest:
             session_id, session_epoch = _SESSION.unpack_from(body, reader.position)
             reader.position += _SESSION.size
         topics = [_parse_topic(reader, body, version) for _ in range(reader.array_length())]
+        forgotten: Sequence[ForgottenTopic] = ()
         if version >= SESSION_FROM:
-            for _ in range(reader.array_length()):
-                reader.string()
-                count = reader.array_length()
-                reader.position += 4 * count
-                reader.tagged_fields()
+            forgotten = [_parse_forgotten(reader, body) for _ in range(reader.array_length())]
         if version >= _RACK_FROM:
             reader.string()
         reader.tagged_fields()
@@ -122,7 +101,7 @@ def parse_request(body: memoryview, version: int) -> FetchRequest:
         raise MalformedRequestError(f"Fetch v{version}: {error}") from None
     replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level = limits
     return FetchRequest(
-        replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level, session_id, session_epoch, topics
+        replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level, session_id, session_epoch, topics, forgotten
     )
 
 
@@ -149,6 +128,15 @@ def _parse_topic(reader: Reader, body: memoryview, version: int) -> FetchedTopic
         partitions.append(FetchedPartition(index, epoch, offset, bytes_max))
     reader.tagged_fields()
     return FetchedTopic(name, partitions)
+
+
+def _parse_forgotten(reader: Reader, body: memoryview) -> ForgottenTopic:
+    name = reader.string()
+    count = reader.array_length()
+    partitions = struct.unpack_from(f">{count}i", body, reader.position)
+    reader.position += 4 * count
+    reader.tagged_fields()
+    return ForgottenTopic(name, partitions)
 
 
 def encode_response(

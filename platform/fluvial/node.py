@@ -23,6 +23,7 @@ from typing import Any
 
 import structlog
 import uvloop
+from starlette.types import ASGIApp
 
 from fluvial.errors import FluvialError
 from fluvial.local.child import READY
@@ -47,10 +48,11 @@ log = structlog.get_logger("fluvial.node")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """What a node is told when it starts; with `registry_port` None it serves no registry."""
+    """What a node is told when it starts; with a port of None it serves no registry or no metrics."""
 
     broker: BrokerConfig
     registry_port: int | None
+    metrics_port: int | None = None
 
 
 class _SchemasLog:
@@ -94,7 +96,14 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
                 await stack.enter_async_context(_beside(follow(registry, schemas)))
             if options.registry_port is not None:
                 with _told(broker.data_dir, broker.host, options.registry_port, "--registry-port"):
-                    await stack.enter_async_context(_served(registry, broker.host, options.registry_port, stopping))
+                    app = create_app(registry)
+                    await stack.enter_async_context(_served(app, broker.host, options.registry_port, stopping))
+            if options.metrics_port is not None:
+                from log_broker.server.exposition import metrics_app
+
+                with _told(broker.data_dir, broker.host, options.metrics_port, "--metrics-port"):
+                    app = metrics_app(node)
+                    await stack.enter_async_context(_served(app, broker.host, options.metrics_port, stopping))
             log.info("ready", node_id=broker.node_id, port=broker.port, registry_port=options.registry_port)
             ready()
             await stopping.wait()
@@ -116,10 +125,10 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _served(registry: Registry, host: str, port: int, stopping: asyncio.Event) -> AsyncIterator[None]:
-    """Serve the registry inside the block; a server that ends by itself stops the node."""
+async def _served(app: ASGIApp, host: str, port: int, stopping: asyncio.Event) -> AsyncIterator[None]:
+    """Serve `app` inside the block; a server that ends by itself stops the node."""
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    server = asyncio.create_task(serve(create_app(registry), host, port, started=listening.set_result), name="registry")
+    server = asyncio.create_task(serve(app, host, port, started=listening.set_result), name=f"http-{port}")
     either: set[asyncio.Future[Any]] = {server, listening}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if server.done():
@@ -229,6 +238,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--advertised-host", help="the name under which clients reach this node (default: --host)")
     parser.add_argument("--port", type=int, default=PORT_DEFAULT, help="port of the broker")
     parser.add_argument("--registry-port", type=int, help="port of the schema registry; none without it")
+    parser.add_argument("--metrics-port", type=int, help="port of the metrics for Prometheus; none without it")
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of this node alone")
     parser.add_argument("--cluster-id", help="the cluster this node belongs to (default: the one in its folder)")
     parser.add_argument("--controller", metavar="HOST:PORT", help="the first node, for every other node")
@@ -246,7 +256,7 @@ def _options(words: argparse.Namespace) -> NodeOptions:
         cluster_id=words.cluster_id,
         controller=words.controller,
     )
-    return NodeOptions(broker=broker, registry_port=words.registry_port)
+    return NodeOptions(broker=broker, registry_port=words.registry_port, metrics_port=words.metrics_port)
 
 
 def _configure_logging() -> None:

@@ -1,10 +1,14 @@
 """The Java client (the very jar that Spark's Kafka source uses), driven through a py4j gateway."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import log_broker
+from log_broker.core.fetch_session import FetchSessions
 
 pytestmark = pytest.mark.spark
 
@@ -83,6 +87,88 @@ def test_idempotent_producer_and_group_consumer(jvm: Any, broker: Any, codec: st
     late.assign([partition])
     assert late.position(partition) == RECORDS, "a new member resumes at the committed offset"
     late.close()
+
+
+class SessionReader:
+    """A consumer of some partitions that notes what it got from each."""
+
+    def __init__(self, jvm: Any, bootstrap_servers: str, topic: str, partitions: int) -> None:
+        self._jvm = jvm
+        self.partitions = [jvm.org.apache.kafka.common.TopicPartition(topic, index) for index in range(partitions)]
+        self.consumer = consumer(jvm, bootstrap_servers, client_id="in-session", fetch_max_wait_ms="100")
+        self.consumer.assign(self.partitions)
+        self.values: dict[int, list[str]] = defaultdict(list)
+
+    def poll(self) -> None:
+        records = self.consumer.poll(self._jvm.java.time.Duration.ofMillis(200)).iterator()
+        while records.hasNext():
+            record = records.next()
+            self.values[record.partition()].append(record.value())
+
+    def read_until(self, wanted: dict[int, list[str]]) -> None:
+        for _ in range(150):
+            if self.values == wanted:
+                return
+            self.poll()
+        assert self.values == wanted
+
+
+def test_a_consumer_reads_in_one_fetch_session(jvm: Any) -> None:
+    with log_broker.embedded(num_partitions="12") as own:
+        sent: dict[int, list[str]] = defaultdict(list)
+        sender = producer(jvm, own.bootstrap_servers, acks="all")
+
+        def send(*partitions: int) -> None:
+            for partition in partitions:
+                sent[partition].append(f"{partition}: {len(sent[partition])}")
+                record = jvm.org.apache.kafka.clients.producer.ProducerRecord(
+                    "sessions", partition, "", sent[partition][-1]
+                )
+                sender.send(record).get()
+
+        send(*range(12))
+        reader = SessionReader(jvm, own.bootstrap_servers, "sessions", 12)
+        reader.read_until(sent)
+        (session,) = own.node.fetch_sessions._sessions.values()
+        assert len(session.partitions) == 12
+        for partition in (3, 7, 3, 11, 0):
+            send(partition)
+            reader.read_until(sent)
+        reader.poll()
+        assert len(own.node.fetch_sessions) == 1
+        assert session.session_id in own.node.fetch_sessions, "one session from the first fetch on"
+        assert session.epoch > 6
+
+        # Partitions that are paused leave the session and come back where they were.
+        reader.consumer.pause(reader.partitions[:6])
+        send(2, 8)
+        reader.read_until({**sent, 2: sent[2][:-1]})
+        reader.poll()
+        assert len(session.partitions) == 6
+        reader.consumer.resume(reader.partitions[:6])
+        reader.read_until(sent)
+
+        # A broker that has forgotten the session has the consumer begin another.
+        own.node.fetch_sessions = FetchSessions(slots_max=10)
+        send(5, 9)
+        reader.read_until(sent)
+        reader.consumer.seekToBeginning(reader.partitions[:1])
+        before = list(reader.values[0])
+        reader.read_until({**sent, 0: before + sent[0]})
+        assert len(own.node.fetch_sessions) == 1
+
+        # So does one that has no room for any: every fetch is a full one then.
+        own.node.fetch_sessions = FetchSessions(slots_max=0)
+        sent[0] = reader.values[0].copy()
+        send(1, 10)
+        reader.read_until(sent)
+        assert len(own.node.fetch_sessions) == 0
+        own.node.fetch_sessions = FetchSessions(slots_max=10)
+        send(4)
+        reader.read_until(sent)
+        reader.consumer.close()
+        assert len(own.node.fetch_sessions) == 0, "a consumer that is closed closes its session"
+        sender.close()
 
 
 def test_admin_creates_describes_and_deletes(jvm: Any, broker: Any) -> None:

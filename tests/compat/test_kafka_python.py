@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+import log_broker
+
 with warnings.catch_warnings():
     # It reads its schemas by a function that the standard library is about to drop.
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -48,3 +50,24 @@ def test_admin_makes_describes_and_removes_a_topic(broker: Any) -> None:
     admin.delete_topics([topic])
     assert topic not in admin.list_topics()
     admin.close()
+
+
+def test_a_consumer_reads_in_one_fetch_session() -> None:
+    with log_broker.embedded(num_partitions="5") as own:
+        producer = KafkaProducer(bootstrap_servers=own.bootstrap_servers, acks="all")
+        consumer = KafkaConsumer(
+            bootstrap_servers=own.bootstrap_servers, auto_offset_reset="earliest", consumer_timeout_ms=30_000
+        )
+        producer.send("sessions", partition=0, value=b"first").get()
+        consumer.assign([TopicPartition("sessions", partition) for partition in range(5)])
+        assert next(consumer).value == b"first"
+        (session,) = own.node.fetch_sessions._sessions.values()
+        for number in range(20):
+            producer.send("sessions", partition=number % 5, value=b"%d" % number).get()
+            record = next(consumer)
+            assert (record.partition, record.value) == (number % 5, b"%d" % number)
+        assert [*own.node.fetch_sessions._sessions.values()] == [session]
+        assert len(session.partitions) == 5
+        assert session.epoch > 20
+        consumer.close()
+        producer.close()

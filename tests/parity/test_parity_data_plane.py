@@ -182,6 +182,7 @@ def test_fetch_requests(version, wait, min_bytes, max_bytes, isolation, session,
     assert (read.replica_id, read.wait_ms_max, read.bytes_min, read.bytes_max) == (-1, wait, min_bytes, max_bytes)
     assert read.isolation_level == isolation
     assert (read.session_id, read.session_epoch) == (session if version >= 7 else (0, -1))
+    assert [(t.name.decode(), list(t.partitions)) for t in read.forgotten] == (forgotten if version >= 7 else [])
     assert [(t.name.decode(), [tuple(p) for p in t.partitions]) for t in read.topics] == [
         (
             name,

@@ -1,23 +1,26 @@
 """
 Fetch: read each partition and answer when there is enough, when the client's patience ends or when something is wrong.
 
-A waiting request holds no data. It is read anew when a partition moves, so what is sent is what is there then.
+A waiting request holds no data. It is read anew when a partition moves, so what is sent is what is there then. What a
+request reads, and what of that its response names, is decided by its session (`core/fetch_session.py`).
 """
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from log_broker.errors import ErrorCode
-from log_broker.wire.fetch import (
-    INITIAL_EPOCH,
-    SESSION_FROM,
+from log_broker.core.fetch_session import (
+    NO_SESSION,
+    SESSION_ID_MAX,
     FetchedPartition,
-    FetchRequest,
-    PartitionData,
-    encode_response,
-    parse_request,
+    FetchSessions,
+    Opening,
+    Plan,
+    Refused,
 )
+from log_broker.errors import ErrorCode
+from log_broker.wire.fetch import FetchRequest, PartitionData, encode_response, parse_request
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.reading import MalformedRequestError
 
@@ -36,24 +39,31 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     except MalformedRequestError as error:
         slot.fail_connection(str(error))
         return
-    if header.api_version >= SESSION_FROM and request.session_epoch > INITIAL_EPOCH:
-        # No session is ever given out, so none can be continued; the client falls back to a full request.
-        slot.complete(
-            *encode_response(header.correlation_id, header.api_version, [], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        )
+    _, _, _, _, _, session_id, epoch, topics, forgotten = request
+    plan = node.fetch_sessions.begin(session_id, epoch, topics, forgotten, node.clock_ms())
+    if isinstance(plan, Refused):
+        slot.complete(*encode_response(header.correlation_id, header.api_version, [], error=plan.error))
         return
-    _Fetch(node, header, request, slot).start()
+    _Fetch(node, header, request, plan, slot).start()
+
+
+def _fresh_id(sessions: FetchSessions) -> int:
+    """Draw an id that nobody has; nobody can guess it either, and so end or disturb another client's session."""
+    while (session_id := secrets.randbelow(SESSION_ID_MAX) + 1) in sessions:
+        pass
+    return session_id
 
 
 class _Fetch:
     """One request until it is answered or its connection is gone."""
 
-    __slots__ = ("_cancels", "_header", "_node", "_request", "_slot", "_timer")
+    __slots__ = ("_cancels", "_header", "_node", "_plan", "_request", "_slot", "_timer")
 
-    def __init__(self, node: "Node", header: RequestHeader, request: FetchRequest, slot: "Slot") -> None:
+    def __init__(self, node: "Node", header: RequestHeader, request: FetchRequest, plan: Plan, slot: "Slot") -> None:
         self._node = node
         self._header = header
         self._request = request
+        self._plan = plan
         self._slot = slot
         self._cancels: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -68,7 +78,7 @@ class _Fetch:
         self._wait()
 
     def _wait(self) -> None:
-        for topic in self._request.topics:
+        for topic in self._plan.topics:
             name = topic.name.decode(errors="replace")
             for asked in topic.partitions:
                 runtime = self._node.logs.get(name, asked.partition)
@@ -104,9 +114,9 @@ class _Fetch:
         request = self._request
         room = min(max(request.bytes_max, 0), RESPONSE_BYTES_MAX)
         total = 0
-        urgent = last_chance or not request.topics
+        urgent = last_chance or not self._plan.topics
         topics = []
-        for topic in request.topics:
+        for topic in self._plan.topics:
             name = topic.name.decode(errors="replace")
             partitions = []
             for asked in topic.partitions:
@@ -119,8 +129,22 @@ class _Fetch:
         if not urgent and total < request.bytes_min:
             return False
         self._forget()
-        self._slot.complete(*encode_response(self._header.correlation_id, self._header.api_version, topics))
+        self._answer(topics)
         return True
+
+    def _answer(self, topics: list[tuple[bytes, list[PartitionData]]]) -> None:
+        sessions = self._node.fetch_sessions
+        fresh_id = _fresh_id(sessions) if isinstance(self._plan, Opening) else NO_SESSION
+        response = sessions.finish(self._plan, topics, fresh_id=fresh_id, now_ms=self._node.clock_ms())
+        self._slot.complete(
+            *encode_response(
+                self._header.correlation_id,
+                self._header.api_version,
+                response.topics,
+                error=response.error,
+                session_id=response.session_id,
+            )
+        )
 
     def _read(self, topic: str, asked: FetchedPartition, room: int, *, first: bool) -> tuple[PartitionData, int]:
         runtime = self._node.logs.get(topic, asked.partition)

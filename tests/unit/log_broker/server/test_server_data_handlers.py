@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from log_broker.config import TopicConfig
+from log_broker.core.fetch_session import FetchSessions
 from log_broker.errors import ErrorCode
 from log_broker.records import Codec, batches_in, build_batch
 from log_broker.server.handlers import fetch, list_offsets, produce
@@ -30,6 +31,10 @@ class Node:
 
     def __init__(self, logs: LogManager) -> None:
         self.logs = logs
+        self.fetch_sessions = FetchSessions(slots_max=10)
+
+    def clock_ms(self) -> int:
+        return NOW_MS
 
     def absence_of(self, topic: str, partition: int) -> ErrorCode:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -273,12 +278,9 @@ async def test_a_topic_deleted_under_a_waiting_fetch_answers_it(broker) -> None:
     assert [(p, error) for p, error, *_ in await fetched(slot)] == [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
 
 
-async def test_no_session_can_be_continued(broker) -> None:
-    response = await broker.fetch((0, 0), session=(5, 3)).filled
-    assert struct.unpack_from(">iihi", response) == (42, 0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
-    for session in ((0, 0), (0, -1), (5, -1)):
-        response = await broker.fetch((0, 0), session=session).filled
-        assert struct.unpack_from(">iihi", response) == (42, 0, ErrorCode.NONE, 0)
+async def test_an_unknown_session_is_refused_at_once(broker) -> None:
+    response = await broker.fetch((0, 0), session=(5, 3), wait_ms=60_000).filled
+    assert response == struct.pack(">iihii", 42, 0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,38 @@
+"""What a node counts as it serves: plain numbers, raised in the event loop and read there by whoever exports them."""
+
+from log_broker.wire.apis import APIS
+
+
+class Durations:
+    """
+    How long something took, in buckets whose bounds double.
+
+    Bucket i counts what took less than 2^i µs and does not fit bucket i - 1, so a measurement costs one shift.
+    """
+
+    __slots__ = ("buckets", "sum_micros")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * 64
+        self.sum_micros = 0
+
+    @property
+    def count(self) -> int:
+        return sum(self.buckets)
+
+    def add(self, seconds: float) -> None:
+        micros = int(seconds * 1e6)
+        self.buckets[micros.bit_length()] += 1
+        self.sum_micros += micros
+
+
+class Counters:
+    """One node's counts since it started; requests by api key, from their arrival to the write of their response."""
+
+    __slots__ = ("bytes_in", "bytes_out", "connections", "requests")
+
+    def __init__(self) -> None:
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.connections = 0
+        self.requests = {int(api_key): Durations() for api_key in APIS}

@@ -1,0 +1,115 @@
+"""
+A node's counts in the text format of Prometheus, collected when they are asked for.
+
+Imported by who exports them only: a broker that nobody watches does not load the client library.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector, make_asgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from log_broker.server.counters import Durations
+from log_broker.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from log_broker.server.node import Node
+
+# The bounds that are exported, as powers of two in µs: 64 µs … 16.8 s.
+_BOUNDS = range(6, 25)
+
+
+def metrics_app(node: "Node") -> Any:
+    """Return an ASGI application that answers with the node's metrics; it must run in the node's event loop."""
+    registry = CollectorRegistry()
+    registry.register(NodeCollector(node))
+    ProcessCollector(registry=registry)
+    return make_asgi_app(registry)
+
+
+class NodeCollector(Collector):
+    """Reads everything anew at each collection; the cost grows with the number of partitions, not with the load."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._traffic()
+        yield from self._requests()
+        yield from self._topics()
+
+    def _traffic(self) -> Iterator[Metric]:
+        node, counters = self._node, self._node.counters
+        yield _counter("received_bytes", "Bytes read from clients.", counters.bytes_in)
+        yield _counter("sent_bytes", "Bytes written to clients.", counters.bytes_out)
+        yield _counter("connections_accepted", "Connections that clients have opened.", counters.connections)
+        yield _gauge("connections", "Connections that are open.", len(node.connections))
+        yield _gauge("fetch_sessions", "Fetch sessions that are kept.", len(node.fetch_sessions))
+        held = node.fetch_sessions.partition_count
+        yield _gauge("fetch_session_partitions", "Partitions that all fetch sessions hold.", held)
+
+    def _requests(self) -> Iterator[Metric]:
+        counters = self._node.counters
+        requests = CounterMetricFamily("log_broker_requests", "Requests that have been answered.", labels=["api"])
+        for api_key, durations in counters.requests.items():
+            if durations.count:
+                requests.add_metric([ApiKey(api_key).name.lower()], durations.count)
+        yield requests
+        seconds = HistogramMetricFamily(
+            "log_broker_request_seconds",
+            "From a request's arrival to its response's write; a fetch waits in it.",
+            labels=["api"],
+        )
+        for api_key in (ApiKey.PRODUCE, ApiKey.FETCH):
+            durations = counters.requests[api_key]
+            seconds.add_metric([api_key.name.lower()], _cumulated(durations), durations.sum_micros / 1e6)
+        yield seconds
+
+    def _topics(self) -> Iterator[Metric]:
+        records: dict[str, int] = defaultdict(int)
+        received: dict[str, int] = defaultdict(int)
+        unsynced: dict[str, int] = defaultdict(int)
+        stored: dict[str, int] = defaultdict(int)
+        partitions = offline = 0
+        for runtime in self._node.logs.partitions():
+            partitions += 1
+            offline += runtime.offline_reason is not None
+            records[runtime.topic] += runtime.appended_records
+            received[runtime.topic] += runtime.appended_bytes
+            unsynced[runtime.topic] += runtime.unsynced_records
+            stored[runtime.topic] += runtime.size_bytes()
+        yield _gauge("partitions", "Partitions that this node leads.", partitions)
+        yield _gauge("offline_partitions", "Of these, those that take no writes after a disk error.", offline)
+        for family, of_topic in (
+            (CounterMetricFamily("log_broker_topic_records", "Records appended.", labels=["topic"]), records),
+            (CounterMetricFamily("log_broker_topic_bytes", "Bytes appended, as stored.", labels=["topic"]), received),
+            (
+                GaugeMetricFamily(
+                    "log_broker_topic_unsynced_records", "Records that a power cut would take.", labels=["topic"]
+                ),
+                unsynced,
+            ),
+            (GaugeMetricFamily("log_broker_topic_size_bytes", "Bytes of log on disk.", labels=["topic"]), stored),
+        ):
+            for topic, value in of_topic.items():
+                family.add_metric([topic], value)
+            yield family
+
+
+def _counter(name: str, text: str, value: int) -> Metric:
+    return CounterMetricFamily(f"log_broker_{name}", text, value=value)
+
+
+def _gauge(name: str, text: str, value: int) -> Metric:
+    return GaugeMetricFamily(f"log_broker_{name}", text, value=value)
+
+
+def _cumulated(durations: Durations) -> list[tuple[str, float]]:
+    """Return (upper bound in seconds, how many took less) for each bound, and the total."""
+    buckets: list[tuple[str, float]] = []
+    for power in _BOUNDS:
+        buckets.append((str(2**power / 1e6), sum(durations.buckets[: power + 1])))
+    return [*buckets, ("+Inf", durations.count)]

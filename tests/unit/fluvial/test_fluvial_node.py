@@ -1,0 +1,50 @@
+"""The node as a process: the ports that it serves."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+from confluent_kafka import Producer
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def test_metrics_are_served_on_a_port_of_their_own(tmp_path: Path) -> None:
+    port, metrics_port = free_ports(2)
+    told, notify = os.pipe()
+    command = [sys.executable, "-m", "fluvial.node", "--port", str(port), "--metrics-port", str(metrics_port)]
+    command += ["--data-dir", str(tmp_path / "node"), "--notify-fd", str(notify)]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log, pass_fds=[notify])
+    os.close(notify)
+    try:
+        with closing(os.fdopen(told, "rb")) as words:
+            words.read()  # ends when the node has said that it is ready, or is gone
+        producer = Producer({"bootstrap.servers": f"127.0.0.1:{port}"})
+        producer.produce("measured", b"value")
+        assert producer.flush(30) == 0, (tmp_path / "log").read_text()
+        page = httpx.get(f"http://127.0.0.1:{metrics_port}/metrics")
+        assert page.status_code == 200
+        assert page.headers["content-type"].startswith("text/plain")
+        samples = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(page.text)
+            for sample in family.samples
+        }
+        assert samples["log_broker_topic_records_total", "measured"] == 1
+        assert samples["process_open_fds",] > 0
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, (tmp_path / "log").read_text()
