@@ -1,29 +1,10 @@
-"""Whole platforms as a user has them: real processes, started and asked through the `fluvial` command."""
+"""Platforms for the end-to-end tests: an empty one for each that breaks something, one filled for those that read."""
 
-import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
-
-ROOT = Path(__file__).parents[2]
-FLUVIAL = Path(sys.executable).parent / "fluvial"
-STEP_TIMEOUT_S = 900
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from local_platform import LocalPlatform
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,119 +12,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(item.path).is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.e2e)
             item.add_marker(pytest.mark.timeout(1800))
-
-
-@dataclass
-class LocalPlatform:
-    """One data directory with its own ports, driven through the command line only."""
-
-    data_dir: Path
-    port: int = field(default_factory=free_port)
-    registry_port: int = field(default_factory=free_port)
-    started: list["subprocess.Popen[str]"] = field(default_factory=list)
-
-    def command(self, *words: str) -> list[str]:
-        return [str(FLUVIAL), *words, "--data-dir", str(self.data_dir)]
-
-    def environment(self) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("FLUVIAL_")}
-        return {**inherited, "COLUMNS": "160", "NO_COLOR": "1"}
-
-    def run(self, *words: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run `fluvial WORDS…` to its end."""
-        done = subprocess.run(
-            self.command(*words),
-            cwd=ROOT,
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=STEP_TIMEOUT_S,
-            check=False,
-            **options,
-        )
-        if check and done.returncode != 0:
-            raise AssertionError(
-                f"fluvial {' '.join(words)} ended with {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
-            )
-        return done
-
-    def start(self, *words: str) -> "subprocess.Popen[str]":
-        """Start `fluvial WORDS…` in a process group of its own, its output in a file beside the data."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        with (self.data_dir / "started.log").open("a") as log:
-            process = subprocess.Popen(
-                self.command(*words),
-                cwd=ROOT,
-                env=self.environment(),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-        self.started.append(process)
-        return process
-
-    def up(self) -> None:
-        self.run("up", "--detach", "--port", str(self.port), "--registry-port", str(self.registry_port))
-
-    def down(self) -> None:
-        """End everything that this platform has started."""
-        for process in self.started:
-            if process.poll() is None:
-                kill_group(process)
-        self.run("down", check=False)
-
-    def demo_words(self, *more: str) -> tuple[str, ...]:
-        return ("demo", "--port", str(self.port), "--registry-port", str(self.registry_port), *more)
-
-    def status(self) -> dict[str, Any]:
-        return json.loads(self.run("status", "--json").stdout)
-
-    def sql(self, query: str) -> list[dict[str, Any]]:
-        """Ask as a user does: a process of its own, and its JSON."""
-        return json.loads(self.run("sql", "--format", "json", query).stdout)
-
-    def ask(self, query: str) -> list[dict[str, Any]]:
-        """Ask in this process: the same session builder and names, without the start of a JVM for each question."""
-        from fluvial.config import load_settings
-        from fluvial.spark.session import build_session, run_sql
-
-        settings = load_settings(data_dir=str(self.data_dir))
-        spark = build_session(settings, "fluvial tests")
-        return [row.asDict(recursive=True) for row in run_sql(spark, settings, query).collect()]
-
-    def versions(self) -> dict[str, int]:
-        """The newest Delta version of every table in the warehouse, read from the file names of the logs."""
-        found = {}
-        for log in (self.data_dir / "warehouse").glob("*/*/_delta_log"):
-            newest = max(int(commit.stem) for commit in log.glob("[0-9]*.json"))
-            found[f"{log.parent.parent.name}.{log.parent.name}"] = newest
-        return found
-
-    def node_pid(self) -> int:
-        """The process of the only node."""
-        return int(self.status()["nodes"][0]["pid"])
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
-    """Wait for something that another process brings about; fail after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"did not come true within {seconds} s: {condition}")
-        time.sleep(0.05)
-
-
-def kill(pid: int) -> None:
-    """SIGKILL a process that is not our child, and wait until it is gone."""
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-
-
-def kill_group(process: "subprocess.Popen[str]") -> None:
-    """SIGKILL a started command and everything it started in its process group."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=30)
 
 
 @pytest.fixture

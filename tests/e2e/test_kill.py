@@ -11,7 +11,7 @@ import csv_truth
 import psutil
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from conftest import LocalPlatform, kill, kill_group, wait_until
+from local_platform import LocalPlatform, kill, kill_group, wait_until
 
 FEBRUARY = datetime(2013, 2, 1, tzinfo=UTC)
 JANUARY = ("--until", "2013-02-01")

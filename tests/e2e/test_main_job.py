@@ -4,7 +4,7 @@ import subprocess
 
 import csv_truth
 import pytest
-from conftest import LocalPlatform
+from local_platform import LocalPlatform
 
 META = ["_topic", "_partition", "_offset", "_timestamp", "_key", "_schema_id"]
 

@@ -6,6 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_log import MemoryLog
 
 from fluvial.registry import records
 from fluvial.registry.commands import (
@@ -178,8 +179,6 @@ def drafts() -> st.SearchStrategy[object]:
 @settings(max_examples=150, deadline=None)
 @given(commands=st.lists(st.tuples(drafts(), st.booleans()), max_size=25))
 def test_any_history_is_what_a_restart_finds(commands) -> None:
-    from conftest import MemoryLog
-
     async def story() -> None:
         log = MemoryLog()
         registry = await reopened(log)
