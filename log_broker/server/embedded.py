@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from log_broker.config import BrokerConfig
+from log_broker.interfaces import RecordValidator
 from log_broker.server.event_loop import loop_factory
 from log_broker.server.node import Node
 
@@ -30,18 +31,22 @@ class EmbeddedBroker:
 
 
 @contextmanager
-def run_embedded(*, data_dir: Path | None, port: int, settings: Mapping[str, str]) -> Iterator[EmbeddedBroker]:
+def run_embedded(
+    *, data_dir: Path | None, port: int, validator: RecordValidator | None, settings: Mapping[str, str]
+) -> Iterator[EmbeddedBroker]:
     """See `log_broker.embedded`."""
     if data_dir is None:
         with tempfile.TemporaryDirectory(prefix="log-broker-") as temporary:
-            yield from _run(Path(temporary), port, settings)
+            yield from _run(Path(temporary), port, validator, settings)
     else:
-        yield from _run(data_dir, port, settings)
+        yield from _run(data_dir, port, validator, settings)
 
 
-def _run(data_dir: Path, port: int, settings: Mapping[str, str]) -> Iterator[EmbeddedBroker]:
+def _run(
+    data_dir: Path, port: int, validator: RecordValidator | None, settings: Mapping[str, str]
+) -> Iterator[EmbeddedBroker]:
     config = BrokerConfig(data_dir=data_dir, port=port).with_settings(settings)
-    thread = _BrokerThread(config)
+    thread = _BrokerThread(config, validator)
     thread.start()
     try:
         yield thread.broker()
@@ -52,8 +57,9 @@ def _run(data_dir: Path, port: int, settings: Mapping[str, str]) -> Iterator[Emb
 class _BrokerThread:
     """The thread with its event loop; it ends with the process at the latest."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, validator: RecordValidator | None) -> None:
         self._config = config
+        self._validator = validator
         self._started = threading.Event()
         self._broker: EmbeddedBroker | None = None
         self._error: BaseException | None = None
@@ -88,7 +94,7 @@ class _BrokerThread:
     async def _serve(self) -> None:
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
-        node = Node(self._config)
+        node = Node(self._config, validator=self._validator)
         await node.start()
         self._request_stop = lambda: loop.call_soon_threadsafe(stopping.set)
         self._broker = EmbeddedBroker(host=self._config.host, port=node.port, data_dir=self._config.data_dir, node=node)

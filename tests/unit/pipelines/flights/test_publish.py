@@ -29,6 +29,11 @@ class OneSchema:
     def register(self, subject: str, contract: str) -> int:
         return SCHEMA_ID
 
+    def refuse_reason(self, topic: str, *, is_key: bool, level: str, payload: bytes | memoryview | None) -> str | None:
+        """Judge a record for the broker by the same id."""
+        frame = b"\0" + SCHEMA_ID.to_bytes(4, "big")
+        return None if payload is not None and bytes(payload[:5]) == frame else "not framed with the one schema"
+
 
 @pytest.fixture(scope="module")
 def bootstrap_servers() -> Iterator[str]:
@@ -38,7 +43,7 @@ def bootstrap_servers() -> Iterator[str]:
         return
     import log_broker
 
-    with log_broker.embedded() as broker:
+    with log_broker.embedded(validator=OneSchema()) as broker:
         yield broker.bootstrap_servers
 
 
@@ -150,7 +155,7 @@ def test_records_of_somebody_else_stop_it_before_it_writes(
     feed = feed_until(2)
     publisher.publish(feed)
     stranger = Producer({"bootstrap.servers": bootstrap_servers})
-    stranger.produce(feed.topic, b"something else", partition=1)
+    stranger.produce(feed.topic, b"\0" + SCHEMA_ID.to_bytes(4, "big") + b"something else", partition=1)
     stranger.flush(30)
     before = read_all(bootstrap_servers, feed.topic, feed.partitions)
     with pytest.raises(ForeignLogError, match=f"topic {feed.topic} partition 1 "):
