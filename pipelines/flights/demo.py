@@ -7,7 +7,6 @@ Every step looks at what is there already, so a job that was killed anywhere is 
 that was completed changes nothing.
 """
 
-import shlex
 import shutil
 import sys
 import time
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from fluvial.config import DATA_DIR, Settings
+from fluvial.config import Settings, data_dir_words
 from fluvial.local.start import Layout, start
 from fluvial.registry.client import RegistryClient
 from fluvial.registry.contracts import Registered, load_contracts, register_all
@@ -238,7 +237,7 @@ def say_what_changed(published: Sequence[Published], summary: "RunSummary", answ
 def say_how_to_go_on(settings: Settings, answers: Console) -> None:
     """Print the commands to try next, as they are to be typed here."""
     fluvial = command_name()
-    where = "" if settings.data_dir == Path(DATA_DIR) else f" --data-dir {shlex.quote(str(settings.data_dir))}"
+    where = data_dir_words(settings.data_dir)
     query = "select * from state.aircraft order by miles desc limit 5"
     ui = "make ui" if not where and Path("Makefile").exists() else f"{fluvial} ui{where}"
     answers.print("Go on with", style="bold")

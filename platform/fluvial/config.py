@@ -7,6 +7,7 @@ working directory, the local platform that lives in the data directory, the defa
 
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -162,3 +163,8 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def data_dir_words(data_dir: Path) -> str:
+    """Return what a command that is shown to the user needs to mean this platform: nothing for the default one."""
+    return "" if data_dir == Path(DATA_DIR) else f" --data-dir {shlex.quote(str(data_dir))}"

@@ -118,8 +118,8 @@ def run_demo(command: list[str], data_dir: Path) -> dict[str, float]:
         output = job.communicate()[0]
     if job.returncode != 0:
         raise RuntimeError(f"the demo ended with {job.returncode}:\n{output[-4000:]}")
-    steps = {name: float(seconds) for name, seconds in _STEP.findall(output.splitlines()[-8:][0] or output)}
-    steps = steps or {name: float(seconds) for name, seconds in _STEP.findall(output)}
+    totals = next(line for line in output.splitlines() if " s in all: " in line)
+    steps = {name: float(seconds) for name, seconds in _STEP.findall(totals)}
     tables = {name: (number(rows), float(seconds)) for name, rows, seconds in _TABLE.findall(output)}
     published = _PUBLISHED.search(output)
     assert published is not None, "the demo says how many records it published"

@@ -1,7 +1,6 @@
 """`fluvial up`, `down` and `status`: the nodes of the local platform."""
 
 import json
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 from fluvial.cli import terminal
 from fluvial.cli.options import DataDir, Json, settings_of
 from fluvial.cli.signals import StopAsked, stop_signals_raise, stop_signals_wait
-from fluvial.config import DATA_DIR
+from fluvial.config import data_dir_words
 from fluvial.local.state import Platform
 
 if TYPE_CHECKING:
@@ -120,5 +119,4 @@ def _show_running(platform: Platform, started: list[int], folder: Path) -> None:
         what = "started" if node.id in started else "was up"
         registry = f", registry http://{node.host}:{node.registry_port}" if node.registry_port is not None else ""
         terminal.say(f"node {node.id} {what}: {node.host}:{node.port}{registry}")
-    where = "" if folder == Path(DATA_DIR) else f" --data-dir {shlex.quote(str(folder))}"
-    terminal.say(f"data in {folder}; stop it with `fluvial down{where}`")
+    terminal.say(f"data in {folder}; stop it with `fluvial down{data_dir_words(folder)}`")
