@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit bench clean
+.PHONY: help setup java demo ui test check format unit bench bench-broker clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with the locked dependencies and this package
 
@@ -49,6 +49,9 @@ unit: $(READY) ## only the tests that need neither Spark nor whole processes
 
 bench: java $(READY) ## measure the main path on this machine
 	$(BIN)/python -m tests.bench.main_path
+
+bench-broker: java $(READY) ## measure the broker beside Apache Kafka (about 25 minutes)
+	$(BIN)/python -m tests.bench.broker
 
 clean: ## stop the local platform and remove what the project made here
 	@if [ -x $(BIN)/fluvial ]; then $(BIN)/fluvial down || true; fi
