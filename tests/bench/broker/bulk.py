@@ -30,7 +30,7 @@ class Load(NamedTuple):
 
 
 def producer_of(load: Load) -> Producer:
-    """An idempotent producer with acks=all; everything else as librdkafka has it, and the partitioner ours and Java's."""
+    """An idempotent producer with acks=all and Java's partitioner; everything else as librdkafka has it."""
     settings = {
         "bootstrap.servers": load.address,
         "log_level": 2,

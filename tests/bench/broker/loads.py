@@ -51,7 +51,7 @@ def single(arena: Arena) -> list[Row]:
         def run(broker: Broker, side: Side, load: dict[str, object] = load) -> Sample:
             return arena.produce(broker, side, "raw_requests", load, partitions=SINGLE_PARTITIONS)
 
-        what = f"single records, {connections}×{in_flight}"
+        what = f"single records, {connections}x{in_flight}"
         found = arena.rounds(what, ALL_SIDES, run)
         for ours, kafka, least in ((OURS_MEMORY, KAFKA_DEFAULT, aim), (OURS_FSYNC, KAFKA_FLUSH, aim_fsync)):
             rows += throughput_rows("single", _named(what, ours, kafka), found[ours], found[kafka], aim=least)

@@ -62,7 +62,8 @@ def drive(broker: Broker, driver: str, load: Mapping[str, Any]) -> Sample:
     with subprocess.Popen(
         words, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         if process.stdout.readline() != "ready\n":
             raise RuntimeError(f"the driver {driver} could not begin its load on {broker.name}")
         before = broker.cpu_seconds()

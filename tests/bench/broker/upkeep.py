@@ -95,7 +95,7 @@ def _partitions(arena: Arena, partitions: int) -> list[Row]:
         )
     ]
     for mine, theirs in ((OURS_MEMORY, KAFKA_DEFAULT), (OURS_FSYNC, KAFKA_DEFAULT), (OURS_FSYNC, KAFKA_FLUSH)):
-        title = f"{what}, single records spread over all, 4×8: {mine.level} : Kafka {theirs.level}"
+        title = f"{what}, single records spread over all, 4x8: {mine.level} : Kafka {theirs.level}"
         rows += throughput_rows(group, title, ours.spread[mine], kafka.spread[theirs], aim=1.0)
     rows.append(
         Row(
