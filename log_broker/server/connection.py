@@ -76,8 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         return _staging if room is None or len(room) < STAGING_BYTES else room
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_active = self._loop.time()
-        self._arrived = monotonic()
+        self.last_active = self._arrived = monotonic()
         self._counters.bytes_in += nbytes
         room = self._cutter.room()
         try:
@@ -166,19 +165,19 @@ class Connection(asyncio.BufferedProtocol):
         slots = self._slots
         chunks: list[Buffer] = []
         now = monotonic()
-        while slots and slots[0].is_done:
-            slot = slots.popleft()
+        while slots and (slot := slots[0]).is_done:
+            slots.popleft()
             self._bytes_held -= slot.bytes_held
             if slot.durations is not None:
                 slot.durations.add(now - slot.began)
-            chunks.extend(slot.take_chunks())
+            chunks += slot.chunks
         if self.is_closed or self._transport is None:
             return
         if chunks:
             size = sum(map(len, chunks))
             self._counters.bytes_out += size
             if size <= _JOIN_BYTES_MAX:
-                self._transport.write(b"".join(chunks))
+                self._transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
             else:
                 self._transport.writelines(chunks)
         if not self._reading:

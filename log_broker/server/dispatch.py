@@ -44,12 +44,12 @@ class SlotOwner(Protocol):
 class Slot:
     """The place of one response in its connection's queue. It is filled once; what comes later is ignored."""
 
-    __slots__ = ("_chunks", "_connection", "_on_close", "began", "bytes_held", "durations", "is_done")
+    __slots__ = ("_connection", "_on_close", "began", "bytes_held", "chunks", "durations", "is_done")
 
     def __init__(self, connection: "SlotOwner", bytes_held: int) -> None:
         self._connection = connection
         self._on_close: Callable[[], None] | None = None
-        self._chunks: tuple[Buffer, ...] = ()
+        self.chunks: tuple[Buffer, ...] = ()  # the response with its length, once it is done
         self.bytes_held = bytes_held
         self.began = 0.0  # in seconds of the monotonic clock
         self.durations: Durations | None = None  # where the time this takes is counted
@@ -71,8 +71,16 @@ class Slot:
             return
         self.is_done = True
         size = sum(map(len, chunks))
-        self._chunks = (size.to_bytes(4, "big"), *chunks)
+        self.chunks = (size.to_bytes(4, "big"), *chunks)
         self._connection.slot_done(self, size)
+
+    def complete_framed(self, response: Buffer) -> None:
+        """Give the whole response with its length already in front."""
+        if self.is_done:
+            return
+        self.is_done = True
+        self.chunks = (response,)
+        self._connection.slot_done(self, len(response))
 
     def skip(self) -> None:
         """End a request that has no response."""
@@ -91,11 +99,6 @@ class Slot:
             callback()
         else:
             self._on_close = callback
-
-    def take_chunks(self) -> tuple[Buffer, ...]:
-        chunks, self._chunks = self._chunks, ()
-        self._on_close = None
-        return chunks
 
     def connection_lost(self) -> None:
         callback, self._on_close = self._on_close, None

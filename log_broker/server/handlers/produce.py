@@ -1,6 +1,6 @@
 """Produce: append each partition's batch and answer once all of them are as durable as their topics ask."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from log_broker.core.partition import AppendResult
@@ -8,6 +8,7 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.validation import check_client_version
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.produce import PartitionAnswer, ProduceRequest, encode_response, parse_request
+from log_broker.wire.produce_single import encode_single, parse_single
 from log_broker.wire.reading import MalformedRequestError
 
 if TYPE_CHECKING:
@@ -20,6 +21,16 @@ _ANY_CODEC_FROM = 7
 def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
     """Answer one Produce request, possibly later."""
     version = header.api_version
+    single = parse_single(body, version)
+    if single is not None and -1 <= single.acks <= 1:
+        acks, topic, partition, records = single
+        answer = _Single(header, slot, topic, partition, acks)
+        runtime = node.logs.get(name := topic.decode(errors="replace"), partition)
+        if runtime is None:
+            answer.done(AppendResult(node.absence_of(name, partition)))
+        else:
+            runtime.append(records, acks=acks, done=answer.done)
+        return
     try:
         request = parse_request(body, version)
     except MalformedRequestError as error:
@@ -48,6 +59,28 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
                     continue
             runtime.append(records, acks=request.acks, done=done)
     answers.all_asked()
+
+
+class _Single:
+    """The answer of a request for one partition."""
+
+    __slots__ = ("_acks", "_header", "_partition", "_slot", "_topic")
+
+    def __init__(self, header: RequestHeader, slot: "Slot", topic: bytes, partition: int, acks: int) -> None:
+        self._header = header
+        self._slot = slot
+        self._topic = topic
+        self._partition = partition
+        self._acks = acks
+
+    def done(self, result: AppendResult) -> None:
+        if self._acks:
+            header = self._header
+            self._slot.complete_framed(
+                encode_single(header.correlation_id, header.api_version, self._topic, self._partition, result)
+            )
+        else:
+            _end_unanswered(self._slot, (result,))
 
 
 class _Answers:
@@ -85,7 +118,7 @@ class _Answers:
         if self._missing:
             return
         if self._request.acks == 0:
-            self._end_unanswered()
+            _end_unanswered(self._slot, (answer.result for topic in self._results for answer in topic))
             return
         names = [topic.name for topic in self._request.topics]
         self._slot.complete(
@@ -94,14 +127,14 @@ class _Answers:
             )
         )
 
-    def _end_unanswered(self) -> None:
-        """Without responses a closed connection is the only way to tell a client that something is wrong."""
-        for topic in self._results:
-            for answer in topic:
-                if answer.result.error is not ErrorCode.NONE:
-                    self._slot.fail_connection(f"acks=0 and the append failed: {answer.result.error.name}")
-                    return
-        self._slot.skip()
+
+def _end_unanswered(slot: "Slot", results: Iterable[AppendResult]) -> None:
+    """Without responses a closed connection is the only way to tell a client that something is wrong."""
+    for result in results:
+        if result.error is not ErrorCode.NONE:
+            slot.fail_connection(f"acks=0 and the append failed: {result.error.name}")
+            return
+    slot.skip()
 
 
 _UNANSWERED = AppendResult(ErrorCode.UNKNOWN_SERVER_ERROR)

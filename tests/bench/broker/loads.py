@@ -45,7 +45,7 @@ def single(arena: Arena) -> list[Row]:
             "in_flight": in_flight,
             "acks": 1,
             "value_bytes": 100,
-            "seconds": arena.scale.seconds(3),
+            "seconds": arena.scale.seconds(2),
         }
 
         def run(broker: Broker, side: Side, load: dict[str, object] = load) -> Sample:

@@ -52,6 +52,10 @@ class Slot:
     def complete(self, *chunks) -> None:
         self.filled.set_result(b"".join(chunks))
 
+    def complete_framed(self, response) -> None:
+        assert int.from_bytes(response[:4], "big") == len(response) - 4
+        self.filled.set_result(response[4:])
+
     def skip(self) -> None:
         self.filled.set_result(None)
 
