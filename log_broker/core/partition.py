@@ -131,6 +131,7 @@ class EpochBegan(NamedTuple):
 Event = Append | TurnEnded | Written | WriteFailed
 Effect = AskTurn | Write | Reply | WatermarkMoved | EpochBegan
 
+_ADMITTED_ONLY_BY_RULES = TRANSACTIONAL | LOG_APPEND_TIME
 _NOTHING: tuple[Effect, ...] = ()
 _ASK_TURN: tuple[Effect, ...] = (AskTurn(),)
 
@@ -190,6 +191,10 @@ class Partition:
             rules.key_required or rules.key_validation != "none" or rules.value_validation != "none"
         )
         self._bounds_timestamps = rules.timestamp_before_ms_max is not None or rules.timestamp_after_ms_max is not None
+        # Most topics ask nothing more of a batch than that it is whole, and are spared a call for each.
+        self._asks_more = (
+            self._looks_at_records or self._bounds_timestamps or self._codec is not None or self._append_time
+        )
 
     @property
     def leader_epoch(self) -> int:
@@ -269,7 +274,8 @@ class Partition:
             duplicate = self.producers.check(header) if header.producer_id >= 0 else None
             if duplicate is not None:
                 return self._repeat(duplicate.first_offset, duplicate.timestamp, acks, token)
-            batch, header = self._admit(batch, header, now_ms)
+            if self._asks_more or header.attributes & _ADMITTED_ONLY_BY_RULES:
+                batch, header = self._admit(batch, header, now_ms)
         except BrokerError as error:
             return (Reply(token, self._refusal(error)),)
         base_offset = self.next_offset

@@ -78,6 +78,10 @@ class FrameCutter:
         """Copy `data` out and return the requests it completes; raises FrameTooLargeError."""
         frames: list[memoryview] = []
         position, end = 0, len(data)
+        if self._frame is None and not self._length_bytes and end > LENGTH_BYTES:
+            (length,) = _LENGTH.unpack_from(data)
+            if length == end - LENGTH_BYTES and length <= self._limit:
+                return [memoryview(bytearray(data[LENGTH_BYTES:]))]  # one whole request, as most often
         if self._frame is not None:
             position = min(len(self._frame) - self._have, end)
             self._frame[self._have : self._have + position] = data[:position]
