@@ -253,13 +253,12 @@ class PartitionLog:
             if not at_least_one:
                 return b""
             stop = segment.first_batch_end(start)
+        data = segment.file.read_at(start, stop - start)
         if stop < segment.size:
-            # Eight bytes more name the offset that this reader will ask for next.
-            data = segment.file.read_at(start, stop - start + 8)
-            next_offset = int.from_bytes(data[-8:], "big")
-            data = data[:-8]
+            # The next batch begins with the offset that this reader will ask for next. Read by itself: taking it off
+            # the end of `data` would copy all of that.
+            next_offset = int.from_bytes(segment.file.read_at(stop, 8), "big")
         else:
-            data = segment.file.read_at(start, stop - start)
             next_offset = self._bases[at + 1] if at + 1 < len(self._bases) else self.end_offset
         cursors = self._cursors
         if len(cursors) >= CURSORS_MAX and next_offset not in cursors:

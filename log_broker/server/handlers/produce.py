@@ -8,7 +8,7 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.validation import check_client_version
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.produce import PartitionAnswer, ProduceRequest, encode_response, parse_request
-from log_broker.wire.produce_single import encode_single, parse_single
+from log_broker.wire.produce_single import SingleProduce, encode_single, parse_single
 from log_broker.wire.reading import MalformedRequestError
 
 if TYPE_CHECKING:
@@ -23,13 +23,7 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     version = header.api_version
     single = parse_single(body, version)
     if single is not None and -1 <= single.acks <= 1:
-        acks, topic, partition, records = single
-        answer = _Single(header, slot, topic, partition, acks)
-        runtime = node.logs.get(name := topic.decode(errors="replace"), partition)
-        if runtime is None:
-            answer.done(AppendResult(node.absence_of(name, partition)))
-        else:
-            runtime.append(records, acks=acks, done=answer.done)
+        _append_single(node, header, single, slot)
         return
     try:
         request = parse_request(body, version)
@@ -59,6 +53,17 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
                     continue
             runtime.append(records, acks=request.acks, done=done)
     answers.all_asked()
+
+
+def _append_single(node: "Node", header: RequestHeader, request: SingleProduce, slot: "Slot") -> None:
+    acks, topic, partition, records = request
+    answer = _Single(header, slot, topic, partition, acks)
+    name = topic.decode(errors="replace")
+    runtime = node.logs.get(name, partition)
+    if runtime is None:
+        answer.done(AppendResult(node.absence_of(name, partition)))
+    else:
+        runtime.append(records, acks=acks, done=answer.done)
 
 
 class _Single:
