@@ -223,7 +223,7 @@ class Partition:
         """Take one event at the given time and return what must be done, in order."""
         match event:
             case Append():
-                return self._append(event, now_ms)
+                return self.append(event.batch, event.acks, event.token, now_ms)
             case TurnEnded():
                 self._turn_asked = False
                 return self._next_write(now_ms)
@@ -265,8 +265,8 @@ class Partition:
                 undone[pending.producer_id] = pending.previous
         return list(self.producers.rows(undone))
 
-    def _append(self, event: Append, now_ms: int) -> Sequence[Effect]:
-        batch, acks, token = event
+    def append(self, batch: memoryview, acks: int, token: Any, now_ms: int) -> Sequence[Effect]:
+        """Do what `handle` does with an Append, without the cost of making one."""
         try:
             if self.offline_reason is not None:
                 raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline_reason)

@@ -14,7 +14,6 @@ from uuid import UUID
 
 from log_broker.config import TopicConfig
 from log_broker.core.partition import (
-    Append,
     AppendResult,
     AskTurn,
     Effect,
@@ -171,7 +170,7 @@ class PartitionRuntime:
             done(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
         batch = records if isinstance(records, memoryview) else memoryview(bytearray(records))
-        effects = self._core.handle(Append(batch, acks, done), self._clock_ms())
+        effects = self._core.append(batch, acks, done, self._clock_ms())
         if effects:
             self._run(effects)
 

@@ -100,7 +100,7 @@ class OsFile:
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         for start in range(0, len(buffers), IOV_MAX):
-            part = buffers[start : start + IOV_MAX]
+            part = buffers[start : start + IOV_MAX] if len(buffers) > IOV_MAX else buffers
             written = os.pwritev(self._fd, part, position)
             position += written
             expected = sum(map(len, part))

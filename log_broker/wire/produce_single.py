@@ -14,7 +14,6 @@ What `parse_single` does not recognise goes to `wire.produce`, which reads every
 """
 
 import struct
-from typing import NamedTuple
 
 from log_broker.core.partition import AppendResult
 from log_broker.records.varint import read_uvarint
@@ -38,13 +37,7 @@ _ANSWER_HEAD_FLEXIBLE = struct.Struct(">iibbB")
 _ANSWER_V9 = struct.Struct(">bihqqqbbhib")  # tagged fields end the partition, the topic and the response
 
 
-class SingleProduce(NamedTuple):
-    """One partition's records; `topic` in UTF-8."""
-
-    acks: int
-    topic: bytes
-    partition: int
-    records: memoryview
+SingleProduce = tuple[int, bytes, int, memoryview]  # acks, topic in UTF-8, partition, records
 
 
 def parse_single(body: memoryview, version: int) -> SingleProduce | None:
@@ -62,7 +55,7 @@ def parse_single(body: memoryview, version: int) -> SingleProduce | None:
     partitions, index, length = _TAIL.unpack_from(body, at)
     if partitions != 1 or length != size - start:
         return None
-    return SingleProduce(acks, bytes(body[_HEAD.size : at]), index, body[start:])
+    return acks, bytes(body[_HEAD.size : at]), index, body[start:]
 
 
 def _parse_flexible(body: memoryview, size: int) -> SingleProduce | None:
@@ -81,7 +74,7 @@ def _parse_flexible(body: memoryview, size: int) -> SingleProduce | None:
     end = start + length - 1
     if partitions != 2 or length < 1 or end != size - len(_NO_TAGS) or body[end:] != _NO_TAGS:
         return None
-    return SingleProduce(acks, bytes(body[_HEAD_FLEXIBLE.size : at]), index, body[start:end])
+    return acks, bytes(body[_HEAD_FLEXIBLE.size : at]), index, body[start:end]
 
 
 def encode_single(correlation_id: int, version: int, topic: bytes, partition: int, result: AppendResult) -> bytes:

@@ -22,7 +22,7 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     """Answer one Produce request, possibly later."""
     version = header.api_version
     single = parse_single(body, version)
-    if single is not None and -1 <= single.acks <= 1:
+    if single is not None and -1 <= single[0] <= 1:
         _append_single(node, header, single, slot)
         return
     try:

@@ -21,7 +21,6 @@ from log_broker.records.record import build_batch
 PRODUCE_VERSION = 7
 ERROR_FROM_END = 2 + 8 + 8 + 8 + 4
 RECEIVE_BYTES = 64 * 1024
-TOUCH_SECONDS_MAX = 120.0
 
 
 class Load(NamedTuple):
@@ -35,6 +34,7 @@ class Load(NamedTuple):
     acks: int
     value_bytes: int
     seconds: float
+    touch_seconds_max: float = 120.0
 
 
 def produce_request(topic: str, partition: int, acks: int, value_bytes: int) -> bytes:
@@ -116,7 +116,7 @@ def touch(load: Load) -> None:
     So the load itself finds every file open.
     """
     host, port = load.address.split(":")
-    deadline = time.monotonic() + TOUCH_SECONDS_MAX
+    deadline = time.monotonic() + load.touch_seconds_max
     with socket.create_connection((host, int(port))) as connection, connection.makefile("rb") as answers:
         for at in range(load.partitions):
             request = produce_request(load.topic, at, load.acks, load.value_bytes)
