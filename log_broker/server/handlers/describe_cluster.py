@@ -21,14 +21,22 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
             "cluster_id": "",
             "brokers": (),
         }
+    fenced_too = getattr(request, "include_fenced_brokers", False)
     asked = request.include_cluster_authorized_operations
     return {
         "error_code": ErrorCode.NONE,
         "cluster_id": node.cluster_id,
         "controller_id": node.controller_id,
         "brokers": [
-            {"broker_id": broker.node_id, "host": broker.host, "port": broker.port}
-            for broker in node.cluster.alive_brokers()
+            {
+                "broker_id": broker.node_id,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": None,
+                "is_fenced": broker.is_fenced,
+            }
+            for broker in sorted(node.cluster.brokers.values(), key=lambda broker: broker.node_id)
+            if fenced_too or not broker.is_fenced
         ],
         "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else AUTHORIZED_NOT_ASKED,
     }
