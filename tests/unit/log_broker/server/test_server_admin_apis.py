@@ -162,6 +162,11 @@ def test_a_topic_is_made_as_assigned_and_deleted_by_its_id(client: Asker) -> Non
         validate_only=True,
     )
     assert answer.results[0].error_code == 0
+    for nameless in (None, ""):  # the Java client writes the second
+        wanted = {"topic_id": made.topic_id, "name": nameless}
+        flags = {"include_topic_authorized_operations": False, "allow_auto_topic_creation": False}
+        answer = client.ask(ApiKey.METADATA, 12, topics=[wanted], **flags)
+        assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [("assigned", 2)]
     gone = client.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": None, "topic_id": made.topic_id}], timeout=30_000)
     assert (gone.responses[0].name, gone.responses[0].error_code) == ("assigned", 0)
     gone = client.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": None, "topic_id": made.topic_id}], timeout=30_000)
