@@ -28,7 +28,7 @@ IN_MEMORY = Path("/dev/shm")  # noqa: S108 a directory of this name is made in i
 # A container has 64 MB there unless told otherwise, which a test can fill.
 IN_MEMORY_BYTES_MIN = 1 << 30
 
-Topics = Mapping[str, int] | Iterable[str]
+Topics = Mapping[str, int | None] | Mapping[str, int] | Iterable[str]
 Setting = str | int | float | bool
 T = TypeVar("T")
 
@@ -60,6 +60,12 @@ class EmbeddedBroker:
         )
         self._run(self.node.authority.create_topic(command))
         return name
+
+    def unique_topic(
+        self, prefix: str = "topic", *, partitions: int | None = None, config: Mapping[str, Setting] = {}
+    ) -> str:
+        """Make a topic of a name that no other has, as `create_topic` does, and return the name."""
+        return self.create_topic(f"{prefix}-{uuid4().hex[:12]}", partitions=partitions, config=config)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Have the broker's thread do `work`."""
