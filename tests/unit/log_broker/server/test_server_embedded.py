@@ -21,7 +21,7 @@ def send_and_count(broker: EmbeddedBroker, topic: str, count: int = 10) -> int:
     from confluent_kafka import Producer
 
     # Its log lines about a broker that went away are of no interest.
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "log_level": 0})
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0, "log_level": 0})
     for number in range(count):
         producer.produce(topic, value=str(number))
     assert producer.flush(30) == 0
