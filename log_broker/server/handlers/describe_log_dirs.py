@@ -31,7 +31,8 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
             }
         )
     directory = node.static_config.data_dir.absolute()
-    error, total, usable = ErrorCode.NONE, UNKNOWN_BYTES, UNKNOWN_BYTES
+    failed = any(runtime.offline_reason is not None for runtime in node.logs.partitions())
+    error, total, usable = ErrorCode.KAFKA_STORAGE_ERROR if failed else ErrorCode.NONE, UNKNOWN_BYTES, UNKNOWN_BYTES
     try:
         disk = shutil.disk_usage(directory)
         total, usable = disk.total, disk.free

@@ -76,6 +76,7 @@ def settings_of(
     warehouse: str | None = None,
     spark_master: str | None = None,
     conf: list[str] | None = None,
+    metrics_port: int | None = None,
 ) -> Settings:
     """Find the settings of a command; raises ConfigError, or a usage error for a `--conf` that is no pair."""
     return load_settings(
@@ -85,6 +86,7 @@ def settings_of(
         warehouse=warehouse,
         spark_master=spark_master,
         spark_conf=pairs("--conf", conf),
+        metrics_port=metrics_port,
     )
 
 
