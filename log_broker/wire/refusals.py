@@ -74,12 +74,14 @@ def _carries_error(description: type[Any]) -> bool:
 
 
 def _blank(description: type[Any]) -> dict[str, Any]:
-    """Return zeros, empty strings and empty arrays for the fields that have no default."""
+    """Return what says nothing: defaults, zeros, empty strings and empty arrays."""
     return {field.name: _blank_value(field) for field in fields(description) if "tag" not in field.metadata}
 
 
 def _blank_value(field: "Field[Any]") -> Any:
     shape = shape_of(field.type)
+    if isinstance(field.default, int | str):
+        return field.default
     if shape.is_array:
         return ()
     if shape.nullable:

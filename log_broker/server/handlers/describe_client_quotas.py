@@ -15,6 +15,8 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     types = [component.entity_type for component in request.components]
     if len(set(types)) < len(types):
         raise BrokerError(ErrorCode.INVALID_REQUEST, "An entity type is named by several components of the filter.")
+    if "" in types:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "Invalid empty entity type.")
     if not set(types) <= ENTITY_TYPES:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_VERSION, f"Unknown entity types: {', '.join(sorted(set(types) - ENTITY_TYPES))}"

@@ -10,14 +10,17 @@ if TYPE_CHECKING:
     from log_broker.server.node import Node
 
 BROKERS = 1
+CONTROLLERS = 2
 
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     endpoint_type = getattr(request, "endpoint_type", BROKERS)
     if endpoint_type != BROKERS:
+        known = endpoint_type == CONTROLLERS
+        error = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         return {
-            "error_code": ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            "error_message": "This is a broker, not a controller endpoint.",
+            "error_code": error,
+            "error_message": f"This is a broker's endpoint, and one of type {endpoint_type} was asked for.",
             "cluster_id": "",
             "brokers": (),
         }
