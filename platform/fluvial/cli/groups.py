@@ -1,9 +1,11 @@
 """`fluvial group`: list, describe, reset and delete consumer groups."""
 
 import json
+import time
+from collections.abc import Callable
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from fluvial.cli.places import Place
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True, rich_markup_mode=None)
+
+T = TypeVar("T")
+_RETRY_SECONDS = 0.2
 
 Group = Annotated[
     str,
@@ -241,10 +246,13 @@ def _committed(admin: "AdminClient", group: str) -> "dict[Place, int]":
 
     from fluvial.cli.cluster import TIMEOUT_SECONDS, told
 
-    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], request_timeout=TIMEOUT_SECONDS)
+    def ask() -> Any:
+        wanted = [ConsumerGroupTopicPartitions(group)]
+        asked = admin.list_consumer_group_offsets(wanted, request_timeout=TIMEOUT_SECONDS)
+        return asked[group].result().topic_partitions
+
     with told(f"read the offsets of group {group!r}"):
-        found = asked[group].result().topic_partitions
-    return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+        return {(place.topic, place.partition): place.offset for place in _patiently(ask) if place.offset >= 0}
 
 
 def _commit(admin: "AdminClient", group: str, offsets: "dict[Place, int]") -> None:
@@ -252,14 +260,38 @@ def _commit(admin: "AdminClient", group: str, offsets: "dict[Place, int]") -> No
 
     from fluvial.cli.cluster import TIMEOUT_SECONDS, told
 
-    wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
-    asked = admin.alter_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=TIMEOUT_SECONDS
-    )
-    with told(f"reset group {group!r}"):
+    def ask() -> None:
+        wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+        asked = admin.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=TIMEOUT_SECONDS
+        )
         for place in asked[group].result().topic_partitions:
             if place.error is not None:
                 raise KafkaException(place.error)
+
+    with told(f"reset group {group!r}"):
+        _patiently(ask)
+
+
+def _patiently(ask: Callable[[], T]) -> T:
+    """Ask again while the group's coordinator comes up, which takes a new cluster a moment; raises KafkaException."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    from fluvial.cli.cluster import TIMEOUT_SECONDS
+
+    coming_up = (
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    )
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() not in coming_up or time.monotonic() >= deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
 
 
 def _report(admin: "AdminClient", described: "ConsumerGroupDescription") -> dict[str, Any]:

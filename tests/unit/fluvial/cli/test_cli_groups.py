@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Producer
 
 import log_broker
 from fluvial.cli.main import execute
+from log_broker.errors import ErrorCode
 from log_broker.server.embedded import EmbeddedBroker
 
 
@@ -157,6 +158,18 @@ def test_a_group_with_members_is_described_and_left_alone(shell: Shell, broker: 
     assert shell.offsets(group) == {(orders, 1): 2}
     shell.ok("group", "delete", group)
     assert group not in {each["group"] for each in shell.json("group", "list")}
+
+
+def test_a_coordinator_that_comes_up_is_waited_for(
+    shell: Shell, broker: EmbeddedBroker, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = broker.node.groups.check
+    answers = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 3
+    monkeypatch.setattr(broker.node.groups, "check", lambda group: answers.pop() if answers else check(group))
+    shell.ok("group", "reset", "patient", "--topic", f"{orders}:0", "--to-offset", "2", "--execute")
+    assert not answers
+    assert shell.offsets("patient") == {(orders, 0): 2}
+    shell.ok("group", "delete", "patient")
 
 
 @pytest.mark.parametrize(
