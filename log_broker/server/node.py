@@ -132,7 +132,7 @@ class Node:
         """
         listener = self._bind()
         try:
-            self.logs.open_all(self._config_for_recovery)
+            self.logs.open_all(self._configs_for_recovery())
             self.authority = LocalAuthority(self) if self.is_controller else RemoteAuthority(self)
             self._identify(await self.authority.cluster_id())
             await self.authority.start()
@@ -305,9 +305,11 @@ class Node:
         if topic.name == OFFSETS_TOPIC:
             self.groups.unload_all()
 
-    def _config_for_recovery(self, topic: str) -> TopicConfig:
+    def _configs_for_recovery(self) -> Callable[[str], TopicConfig]:
         """The real configs are in the metadata log, which is opened with all others; they take effect right after."""
-        return TopicConfig.from_overrides(METADATA_OVERRIDES if topic == METADATA_TOPIC else {}, self.config)
+        metadata = TopicConfig.from_overrides(METADATA_OVERRIDES, self.config)
+        other = TopicConfig.from_overrides({}, self.config)
+        return lambda topic: metadata if topic == METADATA_TOPIC else other
 
     def _bind(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
