@@ -44,6 +44,7 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(GROUPS), help=f"of {', '.join(GROUPS)}")
     parser.add_argument("--rounds", type=int, default=3, help="how often each load runs on each broker (default 3)")
+    parser.add_argument("--size", type=float, default=1.0, help="factor for the length of each load (default 1)")
     parser.add_argument("--quick", action="store_true", help="one short round: shows that everything works, no more")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the rows are kept, written after each group")
     parser.add_argument(
@@ -61,7 +62,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     rows = _kept(options.json) if options.json else []
-    scale = Scale(rounds=1, size=0.05) if options.quick else Scale(rounds=options.rounds, size=1.0)
+    scale = Scale(rounds=1, size=0.05) if options.quick else Scale(rounds=options.rounds, size=options.size)
     with Arena(options.dir, scale) as arena:
         for name in options.only or GROUPS:
             fresh = GROUPS[name](arena)
