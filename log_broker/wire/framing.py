@@ -18,6 +18,7 @@ from log_broker.wire.reading import MalformedRequestError
 
 LENGTH_BYTES = 4
 HEADER_BYTES_MIN = 10
+HEADER_TAGS_MAX = 1000  # none is defined so far
 _LENGTH = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 
@@ -142,6 +143,8 @@ def _skip_tagged_fields(frame: memoryview, position: int) -> int:
         return position + 1
     try:
         count, position = read_uvarint(frame, position)
+        if count > HEADER_TAGS_MAX:
+            raise ValueError(f"there are {count}")
         for _ in range(count):
             _, position = read_uvarint(frame, position)
             size, position = read_uvarint(frame, position)
