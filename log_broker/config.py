@@ -311,6 +311,15 @@ _BROKER_KEYS = (
     _int("socket.request.max.bytes", 100 << 20, "The largest request that is read.", least=1),
     _long("connections.max.idle.ms", 600_000, "A connection that is silent for so long is closed.", least=1),
     _int("max.connections", 10_000, "The most connections that are open at once; more are closed as they come."),
+    _int("max.connections.per.ip", INT_MAX, "The most connections that one address may have open at once."),
+    _long(
+        "queued.max.request.bytes",
+        512 << 20,
+        "Bytes of requests and answers in memory beyond which no more requests are read, 64 KiB of each connection"
+        " left out; -1 is no limit.",
+        least=-1,
+    ),
+    _int("fetch.max.bytes", 55 << 20, "The largest answer to a fetch request.", least=1024),
     _int("max.incremental.fetch.session.cache.slots", 1000, "The most fetch sessions that are kept at once."),
 )
 BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _BROKER_KEYS}
@@ -344,6 +353,9 @@ class BrokerConfig:
     socket_request_max_bytes: int = 100 << 20
     connections_max_idle_ms: int = 600_000
     max_connections: int = 10_000
+    max_connections_per_ip: int = INT_MAX
+    queued_max_request_bytes: int = 512 << 20
+    fetch_max_bytes: int = 55 << 20
     max_incremental_fetch_session_cache_slots: int = 1000
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
 

@@ -37,6 +37,8 @@ class SlotOwner(Protocol):
     is_closed: bool
     peer: str
 
+    @property
+    def is_congested(self) -> bool: ...
     def slot_done(self, slot: "Slot", response_bytes: int) -> None: ...
     def fail(self, reason: str) -> None: ...
 
@@ -59,6 +61,11 @@ class Slot:
     def closed(self) -> bool:
         """Whether nobody waits for this response any more."""
         return self._connection.is_closed
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client should first read what it has been sent."""
+        return self._connection.is_congested
 
     @property
     def peer(self) -> str:

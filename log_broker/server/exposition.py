@@ -47,6 +47,9 @@ class NodeCollector(Collector):
         yield _counter("sent_bytes", "Bytes written to clients.", counters.bytes_out)
         yield _counter("connections_accepted", "Connections that clients have opened.", counters.connections)
         yield _gauge("connections", "Connections that are open.", len(node.connections))
+        yield _gauge("tasks", "Requests whose work goes on beside the event loop's turn.", node.task_count)
+        yield _gauge("queued_bytes", "Bytes of requests and answers beyond each connection's share.", node.memory.held)
+        yield _gauge("connections_waiting", "Connections that wait for memory to be read from.", node.memory.waiting)
         yield _gauge("fetch_sessions", "Fetch sessions that are kept.", len(node.fetch_sessions))
         held = node.fetch_sessions.partition_count
         yield _gauge("fetch_session_partitions", "Partitions that all fetch sessions hold.", held)

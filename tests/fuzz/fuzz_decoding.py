@@ -1,7 +1,7 @@
 """What the broker does with a request before it acts on it: cut, read the header, read the body."""
 
-from log_broker.records.validation import check_batch, check_client_version
 from log_broker.errors import BrokerError
+from log_broker.records.validation import check_batch, check_client_version
 from log_broker.wire import fetch, list_offsets, produce
 from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.control import read_request

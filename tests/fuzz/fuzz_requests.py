@@ -61,17 +61,17 @@ class RequestFuzzer:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self._block = -1
-        self._pool: list[bytes] = []
+        self._pools: dict[int, list[bytes]] = {}
 
     def request(self, index: int) -> bytes:
         block = index // BLOCK
-        if block != self._block:
-            self._pool = valid_requests(Random((self.seed << 64) | block))
-            self._block = block
+        pool = self._pools.get(block)
+        if pool is None:
+            self._pools.pop(block - 2, None)
+            pool = self._pools[block] = valid_requests(Random((self.seed << 64) | block))
         rng = Random((self.seed << 64) | (1 << 60) | index)
-        base = self._pool[index % len(self._pool)]
-        return base if rng.random() < 0.05 else mutated(base, rng, self._pool)
+        base = pool[index % len(pool)]
+        return base if rng.random() < 0.05 else mutated(base, rng, pool)
 
 
 def valid_requests(rng: Random) -> list[bytes]:
@@ -155,7 +155,9 @@ def broken_batch(rng: Random) -> bytes:
 
 
 def _idempotent(rng: Random) -> bytearray:
-    return good_batch(rng, producer_id=rng.choice((0, 1, 5)), producer_epoch=0, base_sequence=rng.choice((0, 1, 2**31 - 1)))
+    return good_batch(
+        rng, producer_id=rng.choice((0, 1, 5)), producer_epoch=0, base_sequence=rng.choice((0, 1, 2**31 - 1))
+    )
 
 
 def _flagged(rng: Random) -> bytearray:
@@ -324,7 +326,9 @@ def _version(data: bytearray, rng: Random, pool: list[bytes]) -> bytearray:
 
 
 def _api(data: bytearray, rng: Random, pool: list[bytes]) -> bytearray:
-    struct.pack_into(">h", data, 0, rng.choice((-1, 4, 5, 6, 7, 17, 24, 25, 26, 61, 68, 80, 999, rng.randrange(-9, 90))))
+    struct.pack_into(
+        ">h", data, 0, rng.choice((-1, 4, 5, 6, 7, 17, 24, 25, 26, 61, 68, 80, 999, rng.randrange(-9, 90)))
+    )
     return data
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from log_broker.server.dispatch import Slot
     from log_broker.server.node import Node
 
-RESPONSE_BYTES_MAX = 55 * 1024 * 1024  # fetch.max.bytes of a broker
+CONGESTED_RETRY_SECONDS = 0.05
 WAIT_MS_MAX = 5 * 60 * 1000
 
 
@@ -110,9 +110,13 @@ class _Fetch:
         self._cancels.clear()
 
     def _try(self, *, last_chance: bool) -> bool:
-        """Read everything; answer if that is enough, and say whether it was."""
+        """Read everything; answer if that is enough, and say whether it is settled when to go on."""
         request = self._request
-        room = min(max(request.bytes_max, 0), RESPONSE_BYTES_MAX)
+        memory = self._node.memory
+        if memory.is_full or self._slot.is_congested:
+            self._wait_for_memory()
+            return True
+        room = min(max(request.bytes_max, 0), self._node.config.fetch_max_bytes, memory.answer_bytes_max())
         total = 0
         urgent = last_chance or not self._plan.topics
         topics = []
@@ -131,6 +135,12 @@ class _Fetch:
         self._forget()
         self._answer(topics)
         return True
+
+    def _wait_for_memory(self) -> None:
+        """Hold nothing until the client has read what it has, or others have given memory back."""
+        self._forget()
+        self._slot.on_close(self._forget)
+        self._timer = asyncio.get_running_loop().call_later(CONGESTED_RETRY_SECONDS, self._time_is_up)
 
     def _answer(self, topics: list[tuple[bytes, list[PartitionData]]]) -> None:
         sessions = self._node.fetch_sessions

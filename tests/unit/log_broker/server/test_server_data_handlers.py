@@ -17,6 +17,7 @@ from log_broker.errors import ErrorCode
 from log_broker.records import Codec, batches_in, build_batch
 from log_broker.server.handlers import fetch, list_offsets, produce
 from log_broker.server.log_manager import LogManager
+from log_broker.server.memory_budget import MemoryBudget
 from log_broker.wire import fetch as fetch_wire
 from log_broker.wire import list_offsets as list_offsets_wire
 from log_broker.wire import produce as produce_wire
@@ -32,6 +33,8 @@ class Node:
     def __init__(self, logs: LogManager) -> None:
         self.logs = logs
         self.fetch_sessions = FetchSessions(slots_max=10)
+        self.memory = MemoryBudget(asyncio.get_running_loop(), 1 << 30)
+        self.config = SimpleNamespace(fetch_max_bytes=55 << 20)
 
     def clock_ms(self) -> int:
         return NOW_MS
@@ -42,6 +45,8 @@ class Node:
 
 class Slot:
     """Keeps what it is filled with."""
+
+    is_congested = False
 
     def __init__(self) -> None:
         self.filled: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
