@@ -121,10 +121,13 @@ class Connection(asyncio.BufferedProtocol):
         waits_for_us = bool(self._slots) and self._writable
         return self.last_active < deadline and not waits_for_us
 
-    @property
-    def is_congested(self) -> bool:
-        """Whether answers should wait: the client does not read, or has a large one to read already."""
-        return not self._writable or self._bytes_held > WRITE_BUFFER_BYTES_MAX
+    def must_wait(self, slot: Slot) -> bool:
+        """Whether the answer for `slot` should not be made now; the one that others stand behind must not wait long."""
+        if not self._writable:
+            return True
+        if self._slots and self._slots[0] is slot:
+            return self._budget.is_full and self._bytes_held <= FREE_BYTES
+        return self._budget.is_full or self._bytes_held > WRITE_BUFFER_BYTES_MAX
 
     def holds_memory_since(self, deadline: float) -> bool:
         """Whether it has held memory since `deadline` and only the client can change that."""
@@ -132,8 +135,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._counted > 0 and self.held_since < deadline and not waits_for_us and not self._waits_for_memory
 
     def bytes_wanted(self) -> int:
-        """How much the budget must have room for before this connection is read from again."""
-        return self._cutter.pending
+        """Return the length of the request that is being read, if it is a large one."""
+        pending = self._cutter.pending
+        return pending if pending > FREE_BYTES else 0
 
     def memory_freed(self) -> None:
         self._waits_for_memory = False

@@ -37,8 +37,7 @@ class SlotOwner(Protocol):
     is_closed: bool
     peer: str
 
-    @property
-    def is_congested(self) -> bool: ...
+    def must_wait(self, slot: "Slot") -> bool: ...
     def slot_done(self, slot: "Slot", response_bytes: int) -> None: ...
     def fail(self, reason: str) -> None: ...
 
@@ -63,9 +62,9 @@ class Slot:
         return self._connection.is_closed
 
     @property
-    def is_congested(self) -> bool:
-        """Whether the client should first read what it has been sent."""
-        return self._connection.is_congested
+    def must_wait(self) -> bool:
+        """Whether a large answer should not be made now: for want of memory, or because the client does not read."""
+        return self._connection.must_wait(self)
 
     @property
     def peer(self) -> str:

@@ -18,7 +18,9 @@ ANSWER_BYTES_LEAST = 64 * 1024
 class Holder(Protocol):
     """A connection that waits for memory."""
 
-    def bytes_wanted(self) -> int: ...
+    def bytes_wanted(self) -> int:
+        """Bytes that must fit before it goes on, and that it will count then; 0 if it does not know yet."""
+        ...
 
     def memory_freed(self) -> None: ...
 
@@ -94,6 +96,6 @@ class MemoryBudget:
             wanted = holder.bytes_wanted()
             if not self._fits(promised + wanted):
                 return
-            promised += STAGED_BYTES if wanted <= STAGED_BYTES else 0
+            promised += 0 if wanted else STAGED_BYTES
             del self._waiting[holder]
             holder.memory_freed()

@@ -113,7 +113,7 @@ class _Fetch:
         """Read everything; answer if that is enough, and say whether it is settled when to go on."""
         request = self._request
         memory = self._node.memory
-        if memory.is_full or self._slot.is_congested:
+        if self._slot.must_wait:
             self._wait_for_memory()
             return True
         room = min(max(request.bytes_max, 0), self._node.config.fetch_max_bytes, memory.answer_bytes_max())

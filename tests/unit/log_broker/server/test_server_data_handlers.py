@@ -46,7 +46,7 @@ class Node:
 class Slot:
     """Keeps what it is filled with."""
 
-    is_congested = False
+    must_wait = False
 
     def __init__(self) -> None:
         self.filled: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
