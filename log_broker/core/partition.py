@@ -214,6 +214,11 @@ class Partition:
         """The acknowledged records that a power cut would take: the range at risk."""
         return self.written_end - self.synced_end
 
+    @property
+    def unsynced_since_ms(self) -> int | None:
+        """When the oldest record that may not be synced was written, None when all are."""
+        return self._unsynced_since_ms
+
     def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:
         """Take one event at the given time and return what must be done, in order."""
         match event:

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
 from log_broker.config import TopicConfig
+from log_broker.core.partition import Partition
 from log_broker.interfaces import RecordValidator
 from log_broker.server.compactor import CompactionSettings, Compactor, Place
 from log_broker.server.partition import PartitionRuntime
@@ -26,12 +28,14 @@ from log_broker.storage.checkpoints import (
 )
 from log_broker.storage.data_directory import DataDirectory
 from log_broker.storage.files import FileSystem, OsFileSystem
+from log_broker.storage.log import PartitionLog
 from log_broker.storage.recovery import open_partition
 
 _log = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL_SECONDS = 60  # log.flush.offset.checkpoint.interval.ms
 RETENTION_INTERVAL_SECONDS = 300  # log.retention.check.interval.ms
+REOPEN_INTERVAL_SECONDS = 10  # after a disk error
 PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000  # producer.id.expiration.ms
 _DELETED_SUFFIX = "-delete"
 
@@ -103,6 +107,7 @@ class LogManager:
             self._compactor.start(self._compaction_settings)
         self._again(CHECKPOINT_INTERVAL_SECONDS, self.checkpoint)
         self._again(RETENTION_INTERVAL_SECONDS, self._look_after)
+        self._again(REOPEN_INTERVAL_SECONDS, self.reopen_offline)
 
     def create(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> PartitionRuntime:
         """
@@ -159,6 +164,31 @@ class LogManager:
         if removed:
             self._save_log_starts()
         return removed
+
+    def reopen_offline(self) -> int:
+        """Try to bring back the partitions that a disk error took offline; return how many are back."""
+        count = 0
+        for runtime in list(self._partitions.values()):
+            if runtime.offline_reason is None:
+                continue
+            try:
+                count += runtime.reopen(partial(self._recover, runtime))
+            except OSError as error:
+                _log.error("%s-%d stays offline: %s", runtime.topic, runtime.partition, error)
+        return count
+
+    def _recover(self, runtime: PartitionRuntime, recovery_point: int) -> tuple[Partition, PartitionLog]:
+        return open_partition(
+            self._files,
+            self._data_dir / f"{runtime.topic}-{runtime.partition}",
+            runtime.topic,
+            runtime.config,
+            recovery_point=recovery_point,
+            log_start_offset=runtime.log_start_offset,
+            clean=False,
+            now_ms=self._clock_ms(),
+            validator=self._validator,
+        )
 
     async def compact(self, *, map_bytes_max: int = 128 << 20) -> int:
         """Compact every log that is due; return the number of passes over logs."""
@@ -234,7 +264,7 @@ class LogManager:
         self._pool.submit(lambda: self._files.remove_tree(doomed), answer.set_result)
         await answer
 
-    def _again(self, seconds: float, action: Callable[[], None]) -> None:
+    def _again(self, seconds: float, action: Callable[[], object]) -> None:
         """Run `action` every so often."""
 
         def run() -> None:

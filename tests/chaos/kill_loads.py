@@ -204,7 +204,7 @@ class Trimmed(Producing):
         admin = AdminClient({"bootstrap.servers": self.servers, **PATIENT})
         wanted = [TopicPartition(self.topic, p, max(end - 200, 0)) for p, end in ends.items()]
         for future in admin.delete_records(wanted).values():
-            with suppress(KafkaException):
+            with suppress(KafkaException, TimeoutError):
                 future.result(10)
         return problems
 
@@ -273,7 +273,7 @@ class Administering(Load):
         number = 0
         while not self._stopping.wait(0.02):
             number += 1
-            with suppress(KafkaException):
+            with suppress(KafkaException, TimeoutError):
                 self._one(admin, f"made-{number}")
 
     def _one(self, admin: AdminClient, name: str) -> None:
@@ -285,8 +285,7 @@ class Administering(Load):
                 return
             changed, doomed = self.rng.sample(sorted(self.alive), 2)
             # In doubt until it is acknowledged.
-            old = self.alive.pop(changed), self.alive.pop(doomed)
-        assert old
+            del self.alive[changed], self.alive[doomed]
         value = str(self.rng.randrange(10**7, 10**8))
         entry = ConfigEntry("retention.ms", value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, changed, incremental_configs=[entry])
@@ -325,6 +324,8 @@ def create(servers: str, topic: NewTopic) -> None:
     for _ in range(20):
         try:
             admin.create_topics([topic])[topic.topic].result(10)
+        except TimeoutError:
+            continue
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 continue

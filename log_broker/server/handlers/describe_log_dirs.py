@@ -1,4 +1,8 @@
-"""DescribeLogDirs: how large the partitions on this broker are, and how much room its disk has."""
+"""
+DescribeLogDirs: how large the partitions on this broker are, and how much room its disk has.
+
+A directory whose disk has taken a partition offline says so with KAFKA_STORAGE_ERROR, as one that failed does in Kafka.
+"""
 
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -15,7 +19,10 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     if request.topics is not None:
         wanted = {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
     sizes: dict[str, list[Values]] = {}
+    error = ErrorCode.NONE
     for runtime in node.logs.partitions():
+        if runtime.offline_reason is not None:
+            error = ErrorCode.KAFKA_STORAGE_ERROR
         if wanted is None or (runtime.topic, runtime.partition) in wanted:
             sizes.setdefault(runtime.topic, []).append(
                 {
@@ -31,7 +38,7 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
         "error_code": ErrorCode.NONE,
         "results": [
             {
-                "error_code": ErrorCode.NONE,
+                "error_code": error,
                 "log_dir": str(directory.absolute()),
                 "topics": [{"name": name, "partitions": partitions} for name, partitions in sizes.items()],
                 "total_bytes": disk.total,
