@@ -199,10 +199,9 @@ def small_disk(tmp_path: Path) -> "AsyncIterator[Path]":
 
 
 def fill(ballast: Path) -> None:
-    with ballast.open("wb", buffering=0) as file:
-        with contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(4096))
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
     assert shutil.disk_usage(ballast.parent).free < 4096
 
 
