@@ -28,7 +28,7 @@ class Holder(Protocol):
 class MemoryBudget:
     """What is held and who waits; everything in the event loop's thread."""
 
-    __slots__ = ("_limit", "_loop", "_resume_asked", "_waiting", "held")
+    __slots__ = ("_limit", "_loop", "_resume_asked", "_waiting", "held", "is_full")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self._loop = loop
@@ -36,6 +36,7 @@ class MemoryBudget:
         self._waiting: dict[Holder, None] = {}
         self._resume_asked = False
         self.held = 0
+        self.is_full = False  # looked at for every request, so it is kept and not worked out
 
     @property
     def limit(self) -> int:
@@ -44,11 +45,8 @@ class MemoryBudget:
     @limit.setter
     def limit(self, limit: int) -> None:
         self._limit = limit
+        self.change(0)
         self._ask_resume()
-
-    @property
-    def is_full(self) -> bool:
-        return self.held >= self._limit
 
     @property
     def waiting(self) -> int:
@@ -66,6 +64,7 @@ class MemoryBudget:
     def change(self, by: int) -> None:
         """Count bytes that are held from now on, or with a negative number no longer are."""
         self.held += by
+        self.is_full = self.held >= self._limit
         if by < 0:
             self._ask_resume()
 

@@ -256,6 +256,68 @@ class Committing(Load):
     check_all = check
 
 
+class Transacting(Load):
+    """
+    Transactions of a few records over all partitions, committed or aborted at random.
+
+    What a reader of committed records sees is each committed transaction whole and once, none that was aborted, and
+    one whose end was in doubt whole or not at all.
+    """
+
+    topic = "transacted"
+
+    def __init__(self, servers: str, seed: int) -> None:
+        super().__init__(servers, seed)
+        self.sizes: dict[int, int] = {}
+        self.committed: set[int] = set()
+        self.aborted: set[int] = set()
+
+    def acked(self) -> int:
+        return sum(self.sizes[number] for number in list(self.committed))
+
+    def run(self) -> None:
+        create(self.servers, NewTopic(self.topic, 3, 1, config={"segment.bytes": SEGMENT_BYTES}))
+        number = 0
+        while not self._stopping.is_set():
+            producer = Producer(
+                {"bootstrap.servers": self.servers, "transactional.id": "killed", "linger.ms": 2, **PATIENT}
+            )
+            # The next producer of this id ends what the last one left open.
+            with suppress(KafkaException):
+                producer.init_transactions(30)
+                while not self._stopping.is_set():
+                    number += 1
+                    self._one(producer, number)
+
+    def _one(self, producer: Producer, number: int) -> None:
+        self.sizes[number] = size = self.rng.randrange(1, 12)
+        producer.begin_transaction()
+        for at in range(size):
+            producer.produce(self.topic, b"%d.%d" % (number, at), partition=self.rng.randrange(3))
+        if self.rng.random() < 0.5:
+            producer.flush(1)
+        if self.rng.random() < 0.3:
+            producer.abort_transaction(20)
+            self.aborted.add(number)
+        else:
+            producer.commit_transaction(20)
+            self.committed.add(number)
+
+    def check_all(self) -> list[str]:
+        seen = Counter(message.value() for message in read_all(self.servers, self.topic))
+        transactions = Counter(int((value or b"").partition(b".")[0]) for value in seen)
+        problems = [f"{value!r} is there {count} times" for value, count in seen.items() if count > 1]
+        for number, size in self.sizes.items():
+            found = transactions[number]
+            if number in self.committed and found != size:
+                problems.append(f"of transaction {number}, committed with {size} records, {found} are seen")
+            elif number in self.aborted and found:
+                problems.append(f"{found} records of the aborted transaction {number} are seen")
+            elif found not in (0, size):
+                problems.append(f"transaction {number} is torn: {found} of {size} records are seen")
+        return problems
+
+
 class Administering(Load):
     """Makes, changes and deletes topics; what was acknowledged is so after every restart."""
 

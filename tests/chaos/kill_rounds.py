@@ -11,9 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kill_loads import Administering, Committing, Compacted, Idempotent, Load, Plain, Trimmed
+from kill_loads import Administering, Committing, Compacted, Idempotent, Load, Plain, Transacting, Trimmed
+
+from log_broker.wire.apis import APIS
+
+ADD_PARTITIONS_TO_TXN = 24
 
 ACKED_LEAST = 1_000
+GAIN_LEAST = 2  # of every single load
 ROUND_SECONDS_MAX = 120
 SETTINGS = ("log.cleaner.backoff.ms=200", "offsets.topic.num.partitions=4")
 
@@ -51,6 +56,8 @@ def run_rounds(
         Committing(broker.servers, seed),
         Administering(broker.servers, seed),
     ]
+    if ADD_PARTITIONS_TO_TXN in APIS:
+        loads.append(Transacting(broker.servers, seed))
     try:
         for load in loads:
             load.start()
@@ -75,9 +82,12 @@ def run_rounds(
 
 
 def _until_acked(loads: list[Load], least: int, rng: random.Random) -> None:
-    begun = sum(load.acked() for load in loads)
+    begun = [load.acked() for load in loads]
     deadline = time.monotonic() + ROUND_SECONDS_MAX
-    while sum(load.acked() for load in loads) < begun + least:
+    while True:
+        gains = [load.acked() - before for load, before in zip(loads, begun, strict=True)]
+        if sum(gains) >= least and min(gains) >= GAIN_LEAST:
+            break
         assert time.monotonic() < deadline, f"the load stands still: {[(str(x), x.acked(), x.failures) for x in loads]}"
         time.sleep(0.01)
     time.sleep(rng.random() ** 2)
