@@ -139,6 +139,7 @@ async def test_many_large_fetches_that_nobody_reads_are_not_all_built(tmp_path: 
                 await asyncio.sleep(0.02)
                 peak = max(peak, node.memory.held)
             assert LIMIT // 2 < peak <= held_max(node), "40 clients asked for 12 MB five times each"
+            await good_client_gets_through(node)
             # Who begins to read gets everything, in smaller answers at the worst.
             reader, _ = wires[0]
             for _ in range(5):
@@ -155,14 +156,14 @@ async def test_long_polls_that_end_together_are_answered_one_by_one(tmp_path: Pa
     async with running(tmp_path) as node:
         await fill(node, 40)
         async with open_wire(node) as wire:
-            for _ in range(50):
+            for _ in range(20):
                 wire.send(ApiKey.FETCH, 11, fetched(0, bytes_min=1 << 30, wait_ms=50))
             peak = 0
-            for _ in range(50):
+            for _ in range(20):
                 await asyncio.sleep(0.01)
                 peak = max(peak, node.memory.held)
             assert peak <= held_max(node)
-            for _ in range(50):
+            for _ in range(20):
                 assert len(await wire.receive()) > len(VALUE)
 
 
