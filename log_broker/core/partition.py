@@ -42,7 +42,7 @@ from log_broker.records.validation import (
 )
 
 UNBOUNDED_MS = 2**63 - 1
-GATHERED_BYTES_MAX = 8 * 1024 * 1024  # behind a slow disk, from producers that wait for no answer
+GATHERED_BYTES_MAX = 1024 * 1024  # behind a slow disk, from producers that wait for no answer
 
 # Events and effects of a produce request are named tuples: values that cost a third of a frozen dataclass to make, and
 # every microsecond here is several percent of a small request.

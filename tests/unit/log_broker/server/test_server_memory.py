@@ -14,7 +14,7 @@ import pytest
 
 from log_broker.config import BrokerConfig
 from log_broker.core.controller import CreateTopic
-from log_broker.records import build_batch
+from log_broker.records import batches_in, build_batch
 from log_broker.server import node as node_module
 from log_broker.server.memory_budget import FREE_BYTES, MemoryBudget
 from log_broker.server.node import Node
@@ -150,6 +150,31 @@ async def test_many_large_fetches_that_nobody_reads_are_not_all_built(tmp_path: 
                 writer.transport.abort()
         await eventually(lambda: node.memory.held == 0)
         await good_client_gets_through(node)
+
+
+async def test_a_slow_consumer_harms_neither_memory_nor_a_fast_one(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await fill(node, 60)
+        async with open_wire(node) as slow, open_wire(node) as fast:
+            for _ in range(20):
+                slow.send(ApiKey.FETCH, 11, fetched(0))
+            held: list[int] = []
+            read = 0
+            for _ in range(3):
+                offset = 0
+                while offset < 60:
+                    answer = await fast.ask(ApiKey.FETCH, 11, fetched(offset, bytes_max=2 * MIB))
+                    records = memoryview(answer.responses[0].partitions[0].records)
+                    count = sum(header.record_count for _, header in batches_in(records))
+                    assert count
+                    offset += count
+                    read += count
+                    held.append(node.memory.held)
+            assert read == 3 * 60
+            assert 0 < max(held) <= held_max(node)
+            assert held[-1] <= max(held[: len(held) // 3]), "what the slow one holds does not grow"
+            for _ in range(20):
+                assert len(await slow.receive()) > len(VALUE), "and it still gets all it asked for"
 
 
 async def test_long_polls_that_end_together_are_answered_one_by_one(tmp_path: Path) -> None:
