@@ -234,7 +234,8 @@ class Committing(Load):
     def run(self) -> None:
         create(self.servers, NewTopic("committed", 1, 1))
         while not self._stopping.is_set():
-            with consumer_of(self.servers, self.group) as consumer:
+            # A commit that finds no coordinator waits for as long as a session lasts.
+            with consumer_of(self.servers, self.group, **{"session.timeout.ms": 6000}) as consumer:
                 consumer.assign([TopicPartition("committed", 0, 0)])
                 offset = self.committed + 1
                 while not self._stopping.is_set():
