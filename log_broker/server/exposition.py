@@ -100,6 +100,7 @@ class NodeCollector(Collector):
         """What is acknowledged and not synced: partitions without any have no line, the totals are always there."""
         places = ["topic", "partition"]
         families = [
+            GaugeMetricFamily("log_broker_unsynced_offset", "First offset a power cut would take.", labels=places),
             GaugeMetricFamily("log_broker_unsynced_records", "Records that a power cut would take.", labels=places),
             GaugeMetricFamily("log_broker_unsynced_bytes", "Bytes that a power cut would take.", labels=places),
             GaugeMetricFamily("log_broker_unsynced_seconds", "Age of the oldest of them, at the most.", labels=places),
@@ -109,7 +110,8 @@ class NodeCollector(Collector):
             found = runtime.at_risk()
             if found.records:
                 place = [runtime.topic, str(runtime.partition)]
-                for family, value in zip(families, (found.records, found.bytes, found.age_ms / 1000), strict=True):
+                values = (found.first_offset, found.records, found.bytes, found.age_ms / 1000)
+                for family, value in zip(families, values, strict=True):
                     family.add_metric(place, value)
                 records += found.records
                 size += found.bytes

@@ -59,8 +59,13 @@ class ReadResult(NamedTuple):
 
 
 class AtRisk(NamedTuple):
-    """What of one partition a power cut would take although it is acknowledged; `age_ms` of the oldest, at the most."""
+    """
+    What of one partition a power cut would take although it is acknowledged: `records` from `first_offset` on.
 
+    `age_ms` is that of the oldest, at the most.
+    """
+
+    first_offset: int
     records: int
     bytes: int
     age_ms: int
@@ -144,11 +149,14 @@ class PartitionRuntime:
 
     def at_risk(self) -> AtRisk:
         core, log = self._core, self._log
-        records = core.written_end - max(core.synced_end, log.recovery_point)
+        first = max(core.synced_end, log.recovery_point)
+        records = core.written_end - first
         if records <= 0:
-            return AtRisk(0, 0, 0)
+            return AtRisk(core.written_end, 0, 0, 0)
         since_ms = core.unsynced_since_ms
-        return AtRisk(records, log.unsynced_bytes, 0 if since_ms is None else max(self._clock_ms() - since_ms, 0))
+        return AtRisk(
+            first, records, log.unsynced_bytes, 0 if since_ms is None else max(self._clock_ms() - since_ms, 0)
+        )
 
     @property
     def appended_records(self) -> int:

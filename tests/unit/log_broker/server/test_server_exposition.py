@@ -74,6 +74,7 @@ def test_what_is_at_risk_is_seen() -> None:
         assert found["log_broker_unsynced_records", "risky", "0"] == 20
         assert found["log_broker_unsynced_bytes", "risky", "0"] == found["log_broker_topic_size_bytes", "risky"]
         assert found["log_broker_unsynced_seconds", "risky", "0"] >= 0
+        assert found["log_broker_unsynced_offset", "risky", "0"] == 0
         produce(broker, "risky", 5)
         produce(broker, "other", 1)
         found = samples(broker)
