@@ -28,7 +28,7 @@ class Holder(Protocol):
 class MemoryBudget:
     """What is held and who waits; everything in the event loop's thread."""
 
-    __slots__ = ("_limit", "_loop", "_resume_asked", "_waiting", "held", "is_full")
+    __slots__ = ("_limit", "_loop", "_resume_asked", "_waiting", "answer_bytes_max", "held", "is_full")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self._loop = loop
@@ -36,7 +36,10 @@ class MemoryBudget:
         self._waiting: dict[Holder, None] = {}
         self._resume_asked = False
         self.held = 0
-        self.is_full = False  # looked at for every request, so it is kept and not worked out
+        # Looked at for every request, so they are kept and not worked out. An answer may take half of what is left:
+        # many large ones at once become smaller.
+        self.is_full = False
+        self.answer_bytes_max = max(limit // 2, ANSWER_BYTES_LEAST)
 
     @property
     def limit(self) -> int:
@@ -57,14 +60,11 @@ class MemoryBudget:
         """Whether `size` bytes more fit, for one that does not stand in the queue; others may have come first."""
         return not self._waiting and self._fits(size)
 
-    def answer_bytes_max(self) -> int:
-        """How large the next answer may be: half of what is left, so that many large ones at once become smaller."""
-        return max((self._limit - self.held) // 2, ANSWER_BYTES_LEAST)
-
     def change(self, by: int) -> None:
         """Count bytes that are held from now on, or with a negative number no longer are."""
         self.held += by
         self.is_full = self.held >= self._limit
+        self.answer_bytes_max = max((self._limit - self.held) // 2, ANSWER_BYTES_LEAST)
         if by < 0:
             self._ask_resume()
 

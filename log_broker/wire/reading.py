@@ -80,6 +80,9 @@ class Reader:
         """Skip the tagged fields of a flexible version: none of them changes what the broker does."""
         if not self._flexible:
             return
+        if self._body[self.position] == 0:  # as good as always
+            self.position += 1
+            return
         count, self.position = read_uvarint(self._body, self.position)
         for _ in range(self._counted(count)):
             _, self.position = read_uvarint(self._body, self.position)

@@ -116,7 +116,7 @@ class _Fetch:
         if self._slot.must_wait:
             self._wait_for_memory()
             return True
-        room = min(max(request.bytes_max, 0), self._node.config.fetch_max_bytes, memory.answer_bytes_max())
+        room = min(max(request.bytes_max, 0), self._node.config.fetch_max_bytes, memory.answer_bytes_max)
         total = 0
         urgent = last_chance or not self._plan.topics
         topics = []
