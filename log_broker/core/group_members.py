@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 
+from log_broker.core.consumer_protocol import CONSUMER_PROTOCOL, subscribed_topics
 from log_broker.core.group_protocol import (
     Effect,
     GroupRecord,
@@ -76,6 +77,26 @@ class GroupMembers:
         self._sync_deadline_ms = 0
         self._outcomes: dict[int, Outcome] = {}
         self._persists = 0
+        self._is_stored = False  # whether the log may hold a record of the group itself
+
+    def adopt(self, members: Sequence[Member], generation: int) -> None:
+        """Begin as a stable group of these members, which spoke the classic protocol in a group of the new one."""
+        self.generation = generation
+        self.protocol_type = CONSUMER_PROTOCOL
+        self.protocol = choose_protocol(list(members))
+        self.members = {member.member_id: member for member in members}
+        self.statics = {member.instance_id: member.member_id for member in members if member.instance_id is not None}
+        self.leader = members[0].member_id
+        self.state = GroupState.STABLE
+
+    def end(self) -> None:
+        """Take in, at load, that the log ends the group here; what comes later begins it anew."""
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.protocol_type = self.protocol = self.leader = None
+        self.members = {}
+        self.statics = {}
+        self._is_stored = False
 
     def restore(self, stored: StoredGroup, now_ms: int) -> None:
         """Take over what the log says of a group; its members have a whole session to be heard of."""
@@ -102,6 +123,7 @@ class GroupMembers:
         }
         self.state = GroupState.STABLE if self.members else GroupState.EMPTY
         self.empty_since_ms = stored.timestamp_ms
+        self._is_stored = True
 
     # Time.
 
@@ -268,7 +290,7 @@ class GroupMembers:
                 return [Reply(join.token, JoinAnswer(error=to_retry(error), member_id=member.member_id))]
             return [Reply(join.token, answer)]
 
-        effects.append(self._persist((self._group_record(self.empty_since_ms),), outcome))
+        effects.append(self._persist((self.stored_record(self.empty_since_ms),), outcome))
 
     def _disturb(self, now_ms: int, effects: list[Effect]) -> None:
         """Something about the members changed: begin a rebalance, or see whether the one under way is complete."""
@@ -316,7 +338,7 @@ class GroupMembers:
             self.protocol = None
             self.leader = None
             self.empty_since_ms = now_ms
-            effects.append(self._persist((self._group_record(now_ms),), _ignore))
+            effects.append(self._persist((self.stored_record(now_ms),), ignore_outcome))
             return
         self.protocol = choose_protocol(list(self.members.values()))
         self.state = GroupState.COMPLETING
@@ -372,7 +394,7 @@ class GroupMembers:
             generation = self.generation
             effects.append(
                 self._persist(
-                    (self._group_record(now_ms),), lambda error, at_ms: self._assigned(generation, error, at_ms)
+                    (self.stored_record(now_ms),), lambda error, at_ms: self._assigned(generation, error, at_ms)
                 )
             )
         return effects
@@ -437,6 +459,18 @@ class GroupMembers:
 
     # What the above share.
 
+    def _subscribed_topics(self) -> frozenset[str] | None:
+        """Return the topics that the members read, None when not all of them say so in a way that is known."""
+        if self.protocol_type != CONSUMER_PROTOCOL:
+            return None
+        topics: frozenset[str] = frozenset()
+        for member in self.members.values():
+            read = subscribed_topics(member.metadata(self.protocol or ""))
+            if read is None:
+                return None
+            topics |= read
+        return topics
+
     def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -478,7 +512,9 @@ class GroupMembers:
         self._outcomes[self._persists] = outcome
         return Persist(self._persists, records)
 
-    def _group_record(self, now_ms: int) -> GroupRecord:
+    def stored_record(self, now_ms: int) -> GroupRecord:
+        """Return the record that a coordinator restarts from."""
+        self._is_stored = True
         stored = StoredGroup(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
@@ -506,5 +542,6 @@ def _may_expire(member: Member) -> bool:
     return member.is_new or not member.is_waiting
 
 
-def _ignore(error: ErrorCode, now_ms: int) -> list[Effect]:
+def ignore_outcome(error: ErrorCode, now_ms: int) -> list[Effect]:
+    """Nobody waits for these records."""
     return []

@@ -45,6 +45,8 @@ class ApiKey(IntEnum):
     DESCRIBE_CLUSTER = 60
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,5 +115,7 @@ APIS: Mapping[int, Api] = {
         _api(ApiKey.DESCRIBE_CLUSTER, (0, 1), 0),
         _api(ApiKey.BROKER_REGISTRATION, (0, 0), 0, inter_broker=True),
         _api(ApiKey.BROKER_HEARTBEAT, (0, 0), 0, inter_broker=True),
+        _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), 0),
+        _api(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), 0),
     )
 }

@@ -46,8 +46,6 @@ _UNSERVED_NAMES = {
     61: "describe_producers",
     65: "describe_transactions",
     66: "list_transactions",
-    68: "consumer_group_heartbeat",
-    69: "consumer_group_describe",
     71: "get_telemetry_subscriptions",
     74: "list_config_resources",
     75: "describe_topic_partitions",
