@@ -13,6 +13,17 @@ from pathlib import Path
 
 import pytest
 
+# What is lost is noticed within seconds, so that tests need not wait for it.
+QUICK_GROUPS = tuple(
+    word
+    for setting in (
+        "group.min.session.timeout.ms=1000",
+        "group.consumer.session.timeout.ms=3000",
+        "group.consumer.heartbeat.interval.ms=300",
+    )
+    for word in ("--set", setting)
+)
+
 
 @dataclass
 class BrokerProcess:
@@ -84,7 +95,7 @@ class BrokerProcess:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker that the tests share: each uses topics and groups of its own names."""
-    running = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", ("--set", "group.min.session.timeout.ms=1000"))
+    running = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", QUICK_GROUPS)
     running.start()
     yield running
     assert running.stop() == 0, running.log.read_text()
@@ -93,7 +104,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker for one test, which may kill it."""
-    running = BrokerProcess(tmp_path / "data", ("--set", "group.min.session.timeout.ms=1000"))
+    running = BrokerProcess(tmp_path / "data", QUICK_GROUPS)
     running.start()
     yield running
     running.kill()

@@ -144,19 +144,19 @@ class Client:
     rebalance_timeout_ms: int = REBALANCE_MS
     epoch: int = 0
     owned: Places = NO_PLACES
-    last: ConsumerHeartbeatAnswer | None = None
+    is_unsure: bool = False  # an answer was lost or an error: the next request says everything again
 
     def send(self, **changes: Any) -> Any:
-        joins = self.epoch == 0
+        whole = self.epoch == 0 or self.is_unsure
         fields = {
             "member_id": self.member_id,
             "fresh_id": "fresh",
             "member_epoch": self.epoch,
             "instance_id": self.instance_id,
-            "rebalance_timeout_ms": self.rebalance_timeout_ms if joins else -1,
-            "topics": self.topics if joins else None,
-            "regex": self.regex if joins else None,
-            "assignor": self.assignor if joins else None,
+            "rebalance_timeout_ms": self.rebalance_timeout_ms if whole else -1,
+            "topics": self.topics if whole else None,
+            "regex": self.regex if whole else None,
+            "assignor": self.assignor if whole else None,
             "owned": self.owned,
             **changes,
         }
@@ -169,7 +169,7 @@ class Client:
         return answer
 
     def take(self, answer: ConsumerHeartbeatAnswer) -> None:
-        self.last = answer
+        self.is_unsure = answer.error is not ErrorCode.NONE
         if answer.error in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND}:
             self.epoch = 0
             self.owned = NO_PLACES

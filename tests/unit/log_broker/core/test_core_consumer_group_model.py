@@ -60,6 +60,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
     def beat_and_lose_the_answer(self, client: Client) -> None:
         if client in self.alive:
             client.send()
+            client.is_unsure = True
 
     @rule(client=clients, topics=st.frozensets(st.sampled_from(TOPICS), min_size=1))
     def resubscribe(self, client: Client, topics: frozenset[str]) -> None:
