@@ -200,6 +200,8 @@ class ConsumerGroup(ClassicSide):
                     return self._take_over_failed(error, at_ms, waiting)
                 if asked is None:
                     self._postpone(at_ms)
+                elif isinstance(asked[1], ConsumerHeartbeat):
+                    self._hear(asked[1].member_id, at_ms)  # it is alive, whatever the disk is
                 refused = (
                     [] if asked is None else [Reply(asked[0], refusal_answer(asked[1], to_retry(error), error.name))]
                 )

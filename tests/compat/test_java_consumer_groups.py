@@ -1,4 +1,4 @@
-"""KIP-848 groups with the Java client of Kafka 4.1: its own subscription patterns, its admin, a group that moves over."""
+"""KIP-848 groups with the Java client of Kafka 4.1: subscription patterns, its admin, a group that moves over."""
 
 import shutil
 import subprocess

@@ -42,7 +42,7 @@ def _names(node: "Node", version: int, request: Any) -> "tuple[str | UUID, ...] 
     names: list[str | UUID] = []
     for topic in request.topics:
         topic_id = getattr(topic, "topic_id", None)
-        if topic.name is None and topic_id is not None:
+        if not topic.name and topic_id is not None:  # the Java client names such a topic with an empty string
             found = node.cluster.topic_by_id(topic_id.hex)
             names.append(topic_id if found is None else found.name)
         else:
