@@ -366,6 +366,13 @@ _BROKER_KEYS = (
 )
 BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _BROKER_KEYS}
 
+# Settings of one KIP-848 group; where it has none of its own, the broker's `group.` setting of the same name holds.
+_GROUP_KEYS = (
+    _int("consumer.session.timeout.ms", 45_000, "How long a member may be silent before it is taken out.", least=1),
+    _int("consumer.heartbeat.interval.ms", 5_000, "How often a member is to be heard of.", least=1),
+)
+GROUP_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _GROUP_KEYS}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:

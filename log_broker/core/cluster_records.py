@@ -54,6 +54,14 @@ class BrokersConfigured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfigured:
+    """The settings of one consumer group are these and no others."""
+
+    group: str
+    overrides: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistered:
     """A broker process came up. Each partition it leads enters a new leader epoch."""
 
@@ -83,6 +91,7 @@ MetadataRecord = (
     | TopicDeleted
     | TopicConfigured
     | BrokersConfigured
+    | GroupConfigured
     | BrokerRegistered
     | BrokerFenced
     | ProducerIdsReserved
@@ -96,6 +105,7 @@ _TYPES: Mapping[str, type[Any]] = {
         TopicDeleted,
         TopicConfigured,
         BrokersConfigured,
+        GroupConfigured,
         BrokerRegistered,
         BrokerFenced,
         ProducerIdsReserved,

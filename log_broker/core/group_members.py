@@ -162,7 +162,12 @@ class GroupMembers:
         effects: list[Effect] = []
         error = self._check_join(join)
         if error is not ErrorCode.NONE:
-            return [Reply(join.token, JoinAnswer(error=error, member_id=join.member_id))]
+            effects.append(Reply(join.token, JoinAnswer(error=error, member_id=join.member_id)))
+            member = self.members.get(join.member_id)
+            if error is ErrorCode.GROUP_MAX_SIZE_REACHED and member is not None:
+                self._drop(member, effects)
+                self._disturb(now_ms, effects)
+            return effects
         if not join.member_id:
             self._join_newcomer(join, now_ms, effects)
         elif join.member_id in self._invited:
@@ -179,6 +184,8 @@ class GroupMembers:
             error = self._check_member(join.member_id, join.instance_id)
             if error is not ErrorCode.NONE:
                 return error
+            if not self._has_seat(join):
+                return ErrorCode.GROUP_MAX_SIZE_REACHED
         elif not self._has_seat(join):
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not join.protocol_type or not join.protocols or not self._supports(join):
@@ -186,10 +193,11 @@ class GroupMembers:
         return ErrorCode.NONE
 
     def _has_seat(self, join: Join) -> bool:
-        taken = len(self.members) + len(self._invited)
-        if join.member_id in self._invited:
-            taken -= 1
-        return taken < self._members_max or (join.instance_id is not None and join.instance_id in self.statics)
+        # In a rebalance only those have a seat that have come back: the others may be gone.
+        preparing = self.state is GroupState.PREPARING
+        seated = [key for key, member in self.members.items() if not preparing or member.join_token is not None]
+        returns = join.instance_id is not None and join.instance_id in self.statics
+        return join.member_id in seated or returns or len(seated) < self._members_max
 
     def _supports(self, join: Join) -> bool:
         others = [member for member in self.members.values() if member.member_id != join.member_id]

@@ -97,10 +97,13 @@ class GroupCoordinator:
     def settings_of(self, group_id: str) -> ConsumerGroupSettings:
         """Return what holds for a group of the new protocol now."""
         config = self._node.config
+        own = self._node.cluster.group_overrides.get(group_id, {})
         policy = config.group_consumer_migration_policy
         return ConsumerGroupSettings(
-            session_timeout_ms=config.group_consumer_session_timeout_ms,
-            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            session_timeout_ms=int(own.get("consumer.session.timeout.ms", config.group_consumer_session_timeout_ms)),
+            heartbeat_interval_ms=int(
+                own.get("consumer.heartbeat.interval.ms", config.group_consumer_heartbeat_interval_ms)
+            ),
             assignors=tuple(name for name in ASSIGNORS if name in config.group_consumer_assignors),
             members_max=config.group_consumer_max_size,
             classic_members_max=config.group_max_size,
