@@ -197,9 +197,11 @@ def hash_of_topics(topics: Iterable[str], cluster: ClusterImage) -> int:
 
 
 def topic_ids(topics: Iterable[str], cluster: ClusterImage) -> frozenset[str]:
+    """Return the ids of those topics that exist."""
     return frozenset(cluster.topics[name].topic_id for name in topics if name in cluster.topics)
 
 
 def partition_counts(topics: Iterable[str], cluster: ClusterImage) -> Mapping[str, int]:
+    """Return by topic id how many partitions each topic has, of those that exist."""
     known = (cluster.topics[name] for name in topics if name in cluster.topics)
     return {topic.topic_id: len(topic.partitions) for topic in known}

@@ -194,10 +194,8 @@ def configure_group(
         least: int = getattr(broker, f"group_consumer_min_{what}")
         most: int = getattr(broker, f"group_consumer_max_{what}")
         if not least <= GROUP_KEYS[name].parse(text) <= most:
-            raise BrokerError(
-                ErrorCode.INVALID_CONFIG,
-                f"Invalid value {text} for configuration {name}: it is outside {least} … {most}",
-            )
+            reason = f"Invalid value {text} for configuration {name}: it is outside {least} … {most}"
+            raise BrokerError(ErrorCode.INVALID_CONFIG, reason)
     return GroupConfigured(group=group, overrides=overrides)
 
 

@@ -120,6 +120,22 @@ def test_members_share_describe_and_commit(jvm: Any, broker: Any, admin: Any, ev
     assert group not in {found.groupId() for found in admin.listGroups().all().get()}
 
 
+def test_a_group_has_settings_of_its_own(jvm: Any, broker: Any, admin: Any, eventually: Eventually) -> None:
+    topic, group = name("java"), name("group")
+    create(jvm, admin, topic, 1)
+    configs = jvm.org.apache.kafka.common.config.ConfigResource
+    resource = configs(configs.Type.GROUP, group)
+    entry = jvm.org.apache.kafka.clients.admin.ConfigEntry("consumer.heartbeat.interval.ms", "7000")
+    set_it = jvm.org.apache.kafka.clients.admin.AlterConfigOp(
+        entry, jvm.org.apache.kafka.clients.admin.AlterConfigOp.OpType.SET
+    )
+    admin.incrementalAlterConfigs({resource: [set_it]}).all().get()
+    config = admin.describeConfigs([resource]).all().get()[resource]
+    assert config.get("consumer.heartbeat.interval.ms").value() == "7000"
+    assert config.get("consumer.heartbeat.interval.ms").source().toString() == "DYNAMIC_GROUP_CONFIG"
+    assert config.get("consumer.session.timeout.ms").value() == "3000", "the broker's"
+
+
 def test_a_subscription_pattern_is_resolved_by_the_broker(
     jvm: Any, broker: Any, admin: Any, eventually: Eventually
 ) -> None:

@@ -16,6 +16,7 @@ NO_TOPIC_ID = UUID(int=0)
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    """Answer one ConsumerGroupHeartbeat request, once what it changes is durable."""
     error = ErrorCode.NONE
     error = ErrorCode.INVALID_REQUEST if not request.group_id.strip() else node.groups.check(request.group_id)
     if error is not ErrorCode.NONE:
