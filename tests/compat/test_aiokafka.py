@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 
 def name(kind: str) -> str:
@@ -54,15 +56,8 @@ async def test_idempotent_producer_and_group_consumer(broker: Any, codec: str | 
         await again.stop()
 
 
-@pytest.mark.parametrize("assignor", ["RangePartitionAssignor", "StickyPartitionAssignor"])
-async def test_members_share_and_take_over(broker: Any, assignor: str) -> None:
-    import aiokafka.coordinator.assignors.range
-    import aiokafka.coordinator.assignors.sticky.sticky_assignor
-
-    strategies = {
-        "RangePartitionAssignor": aiokafka.coordinator.assignors.range.RangePartitionAssignor,
-        "StickyPartitionAssignor": aiokafka.coordinator.assignors.sticky.sticky_assignor.StickyPartitionAssignor,
-    }
+@pytest.mark.parametrize("strategy", [RangePartitionAssignor, StickyPartitionAssignor])
+async def test_members_share_and_take_over(broker: Any, strategy: Any) -> None:
     topic, group = name("aiokafka"), name("group")
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     await admin.start()
@@ -75,7 +70,7 @@ async def test_members_share_and_take_over(broker: Any, assignor: str) -> None:
             bootstrap_servers=broker.bootstrap_servers,
             group_id=group,
             heartbeat_interval_ms=200,
-            partition_assignment_strategy=(strategies[assignor],),
+            partition_assignment_strategy=(strategy,),
         )
 
     async def until(sizes: list[int], *members: AIOKafkaConsumer) -> None:

@@ -120,9 +120,8 @@ def test_members_share_describe_and_commit(jvm: Any, broker: Any, admin: Any, ev
     assert group not in {found.groupId() for found in admin.listGroups().all().get()}
 
 
-def test_a_group_has_settings_of_its_own(jvm: Any, broker: Any, admin: Any, eventually: Eventually) -> None:
-    topic, group = name("java"), name("group")
-    create(jvm, admin, topic, 1)
+def test_a_group_has_settings_of_its_own(jvm: Any, admin: Any) -> None:
+    group = name("group")
     configs = jvm.org.apache.kafka.common.config.ConfigResource
     resource = configs(configs.Type.GROUP, group)
     entry = jvm.org.apache.kafka.clients.admin.ConfigEntry("consumer.heartbeat.interval.ms", "7000")

@@ -33,6 +33,7 @@ class EagerMember:
         self.instance_id = instance_id
         self.member_id = ""
         self.generation = -1
+        self.seen = -1  # the highest one, of this coordinator
         self.owned: frozenset[int] = frozenset()
         self.waits_for: Any = None
         self.heard_ms = driver.now
@@ -68,8 +69,9 @@ class EagerMember:
             self.member_id = answer.member_id if answer.error is ErrorCode.MEMBER_ID_REQUIRED else ""
             self.join()
         elif isinstance(answer, JoinAnswer) and answer.error is ErrorCode.NONE:
-            assert answer.member_id != self.member_id or answer.generation >= self.generation
-            self.member_id, self.generation = answer.member_id, answer.generation
+            assert answer.member_id != self.member_id or answer.generation >= self.seen
+            self.member_id = answer.member_id
+            self.generation = self.seen = answer.generation
             self.waits_for = self.driver.send(
                 Sync,
                 member_id=self.member_id,
@@ -182,6 +184,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
     def the_coordinator_restarts(self) -> None:
         for member in self.alive:
             member.lose_connection()
+            member.seen = -1  # a generation that was not finished was not stored either, and its number comes again
         self.driver.restart()
         self.generation = self.driver.group.generation
 
