@@ -115,7 +115,7 @@ class ConsumerMembers:
         resubscribed = before is None or said.topics != before.topics or said.regex != before.regex
         if resubscribed or self._cluster.version != self._cluster_version_seen:
             draft.cluster_version = self._cluster.version
-            self._resolve_regexes(draft, now_ms)
+            self._resolve_regexes(draft, now_ms, of=said.regex)
             self._begin_epoch(draft, forced=resubscribed)
         if draft.state.epoch > draft.state.target_epoch:
             self._assign(draft)
@@ -137,13 +137,19 @@ class ConsumerMembers:
             epoch = GroupEpoch(epoch=draft.state.epoch + 1, metadata_hash=metadata_hash)
             draft.add(ConsumerRecord(RecordKind.GROUP, "", epoch))
 
-    def _resolve_regexes(self, draft: Draft, now_ms: int) -> None:
+    def _resolve_regexes(self, draft: Draft, now_ms: int, *, of: str | None = None) -> None:
+        """Match every expression against the topics there are now; only `of`, the sender's own, may be refused."""
         wanted = {subscription.regex for subscription in draft.state.subscriptions.values() if subscription.regex}
         for regex in sorted(draft.state.regexes.keys() - wanted):
             draft.add(ConsumerRecord(RecordKind.REGEX, regex, None))
         names = [name for name, topic in self._cluster.topics.items() if not topic.is_internal]
         for regex in sorted(wanted):
-            topics = self._match_topics(regex, names)
+            try:
+                topics = self._match_topics(regex, names)
+            except BrokerError:
+                if regex == of:
+                    raise
+                topics = frozenset()
             known = draft.state.regexes.get(regex)
             if known is None or known.topics != topics:
                 resolved = ResolvedRegex(topics=topics, version=self._cluster.version, timestamp_ms=now_ms)

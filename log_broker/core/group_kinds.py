@@ -190,13 +190,13 @@ class GroupKinds(GroupMembers):
         effects: list[Effect] = []
         for member in members:
             self._send_back(member, effects)
-        before = (self.state, self.generation, self.protocol, self.leader, self.members, self.statics)
+        before = (self.generation, self.protocol, self.leader, self.members, self.statics, self._is_stored)
         self.consumer = self._new_consumer(self.classic_tombstones())
         self.end()
 
         def failed(error: ErrorCode, at_ms: int, waiting: Sequence[MemberEvent]) -> list[Effect]:
             self.consumer = None
-            self.state, self.generation, self.protocol, self.leader, self.members, self.statics = before
+            self.generation, self.protocol, self.leader, self.members, self.statics, self._is_stored = before
             self.protocol_type = CONSUMER_PROTOCOL
             effects: list[Effect] = []
             for late in waiting:
@@ -238,6 +238,7 @@ class GroupKinds(GroupMembers):
         self.consumer = None
         self.end()
         self.adopt(members, generation)
+        self._is_stored = True
         effects: list[Effect] = []
         if rebalances:
             self._disturb(now_ms, effects)

@@ -6,7 +6,13 @@ import pytest
 from consumer_group_driver import REBALANCE_MS, Client, GroupDriver, settle
 
 from log_broker.core.consumer_events import ConsumerHeartbeat
-from log_broker.core.consumer_group_records import NO_PLACES, MemberState
+from log_broker.core.consumer_group_records import (
+    NO_PLACES,
+    ConsumerRecord,
+    MemberState,
+    RecordKind,
+    Subscription,
+)
 from log_broker.core.consumer_group_state import ConsumerGroupState
 from log_broker.core.group_protocol import Commit, Delete, DeleteOffsets
 from log_broker.core.group_records import CommittedOffset
@@ -141,6 +147,17 @@ def test_a_regular_expression_is_matched_against_whole_names_of_topics_old_and_n
     assert client(driver, "b", regex="(").beat().error is ErrorCode.INVALID_REGULAR_EXPRESSION
     a.leave()
     assert not driver.consumer.state.regexes
+
+
+def test_an_expression_that_another_broker_let_in_stands_for_no_topics(driver: GroupDriver) -> None:
+    a, b = client(driver, "a"), client(driver, "b")
+    settle([a])
+    driver.consumer.state.replay(ConsumerRecord(RecordKind.MEMBER, "x", Subscription(regex="(")))
+    settle([b])
+    assert driver.consumer.state.regexes["("].topics == frozenset()
+    driver.advance(SESSION_MS)
+    settle([b])
+    assert b.beat().error is ErrorCode.NONE
 
 
 @pytest.mark.parametrize(

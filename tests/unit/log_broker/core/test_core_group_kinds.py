@@ -296,3 +296,13 @@ def test_a_subscription_is_read_in_every_version() -> None:
     v3 = b"\0\3" + subscription(("t",))[2:] + struct.pack(">ih", 4, 2) + b"r1"
     assert read_subscription(v3).rack_id == "r1"
     assert read_assignment(b"") == frozenset()
+
+
+def test_a_group_that_moved_back_leaves_nothing_behind_when_it_is_deleted(driver: GroupDriver) -> None:
+    old, new = classic_group(driver), Client(driver, "n", frozenset({"t"}))
+    settle_both(old, new)
+    new.leave()
+    old.leave()
+    driver.run(driver.group.expire_offsets(driver.now, retention_ms=1))
+    assert driver.group.is_forgettable
+    assert set(dict(driver.log).values()) == {None}
