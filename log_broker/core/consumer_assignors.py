@@ -82,18 +82,22 @@ def _assign_alike(members: Members, counts: Counts) -> dict[str, Places]:
     topics = next(iter(members.values())).topics
     places = _places_of(topics, counts)
     least, extra = divmod(len(places), len(members))
+    owned = {member_id: members[member_id].target & places for member_id in members}
     # Who has the most keeps the extra ones: no partition moves only because of the order of members.
-    ordered = sorted(_ordered(members), key=lambda member_id: -len(members[member_id].target & places))
-    assigned: dict[str, set[Place]] = {}
-    for rank, member_id in enumerate(ordered):
-        quota = least + 1 if rank < extra else least
-        assigned[member_id] = set(sorted(members[member_id].target & places)[:quota])
-    free = iter(sorted(places.difference(*assigned.values())))
-    for rank, member_id in enumerate(ordered):
-        quota = least + 1 if rank < extra else least
-        for _ in range(quota - len(assigned[member_id])):
-            assigned[member_id].add(next(free))
-    return {member_id: frozenset(found) for member_id, found in assigned.items()}
+    ordered = sorted(_ordered(members), key=lambda member_id: -len(owned[member_id]))
+    quotas = {member_id: least + 1 if rank < extra else least for rank, member_id in enumerate(ordered)}
+    kept = {
+        member_id: places if len(places) <= quotas[member_id] else frozenset(sorted(places)[: quotas[member_id]])
+        for member_id, places in owned.items()
+    }
+    free = sorted(places.difference(*kept.values()))
+    position = 0
+    assigned = {}
+    for member_id in ordered:
+        missing = quotas[member_id] - len(kept[member_id])
+        assigned[member_id] = kept[member_id].union(free[position : position + missing])
+        position += missing
+    return assigned
 
 
 def _assign_mixed(members: Members, counts: Counts) -> dict[str, Places]:
@@ -153,8 +157,8 @@ def _even_out(readers: list[str], held: dict[str, list[int]], loads: dict[str, i
         moved += 1
 
 
-def _places_of(topics: Iterable[str], counts: Counts) -> set[Place]:
-    return {(topic_id, number) for topic_id in topics for number in range(counts.get(topic_id, 0))}
+def _places_of(topics: Iterable[str], counts: Counts) -> Places:
+    return frozenset((topic_id, number) for topic_id in topics for number in range(counts.get(topic_id, 0)))
 
 
 def _ordered(members: Members) -> list[str]:

@@ -18,8 +18,8 @@ QUICK_GROUPS = tuple(
     word
     for setting in (
         "group.min.session.timeout.ms=1000",
-        "group.consumer.session.timeout.ms=3000",
-        "group.consumer.heartbeat.interval.ms=300",
+        "group.consumer.session.timeout.ms=2000",
+        "group.consumer.heartbeat.interval.ms=200",
     )
     for word in ("--set", setting)
 )

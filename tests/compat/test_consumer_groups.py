@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -17,6 +18,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 Eventually = Callable[[Callable[[], bool]], None]
 
 SESSION_MS = "1500"
+BROKER_KILLS = int(os.environ.get("FLUVIAL_BROKER_KILLS", "1"))
+RECORDS = 100 * BROKER_KILLS  # a partition
 
 
 def name(kind: str) -> str:
@@ -257,14 +260,14 @@ def test_a_broker_that_is_killed_in_a_rebalance_loses_no_commit_and_the_group_go
     topic, group = name("broker"), name("group")
     admin = AdminClient({"bootstrap.servers": own_broker.bootstrap_servers})
     create(admin, topic, 4)
-    send(own_broker.bootstrap_servers, topic, 4, 300)
+    send(own_broker.bootstrap_servers, topic, 4, RECORDS)
     with (
         member_processes(1, own_broker.bootstrap_servers, group, protocol, topic) as first,
         member_processes(2, own_broker.bootstrap_servers, group, protocol, topic) as others,
     ):
         processes = first + others
         eventually(lambda: any(process.done for process in processes))
-        for _ in range(2):
+        for _ in range(BROKER_KILLS):
             own_broker.kill()
             said = {partition: highest(processes, partition) for partition in range(4)}
             own_broker.start()
@@ -277,7 +280,7 @@ def test_a_broker_that_is_killed_in_a_rebalance_loses_no_commit_and_the_group_go
             eventually(
                 lambda before=before: (
                     sum(len(offsets) for process in processes for offsets in process.done.values()) > before
-                    or all(highest(processes, partition) == 299 for partition in range(4))
+                    or all(highest(processes, partition) == RECORDS - 1 for partition in range(4))
                 )
             )
-        eventually(lambda: all(highest(processes, partition) == 299 for partition in range(4)))
+        eventually(lambda: all(highest(processes, partition) == RECORDS - 1 for partition in range(4)))

@@ -132,7 +132,7 @@ def test_a_group_has_settings_of_its_own(jvm: Any, admin: Any) -> None:
     config = admin.describeConfigs([resource]).all().get()[resource]
     assert config.get("consumer.heartbeat.interval.ms").value() == "7000"
     assert config.get("consumer.heartbeat.interval.ms").source().toString() == "DYNAMIC_GROUP_CONFIG"
-    assert config.get("consumer.session.timeout.ms").value() == "3000", "the broker's"
+    assert config.get("consumer.session.timeout.ms").value() == "2000", "the broker's"
 
 
 def test_a_subscription_pattern_is_resolved_by_the_broker(

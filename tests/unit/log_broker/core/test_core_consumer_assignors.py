@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from log_broker.core.consumer_assignors import ASSIGNORS, MemberSpec, assign_range, assign_uniform
@@ -51,6 +51,7 @@ def again(members: Mapping[str, MemberSpec], given: Mapping[str, Places]) -> dic
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
+@settings(max_examples=50)
 @given(groups())
 def test_each_partition_has_one_subscriber_and_a_second_time_nothing_moves(
     assignor: str, group: tuple[dict[str, MemberSpec], dict[str, int]]
@@ -61,6 +62,7 @@ def test_each_partition_has_one_subscriber_and_a_second_time_nothing_moves(
     assert ASSIGNORS[assignor](again(members, assigned), counts) == assigned
 
 
+@settings(max_examples=50)
 @given(groups())
 def test_range_spreads_each_topic_evenly_and_moves_no_more_than_that_needs(
     group: tuple[dict[str, MemberSpec], dict[str, int]],
@@ -91,6 +93,7 @@ def test_range_gives_the_same_numbers_of_topics_of_one_size() -> None:
     assert first == list(range(len(first))), "a range of numbers, from the first on"
 
 
+@settings(max_examples=50)
 @given(groups(alike=True))
 def test_uniform_with_one_subscription_is_even_over_all_topics_and_sticky(
     group: tuple[dict[str, MemberSpec], dict[str, int]],
@@ -107,6 +110,7 @@ def test_uniform_with_one_subscription_is_even_over_all_topics_and_sticky(
     assert sum(len(had[name] & assigned[name]) for name in members) == keepable
 
 
+@settings(max_examples=50)
 @given(groups(alike=False))
 def test_uniform_with_other_subscriptions_leaves_no_move_that_would_help(
     group: tuple[dict[str, MemberSpec], dict[str, int]],

@@ -183,5 +183,5 @@ def check_owners(state: ConsumerState) -> None:
     assert owned == state.owners
 
 
-ConsumerGroupModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+ConsumerGroupModel.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
 test_a_group_under_everything_at_once = ConsumerGroupModel.TestCase

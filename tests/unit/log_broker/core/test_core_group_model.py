@@ -210,5 +210,5 @@ class ClassicGroupModel(RuleBasedStateMachine):
             assert self.driver.group.members.keys() == {member.member_id for member in self.alive}
 
 
-ClassicGroupModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+ClassicGroupModel.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
 test_a_classic_group_under_everything_at_once = ClassicGroupModel.TestCase
