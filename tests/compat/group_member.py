@@ -2,16 +2,18 @@
 
 import json
 import sys
+from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 
+def say(what: str) -> Callable[[Consumer, list[TopicPartition]], None]:
+    return lambda _, places: print(what, *(place.partition for place in places), flush=True)
+
+
 def main(settings: str, topic: str) -> None:
     consumer = Consumer({"auto.offset.reset": "earliest", "enable.auto.commit": False, **json.loads(settings)})
-    consumer.subscribe(
-        [topic],
-        on_assign=lambda _, places: print("assigned", *(place.partition for place in places), flush=True),
-    )
+    consumer.subscribe([topic], on_assign=say("assigned"), on_revoke=say("revoked"), on_lost=say("revoked"))
     while True:
         message = consumer.poll(0.1)
         if message is None or message.error() is not None:

@@ -104,6 +104,80 @@ def test_members_share_what_the_server_assigns(
     assert group not in {one.group_id for one in admin.list_consumer_groups().result(30).valid}
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_members_that_come_one_by_one_share_two_topics_evenly(
+    broker: Any, admin: AdminClient, eventually: Eventually, protocol: str
+) -> None:
+    topics, group = [name("first"), name("second")], name("group")
+    for topic in topics:
+        create(admin, topic, 6)
+    # Range would give the first two members one more of each topic.
+    settings = {"partition_assignment_strategy": "roundrobin"} if protocol == "classic" else {}
+    owners: dict[tuple[str, int], Consumer] = {}
+    twice: list[Any] = []
+
+    def assigned(client: Consumer, places: list[TopicPartition]) -> None:
+        twice.extend(place for place in places if (place.topic, place.partition) in owners)
+        owners.update(((place.topic, place.partition), client) for place in places)
+
+    def revoked(_: Consumer, places: list[TopicPartition]) -> None:
+        for place in places:
+            owners.pop((place.topic, place.partition), None)
+
+    with contextlib.ExitStack() as stack:
+        members: list[Consumer] = []
+        for even in ([12], [6, 6], [4, 4, 4], [3, 3, 3, 3]):
+            members.append(stack.enter_context(member(broker.bootstrap_servers, group, protocol, **settings)))
+            members[-1].subscribe(topics, on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+            eventually(lambda even=even: shares(*members) == even)
+            assert len(owners) == 12
+    assert not twice, "whoever gets a partition is the only one to have it"
+
+
+def test_each_group_gets_each_record_and_one_member_of_it_does(
+    broker: Any, admin: AdminClient, eventually: Eventually
+) -> None:
+    topic = name("all")
+    create(admin, topic, 3)
+    with contextlib.ExitStack() as stack:
+        groups: dict[str, list[Consumer]] = {}
+        for protocol, count in (("consumer", 3), ("classic", 3), ("consumer", 1), ("classic", 1)):
+            group = name(f"of-{count}")
+            groups[group] = [
+                stack.enter_context(member(broker.bootstrap_servers, group, protocol)) for _ in range(count)
+            ]
+            for client in groups[group]:
+                client.subscribe([topic])
+        for members in groups.values():
+            eventually(lambda members=members: shares(*members) == [3 // len(members)] * len(members))
+        for number in range(1, 6):
+            producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+            producer.produce(topic, f"m{number}", partition=number % 3)
+            assert producer.flush(30) == 0
+        for members in groups.values():
+            got: list[str] = []
+
+            def poll_all(members: list[Consumer] = members, got: list[str] = got) -> bool:
+                messages = [client.poll(0.05) for client in members]
+                got.extend(message.value().decode() for message in messages if message is not None)
+                return len(got) >= 5
+
+            eventually(poll_all)
+            poll_all()
+            assert sorted(got) == ["m1", "m2", "m3", "m4", "m5"]
+
+
+def test_readers_that_assign_themselves_make_no_group(broker: Any, admin: AdminClient) -> None:
+    topic, group = name("alone"), name("group")
+    create(admin, topic, 1)
+    send(broker.bootstrap_servers, topic, 1, 3)
+    with member(broker.bootstrap_servers, group) as one, member(broker.bootstrap_servers, group) as two:
+        for client in (one, two):
+            client.assign([TopicPartition(topic, 0, 0)])
+            assert [client.poll(30).offset() for _ in range(3)] == [0, 1, 2]
+        assert group not in {found.group_id for found in admin.list_consumer_groups().result(30).valid}
+
+
 def test_a_group_goes_on_where_it_committed(broker: Any, admin: AdminClient) -> None:
     topic, group = name("resume"), name("group")
     create(admin, topic, 1)
@@ -210,8 +284,10 @@ class MemberProcess:
             what, *numbers = line.split()
             if what == "done":
                 self.done.setdefault(int(numbers[0]), []).append(int(numbers[1]))
+            elif what == "assigned":
+                self.assigned |= {int(number) for number in numbers}
             else:
-                self.assigned = {int(number) for number in numbers}
+                self.assigned -= {int(number) for number in numbers}
 
     def kill(self) -> None:
         self.process.kill()
@@ -240,17 +316,20 @@ def test_a_member_that_is_killed_is_replaced_where_it_had_committed(
     broker: Any, admin: AdminClient, eventually: Eventually, protocol: str
 ) -> None:
     topic, group = name("killed"), name("group")
-    create(admin, topic, 4)
-    send(broker.bootstrap_servers, topic, 4, 20)
-    with member_processes(2, broker.bootstrap_servers, group, protocol, topic) as (one, two):
-        eventually(lambda: bool(one.done) and bool(two.done) and all(highest([one, two], p) == 19 for p in range(4)))
-        mine = {partition for partition in one.done if partition not in two.done} or set(one.done)
-        one.kill()
-        send(broker.bootstrap_servers, topic, 4, 20)
-        eventually(lambda: all(highest([two], partition) == 39 for partition in range(4)))
-        for partition in mine:
-            later = [offset for offset in two.done[partition] if offset >= 20]
-            assert later == sorted(set(later)), "each in order, once: it goes on at the last commit"
+    create(admin, topic, 6)
+    send(broker.bootstrap_servers, topic, 6, 20)
+    with member_processes(3, broker.bootstrap_servers, group, protocol, topic) as processes:
+        eventually(lambda: sorted(len(process.assigned) for process in processes) == [2, 2, 2])
+        eventually(lambda: all(highest(processes, partition) == 19 for partition in range(6)))
+        killed, *others = processes
+        moved = set(killed.assigned)
+        killed.kill()
+        send(broker.bootstrap_servers, topic, 6, 20)
+        eventually(lambda: all(highest(others, partition) == 39 for partition in range(6)))
+        assert [len(process.assigned) for process in others] == [3, 3]
+        for partition in moved:
+            (later,) = [process.done[partition] for process in others if partition in process.assigned]
+            assert [offset for offset in later if offset >= 20] == list(range(20, 40)), "it goes on at the last commit"
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
