@@ -4,6 +4,7 @@ import struct
 from typing import Any
 
 import pytest
+from classic_group_client import subscription
 from consumer_group_driver import Client, GroupDriver, settle
 
 from log_broker.core.consumer_group_records import NO_PLACES, Places
@@ -16,15 +17,6 @@ from log_broker.errors import ErrorCode
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
-
-
-def subscription(topics: tuple[str, ...], owned: Any = ()) -> bytes:
-    """As the Java client writes it, version 1."""
-    out = struct.pack(">hi", 1, len(topics))
-    for topic in topics:
-        out += struct.pack(">h", len(topic)) + topic.encode()
-    out += struct.pack(">i", -1)
-    return out + write_assignment(owned, 1)[2:-4]
 
 
 class ClassicClient:

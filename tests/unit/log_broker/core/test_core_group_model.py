@@ -5,111 +5,14 @@ that begins anew from its log, time.
 Always: no partition is read by two members; generations only grow. In the end: every partition is read.
 """
 
-import json
-from typing import Any
-
+from classic_group_client import SESSION_MS, EagerMember
 from consumer_group_driver import GroupDriver
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
 from log_broker.core.group_members import GroupState
-from log_broker.core.group_protocol import Heartbeat, Join, JoinAnswer, Leave, Sync, SyncAnswer
-from log_broker.errors import ErrorCode
-
-SESSION_MS = 10_000
-REBALANCE_MS = 30_000
-PARTITIONS = frozenset(range(5))
-START_AGAIN = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.MEMBER_ID_REQUIRED}
-
-
-class EagerMember:
-    """A client that stops reading before it joins, and reads what its sync brings."""
-
-    def __init__(self, driver: GroupDriver, number: int, instance_id: str | None) -> None:
-        self.driver = driver
-        self.number = number
-        self.ids = 0
-        self.instance_id = instance_id
-        self.member_id = ""
-        self.generation = -1
-        self.seen = -1  # the highest one, of this coordinator
-        self.owned: frozenset[int] = frozenset()
-        self.waits_for: Any = None
-        self.heard_ms = driver.now
-        self.is_in = False  # whether it has an assignment of its generation
-
-    def join(self) -> None:
-        self.owned = frozenset()
-        self.is_in = False
-        self.ids += 1
-        self.waits_for = self.driver.send(
-            Join,
-            member_id=self.member_id,
-            fresh_id=f"m{self.number}.{self.ids}",
-            instance_id=self.instance_id,
-            client_id="c",
-            client_host="/h",
-            session_timeout_ms=SESSION_MS,
-            rebalance_timeout_ms=REBALANCE_MS,
-            protocol_type="consumer",
-            protocols=(("range", b""),),
-            id_round_trip=True,
-        )
-        self.take()
-
-    def take(self) -> None:
-        """Go on with an answer that has come."""
-        answer = self.driver.answers.get(self.waits_for)
-        if answer is None:
-            return
-        self.waits_for = None
-        self.heard_ms = self.driver.now
-        if answer.error in START_AGAIN:
-            self.member_id = answer.member_id if answer.error is ErrorCode.MEMBER_ID_REQUIRED else ""
-            self.join()
-        elif isinstance(answer, JoinAnswer) and answer.error is ErrorCode.NONE:
-            assert answer.member_id != self.member_id or answer.generation >= self.seen
-            self.member_id = answer.member_id
-            self.generation = self.seen = answer.generation
-            self.waits_for = self.driver.send(
-                Sync,
-                member_id=self.member_id,
-                generation=self.generation,
-                instance_id=self.instance_id,
-                assignments=assign([member.member_id for member in answer.members]),
-            )
-            self.take()
-        elif isinstance(answer, SyncAnswer) and answer.error is ErrorCode.NONE:
-            self.owned = frozenset(json.loads(answer.assignment or b"[]"))
-            self.is_in = True
-
-    def heartbeat(self) -> None:
-        if not self.is_in:
-            self.join()
-            return
-        error = self.driver.ask(
-            Heartbeat, member_id=self.member_id, generation=self.generation, instance_id=self.instance_id
-        )
-        if error is ErrorCode.NONE:
-            self.heard_ms = self.driver.now
-            return
-        if error is ErrorCode.UNKNOWN_MEMBER_ID:
-            self.member_id = ""
-        self.owned = frozenset()
-        self.is_in = False
-
-    def lose_connection(self) -> None:
-        if self.waits_for is not None:
-            self.waits_for = None
-            self.is_in = False
-
-
-def assign(members: list[str]) -> dict[str, bytes]:
-    return {
-        member_id: json.dumps([number for number in PARTITIONS if number % len(members) == index]).encode()
-        for index, member_id in enumerate(members)
-    }
+from log_broker.core.group_protocol import Leave
 
 
 class ClassicGroupModel(RuleBasedStateMachine):
@@ -118,6 +21,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.driver = GroupDriver()
+        self.driver.create_topic("t", 5)
         self.alive: list[EagerMember] = []
         self.count = 0
         self.generation = 0
@@ -134,7 +38,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
     @rule(target=members, static=st.booleans())
     def begin(self, static: bool) -> EagerMember:
         self.count += 1
-        member = EagerMember(self.driver, self.count, f"i{self.count}" if static else None)
+        member = EagerMember(self.driver, self.count, "t", f"i{self.count}" if static else None)
         self.alive.append(member)
         self.step(member)
         return member
@@ -206,7 +110,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
             self.deliver()
         if self.alive:
             assert self.driver.group.state is GroupState.STABLE
-            assert frozenset().union(*(member.owned for member in self.alive)) == PARTITIONS
+            assert frozenset().union(*(member.owned for member in self.alive)) == self.driver.places("t")
             assert self.driver.group.members.keys() == {member.member_id for member in self.alive}
 
 
