@@ -10,6 +10,11 @@ from collections.abc import Collection
 from log_broker.errors import BrokerError, ErrorCode
 
 
+def load_engine() -> None:
+    """Import what `match_topics` needs, which takes some tenths of a second: not in the event loop."""
+    import pyarrow.compute  # noqa: F401
+
+
 def match_topics(regex: str, names: Collection[str]) -> frozenset[str]:
     """Return the names that match as a whole; raises BrokerError(INVALID_REGULAR_EXPRESSION)."""
     import pyarrow

@@ -135,6 +135,12 @@ def test_a_group_has_settings_of_its_own(jvm: Any, admin: Any) -> None:
     assert config.get("consumer.session.timeout.ms").value() == "2000", "the broker's"
 
 
+def test_the_broker_is_at_the_feature_level_of_the_new_protocol(admin: Any) -> None:
+    features = admin.describeFeatures().featureMetadata().get()
+    assert features.finalizedFeatures()["group.version"].maxVersionLevel() == 1
+    assert features.supportedFeatures()["group.version"].maxVersion() == 1
+
+
 def test_a_subscription_pattern_is_resolved_by_the_broker(
     jvm: Any, broker: Any, admin: Any, eventually: Eventually
 ) -> None:

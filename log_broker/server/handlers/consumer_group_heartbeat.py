@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 from log_broker.core.consumer_events import ConsumerHeartbeat, ConsumerHeartbeatAnswer
 from log_broker.core.consumer_group_records import Places
 from log_broker.errors import ErrorCode
+from log_broker.server.topic_patterns import load_engine
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -21,6 +22,9 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     error = ErrorCode.INVALID_REQUEST if not request.group_id.strip() else node.groups.check(request.group_id)
     if error is not ErrorCode.NONE:
         return _values(ConsumerHeartbeatAnswer(error=error, message=error.name, member_id=request.member_id))
+    regex = getattr(request, "subscribed_topic_regex", None)
+    if regex:
+        await node.loop.run_in_executor(None, load_engine)
     topics = request.subscribed_topic_names
     answer = node.groups.ask(
         request.group_id,
@@ -35,7 +39,7 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
             client_host=f"/{context.slot.peer.rpartition(':')[0]}",
             rebalance_timeout_ms=request.rebalance_timeout,
             topics=None if topics is None else frozenset(topics),
-            regex=getattr(request, "subscribed_topic_regex", None),
+            regex=regex,
             assignor=request.server_assignor,
             owned=_places(request.topic_partitions),
             names_itself=context.version >= NAMES_ITSELF_FROM,
