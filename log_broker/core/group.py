@@ -108,9 +108,10 @@ class Group(GroupKinds):
     def _delete_offsets(self, event: DeleteOffsets) -> Sequence[Effect]:
         if self.members and self.protocol_type != CONSUMER_PROTOCOL:
             return [Reply(event.token, ErrorCode.NON_EMPTY_GROUP)]
-        read = self.subscribed_topics() or frozenset()
+        read = frozenset() if self.has_no_members else self.subscribed_topics()
+        # Members whose subscription cannot be read may read anything.
         answers = {
-            place: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if place[0] in read else ErrorCode.NONE
+            place: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if read is None or place[0] in read else ErrorCode.NONE
             for place in event.partitions
         }
         doomed = [place for place, error in answers.items() if error is ErrorCode.NONE and place in self.offsets]
