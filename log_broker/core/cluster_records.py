@@ -79,6 +79,13 @@ class BrokerFenced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerUnregistered:
+    """A broker that is gone for good was struck off."""
+
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsReserved:
     """Every producer id below `end` may be in use."""
 
@@ -94,6 +101,7 @@ MetadataRecord = (
     | GroupConfigured
     | BrokerRegistered
     | BrokerFenced
+    | BrokerUnregistered
     | ProducerIdsReserved
 )
 
@@ -108,6 +116,7 @@ _TYPES: Mapping[str, type[Any]] = {
         GroupConfigured,
         BrokerRegistered,
         BrokerFenced,
+        BrokerUnregistered,
         ProducerIdsReserved,
     )
 }
