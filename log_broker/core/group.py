@@ -108,7 +108,7 @@ class Group(GroupKinds):
     def _delete_offsets(self, event: DeleteOffsets) -> Sequence[Effect]:
         if self.members and self.protocol_type != CONSUMER_PROTOCOL:
             return [Reply(event.token, ErrorCode.NON_EMPTY_GROUP)]
-        read = frozenset() if self.has_no_members else self.subscribed_topics()
+        read = self.subscribed_topics() if self.members or self.consumer is not None else frozenset()
         # Members whose subscription cannot be read may read anything.
         answers = {
             place: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if read is None or place[0] in read else ErrorCode.NONE

@@ -213,7 +213,7 @@ TABLE: list[tuple[Any, tuple[Any, ...]]] = [
     (commit_known, (E.UNKNOWN_MEMBER_ID, E.NONE, E.REBALANCE_IN_PROGRESS, E.NONE, GONE)),
     (commit_old, (E.UNKNOWN_MEMBER_ID, *(E.ILLEGAL_GENERATION,) * 3, GONE)),
     (commit_outside, (E.NONE, *(E.UNKNOWN_MEMBER_ID,) * 3, GONE)),
-    (delete_offsets, (E.NONE,) * 5),
+    (delete_offsets, (E.NONE, *(E.GROUP_SUBSCRIBED_TO_TOPIC,) * 3, E.NONE)),  # what its member says is not readable
     (delete, (E.NONE, *(E.NON_EMPTY_GROUP,) * 3, E.GROUP_ID_NOT_FOUND)),
 ]
 
