@@ -14,6 +14,7 @@ from log_broker.core.consumer_group_records import (
     MemberState,
     Subscription,
 )
+from log_broker.core.consumer_group_state import ConsumerGroupState
 from log_broker.core.consumer_members import ConsumerMembers, Decision, Downgrade, Draft
 from log_broker.core.consumer_protocol import (
     CONSUMER_PROTOCOL,
@@ -66,7 +67,8 @@ class ClassicSide(ConsumerMembers):
         downgrade = None
         if replaced is not None and self._may_downgrade(draft.state):
             left = classic_members(draft.state, self._cluster, now_ms)
-            downgrade = Downgrade(members=left, generation=draft.state.epoch, rebalances=False)
+            settled = draft.state.state is ConsumerGroupState.STABLE
+            downgrade = Downgrade(members=left, generation=draft.state.epoch, rebalances=not settled)
 
         def after(now_ms: int) -> None:
             if replaced is not None:

@@ -63,7 +63,10 @@ def consumer_records(
 
 
 def classic_members(state: ConsumerState, cluster: ClusterImage, now_ms: int) -> tuple[Member, ...]:
-    """Return the members of a group in which all speak the classic protocol, assigned what they were to get."""
+    """
+    Return the members of a group in which all speak the classic protocol, assigned what they own, not what they were to
+    get: until the next rebalance they read that, and the group may turn back before it.
+    """
     members = []
     for member_id, subscription in state.classic_members():
         classic = subscription.classic
@@ -83,7 +86,8 @@ def classic_members(state: ConsumerState, cluster: ClusterImage, now_ms: int) ->
     protocol = choose_protocol(members)
     for member in members:
         version = read_subscription(member.metadata(protocol)).version
-        member.assignment = write_assignment(from_places(state.target_of(member.member_id), cluster), version)
+        current = state.owned_by(member.member_id)
+        member.assignment = write_assignment(from_places(current.assigned | current.revoking, cluster), version)
     return tuple(members)
 
 

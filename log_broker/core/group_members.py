@@ -10,7 +10,7 @@ Members, and with them generations, live in memory and are persisted when a reba
 restarts goes on with the last finished one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -307,7 +307,6 @@ class GroupMembers:
             return
         if self.state is GroupState.COMPLETING:
             for member in self.members.values():
-                member.assignment = b""
                 if member.sync_token is not None:
                     effects.append(Reply(member.sync_token, SyncAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS)))
                     member.sync_token = None
@@ -397,17 +396,18 @@ class GroupMembers:
             effects.append(Reply(member.sync_token, SyncAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID)))
         member.sync_token = sync.token
         if member.member_id == self.leader:
-            for other in self.members.values():
-                other.assignment = sync.assignments.get(other.member_id, b"")
+            assignments = {member_id: sync.assignments.get(member_id, b"") for member_id in self.members}
             generation = self.generation
-            effects.append(
-                self._persist(
-                    (self.stored_record(now_ms),), lambda error, at_ms: self._assigned(generation, error, at_ms)
-                )
-            )
+
+            def outcome(error: ErrorCode, at_ms: int) -> list[Effect]:
+                return self._assigned(generation, assignments, error, at_ms)
+
+            effects.append(self._persist((self.stored_record(now_ms, assignments),), outcome))
         return effects
 
-    def _assigned(self, generation: int, error: ErrorCode, now_ms: int) -> list[Effect]:
+    def _assigned(
+        self, generation: int, assignments: Mapping[str, bytes], error: ErrorCode, now_ms: int
+    ) -> list[Effect]:
         """The leader's assignment has been stored, if nothing has come between."""
         effects: list[Effect] = []
         if self.state is not GroupState.COMPLETING or generation != self.generation:
@@ -421,6 +421,7 @@ class GroupMembers:
             return effects
         self.state = GroupState.STABLE
         for member in self.members.values():
+            member.assignment = assignments[member.member_id]
             if member.sync_token is not None:
                 effects.append(Reply(member.sync_token, self._sync_answer(member)))
                 member.sync_token = None
@@ -520,8 +521,8 @@ class GroupMembers:
         self._outcomes[self._persists] = outcome
         return Persist(self._persists, records)
 
-    def stored_record(self, now_ms: int) -> GroupRecord:
-        """Return the record that a coordinator restarts from."""
+    def stored_record(self, now_ms: int, assignments: Mapping[str, bytes] | None = None) -> GroupRecord:
+        """Return the record that a coordinator restarts from; `assignments` are those that are yet to hold."""
         self._is_stored = True
         stored = StoredGroup(
             protocol_type=self.protocol_type or "",
@@ -538,7 +539,7 @@ class GroupMembers:
                     rebalance_timeout_ms=member.rebalance_timeout_ms,
                     session_timeout_ms=member.session_timeout_ms,
                     subscription=member.metadata(self.protocol or ""),
-                    assignment=member.assignment,
+                    assignment=member.assignment if assignments is None else assignments[member.member_id],
                 )
                 for member in self.members.values()
             ),

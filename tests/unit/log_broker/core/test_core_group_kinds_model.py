@@ -86,16 +86,30 @@ class MixedGroupModel(RuleBasedStateMachine):
             client.leave()
             self.deliver()
 
+    @rule()
+    def all_new_members_leave(self) -> None:
+        for client in list(self.new_ones):
+            self.a_new_member_leaves(client)
+
     @rule(member=classic)
     def a_classic_member_is_rolled_over(self, member: EagerMember) -> None:
         """It stops and comes back with the new protocol, as the same instance where it is one."""
+        if member not in self.old_ones:
+            return
+        if member.instance_id is None:
+            self.a_classic_member_leaves(member)
         if member in self.old_ones:
-            self.a_classic_member_leaves(member) if member.instance_id is None else self.old_ones.remove(member)
-            self.count += 1
-            client = Client(self.driver, f"n{self.count}", frozenset({"t"}), instance_id=member.instance_id)
-            if member in self.old_ones:
-                self.old_ones.remove(member)
-            self.new_ones.append(client)
+            self.old_ones.remove(member)
+        self.count += 1
+        client = Client(self.driver, f"n{self.count}", frozenset({"t"}), instance_id=member.instance_id)
+        self.new_ones.append(client)
+        self.beat(client)
+
+    @rule()
+    def everyone_goes_on(self) -> None:
+        for member in list(self.old_ones):
+            self.step(member)
+        for client in self.new_ones:
             self.beat(client)
 
     @rule(member=classic)
