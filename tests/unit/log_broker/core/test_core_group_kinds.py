@@ -128,6 +128,19 @@ def test_a_classic_group_moves_over_and_back_without_losing_partitions_or_offset
     assert old.heartbeat() is ErrorCode.NONE
 
 
+def test_a_group_that_turns_classic_and_back_at_once_gives_nobody_what_is_still_read(driver: GroupDriver) -> None:
+    old, new = classic_group(driver), Client(driver, "n", frozenset({"t"}))
+    new.beat()
+    new.leave()
+    assert driver.group.kind == "classic"
+    again = Client(driver, "n2", frozenset({"t"}))
+    again.beat()
+    assert driver.group.kind == "consumer"
+    assert again.owned.isdisjoint(old.owned), "the classic member has not been heard of since, and reads on"
+    settle_both(old, again)
+    assert (len(old.owned), len(again.owned)) == (2, 2)
+
+
 def test_both_kinds_survive_a_restart_of_the_coordinator(driver: GroupDriver) -> None:
     old, new = classic_group(driver), Client(driver, "n", frozenset({"t"}))
     settle_both(new, old)
