@@ -13,6 +13,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from log_broker.config import TopicConfig
+from log_broker.core.cluster import INTERNAL_TOPICS
 from log_broker.core.partition import (
     Append,
     AppendResult,
@@ -74,6 +75,7 @@ class PartitionRuntime:
         self.topic = core.topic
         self.partition = partition
         self.topic_id = topic_id
+        self.is_internal = core.topic in INTERNAL_TOPICS
         self._core = core
         self._log = log
         self._files = files

@@ -27,6 +27,8 @@ def _partition(node: "Node", topic: str, wanted: Any) -> "Values":
     error = ErrorCode.NONE
     if runtime is None:
         error = node.absence_of(topic, wanted.partition_index)
+    elif runtime.is_internal:
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION
     elif runtime.config.cleanup_policy == {"compact"}:
         error = ErrorCode.POLICY_VIOLATION
     else:
