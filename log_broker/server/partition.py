@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
@@ -390,8 +391,24 @@ class PartitionRuntime:
             by_config=by_config,
         )
         if count:
-            core.advance_log_start(log.remove_front(count))
+            retired = log.remove_front(count)
+            core.advance_log_start(log.start_offset)
+            self._loop.call_later(core.config.file_delete_delay_ms / 1000, self._remove_files, retired)
         return count
+
+    def _remove_files(self, paths: Sequence[Path]) -> None:
+        if self._closed:
+            return  # the next start removes them, or the whole directory goes
+
+        def remove() -> None:
+            for path in paths:
+                self._files.remove(path)
+
+        self._pool.submit(remove, self._removed)
+
+    def _removed(self, error: BaseException | None) -> None:
+        if error is not None and not self._closed:
+            _log.error("files that left %s-%d could not be removed: %s", self.topic, self.partition, error)
 
     def expire_producers(self, now_ms: int, *, after_ms: int) -> int:
         """Forget producers that have been silent for so long; return how many."""

@@ -5,6 +5,7 @@ From the files of a partition to a log that can be used: quick after an orderly 
 import logging
 from bisect import bisect_right
 from pathlib import Path
+from time import monotonic
 
 from log_broker.config import TopicConfig
 from log_broker.core.epochs import LeaderEpochs
@@ -14,10 +15,12 @@ from log_broker.interfaces import RecordValidator
 from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, decode_epochs, decode_producers
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import LogLimits, PartitionLog, snapshot_offsets
-from log_broker.storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name, scan
+from log_broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name, scan
 from log_broker.storage.segment_swap import finish_swaps
 
 _log = logging.getLogger(__name__)
+
+PROGRESS_SECONDS = 5.0  # a longer recovery says every so often how far it is
 
 
 def open_partition(
@@ -83,9 +86,13 @@ def open_log(
     whole: what was acknowledged as durable lies before it. Raises OSError.
     """
     finish_swaps(files, directory)
+    names = files.names(directory)
+    for name in names:
+        if name.endswith(DELETED_SUFFIX):
+            files.remove(directory / name)
     bases = sorted(
         int(name.removesuffix(LOG_SUFFIX))
-        for name in files.names(directory)
+        for name in names
         if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit()
     )
     segments = [
@@ -123,8 +130,12 @@ def _recover(
 ) -> int:
     """Check the segments from the recovery point on, drop what follows the first bad batch, return the end offset."""
     first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
+    said_at = monotonic()
     for at in range(first, len(segments)):
         segment = segments[at]
+        if monotonic() - said_at > PROGRESS_SECONDS:
+            said_at = monotonic()
+            _log.info("%s: checking segment %d of %d", directory, at - first + 1, len(segments) - first)
         size_found = segment.size
         is_last = segment is segments[-1]
         end_offset = segment.rebuild(checked_from=recovery_point, without_gaps=is_last) or segment.base_offset
