@@ -20,6 +20,8 @@ from log_broker.core.fetch_session import (
     Refused,
 )
 from log_broker.errors import ErrorCode
+from log_broker.records.batch import batches_in
+from log_broker.server.partition import READ_COMMITTED
 from log_broker.wire.fetch import TOPIC_IDS_FROM, FetchRequest, PartitionData, encode_response, parse_request
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.reading import MalformedRequestError
@@ -129,11 +131,28 @@ class _Fetch:
                 urgent = urgent or data.error is not ErrorCode.NONE
                 partitions.append(data)
             topics.append((topic.name, partitions))
-        if not urgent and total < enough:
+        if not urgent and total < enough and not self._is_cut_short(topics):
             return False
         self._forget()
         self._answer(topics)
         return True
+
+    def _is_cut_short(self, topics: list[tuple[bytes, list[PartitionData]]]) -> bool:
+        """
+        Whether more could be read now but for the limits, which fall between batches: waiting would bring nothing.
+
+        Asked only of a response that is smaller than its reader wants.
+        """
+        for topic, (_, found) in zip(self._plan.topics, topics, strict=True):
+            for asked, data in zip(topic.partitions, found, strict=True):
+                position = asked.offset
+                for chunk in data.records:
+                    for _, header in batches_in(chunk):
+                        position = header.last_offset + 1
+                committed = self._request.isolation_level == READ_COMMITTED
+                if position < (data.last_stable_offset if committed else data.high_watermark):
+                    return True
+        return False
 
     def _answer(self, topics: list[tuple[bytes, list[PartitionData]]]) -> None:
         sessions = self._node.fetch_sessions
