@@ -47,6 +47,7 @@ class ConfigKey:
     most: float | None = None
     choices: tuple[str, ...] = ()
     read_only: bool = False  # given at start, or never looked at again: a change would not take effect
+    kafka_default: str | None = None  # Kafka's, where ours is another
 
     @property
     def attribute(self) -> str:
@@ -100,10 +101,24 @@ def _long(name: str, default: int, doc: str, *, least: int = 0, most: int = LONG
 
 
 def _int(
-    name: str, default: int, doc: str, *, least: int = 0, most: int = INT_MAX, read_only: bool = False
+    name: str,
+    default: int,
+    doc: str,
+    *,
+    least: int = 0,
+    most: int = INT_MAX,
+    read_only: bool = False,
+    kafka_default: str | None = None,
 ) -> ConfigKey:
     return ConfigKey(
-        name=name, type=ConfigType.INT, default=str(default), doc=doc, least=least, most=most, read_only=read_only
+        name=name,
+        type=ConfigType.INT,
+        default=str(default),
+        doc=doc,
+        least=least,
+        most=most,
+        read_only=read_only,
+        kafka_default=kafka_default,
     )
 
 
@@ -378,7 +393,12 @@ _BROKER_KEYS = (
     _int("offset.metadata.max.bytes", 4096, "The longest text a consumer may store with an offset."),
     _int("group.min.session.timeout.ms", 6_000, "The shortest session timeout a group member may ask for."),
     _int("group.max.session.timeout.ms", 1_800_000, "The longest session timeout a group member may ask for."),
-    _int("group.initial.rebalance.delay.ms", 0, "How long a new group waits for more members before its first round."),
+    _int(
+        "group.initial.rebalance.delay.ms",
+        0,
+        "How long a new group waits for more members before its first round.",
+        kafka_default="3000",
+    ),
     _int("group.max.size", INT_MAX, "The most members a group may have.", least=1),
     _long("log.retention.check.interval.ms", 300_000, "How often retention looks for what may go.", least=1),
     _long(
@@ -402,7 +422,12 @@ _BROKER_KEYS = (
     ),
     _int("socket.request.max.bytes", 100 << 20, "The largest request that is read.", least=1),
     _long("connections.max.idle.ms", 600_000, "A connection that is silent for so long is closed.", least=1),
-    _int("max.connections", 10_000, "The most connections that are open at once; more are closed as they come."),
+    _int(
+        "max.connections",
+        10_000,
+        "The most connections that are open at once; more are closed as they come.",
+        kafka_default=str(INT_MAX),
+    ),
     _int("max.incremental.fetch.session.cache.slots", 1000, "The most fetch sessions that are kept at once."),
 )
 BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _BROKER_KEYS}

@@ -15,6 +15,7 @@ from log_broker.config import (
     BrokerConfig,
     TopicConfig,
 )
+from log_broker.config_page import with_tables
 from log_broker.core.cluster import ClusterImage
 from log_broker.core.cluster_records import BrokersConfigured
 from log_broker.core.controller import (
@@ -232,3 +233,12 @@ def test_a_level_that_rises_takes_in_what_was_acknowledged_before() -> None:
     core.handle(Written(0, synced=True), NOW_MS)
     assert core.unsynced_records == 0
     assert core.next_deadline_ms() is None
+
+
+def test_the_page_says_what_the_code_has() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert with_tables(page) == page, "python -m log_broker.config_page docs/configuration.md writes it anew"
+    for name in [*TOPIC_KEYS, *BROKER_KEYS, *BROKER_ALIASES]:
+        assert f"| `{name}` |" in page
+    with pytest.raises(ValueError, match="no part"):
+        with_tables("# Settings\n")
