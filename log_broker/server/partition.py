@@ -342,6 +342,10 @@ class PartitionRuntime:
             return ErrorCode.NONE
         return ErrorCode.FENCED_LEADER_EPOCH if epoch < self._core.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
+    def epoch_at(self, offset: int) -> int:
+        """Return the leader epoch in which the record at `offset` was written."""
+        return self._core.epochs.epoch_at(offset)
+
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """Return (largest known epoch up to this one, its end offset), (-1, -1) when there is none."""
         return self._core.epochs.end_offset(epoch, self._core.written_end)

@@ -45,15 +45,19 @@ def open_partition(
     if snapshot is not None:
         replay_from = max(snapshot[0], replay_from)
         producers.load(snapshot[1])
+    starts = decode_epochs(files.read(directory / LEADER_EPOCH_FILE))
+    epochs = LeaderEpochs((epoch, offset) for epoch, offset in starts if offset < log.end_offset)
     if replay_from < log.end_offset:
         for header in log.headers_from(replay_from):
             producers.replay(header)
-    starts = decode_epochs(files.read(directory / LEADER_EPOCH_FILE))
+            # The file may have been lost with the last epochs in it: every batch names its own.
+            if epochs.begin(header.leader_epoch, header.base_offset):
+                epochs.current = epochs.latest
     core = Partition(
         topic,
         config,
         producers=producers,
-        epochs=LeaderEpochs((epoch, offset) for epoch, offset in starts if offset < log.end_offset),
+        epochs=epochs,
         log_start_offset=min(max(log_start_offset, log.start_offset), log.end_offset),
         end_offset=log.end_offset,
         validator=validator,

@@ -57,9 +57,10 @@ def _answer(node: "Node", topic: str, asked: AskedPartition, isolation_level: in
         return FoundPartition(asked.partition, failure.code)
     except OSError:
         return FoundPartition(asked.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-    return FoundPartition(
-        asked.partition, ErrorCode.NONE, timestamp, offset, runtime.leader_epoch if offset >= 0 else -1
-    )
+    epoch = -1
+    if offset >= 0:
+        epoch = runtime.leader_epoch if asked.timestamp == LATEST else runtime.epoch_at(offset)
+    return FoundPartition(asked.partition, ErrorCode.NONE, timestamp, offset, epoch)
 
 
 def _find(runtime: PartitionRuntime, timestamp: int, isolation_level: int) -> tuple[int, int]:
