@@ -394,10 +394,14 @@ class PartitionRuntime:
             high_watermark=core.high_watermark,
             by_config=by_config,
         )
-        if count:
-            retired = log.remove_front(count)
-            core.advance_log_start(log.start_offset)
-            self._loop.call_later(core.config.file_delete_delay_ms / 1000, self._remove_files, retired)
+        retired: list[Path] = []
+        try:
+            for _ in range(count):
+                retired += log.remove_first()
+        finally:
+            if retired:
+                core.advance_log_start(log.start_offset)
+                self._loop.call_later(core.config.file_delete_delay_ms / 1000, self._remove_files, retired)
         return count
 
     def _remove_files(self, paths: Sequence[Path]) -> None:

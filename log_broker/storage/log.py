@@ -330,15 +330,13 @@ class PartitionLog:
             count += 1
         return count
 
-    def remove_front(self, count: int) -> list[Path]:
-        """Take the first `count` segments out of the log; return their files, which can be removed. Raises OSError."""
-        retired: list[Path] = []
-        for _ in range(count):
-            segment = self._segments[0]
-            self._opened.pop(segment, None)
-            retired += segment.retire()
-            del self._segments[0]
-            del self._bases[0]
+    def remove_first(self) -> list[Path]:
+        """Take the first segment out of the log; return its files, which can be removed. Raises OSError: it stays."""
+        segment = self._segments[0]
+        self._opened.pop(segment, None)
+        retired = segment.retire()
+        del self._segments[0]
+        del self._bases[0]
         self._cursors.clear()
         return retired
 

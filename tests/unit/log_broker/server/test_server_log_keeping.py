@@ -1,6 +1,7 @@
 """What looks after logs beside requests: recovery at start, checkpoints, retention, files that are removed later."""
 
 import asyncio
+import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -309,3 +310,28 @@ async def test_full_segments_reach_the_disk_before_the_recovery_point_passes_the
     synced = {name for kind, name in disk.done if kind == "sync"}
     full = {name for kind, name in disk.done if kind == "write"} - {f"{runtime.recovery_point:020d}.log"}
     assert full == synced
+
+
+async def test_retention_that_a_disk_breaks_off_goes_on_with_the_next_round(open_logs: Open, tmp_path: Path) -> None:
+    class Stubborn(OsFileSystem):
+        """Renames a few files and then fails."""
+
+        left = 5
+
+        def rename(self, path: Path, to: Path) -> None:
+            if self.left == 0:
+                raise OSError(errno.EIO, "Input/output error")
+            self.left -= 1
+            super().rename(path, to)
+
+    disk = Stubborn()
+    logs = await open_logs(files=disk)
+    runtime = logs.create("t", 0, uuid4(), config(segment_bytes="300", retention_ms="1000"))
+    await fill(runtime, 20)
+    assert logs.enforce_retention(NOW_MS + 1001) == 0
+    start = runtime.log_start_offset
+    assert 0 < start < 20
+    assert values(runtime) == [b"%d" % at for at in range(start, 20)]
+    disk.left = 1000
+    assert logs.enforce_retention(NOW_MS + 1001) > 0
+    assert runtime.log_start_offset == 20
