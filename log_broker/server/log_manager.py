@@ -137,7 +137,7 @@ class LogManager:
             for entry in found:
                 self._take_in(entry, self._read(entry, clean=True))
         elif found:
-            self._recover(found)
+            self._recover_all(found)
         self._opened = True
         self._compactor.load()
         if self._settings is not None:
@@ -243,7 +243,7 @@ class LogManager:
         except OSError as error:
             _log.error("the checkpoints could not be written: %s", error)
 
-    def _recover(self, found: Sequence[_Found]) -> None:
+    def _recover_all(self, found: Sequence[_Found]) -> None:
         """Read logs that were not closed in order, several at once: checking them is what takes long."""
         threads = self._settings().num_recovery_threads_per_data_dir if self._settings is not None else 1
         began = said_at = monotonic()
