@@ -13,6 +13,7 @@ from pathlib import Path
 from log_broker.config import (
     BROKER_ALIASES,
     BROKER_KEYS,
+    GROUP_KEYS,
     INT_MAX,
     LONG_MAX,
     TOPIC_ALIASES,
@@ -40,7 +41,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def with_tables(page: str) -> str:
     """Return the page with its tables as the code has them now; raises ValueError for a page without their marks."""
-    tables = {"topics": _topic_table(), "brokers": _broker_table(), "other names": _alias_table(), "kafka": _kafka()}
+    tables = {
+        "topics": _topic_table(),
+        "brokers": _broker_table(),
+        "groups": _group_table(),
+        "other names": _alias_table(),
+        "kafka": _kafka(),
+    }
     for name, lines in tables.items():
         mark = _MARK.format(name)
         front, found, rest = page.partition(mark)
@@ -74,6 +81,13 @@ def _broker_table() -> list[str]:
             )
             for name, key in sorted(BROKER_KEYS.items())
         ),
+    )
+
+
+def _group_table() -> list[str]:
+    return _table(
+        ("setting", "default", "what it does"),
+        ((f"`{name}`", f"the broker's `group.{name}`", key.doc) for name, key in sorted(GROUP_KEYS.items())),
     )
 
 

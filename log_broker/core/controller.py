@@ -14,6 +14,7 @@ from log_broker.config import (
     BROKER_ALIASES,
     BROKER_KEYS,
     FIXED_BROKER_NAMES,
+    GROUP_KEYS,
     TOPIC_KEY_OF_BROKER_NAME,
     TOPIC_KEYS,
     BrokerConfig,
@@ -30,6 +31,7 @@ from log_broker.core.cluster_records import (
     BrokerRegistered,
     BrokersConfigured,
     BrokerUnregistered,
+    GroupConfigured,
     PartitionsAdded,
     ProducerIdsReserved,
     TopicConfigured,
@@ -194,6 +196,26 @@ def _canonical_broker_setting(name: str, text: str | None) -> tuple[str, str | N
         return name, text
     canonical, unit_ms = BROKER_ALIASES[name]
     return canonical, None if text is None else in_ms(name, text, unit_ms)
+
+
+def configure_group(
+    image: ClusterImage, group: str, alterations: Sequence[Alteration], broker: BrokerConfig
+) -> GroupConfigured:
+    """Decide on changes of one group's settings, within the bounds that the broker sets."""
+    overrides = dict(image.group_overrides.get(group, {}))
+    for name, operation, value in alterations:
+        key = GROUP_KEYS.get(name)
+        if key is None:
+            raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+        _alter(overrides, key, name, (operation, value, overrides.get(name, key.default)))
+    for name, text in overrides.items():
+        what = name.removeprefix("consumer.").replace(".", "_")
+        least: int = getattr(broker, f"group_consumer_min_{what}")
+        most: int = getattr(broker, f"group_consumer_max_{what}")
+        if not least <= GROUP_KEYS[name].parse(text) <= most:
+            reason = f"Invalid value {text} for configuration {name}: it is outside {least} … {most}"
+            raise BrokerError(ErrorCode.INVALID_CONFIG, reason)
+    return GroupConfigured(group=group, overrides=overrides)
 
 
 def reserve_producer_ids(image: ClusterImage, count: int = PRODUCER_ID_BLOCK) -> ProducerIdsReserved:

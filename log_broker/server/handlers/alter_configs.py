@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.config import BROKER_ALIASES, TOPIC_ALIASES
 from log_broker.core.controller import Alteration, Operation
-from log_broker.server.handlers.describe_configs import TOPIC
+from log_broker.server.handlers.describe_configs import GROUP, TOPIC
 from log_broker.server.handlers.incremental_alter_configs import alter
 
 if TYPE_CHECKING:
@@ -37,4 +37,6 @@ def _overridden(node: "Node", resource: Any) -> list[str]:
     if resource.resource_type == TOPIC:
         topic = node.cluster.topics.get(name)
         return [] if topic is None else list(topic.overrides)
+    if resource.resource_type == GROUP:
+        return list(node.cluster.group_overrides.get(name, {}))
     return list(node.cluster.broker_overrides.get(int(name) if name.isdigit() else None, {}))
