@@ -13,7 +13,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from log_broker.config import TopicConfig
+from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSessions
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
@@ -36,6 +36,7 @@ class Node:
 
     def __init__(self, logs: LogManager, *, slots_max: int = 10) -> None:
         self.logs = logs
+        self.config = BrokerConfig(data_dir=Path("data"))
         self.fetch_sessions = FetchSessions(slots_max=slots_max)
         self.memory = MemoryBudget(asyncio.get_running_loop(), 1 << 30)
         self.config = SimpleNamespace(fetch_max_bytes=55 << 20)
