@@ -196,16 +196,21 @@ class Trimmed(Producing):
 
     def __init__(self, servers: str, seed: int) -> None:
         super().__init__(servers, seed, "trimmed", config={"enable.idempotence": True}, topic_config={})
+        self._starts: dict[int, int] = {}
 
     def check(self) -> list[str]:
         problems = super().check()
         with self._lock:
             ends = dict(self._ends)
         admin = AdminClient({"bootstrap.servers": self.servers, **PATIENT})
+        found = offsets(admin, self.topic, list(ends), OffsetSpec.earliest())
+        for partition, start in self._starts.items():
+            if found.get(partition, start) < start:
+                problems.append(f"{self}: the start of {partition} went back from {start} to {found[partition]}")
         wanted = [TopicPartition(self.topic, p, max(end - 200, 0)) for p, end in ends.items()]
-        for future in admin.delete_records(wanted).values():
+        for asked, future in admin.delete_records(wanted).items():
             with suppress(KafkaException, TimeoutError):
-                future.result(10)
+                self._starts[asked.partition] = future.result(10).low_watermark
         return problems
 
     def _places_hold(self, read: dict[tuple[int, int], bytes | None]) -> list[str]:
