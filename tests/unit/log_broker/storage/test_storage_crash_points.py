@@ -141,8 +141,9 @@ class Story:
         self.log_start = max(self.log_start, offset)
         core.advance_log_start(offset)
         count = log.expired_segments(1, log_start_offset=offset, high_watermark=core.high_watermark, by_config=False)
-        if count:
-            log.remove_front(count)
+        for _ in range(count):
+            for path in log.remove_first():
+                self.disk.remove(path)
 
     def check(self, after: MemoryFileSystem) -> None:
         bench = Bench(after, self.config)
