@@ -38,11 +38,11 @@ from log_broker.records.validation import (
     RecordsRefusedError,
     check_batch,
     check_records,
-    check_timestamps,
+    too_large,
 )
 
 UNBOUNDED_MS = 2**63 - 1
-GATHERED_BYTES_MAX = 8 * 1024 * 1024  # behind a slow disk, from producers that wait for no answer
+GATHERED_BYTES_MAX = 1024 * 1024  # behind a slow disk, from producers that wait for no answer
 
 # Events and effects of a produce request are named tuples: values that cost a third of a frozen dataclass to make, and
 # every microsecond here is several percent of a small request.
@@ -177,6 +177,7 @@ class Partition:
         self._bytes_max = config.max_message_bytes
         self._syncs_each_write = config.fluvial_durability != "memory"
         self._codec = CODEC_OF_NAME.get(config.compression_type)
+        self._compression_level = config.compression_level
         self._append_time = config.message_timestamp_type == "LogAppendTime"
         rules = RecordRules(
             topic=self.topic,
@@ -187,14 +188,16 @@ class Partition:
             timestamp_after_ms_max=_bound(config.message_timestamp_after_max_ms, self._append_time),
         )
         self._rules = rules
+        # A header names the largest timestamp of its batch, so a bound on the past needs every record.
         self._looks_at_records = (
-            rules.key_required or rules.key_validation != "none" or rules.value_validation != "none"
+            rules.key_required
+            or rules.key_validation != "none"
+            or rules.value_validation != "none"
+            or rules.timestamp_before_ms_max is not None
         )
-        self._bounds_timestamps = rules.timestamp_before_ms_max is not None or rules.timestamp_after_ms_max is not None
-        # Most topics ask nothing more of a batch than that it is whole, and are spared a call for each.
-        self._asks_more = (
-            self._looks_at_records or self._bounds_timestamps or self._codec is not None or self._append_time
-        )
+        self._ahead_ms_max = UNBOUNDED_MS if rules.timestamp_after_ms_max is None else rules.timestamp_after_ms_max
+        # Most topics ask nothing more of a batch than that it is whole and of this time, and are spared a call for each.
+        self._asks_more = self._looks_at_records or self._codec is not None or self._append_time
 
     @property
     def leader_epoch(self) -> int:
@@ -219,6 +222,11 @@ class Partition:
         """The acknowledged records that a power cut would take: the range at risk."""
         return self.written_end - self.synced_end
 
+    @property
+    def unsynced_since_ms(self) -> int | None:
+        """When the oldest record that may not be synced was written, None when all are."""
+        return self._unsynced_since_ms
+
     def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:
         """Take one event at the given time and return what must be done, in order."""
         match event:
@@ -234,7 +242,11 @@ class Partition:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` must be called next: flush.ms after the oldest record that is not synced."""
-        if self._unsynced_since_ms is None or self.config.flush_ms >= UNBOUNDED_MS:
+        if self._unsynced_since_ms is None:
+            return None
+        if self._syncs_each_write:
+            return self._unsynced_since_ms  # written while the topic's level was memory: no longer good enough
+        if self.config.flush_ms >= UNBOUNDED_MS:
             return None
         return self._unsynced_since_ms + self.config.flush_ms
 
@@ -274,7 +286,11 @@ class Partition:
             duplicate = self.producers.check(header) if header.producer_id >= 0 else None
             if duplicate is not None:
                 return self._repeat(duplicate.first_offset, duplicate.timestamp, acks, token)
-            if self._asks_more or header.attributes & _ADMITTED_ONLY_BY_RULES:
+            if (
+                self._asks_more
+                or header.attributes & _ADMITTED_ONLY_BY_RULES
+                or header.max_timestamp - now_ms > self._ahead_ms_max
+            ):
                 batch, header = self._admit(batch, header, now_ms)
         except BrokerError as error:
             return (Reply(token, self._refusal(error)),)
@@ -307,13 +323,15 @@ class Partition:
         """Apply what the topic's config demands; return the batch as it is to be stored."""
         if header.attributes & TRANSACTIONAL:
             raise BrokerError(ErrorCode.INVALID_TXN_STATE, "no transaction is open for this producer")
-        look = self._looks_at_records
-        if self._bounds_timestamps:
-            look = check_timestamps(header, self._rules, now_ms) or look
-        if look:
+        is_ahead = header.max_timestamp - now_ms > self._ahead_ms_max
+        if self._looks_at_records or is_ahead:
             check_records(batch, header, self._rules, self._validator, now_ms)
+            if is_ahead:
+                raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "the header names a timestamp that no record has")
         if self._codec is not None and header.attributes & COMPRESSION_MASK != self._codec:
-            batch = memoryview(recompress(batch, self._codec))
+            batch = memoryview(recompress(batch, self._codec, level=self._compression_level))
+            if len(batch) > self._bytes_max:
+                raise too_large(len(batch), self._bytes_max)
             header = read_header(batch)
         if self._append_time:
             stamp_log_append_time(batch, header.attributes, now_ms)
