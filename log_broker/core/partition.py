@@ -196,7 +196,7 @@ class Partition:
             or rules.timestamp_before_ms_max is not None
         )
         self._ahead_ms_max = UNBOUNDED_MS if rules.timestamp_after_ms_max is None else rules.timestamp_after_ms_max
-        # Most topics ask nothing more of a batch than that it is whole and of this time, and are spared a call for each.
+        # Most topics ask no more of a batch than that it is whole and of this time, and are spared a call for each.
         self._asks_more = self._looks_at_records or self._codec is not None or self._append_time
 
     @property
