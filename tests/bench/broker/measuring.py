@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.bench.broker.servers import ROOT, Broker
 
 ADMIN_SECONDS_MAX = 300.0
+PARTITIONS_AT_ONCE = 5_000  # Kafka refuses an operation that makes more than 10,000 metadata records
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,12 @@ def create_topic(broker: Broker, name: str, partitions: int, config: Iterable[tu
     """Create a topic and return the seconds until the request was answered."""
     admin = admin_of(broker)
     began = time.monotonic()
-    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config))
-    future = admin.create_topics([topic], request_timeout=ADMIN_SECONDS_MAX, operation_timeout=ADMIN_SECONDS_MAX)
-    future[name].result()
+    first = min(partitions, PARTITIONS_AT_ONCE)
+    timeouts = {"request_timeout": ADMIN_SECONDS_MAX, "operation_timeout": ADMIN_SECONDS_MAX}
+    topic = NewTopic(name, num_partitions=first, replication_factor=1, config=dict(config))
+    admin.create_topics([topic], **timeouts)[name].result()
+    for total in range(first + PARTITIONS_AT_ONCE, partitions + PARTITIONS_AT_ONCE, PARTITIONS_AT_ONCE):
+        admin.create_partitions([NewPartitions(name, min(total, partitions))], **timeouts)[name].result()
     seconds = time.monotonic() - began
     await_leaders(broker, name, partitions)
     return seconds
