@@ -300,6 +300,15 @@ _BROKER_KEYS = (
     _int("group.max.session.timeout.ms", 1_800_000, "The longest session timeout a group member may ask for."),
     _int("group.initial.rebalance.delay.ms", 0, "How long a new group waits for more members before its first round."),
     _int("group.max.size", INT_MAX, "The most members a group may have.", least=1),
+    _int("transaction.max.timeout.ms", 900_000, "The longest transaction timeout a producer may ask for.", least=1),
+    _int("transaction.state.log.num.partitions", 50, "Partitions of the topic that holds transactions.", least=1),
+    _int("transactional.id.expiration.ms", 7 * DAY_MS, "How long an unused transactional id is remembered.", least=1),
+    _int(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        3_600_000,
+        "How often transactional ids that nobody uses any more are looked for.",
+        least=1,
+    ),
     _flag("log.cleaner.enable", True, "Whether compacted topics are compacted in the background."),
     _long("log.cleaner.backoff.ms", 15_000, "How long the compactor sleeps between two rounds.", least=1),
     _long(
@@ -338,6 +347,10 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = 1_800_000
     group_initial_rebalance_delay_ms: int = 0
     group_max_size: int = INT_MAX
+    transaction_max_timeout_ms: int = 900_000
+    transaction_state_log_num_partitions: int = 50
+    transactional_id_expiration_ms: int = 7 * DAY_MS
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
     log_cleaner_enable: bool = True
     log_cleaner_backoff_ms: int = 15_000
     log_cleaner_dedupe_buffer_size: int = 128 << 20

@@ -70,11 +70,13 @@ class Group(GroupMembers):
             return [Reply(commit.token, error)]
 
         def outcome(error: ErrorCode, _: int) -> list[Effect]:
-            if error is ErrorCode.NONE:
+            if error is ErrorCode.NONE and commit.producer is not None:
+                self.offsets.hold(commit.producer[0], commit.offsets)
+            elif error is ErrorCode.NONE:
                 self.offsets.apply(commit.offsets)
             return [Reply(commit.token, to_retry(error))]
 
-        return [self._persist(self.offsets.records_of(commit.offsets), outcome)]
+        return [self._persist(self.offsets.records_of(commit.offsets), outcome, producer=commit.producer)]
 
     def _check_commit(self, commit: Commit, now_ms: int) -> ErrorCode:
         if self.state is GroupState.DEAD:
@@ -83,11 +85,12 @@ class Group(GroupMembers):
         if self.state is GroupState.EMPTY and commit.generation < 0:
             return ErrorCode.NONE
         if not in_protocol:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            # A producer older than KIP-447 does not say for which member it commits.
+            return ErrorCode.UNKNOWN_MEMBER_ID if commit.producer is None else ErrorCode.NONE
         error = self._check_generation(commit.member_id, commit.instance_id, commit.generation)
         if error is ErrorCode.NONE:
             self._hear(self.members[commit.member_id], now_ms)
-            if self.state is GroupState.COMPLETING:
+            if self.state is GroupState.COMPLETING and commit.producer is None:
                 # The member knows of the new generation but not yet what it owns in it.
                 error = ErrorCode.REBALANCE_IN_PROGRESS
         return error
@@ -124,6 +127,7 @@ class Group(GroupMembers):
                 self.state = GroupState.EMPTY
                 return [Reply(event.token, to_retry(error))]
             self.offsets.remove(self.offsets.partitions())
+            self.offsets.forget_held()
             return [Reply(event.token, ErrorCode.NONE)]
 
         return [self._persist(records, outcome)]

@@ -73,13 +73,18 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A member, or with NO_GENERATION and no id someone outside the protocol, commits offsets."""
+    """
+    A member, or with NO_GENERATION and no id someone outside the protocol, commits offsets.
+
+    With a `producer`, (id, epoch), they are part of its transaction and count once that is committed.
+    """
 
     token: Any
     member_id: str
     generation: int
     instance_id: str | None
     offsets: Mapping[TopicPartition, CommittedOffset]
+    producer: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +164,15 @@ class Reply(NamedTuple):
 
 
 class Persist(NamedTuple):
-    """Append records to the group's partition, then report with Persisted."""
+    """
+    Append records to the group's partition, in the transaction of `producer` if there is one; report with Persisted.
+
+    With a producer that is done before anything that stands behind these records in the log is reported.
+    """
 
     number: int
     records: tuple[GroupRecord, ...]
+    producer: tuple[int, int] | None = None
 
 
 Effect = Reply | Persist

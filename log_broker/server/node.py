@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core import controller
-from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, ClusterImage, TopicImage
+from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage, TopicImage
 from log_broker.core.fetch_session import FetchSessions
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, RecordValidator
@@ -30,12 +30,14 @@ from log_broker.server.meta_properties import settle_identity
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.producer_ids import ProducerIds
 from log_broker.server.remote_authority import RemoteAuthority
+from log_broker.server.transaction_coordinator import TransactionCoordinator
 
 _log = logging.getLogger(__name__)
 
 CONTROLLER_ID = 0
 METADATA_OVERRIDES = {"cleanup.policy": "delete", "retention.ms": "-1", "fluvial.durability": "fsync-quorum"}
 OFFSETS_OVERRIDES = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
+TRANSACTIONS_OVERRIDES = {**OFFSETS_OVERRIDES, "compression.type": "uncompressed"}
 IDLE_CHECK_SECONDS_MAX = 10.0
 STOP_SECONDS_MAX = 5.0
 CACHED_ANSWERS_MAX = 64
@@ -92,6 +94,7 @@ class Node:
             config.data_dir, self.loop, validator=validator, clock_ms=clock_ms, compaction=lambda: self.config
         )
         self.groups = GroupCoordinator(self)
+        self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.metadata_answers = AnswerCache()
@@ -137,12 +140,14 @@ class Node:
             self._identify(await self.authority.cluster_id())
             await self.authority.start()
             self.groups.start()
+            self.transactions.start()
             if before_serving is not None:
                 await before_serving()
             self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=1024)
         except BaseException:
             listener.close()
             self.groups.stop()
+            self.transactions.stop()
             await self.logs.close()
             raise
         self._check_idle()
@@ -157,6 +162,7 @@ class Node:
         if self._idle_check is not None:
             self._idle_check.cancel()
         self.groups.stop()
+        self.transactions.stop()
         await self.authority.stop()
         for connection in list(self.connections):
             connection.close()
@@ -192,6 +198,11 @@ class Node:
             return ErrorCode.KAFKA_STORAGE_ERROR  # it could not be made; the log said why
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
+    def knows_partition(self, topic: str, partition: int) -> bool:
+        """Whether the cluster has such a partition, wherever it is led."""
+        image = self.cluster.topics.get(topic)
+        return image is not None and 0 <= partition < len(image.partitions)
+
     def group_partition(self, group_id: str) -> int | None:
         """Return the partition of `__consumer_offsets` that a group belongs to, None before that topic exists."""
         topic = self.cluster.topics.get(OFFSETS_TOPIC)
@@ -221,6 +232,38 @@ class Node:
                 overrides=dict(OFFSETS_OVERRIDES),
             )
         )
+
+    def transaction_partition(self, transactional_id: str) -> int | None:
+        """Return the partition of `__transaction_state` that an id belongs to, None before that topic exists."""
+        topic = self.cluster.topics.get(TRANSACTIONS_TOPIC)
+        return None if topic is None else partition_of(transactional_id, len(topic.partitions))
+
+    async def ensure_transactions_topic(self) -> None:
+        await self.ensure_topic(
+            controller.CreateTopic(
+                name=TRANSACTIONS_TOPIC,
+                topic_id=uuid4().hex,
+                partitions=self.config.transaction_state_log_num_partitions,
+                replication_factor=1,
+                overrides=dict(TRANSACTIONS_OVERRIDES),
+            )
+        )
+
+    async def join_transaction(
+        self, transactional_id: str, producer: tuple[int, int], place: tuple[str, int], *, add: bool
+    ) -> ErrorCode:
+        """
+        See that a partition is in the transaction of `producer`, (id, epoch), or with `add` take it in.
+
+        Raises BrokerError.
+        """
+        error = self.transactions.check(transactional_id)
+        if error is ErrorCode.NONE and add:
+            error = await self.transactions.add_partitions(transactional_id, producer, [place])
+        # An add was awaited and the transaction may be over by now: its time may have been up.
+        if error is ErrorCode.NONE:
+            error = self.transactions.verify(transactional_id, producer, place)
+        return error
 
     def internal_log(self, topic: str) -> InternalLog:
         """Return a log for a service beside the broker: a compacted topic of one partition, made on first use."""
@@ -295,6 +338,8 @@ class Node:
             runtime.leader_epoch = partition.leader_epoch
             if topic.name == OFFSETS_TOPIC:
                 self.groups.load(runtime)
+            elif topic.name == TRANSACTIONS_TOPIC:
+                self.transactions.load(runtime)
 
     def _drop_topic(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
@@ -304,6 +349,8 @@ class Node:
                 _log.error("the partition %s-%d could not be deleted: %s", topic.name, index, error)
         if topic.name == OFFSETS_TOPIC:
             self.groups.unload_all()
+        elif topic.name == TRANSACTIONS_TOPIC:
+            self.transactions.unload_all()
 
     def _config_for_recovery(self, topic: str) -> TopicConfig:
         """The real configs are in the metadata log, which is opened with all others; they take effect right after."""

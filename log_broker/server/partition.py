@@ -7,7 +7,7 @@ Everything here happens in the event loop's thread, except the write and sync of
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -16,18 +16,25 @@ from log_broker.config import TopicConfig
 from log_broker.core.partition import (
     Append,
     AppendResult,
+    AppendUnsequenced,
     AskTurn,
     Effect,
+    EndTransaction,
     EpochBegan,
     Partition,
     Reply,
+    TransactionsAborted,
     TurnEnded,
     WatermarkMoved,
     Write,
     WriteFailed,
     Written,
 )
+from log_broker.core.partition_transactions import PartitionTransactions
+from log_broker.core.producer_state import ProducerEntry
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.records.batch import TRANSACTIONAL, batches_in
+from log_broker.records.control import EndMarker
 from log_broker.records.record import build_batch
 from log_broker.server.sync_pool import SyncPool
 from log_broker.storage.append_job import AppendJob, SealedSync
@@ -54,6 +61,7 @@ class ReadResult(NamedTuple):
     log_start_offset: int
     chunks: Sequence[bytes] = ()
     size: int = 0
+    aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset) of aborted transactions in the bytes
 
 
 class PartitionRuntime:
@@ -82,7 +90,7 @@ class PartitionRuntime:
         self._clock_ms = clock_ms
         self._effects: deque[Effect] = deque()
         self._running = False
-        self._waiters: dict[object, tuple[int, Callable[[], None]]] = {}
+        self._waiters: dict[object, tuple[int, bool, Callable[[], None]]] = {}
         self._flush_timer: asyncio.TimerHandle | None = None
         self._job: AppendJob | None = None
         self._compaction: CompactionJob | None = None
@@ -135,6 +143,11 @@ class PartitionRuntime:
     def unsynced_records(self) -> int:
         """How many acknowledged records a power cut would take."""
         return self._core.unsynced_records
+
+    @property
+    def producers(self) -> Mapping[int, ProducerEntry]:
+        """What is known of each producer, by its id."""
+        return self._core.producers.all()
 
     @property
     def appended_records(self) -> int:
@@ -193,6 +206,39 @@ class PartitionRuntime:
             raise BrokerError(result.error, result.message or "")
         return result.base_offset
 
+    # Transactions.
+
+    @property
+    def transactions(self) -> PartitionTransactions:
+        """Which producers may append transactional batches. Who allows one appends it at once."""
+        return self._core.transactions
+
+    def append_transactional(
+        self, records: Sequence[tuple[bytes | None, bytes | None]], producer_id: int, producer_epoch: int, done: Done
+    ) -> None:
+        """Append (key, value) pairs for a producer that did not send them itself, in its transaction."""
+        if self._closed:
+            done(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        now_ms = self._clock_ms()
+        batch = build_batch(
+            ((now_ms, key, value, ()) for key, value in records),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            attributes=TRANSACTIONAL,
+        )
+        self._run(self._core.handle(AppendUnsequenced(memoryview(batch), done), now_ms))
+
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, marker: EndMarker, done: Done, *, bumped: bool = False
+    ) -> None:
+        """Append the marker of a transaction; see `core.partition.EndTransaction`."""
+        if self._closed:
+            done(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        event = EndTransaction(producer_id, producer_epoch, marker, done, bumped)
+        self._run(self._core.handle(event, self._clock_ms()))
+
     def _turn(self) -> None:
         self._run(self._core.handle(TurnEnded(), self._clock_ms()))
 
@@ -215,6 +261,9 @@ class PartitionRuntime:
                         self._write(effect)
                     case WatermarkMoved():
                         self._wake(effect.high_watermark)
+                    case TransactionsAborted():
+                        for transaction in effect.transactions:
+                            self._log.note_aborted(transaction)
                     case EpochBegan():
                         self._save_epochs(effect)
         finally:
@@ -303,6 +352,7 @@ class PartitionRuntime:
         core = self._core
         stable = core.last_stable_offset
         error, data = ErrorCode.NONE, b""
+        aborted: Sequence[tuple[int, int]] = ()
         if offset < core.log_start_offset or offset > core.written_end:
             error = ErrorCode.OFFSET_OUT_OF_RANGE
         else:
@@ -313,12 +363,19 @@ class PartitionRuntime:
                 except OSError as failure:
                     _log.error("reading %s-%d failed: %s", self.topic, self.partition, failure)
                     error = ErrorCode.KAFKA_STORAGE_ERROR
-        return ReadResult(error, core.high_watermark, stable, core.log_start_offset, (data,) if data else (), len(data))
+                if isolation_level == READ_COMMITTED and data and self._log.aborted:
+                    last = offset
+                    for _, header in batches_in(data):
+                        last = header.last_offset
+                    aborted = self._log.aborted.between(offset, last + 1)
+        return ReadResult(
+            error, core.high_watermark, stable, core.log_start_offset, (data,) if data else (), len(data), aborted
+        )
 
-    def on_readable(self, offset: int, callback: Callable[[], None]) -> Cancel:
-        """Call `callback` once when the high watermark passes `offset` or the partition goes away."""
+    def on_readable(self, offset: int, callback: Callable[[], None], *, isolation_level: int = 0) -> Cancel:
+        """Call `callback` once when there is more to read behind `offset` or the partition goes away."""
         key = object()
-        self._waiters[key] = (offset, callback)
+        self._waiters[key] = (offset, isolation_level == READ_COMMITTED, callback)
 
         def cancel() -> None:
             self._waiters.pop(key, None)
@@ -328,7 +385,12 @@ class PartitionRuntime:
     def _wake(self, high_watermark: int) -> None:
         if not self._waiters:
             return
-        ready = [(key, callback) for key, (offset, callback) in self._waiters.items() if offset < high_watermark]
+        stable = self._core.last_stable_offset
+        ready = [
+            (key, callback)
+            for key, (offset, committed, callback) in self._waiters.items()
+            if offset < (stable if committed else high_watermark)
+        ]
         for key, callback in ready:
             if self._waiters.pop(key, None) is not None:
                 self._loop.call_soon(callback)
@@ -489,7 +551,7 @@ class PartitionRuntime:
         self._closed = True
         if self._flush_timer is not None:
             self._flush_timer.cancel()
-        for _, callback in self._waiters.values():
+        for _, _, callback in self._waiters.values():
             self._loop.call_soon(callback)
         self._waiters.clear()
 

@@ -11,6 +11,7 @@ from log_broker.core.epochs import LeaderEpochs
 from log_broker.core.partition import Partition
 from log_broker.core.producer_state import ProducerRow, ProducerStates
 from log_broker.interfaces import RecordValidator
+from log_broker.records.control import read_marker
 from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, decode_epochs, decode_producers
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import LogLimits, PartitionLog, snapshot_offsets
@@ -42,9 +43,16 @@ def open_partition(
     if snapshot is not None:
         replay_from = max(snapshot[0], replay_from)
         producers.load(snapshot[1])
+    log.aborted.forget_from(replay_from)
     if replay_from < log.end_offset:
-        for header in log.headers_from(replay_from):
-            producers.replay(header)
+        for header, control in log.headers_from(replay_from):
+            if control:
+                aborted = producers.replay_marker(header, read_marker(control))
+                if aborted is not None:
+                    log.note_aborted(aborted)
+            else:
+                producers.replay(header)
+        log.save_aborted(replay_from)
     starts = decode_epochs(files.read(directory / LEADER_EPOCH_FILE))
     core = Partition(
         topic,

@@ -25,6 +25,7 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
 
 _SCAN_BYTES = 1024 * 1024
 _SEARCH_BYTES = 16 * 1024

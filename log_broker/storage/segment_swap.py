@@ -18,7 +18,14 @@ from pathlib import Path
 from log_broker.storage.compaction import CLEANED_SUFFIX, Rewritten, cleaned_path
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import PartitionLog
-from log_broker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, file_name, scan
+from log_broker.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    file_name,
+    scan,
+)
 
 _log = logging.getLogger(__name__)
 

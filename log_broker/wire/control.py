@@ -26,10 +26,6 @@ _INT32 = struct.Struct(">i")
 # Apis that we do not serve but whose messages exist, so that an answer can carry an error in their layout.
 _UNSERVED_NAMES = {
     17: "sasl_handshake",
-    24: "add_partitions_to_txn",
-    25: "add_offsets_to_txn",
-    26: "end_txn",
-    28: "txn_offset_commit",
     29: "describe_acls",
     30: "create_acls",
     31: "delete_acls",
@@ -43,9 +39,6 @@ _UNSERVED_NAMES = {
     51: "alter_user_scram_credentials",
     55: "describe_quorum",
     57: "update_features",
-    61: "describe_producers",
-    65: "describe_transactions",
-    66: "list_transactions",
     68: "consumer_group_heartbeat",
     69: "consumer_group_describe",
     71: "get_telemetry_subscriptions",

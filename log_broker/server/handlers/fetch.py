@@ -83,7 +83,9 @@ class _Fetch:
             for asked in topic.partitions:
                 runtime = self._node.logs.get(name, asked.partition)
                 if runtime is not None:
-                    self._cancels.append(runtime.on_readable(asked.offset, self._readable))
+                    self._cancels.append(
+                        runtime.on_readable(asked.offset, self._readable, isolation_level=self._request.isolation_level)
+                    )
 
     def _readable(self) -> None:
         if self._timer is None or self._slot.closed:
@@ -169,5 +171,6 @@ class _Fetch:
             result.last_stable_offset,
             result.log_start_offset,
             result.chunks,
+            result.aborted,
         )
         return data, result.size

@@ -14,16 +14,44 @@ if TYPE_CHECKING:
 MANY_GROUPS_FROM = 8
 GROUP_ERROR_FROM = 2
 _NOTHING = CommittedOffset(offset=-1)
+_UNSTABLE = {
+    "committed_offset": -1,
+    "committed_leader_epoch": -1,
+    "metadata": "",
+    "error_code": ErrorCode.UNSTABLE_OFFSET_COMMIT,
+}
 
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     if context.version >= MANY_GROUPS_FROM:
-        return {"groups": [_group(node, group.group_id, group.topics) for group in request.groups]}
-    return _group(node, request.group_id, request.topics, partition_errors=context.version < GROUP_ERROR_FROM)
+        return {
+            "groups": [
+                _group(node, group.group_id, group.topics, require_stable=request.require_stable)
+                for group in request.groups
+            ]
+        }
+    return _group(
+        node,
+        request.group_id,
+        request.topics,
+        require_stable=getattr(request, "require_stable", False),
+        partition_errors=context.version < GROUP_ERROR_FROM,
+    )
 
 
-def _group(node: "Node", group_id: str, topics: "Iterable[Any] | None", *, partition_errors: bool = False) -> "Values":
-    """Answer for one group; `topics` None stands for all that it has committed."""
+def _group(
+    node: "Node",
+    group_id: str,
+    topics: "Iterable[Any] | None",
+    *,
+    require_stable: bool,
+    partition_errors: bool = False,
+) -> "Values":
+    """
+    Answer for one group; `topics` None stands for all that it has committed.
+
+    With `require_stable` a partition that an open transaction commits has no answer yet (KIP-447).
+    """
     error = node.groups.check(group_id)
     group = node.groups.find(group_id) if error is ErrorCode.NONE else None
     wanted: list[tuple[str, list[int]]] = []
@@ -37,6 +65,8 @@ def _group(node: "Node", group_id: str, topics: "Iterable[Any] | None", *, parti
 
     def partition_values(place: TopicPartition) -> "Values":
         committed = None if group is None else group.offsets.get(place)
+        if require_stable and group is not None and group.offsets.is_held(place):
+            return {"partition_index": place[1], **_UNSTABLE}
         found = committed or _NOTHING
         return {
             "partition_index": place[1],

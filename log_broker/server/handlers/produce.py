@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from log_broker.core.partition import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.validation import check_client_version
+from log_broker.server.transactional_produce import ProducedBatch, append_in_transaction, is_transactional
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.produce import PartitionAnswer, ProduceRequest, encode_response, parse_request
 from log_broker.wire.reading import MalformedRequestError
@@ -46,6 +47,11 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
                 except BrokerError as error:
                     done(AppendResult(error.code, message=str(error)))
                     continue
+            if request.transactional_id is not None and is_transactional(records):
+                transactional_id = request.transactional_id.decode(errors="replace")
+                batch = ProducedBatch(runtime, records, request.acks, done)
+                append_in_transaction(node, transactional_id, version, batch)
+                continue
             runtime.append(records, acks=request.acks, done=done)
     answers.all_asked()
 
