@@ -351,8 +351,6 @@ class Partition:
         elif header.attributes & LOG_APPEND_TIME:
             raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "only the broker sets the append time of a batch")
         if header.attributes & TRANSACTIONAL:
-            if header.producer_id < 0:
-                raise BrokerError(ErrorCode.INVALID_RECORD, "a transactional batch names its producer")
             self.transactions.admit(header)
         return batch, header
 

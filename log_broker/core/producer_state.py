@@ -212,10 +212,13 @@ class ProducerStates:
 
     def replay_marker(self, header: BatchHeader, marker: EndMarker | None) -> AbortedTransaction | None:
         """Take a control batch read from the log at recovery; return the transaction that it aborted, if any."""
+        known = self._entries.get(header.producer_id)
         if marker is None:
+            # Compaction emptied it and left it there for its epoch.
+            if header.producer_id >= 0 and (known is None or known.epoch < header.producer_epoch):
+                self._entries[header.producer_id] = ProducerEntry(header.producer_epoch, (), header.max_timestamp)
             return None
         ended = None if marker.committed else self.aborted(header.producer_id, header.base_offset)
-        known = self._entries.get(header.producer_id)
         if known is None or header.producer_epoch >= known.epoch:
             self.mark(header.producer_id, header.producer_epoch, marker, header.max_timestamp)
         return ended

@@ -147,7 +147,7 @@ class Transaction:
 
     # Beginning.
 
-    def _init(self, event: InitProducer, now_ms: int) -> Sequence[Effect]:
+    def _init(self, event: InitProducer, now_ms: int) -> Sequence[Effect]:  # noqa: PLR0911 one for each refusal
         current = self.current
         if self.is_busy or self.state is TransactionState.DEAD:
             return _refused(event.token, ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -227,7 +227,7 @@ class Transaction:
 
     # Ending.
 
-    def _end(self, event: End, now_ms: int) -> Sequence[Effect]:
+    def _end(self, event: End, now_ms: int) -> Sequence[Effect]:  # noqa: PLR0911 one for each state
         current = self.current
         is_repeat = self._is_repeated_end(event)
         if current.producer_id != event.producer_id and not is_repeat:

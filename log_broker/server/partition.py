@@ -42,7 +42,7 @@ from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, encode_epochs
 from log_broker.storage.compaction import CompactionJob, CompactionPlan, Rewritten, plan_compaction
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import PartitionLog
-from log_broker.storage.segment_swap import complete
+from log_broker.storage.segment_swap import complete, stage
 
 _log = logging.getLogger(__name__)
 
@@ -505,8 +505,14 @@ class PartitionRuntime:
             sequences_at=frozenset(row.batch.last_offset for row in core.producers.rows()),
             map_bytes_max=map_bytes_max,
             now_ms=now_ms,
+            aborted={segment.base_offset: log.aborted.of(segment.base_offset) for segment in log.segments},
+            last_epochs={pid: entry.epoch for pid, entry in core.producers.all().items() if not entry.batches},
         )
         return job
+
+    def stage_compacted(self, rewritten: Rewritten) -> None:
+        """Have a rewritten segment ready to be installed; raises OSError."""
+        stage(self._files, self._log, rewritten)
 
     def install_compacted(self, rewritten: Rewritten) -> None:
         """Let a staged segment take its place; raises OSError."""
