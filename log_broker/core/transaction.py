@@ -242,8 +242,12 @@ class Transaction:
                 return self._prepare(event, now_ms)
             case TransactionState.PREPARE_COMMIT | TransactionState.PREPARE_ABORT:
                 as_decided = event.committed == (current.state is TransactionState.PREPARE_COMMIT)
-                error = ErrorCode.CONCURRENT_TRANSACTIONS if as_decided else ErrorCode.INVALID_TXN_STATE
-                return _refused(event.token, error)
+                # With the raised epoch it is the end of the next transaction, to which nothing was written yet.
+                is_next = current.client_version >= BUMPS_EPOCH_FROM and not is_repeat
+                waits = as_decided or is_next
+                return _refused(
+                    event.token, ErrorCode.CONCURRENT_TRANSACTIONS if waits else ErrorCode.INVALID_TXN_STATE
+                )
             case TransactionState.COMPLETE_COMMIT | TransactionState.COMPLETE_ABORT if is_repeat or not bumps:
                 if event.committed != (current.state is TransactionState.COMPLETE_COMMIT):
                     return _refused(event.token, ErrorCode.INVALID_TXN_STATE)

@@ -10,7 +10,7 @@ import base64
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -250,20 +250,20 @@ class Node:
         )
 
     async def join_transaction(
-        self, transactional_id: str, producer: tuple[int, int], place: tuple[str, int], *, add: bool
-    ) -> ErrorCode:
+        self, transactional_id: str, producer: tuple[int, int], places: Sequence[tuple[str, int]], *, add: bool
+    ) -> Mapping[tuple[str, int], ErrorCode]:
         """
-        See that a partition is in the transaction of `producer`, (id, epoch), or with `add` take it in.
+        See that partitions are in the transaction of `producer`, (id, epoch), or with `add` take them in.
 
         Raises BrokerError.
         """
         error = self.transactions.check(transactional_id)
         if error is ErrorCode.NONE and add:
-            error = await self.transactions.add_partitions(transactional_id, producer, [place])
+            error = await self.transactions.add_partitions(transactional_id, producer, places)
+        if error is not ErrorCode.NONE:
+            return dict.fromkeys(places, error)
         # An add was awaited and the transaction may be over by now: its time may have been up.
-        if error is ErrorCode.NONE:
-            error = self.transactions.verify(transactional_id, producer, place)
-        return error
+        return {place: self.transactions.verify(transactional_id, producer, place) for place in places}
 
     def internal_log(self, topic: str) -> InternalLog:
         """Return a log for a service beside the broker: a compacted topic of one partition, made on first use."""

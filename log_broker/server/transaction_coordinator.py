@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from log_broker.core.cluster import TRANSACTIONS_TOPIC
 from log_broker.core.partition import AppendResult
@@ -64,7 +65,9 @@ class TransactionCoordinator:
         self._transactions: dict[str, Transaction] = {}
         self._loaded: set[int] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        # Batches of one producer must be appended in the order in which they came, so nobody overtakes.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._expiration: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -173,28 +176,35 @@ class TransactionCoordinator:
         self, transactional_id: str, producer: tuple[int, int], *, committed: bool, client_version: int
     ) -> Answer:
         """Commit or abort; raises BrokerError when an id is needed and cannot be had."""
-        transaction = self._transactions.get(transactional_id)
-        if transaction is None:
-            return Answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        fresh_id = NO_ID
-        if client_version and transaction.wants_fresh_id:
-            fresh_id = await self._node.producer_ids.take()
-        token: Token = self._node.loop.create_future()
-        event = End(
-            token=token,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            committed=committed,
-            client_version=client_version,
-            fresh_id=fresh_id,
-        )
-        self._run(transaction, transaction.handle(event, self._node.clock_ms()))
-        return await token
+
+        async def event_of(transaction: Transaction, token: Token) -> Event:
+            fresh_id = NO_ID
+            if client_version and transaction.wants_fresh_id:
+                fresh_id = await self._node.producer_ids.take()
+            return End(
+                token=token,
+                producer_id=producer[0],
+                producer_epoch=producer[1],
+                committed=committed,
+                client_version=client_version,
+                fresh_id=fresh_id,
+            )
+
+        return await self._settled(transactional_id, event_of)
 
     async def _settled(
         self, transactional_id: str, event_of: Callable[[Transaction, Token], Awaitable[Event]]
     ) -> Answer:
-        """Ask, and while the transaction is being ended ask again once it has been; in the order of the askers."""
+        """Ask, and while the transaction is being ended ask again once it has been; one asker after the other."""
+        turn = self._turns.get(transactional_id)
+        if turn is None:
+            turn = self._turns[transactional_id] = asyncio.Lock()
+        async with turn:
+            return await self._settled_in_turn(transactional_id, event_of)
+
+    async def _settled_in_turn(
+        self, transactional_id: str, event_of: Callable[[Transaction, Token], Awaitable[Event]]
+    ) -> Answer:
         loop = self._node.loop
         deadline = loop.time() + SETTLE_SECONDS_MAX
         while True:
@@ -209,7 +219,7 @@ class TransactionCoordinator:
                 return answer
             if transaction.is_busy:
                 waiter: asyncio.Future[None] = loop.create_future()
-                self._waiting.setdefault(transactional_id, []).append(waiter)
+                self._waiting[transactional_id] = waiter
                 await asyncio.wait((waiter,), timeout=deadline - loop.time())
 
     # Running effects.
@@ -229,9 +239,9 @@ class TransactionCoordinator:
             is_gone = transaction.is_unused or transaction.state is TransactionState.DEAD
             if is_gone and self._transactions.get(transactional_id) is transaction:
                 del self._transactions[transactional_id]
-            for waiter in self._waiting.pop(transactional_id, ()):
-                if not waiter.done():
-                    waiter.set_result(None)
+            waiter = self._waiting.pop(transactional_id, None)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
         self._set_timer(transactional_id)
 
     def _persist(self, transaction: Transaction, record: StoredTransaction | None) -> None:

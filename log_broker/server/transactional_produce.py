@@ -5,11 +5,13 @@ A partition that already holds records of the transaction takes more without ask
 asked; from Produce version 12 on, it takes them into the transaction by that.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from log_broker.core.partition import AppendResult
+from log_broker.core.transaction_records import TopicPartition
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.records.batch import HEADER_BYTES, MAGIC, MAGIC_OFFSET, TRANSACTIONAL, BatchHeader, read_header
+from log_broker.records.batch import HEADER_BYTES, MAGIC, MAGIC_OFFSET, TRANSACTIONAL, read_header
 from log_broker.server.partition import Done, PartitionRuntime
 
 if TYPE_CHECKING:
@@ -46,47 +48,62 @@ class ProducedBatch(NamedTuple):
     acks: int
     done: Done
 
+    @property
+    def place(self) -> TopicPartition:
+        return self.runtime.topic, self.runtime.partition
+
     def append(self) -> None:
         self.runtime.append(self.records, acks=self.acks, done=self.done)
 
 
-def append_in_transaction(node: "Node", transactional_id: str, version: int, batch: ProducedBatch) -> None:
-    """Append at once or after the coordinator has answered; `done` gets the outcome."""
-    header = read_header(batch.records)
-    transactions = batch.runtime.transactions
-    if transactions.is_open(header.producer_id, header.producer_epoch) and not transactions.is_awaited(
-        header.producer_id
-    ):
-        batch.append()
-        return
-    transactions.expect(header.producer_id, header.producer_epoch, header.base_sequence)
-    node.run(_ask_and_append(node, transactional_id, version, header, batch))
+def append_in_transaction(node: "Node", transactional_id: str, version: int, batches: Sequence[ProducedBatch]) -> None:
+    """Append each batch, at once or after the coordinator has answered; its `done` gets the outcome."""
+    asked: dict[tuple[int, int], list[ProducedBatch]] = {}
+    for batch in batches:
+        header = read_header(batch.records)
+        transactions = batch.runtime.transactions
+        producer = (header.producer_id, header.producer_epoch)
+        if transactions.is_open(*producer) and not transactions.is_awaited(header.producer_id):
+            batch.append()
+        else:
+            transactions.expect(*producer, header.base_sequence)
+            asked.setdefault(producer, []).append(batch)
+    for producer, waiting in asked.items():
+        node.run(_ask_and_append(node, transactional_id, version, producer, waiting))
 
 
 async def _ask_and_append(
-    node: "Node", transactional_id: str, version: int, header: BatchHeader, batch: ProducedBatch
+    node: "Node", transactional_id: str, version: int, producer: tuple[int, int], batches: Sequence[ProducedBatch]
 ) -> None:
-    runtime = batch.runtime
-    producer = (header.producer_id, header.producer_epoch)
+    add = version >= ADDS_PARTITIONS_FROM
+    places = [batch.place for batch in batches]
     try:
-        error = await node.join_transaction(
-            transactional_id, producer, (runtime.topic, runtime.partition), add=version >= ADDS_PARTITIONS_FROM
-        )
+        errors = await node.join_transaction(transactional_id, producer, places, add=add)
     except BrokerError as failure:
-        error = failure.code
+        errors = dict.fromkeys(places, failure.code)
     finally:
-        runtime.transactions.answered(header.producer_id)
-    match error:
-        case ErrorCode.NONE:
-            runtime.transactions.allow(*producer)
+        for batch in batches:
+            batch.runtime.transactions.answered(producer[0])
+    for batch in batches:
+        error = _to_producer(errors[batch.place], version)
+        if error is ErrorCode.NONE:
+            batch.runtime.transactions.allow(*producer)
             batch.append()
-            return
+        else:
+            reason = f"the partition is not in an open transaction of {transactional_id}"
+            batch.done(AppendResult(error, message=reason))
+
+
+def _to_producer(error: ErrorCode, version: int) -> ErrorCode:
+    """Say what a producer of this version is to make of the coordinator's answer."""
+    match error:
         case ErrorCode.PRODUCER_FENCED:
-            error = ErrorCode.INVALID_PRODUCER_EPOCH
+            return ErrorCode.INVALID_PRODUCER_EPOCH
         case ErrorCode.TRANSACTION_ABORTABLE if version < ABORTABLE_FROM:
-            error = ErrorCode.INVALID_TXN_STATE
+            return ErrorCode.INVALID_TXN_STATE
         case ErrorCode.CONCURRENT_TRANSACTIONS if version < ADDS_PARTITIONS_FROM:
-            error = ErrorCode.NOT_ENOUGH_REPLICAS
+            return ErrorCode.NOT_ENOUGH_REPLICAS
         case _ if error in _TO_REPEAT:
-            error = ErrorCode.NOT_ENOUGH_REPLICAS
-    batch.done(AppendResult(error, message=f"the partition is not in an open transaction of {transactional_id}"))
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        case _:
+            return error

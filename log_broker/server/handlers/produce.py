@@ -30,6 +30,7 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     if request.acks not in {-1, 0, 1}:
         answers.refuse_all(AppendResult(ErrorCode.INVALID_REQUIRED_ACKS))
         return
+    transactional: list[ProducedBatch] = []
     for topic_at, topic in enumerate(request.topics):
         name = topic.name.decode(errors="replace")
         for partition_at, (partition, records) in enumerate(topic.partitions):
@@ -48,11 +49,11 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
                     done(AppendResult(error.code, message=str(error)))
                     continue
             if request.transactional_id is not None and is_transactional(records):
-                transactional_id = request.transactional_id.decode(errors="replace")
-                batch = ProducedBatch(runtime, records, request.acks, done)
-                append_in_transaction(node, transactional_id, version, batch)
+                transactional.append(ProducedBatch(runtime, records, request.acks, done))
                 continue
             runtime.append(records, acks=request.acks, done=done)
+    if request.transactional_id is not None and transactional:
+        append_in_transaction(node, request.transactional_id.decode(errors="replace"), version, transactional)
     answers.all_asked()
 
 

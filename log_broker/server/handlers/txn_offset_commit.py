@@ -94,9 +94,11 @@ async def _join_transaction(node: "Node", version: int, request: Any) -> ErrorCo
         return ErrorCode.NONE
     runtime.transactions.expect(*producer, NO_SEQUENCE)
     try:
-        error = await node.join_transaction(
-            request.transactional_id, producer, (OFFSETS_TOPIC, partition), add=version >= ADDS_PARTITION_FROM
+        place = (OFFSETS_TOPIC, partition)
+        errors = await node.join_transaction(
+            request.transactional_id, producer, [place], add=version >= ADDS_PARTITION_FROM
         )
+        error = errors[place]
     except BrokerError as failure:
         error = failure.code
     finally:
