@@ -238,9 +238,10 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         """Below it every transaction is decided; without open ones that is the high watermark."""
-        first = self.transactions.first_unstable_offset
-        if first is None:
+        if not self.producers.open_transactions and not self.transactions.ending:
             return self.high_watermark
+        first = self.transactions.first_unstable_offset
+        assert first is not None, "a transaction that is open or ending has a first offset"
         return max(min(first, self.high_watermark), self.log_start_offset)
 
     @property
@@ -448,11 +449,12 @@ class Partition:
             self._unsynced_since_ms = None
         elif self._unsynced_since_ms is None and self.written_end > self.synced_end:
             self._unsynced_since_ms = now_ms
-        if aborted := self.transactions.written(written_before, self.written_end):
+        if self.transactions.ending and (aborted := self.transactions.written(written_before, self.written_end)):
             effects.append(TransactionsAborted(aborted))
         if self.written_end > self.high_watermark:
             self.high_watermark = self.written_end
-            self.transactions.decided(self.high_watermark)
+            if self.transactions.ending:
+                self.transactions.decided(self.high_watermark)
             effects.append(WatermarkMoved(self.high_watermark))
         # The next write starts before the replies are made: the disk works while they are.
         effects.extend(self._next_write(now_ms))

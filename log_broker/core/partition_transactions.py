@@ -27,7 +27,7 @@ class _Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ending:
+class Ending:
     """A transaction whose marker has its offset and is not yet below the high watermark."""
 
     first_offset: int
@@ -42,15 +42,13 @@ class PartitionTransactions:
         self._producers = producers
         self._expected: dict[int, _Expected] = {}
         self._awaited: dict[int, int] = {}  # producer id -> its batches that wait for an answer
-        self._ending: deque[_Ending] = deque()  # in order of the markers
+        self.ending: deque[Ending] = deque()  # in order of the markers
 
     @property
     def first_unstable_offset(self) -> int | None:
         """The first record whose transaction is not decided, None when all are."""
-        if not self._ending and not self._producers.open_transactions:
-            return None
         first = next(iter(self._producers.open_transactions.values()), None)
-        for ending in self._ending:
+        for ending in self.ending:
             if first is None or ending.first_offset < first:
                 first = ending.first_offset
         return first
@@ -140,22 +138,22 @@ class PartitionTransactions:
         first_offset = self._producers.open_transactions.get(producer_id)
         if first_offset is not None:
             aborted = None if committed else self._producers.aborted(producer_id, marker_offset)
-            self._ending.append(_Ending(first_offset, marker_offset, aborted))
+            self.ending.append(Ending(first_offset, marker_offset, aborted))
 
     def written(self, from_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return the transactions that the markers in [from_offset, end_offset), now written, have aborted."""
         return [
             ending.aborted
-            for ending in self._ending
+            for ending in self.ending
             if ending.aborted is not None and from_offset <= ending.marker_offset < end_offset
         ]
 
     def decided(self, high_watermark: int) -> None:
         """Forget the transactions whose markers can be read."""
-        while self._ending and self._ending[0].marker_offset < high_watermark:
-            self._ending.popleft()
+        while self.ending and self.ending[0].marker_offset < high_watermark:
+            self.ending.popleft()
 
     def undo(self, end_offset: int) -> None:
         """Forget the markers from `end_offset` on, which could not be written."""
-        while self._ending and self._ending[-1].marker_offset >= end_offset:
-            self._ending.pop()
+        while self.ending and self.ending[-1].marker_offset >= end_offset:
+            self.ending.pop()

@@ -100,7 +100,8 @@ class ProducerStates:
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
-        self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction, rising
+        # Producer id -> first offset of its open transaction, rising. Only this class changes it.
+        self.open_transactions: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -111,11 +112,6 @@ class ProducerStates:
     def all(self) -> Mapping[int, ProducerEntry]:
         """Return every producer by its id."""
         return self._entries
-
-    @property
-    def open_transactions(self) -> Mapping[int, int]:
-        """The first offset of each open transaction by producer id, in order of the offsets."""
-        return self._open
 
     def check(self, header: BatchHeader) -> StoredBatch | None:
         """
@@ -179,7 +175,7 @@ class ProducerStates:
             entry = ProducerEntry(epoch, batches, timestamp, previous.coordinator_epoch, previous.first_offset)
         if header.attributes & TRANSACTIONAL and entry.first_offset < 0:
             entry = entry._replace(first_offset=base_offset)
-            self._open[producer_id] = base_offset
+            self.open_transactions[producer_id] = base_offset
         self._entries[producer_id] = entry
         return previous
 
@@ -188,15 +184,15 @@ class ProducerStates:
         previous = self._entries.get(producer_id)
         batches = previous.batches if previous is not None and previous.epoch == epoch else ()
         self._entries[producer_id] = ProducerEntry(epoch, batches, timestamp, marker.coordinator_epoch)
-        self._open.pop(producer_id, None)
+        self.open_transactions.pop(producer_id, None)
         return previous
 
     def aborted(self, producer_id: int, marker_offset: int) -> AbortedTransaction | None:
         """Return what an abort marker at this offset, which is about to be taken, ends; None when nothing is open."""
-        first_offset = self._open.get(producer_id)
+        first_offset = self.open_transactions.get(producer_id)
         if first_offset is None:
             return None
-        others = (offset for other, offset in self._open.items() if other != producer_id)
+        others = (offset for other, offset in self.open_transactions.items() if other != producer_id)
         return AbortedTransaction(producer_id, first_offset, marker_offset, next(others, marker_offset + 1))
 
     def replay(self, header: BatchHeader) -> None:
@@ -231,9 +227,9 @@ class ProducerStates:
             self._entries[producer_id] = previous
         first_offset = NO_TRANSACTION if previous is None else previous.first_offset
         if first_offset < 0:
-            self._open.pop(producer_id, None)
-        elif producer_id not in self._open:
-            self._open[producer_id] = first_offset
+            self.open_transactions.pop(producer_id, None)
+        elif producer_id not in self.open_transactions:
+            self.open_transactions[producer_id] = first_offset
             self._sort_open()
 
     def expire(self, before_timestamp: int) -> int:
@@ -265,7 +261,7 @@ class ProducerStates:
     def load(self, rows: Iterable[ProducerRow]) -> None:
         """Replace everything by the rows of a snapshot."""
         self._entries.clear()
-        self._open.clear()
+        self.open_transactions.clear()
         for producer_id, epoch, batch, coordinator_epoch, first_offset in rows:
             known = self._entries.get(producer_id)
             batches = known.batches[1 - CACHED_BATCHES :] if known is not None and known.epoch == epoch else ()
@@ -273,8 +269,10 @@ class ProducerStates:
                 batches = (*batches, batch)
             self._entries[producer_id] = ProducerEntry(epoch, batches, batch.timestamp, coordinator_epoch, first_offset)
             if first_offset >= 0:
-                self._open[producer_id] = first_offset
+                self.open_transactions[producer_id] = first_offset
         self._sort_open()
 
     def _sort_open(self) -> None:
-        self._open = dict(sorted(self._open.items(), key=lambda item: item[1]))
+        in_order = sorted(self.open_transactions.items(), key=lambda item: item[1])
+        self.open_transactions.clear()
+        self.open_transactions.update(in_order)

@@ -281,15 +281,12 @@ class TransactionCoordinator:
 
     async def _mark(self, transaction: Transaction, prepared: StoredTransaction, place: TopicPartition) -> bool:
         """Write one marker; False when it must be tried again."""
-        answer: asyncio.Future[ErrorCode] = self._node.loop.create_future()
         partition = self._node.transaction_partition(transaction.transactional_id)
         runtime = None if partition is None else self._node.logs.get(TRANSACTIONS_TOPIC, partition)
         epoch = 0 if runtime is None else runtime.leader_epoch
         marker = EndMarker(prepared.state is TransactionState.PREPARE_COMMIT, epoch)
         producer = (prepared.producer_id, prepared.producer_epoch)
-        write_marker(self._node, place, producer, marker, answer.set_result)
-        error = await answer
-        match error:
+        match await write_marker(self._node, place, producer, marker):
             case ErrorCode.NONE | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 return True  # a topic that was deleted took its transactions with it
             case ErrorCode.INVALID_PRODUCER_EPOCH | ErrorCode.TRANSACTION_COORDINATOR_FENCED:

@@ -5,7 +5,7 @@ In `__consumer_offsets` a marker also decides about the offsets that were commit
 told in the same step, so that their order is that of the log.
 """
 
-from collections.abc import Callable
+import asyncio
 from typing import TYPE_CHECKING
 
 from log_broker.core.cluster import OFFSETS_TOPIC
@@ -23,20 +23,22 @@ def write_marker(
     place: TopicPartition,
     producer: tuple[int, int],
     marker: EndMarker,
-    done: Callable[[ErrorCode], None],
     *,
     bumped: bool = False,
-) -> None:
-    """End the transaction of `producer`, (id, epoch), in one partition; `done` gets the outcome once it is durable."""
+) -> asyncio.Future[ErrorCode]:
+    """End the transaction of `producer`, (id, epoch), in one partition; the outcome comes once it is durable."""
+    answer: asyncio.Future[ErrorCode] = node.loop.create_future()
     runtime = node.logs.get(*place)
     if runtime is None:
-        done(node.absence_of(*place))
-        return
+        answer.set_result(node.absence_of(*place))
+        return answer
     producer_id, producer_epoch = producer
 
     def written(result: AppendResult) -> None:
         if result.error is ErrorCode.NONE and place[0] == OFFSETS_TOPIC:
             node.groups.transaction_ended(place[1], producer_id, committed=marker.committed)
-        done(result.error)
+        if not answer.done():
+            answer.set_result(result.error)
 
     runtime.end_transaction(producer_id, producer_epoch, marker, written, bumped=bumped)
+    return answer

@@ -24,9 +24,8 @@ async def _write(node: "Node", asked: Any) -> "Values":
     answers: dict[tuple[str, int], asyncio.Future[ErrorCode]] = {}
     for place in places:
         if place not in answers:
-            answers[place] = node.loop.create_future()
             producer = (asked.producer_id, asked.producer_epoch)
-            write_marker(node, place, producer, marker, answers[place].set_result, bumped=bumped)
+            answers[place] = write_marker(node, place, producer, marker, bumped=bumped)
     errors = {place: await answer for place, answer in answers.items()}
     return {
         "producer_id": asked.producer_id,
