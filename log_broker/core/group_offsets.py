@@ -70,9 +70,10 @@ class GroupOffsets:
         """Whether a transaction that is not decided commits this partition."""
         return any(place in held for held in self._held.values())
 
-    def forget_held(self) -> None:
-        """Drop what is undecided: the group was deleted."""
-        self._held.clear()
+    def known(self) -> list[TopicPartition]:
+        """List the partitions of which anything is known, undecided commits among them."""
+        held = (place for commits in self._held.values() for place in commits)
+        return list(dict.fromkeys((*self._offsets, *held)))
 
     def _supersede(self, place: TopicPartition, order: int) -> None:
         for producer_id, held in list(self._held.items()):
@@ -82,8 +83,10 @@ class GroupOffsets:
                     del self._held[producer_id]
 
     def remove(self, places: Iterable[TopicPartition]) -> None:
-        for place in places:
+        self._commits += 1
+        for place in list(places):
             self._offsets.pop(place, None)
+            self._supersede(place, self._commits)
 
     def _key(self, place: TopicPartition) -> bytes:
         return encode_offset_key(OffsetKey(group=self._group_id, topic=place[0], partition=place[1]))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from log_broker.core.consumer_events import ConsumerHeartbeat, ConsumerHeartbeatAnswer
 from log_broker.core.group_records import CommittedOffset
 from log_broker.errors import ErrorCode
 
@@ -77,6 +78,7 @@ class Commit:
     A member, or with NO_GENERATION and no id someone outside the protocol, commits offsets.
 
     With a `producer`, (id, epoch), they are part of its transaction and count once that is committed.
+    `knows_epochs` says that its request can carry the epoch of a member of the new protocol.
     """
 
     token: Any
@@ -85,6 +87,7 @@ class Commit:
     instance_id: str | None
     offsets: Mapping[TopicPartition, CommittedOffset]
     producer: tuple[int, int] | None = None
+    knows_epochs: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +113,7 @@ class Persisted:
     error: ErrorCode = ErrorCode.NONE
 
 
-Event = Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | Delete | Persisted
+Event = ConsumerHeartbeat | Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | Delete | Persisted
 
 
 class JoinMember(NamedTuple):
@@ -153,7 +156,14 @@ class LeaveAnswer(NamedTuple):
     error: ErrorCode
 
 
-Answer = JoinAnswer | SyncAnswer | ErrorCode | tuple[LeaveAnswer, ...] | Mapping[TopicPartition, ErrorCode]
+Answer = (
+    JoinAnswer
+    | SyncAnswer
+    | ErrorCode
+    | tuple[LeaveAnswer, ...]
+    | Mapping[TopicPartition, ErrorCode]
+    | ConsumerHeartbeatAnswer
+)
 
 
 class Reply(NamedTuple):

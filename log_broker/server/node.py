@@ -351,6 +351,8 @@ class Node:
             self.groups.unload_all()
         elif topic.name == TRANSACTIONS_TOPIC:
             self.transactions.unload_all()
+        else:
+            self.groups.topic_deleted(topic.name)
 
     def _config_for_recovery(self, topic: str) -> TopicConfig:
         """The real configs are in the metadata log, which is opened with all others; they take effect right after."""

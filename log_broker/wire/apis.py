@@ -65,6 +65,8 @@ class ApiKey(IntEnum):
     UNREGISTER_BROKER = 64
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -155,6 +157,8 @@ APIS: Mapping[int, Api] = {
         _api(ApiKey.UNREGISTER_BROKER, (0, 0), 0),
         _api(ApiKey.DESCRIBE_TRANSACTIONS, (0, 0), 0),
         _api(ApiKey.LIST_TRANSACTIONS, (0, 2), 0),
+        _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), 0),
+        _api(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), 0),
         _api(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), 0),
         _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, (0, 0), 0),
     )

@@ -31,8 +31,6 @@ _UNSERVED_NAMES = {
     39: "renew_delegation_token",
     40: "expire_delegation_token",
     41: "describe_delegation_token",
-    68: "consumer_group_heartbeat",
-    69: "consumer_group_describe",
     71: "get_telemetry_subscriptions",
     72: "push_telemetry",
     76: "share_group_heartbeat",

@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
-# Features that clients ask for by level. With transaction.version 2 a producer need not announce its partitions, and
-# gets a new epoch with the end of each transaction (KIP-890).
-FEATURES = {"transaction.version": 2}
+# Feature levels of Kafka that this broker is at. Groups of the new protocol (KIP-848) are group.version 1. At
+# transaction.version 2 a producer announces no partitions and gets a new epoch with each transaction (KIP-890).
+FEATURES = {"group.version": 1, "transaction.version": 2}
+MIN_VERSION_ZERO_FROM = 4  # older clients stumble over a feature that begins at 0 (KIP-1022)
 
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
@@ -20,9 +21,11 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
         "error_code": ErrorCode.NONE,
         "api_keys": supported_apis(),
         "supported_features": [
-            {"name": name, "min_version": 0, "max_version": level} for name, level in FEATURES.items()
+            {"name": name, "min_version": 0, "max_version": level}
+            for name, level in FEATURES.items()
+            if context.version >= MIN_VERSION_ZERO_FROM
         ],
-        "finalized_features_epoch": node.cluster.version,
+        "finalized_features_epoch": 0,
         "finalized_features": [
             {"name": name, "min_version_level": level, "max_version_level": level} for name, level in FEATURES.items()
         ],

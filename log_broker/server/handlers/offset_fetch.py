@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 MANY_GROUPS_FROM = 8
 GROUP_ERROR_FROM = 2
+NO_EPOCH = -1
 _NOTHING = CommittedOffset(offset=-1)
 _UNSTABLE = {
     "committed_offset": -1,
@@ -26,7 +27,13 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     if context.version >= MANY_GROUPS_FROM:
         return {
             "groups": [
-                _group(node, group.group_id, group.topics, require_stable=request.require_stable)
+                _group(
+                    node,
+                    group.group_id,
+                    group.topics,
+                    require_stable=request.require_stable,
+                    member=(getattr(group, "member_id", None), getattr(group, "member_epoch", NO_EPOCH)),
+                )
                 for group in request.groups
             ]
         }
@@ -45,6 +52,7 @@ def _group(
     topics: "Iterable[Any] | None",
     *,
     require_stable: bool,
+    member: tuple[str | None, int] = (None, NO_EPOCH),
     partition_errors: bool = False,
 ) -> "Values":
     """
@@ -54,6 +62,8 @@ def _group(
     """
     error = node.groups.check(group_id)
     group = node.groups.find(group_id) if error is ErrorCode.NONE else None
+    if group is not None and group.consumer is not None:
+        error = group.consumer.check_fetch(*member)
     wanted: list[tuple[str, list[int]]] = []
     if topics is not None:
         wanted = [(topic.name, list(topic.partition_indexes)) for topic in topics]
