@@ -91,7 +91,7 @@ class Node:
         self.clock_ms = clock_ms
         self.cluster = ClusterImage(defaults=config)
         self.logs = LogManager(
-            config.data_dir, self.loop, validator=validator, clock_ms=clock_ms, compaction=lambda: self.config
+            config.data_dir, self.loop, validator=validator, clock_ms=clock_ms, settings=lambda: self.config
         )
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)

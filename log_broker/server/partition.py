@@ -9,10 +9,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
 from log_broker.config import TopicConfig
+from log_broker.core.cluster import INTERNAL_TOPICS
 from log_broker.core.partition import (
     Append,
     AppendResult,
@@ -82,6 +84,7 @@ class PartitionRuntime:
         self.topic = core.topic
         self.partition = partition
         self.topic_id = topic_id
+        self.is_internal = core.topic in INTERNAL_TOPICS
         self._core = core
         self._log = log
         self._files = files
@@ -401,6 +404,10 @@ class PartitionRuntime:
             return ErrorCode.NONE
         return ErrorCode.FENCED_LEADER_EPOCH if epoch < self._core.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
+    def epoch_at(self, offset: int) -> int:
+        """Return the leader epoch in which the record at `offset` was written."""
+        return self._core.epochs.epoch_at(offset)
+
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """Return (largest known epoch up to this one, its end offset), (-1, -1) when there is none."""
         return self._core.epochs.end_offset(epoch, self._core.written_end)
@@ -449,9 +456,29 @@ class PartitionRuntime:
             high_watermark=core.high_watermark,
             by_config=by_config,
         )
-        if count:
-            core.advance_log_start(log.remove_front(count))
+        retired: list[Path] = []
+        try:
+            for _ in range(count):
+                retired += log.remove_first()
+        finally:
+            if retired:
+                core.advance_log_start(log.start_offset)
+                self._loop.call_later(core.config.file_delete_delay_ms / 1000, self._remove_files, retired)
         return count
+
+    def _remove_files(self, paths: Sequence[Path]) -> None:
+        if self._closed:
+            return  # the next start removes them, or the whole directory goes
+
+        def remove() -> None:
+            for path in paths:
+                self._files.remove(path)
+
+        self._pool.submit(remove, self._removed)
+
+    def _removed(self, error: BaseException | None) -> None:
+        if error is not None and not self._closed:
+            _log.error("files that left %s-%d could not be removed: %s", self.topic, self.partition, error)
 
     def expire_producers(self, now_ms: int, *, after_ms: int) -> int:
         """Forget producers that have been silent for so long; return how many."""

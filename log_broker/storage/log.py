@@ -305,8 +305,7 @@ class PartitionLog:
             segment = self._segments[at]
             if not segment.size or segment.max_timestamp[0] < timestamp:
                 continue
-            near = segment.base_offset + segment.time_index.offset_before(timestamp)
-            start = segment.position_of(max(near, from_offset))
+            start = segment.position_of(max(segment.search_start(timestamp), from_offset))
             for position, header in scan(segment.file, start, segment.size, read_bytes=64 * 1024):
                 if header.max_timestamp < timestamp:
                     continue
@@ -345,16 +344,16 @@ class PartitionLog:
             count += 1
         return count
 
-    def remove_front(self, count: int) -> int:
-        """Remove the first `count` segments; return the offset at which the log now starts."""
-        for segment in self._segments[:count]:
-            self._opened.pop(segment, None)
-            segment.remove()
-            self.aborted.remove(segment.base_offset)
-        del self._segments[:count]
-        del self._bases[:count]
+    def remove_first(self) -> list[Path]:
+        """Take the first segment out of the log; return its files, which can be removed. Raises OSError: it stays."""
+        segment = self._segments[0]
+        self._opened.pop(segment, None)
+        retired = segment.retire()
+        del self._segments[0]
+        del self._bases[0]
+        retired += self.aborted.forget(segment.base_offset)
         self._cursors.clear()
-        return self._bases[0]
+        return retired
 
     def roll_active(self, producer_rows: Callable[[int], Iterable[ProducerRow]], now_ms: int) -> bool:
         """

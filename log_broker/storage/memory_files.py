@@ -104,6 +104,8 @@ class MemoryFileSystem:
         if path in self._seen:
             self._seen[to] = self._seen.pop(path)
             return  # a file's new name is on the disk when its directory is synced
+        if path not in self._directories and not any(name.is_relative_to(path) for name in self._seen):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
         for names in (self._seen, self._durable):
             for old in [name for name in names if name.is_relative_to(path)]:
                 names[to / old.relative_to(path)] = names.pop(old)

@@ -64,6 +64,13 @@ class AbortedTransactions:
             if not entries:
                 self.remove(base_offset)
 
+    def forget(self, base_offset: int) -> list[Path]:
+        """Drop those of a segment that left the log; return the file, if there is one, which can be removed."""
+        if base_offset not in self._entries:
+            return []
+        self._drop(base_offset)
+        return [self._path(base_offset)]
+
     def remove(self, base_offset: int) -> None:
         """Drop those of one segment and its file; raises OSError."""
         if base_offset in self._entries:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from test_java_client import consumer, poll_values, producer, properties
-from test_java_client import jvm as jvm  # noqa: PLC0414 a fixture
 
 import log_broker
 from log_broker.core.transaction_records import TransactionState

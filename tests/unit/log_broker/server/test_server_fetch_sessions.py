@@ -12,7 +12,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from log_broker.config import TopicConfig
+from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSessions
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
@@ -34,6 +34,7 @@ class Node:
 
     def __init__(self, logs: LogManager, *, slots_max: int = 10) -> None:
         self.logs = logs
+        self.config = BrokerConfig(data_dir=Path("data"))
         self.fetch_sessions = FetchSessions(slots_max=slots_max)
 
     def clock_ms(self) -> int:
