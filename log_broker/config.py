@@ -487,6 +487,14 @@ _BROKER_KEYS = (
         "The most connections that are open at once; more are closed as they come.",
         kafka_default=str(INT_MAX),
     ),
+    _int("max.connections.per.ip", INT_MAX, "The most connections that one address may have open at once."),
+    _long(
+        "queued.max.request.bytes",
+        512 << 20,
+        "Bytes of requests and answers in memory beyond which no more requests are read, 64 KiB of each connection"
+        " left out; -1 is no limit.",
+        least=-1,
+    ),
     _int("max.incremental.fetch.session.cache.slots", 1000, "The most fetch sessions that are kept at once."),
 )
 BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _BROKER_KEYS}
@@ -541,13 +549,15 @@ class BrokerConfig:
     log_flush_offset_checkpoint_interval_ms: int = 60_000
     producer_id_expiration_ms: int = DAY_MS
     num_recovery_threads_per_data_dir: int = 2
-    fetch_max_bytes: int = 55 << 20
     log_cleaner_enable: bool = True
     log_cleaner_backoff_ms: int = 15_000
     log_cleaner_dedupe_buffer_size: int = 128 << 20
     socket_request_max_bytes: int = 100 << 20
     connections_max_idle_ms: int = 600_000
     max_connections: int = 10_000
+    max_connections_per_ip: int = INT_MAX
+    queued_max_request_bytes: int = 512 << 20
+    fetch_max_bytes: int = 55 << 20
     max_incremental_fetch_session_cache_slots: int = 1000
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
 

@@ -44,7 +44,7 @@ from log_broker.records.validation import (
 )
 
 UNBOUNDED_MS = 2**63 - 1
-GATHERED_BYTES_MAX = 8 * 1024 * 1024  # behind a slow disk, from producers that wait for no answer
+GATHERED_BYTES_MAX = 1024 * 1024  # behind a slow disk, from producers that wait for no answer
 
 # Events and effects of a produce request are named tuples: values that cost a third of a frozen dataclass to make, and
 # every microsecond here is several percent of a small request.
@@ -253,6 +253,11 @@ class Partition:
     def unsynced_records(self) -> int:
         """The acknowledged records that a power cut would take: the range at risk."""
         return self.written_end - self.synced_end
+
+    @property
+    def unsynced_since_ms(self) -> int | None:
+        """When the oldest record that may not be synced was written, None when all are."""
+        return self._unsynced_since_ms
 
     def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:
         """Take one event at the given time and return what must be done, in order."""

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -36,6 +37,7 @@ from log_broker.storage.recovery import PROGRESS_SECONDS, open_partition
 
 _log = logging.getLogger(__name__)
 
+REOPEN_INTERVAL_MS = 10_000  # after a disk error
 _DELETED_SUFFIX = "-delete"
 
 
@@ -145,6 +147,7 @@ class LogManager:
             self._compactor.start(settings)
             self._again(lambda: settings().log_flush_offset_checkpoint_interval_ms, self.checkpoint)
             self._again(lambda: settings().log_retention_check_interval_ms, self._look_after)
+        self._again(lambda: REOPEN_INTERVAL_MS, self.reopen_offline)
 
     def create(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> PartitionRuntime:
         """
@@ -203,6 +206,31 @@ class LogManager:
         if removed:
             self._save_log_starts()
         return removed
+
+    def reopen_offline(self) -> int:
+        """Try to bring back the partitions that a disk error took offline; return how many are back."""
+        count = 0
+        for runtime in list(self._partitions.values()):
+            if runtime.offline_reason is None:
+                continue
+            try:
+                count += runtime.reopen(partial(self._recover, runtime))
+            except OSError as error:
+                _log.error("%s-%d stays offline: %s", runtime.topic, runtime.partition, error)
+        return count
+
+    def _recover(self, runtime: PartitionRuntime, recovery_point: int) -> tuple[Partition, PartitionLog]:
+        return open_partition(
+            self._files,
+            self._data_dir / f"{runtime.topic}-{runtime.partition}",
+            runtime.topic,
+            runtime.config,
+            recovery_point=recovery_point,
+            log_start_offset=runtime.log_start_offset,
+            clean=False,
+            now_ms=self._clock_ms(),
+            validator=self._validator,
+        )
 
     async def compact(self, *, map_bytes_max: int = 128 << 20) -> int:
         """Compact every log that is due; return the number of passes over logs."""
@@ -293,7 +321,7 @@ class LogManager:
         self._pool.submit(lambda: self._files.remove_tree(doomed), answer.set_result)
         await answer
 
-    def _again(self, interval_ms: Callable[[], int], action: Callable[[], None]) -> None:
+    def _again(self, interval_ms: Callable[[], int], action: Callable[[], object]) -> None:
         """Run `action` every so often."""
 
         def run() -> None:

@@ -5,6 +5,7 @@ Everything here happens in the event loop's thread, except the write and sync of
 """
 
 import asyncio
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,9 +36,11 @@ from log_broker.core.partition import (
 from log_broker.core.partition_transactions import PartitionTransactions
 from log_broker.core.producer_state import ProducerEntry
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.records.batch import TRANSACTIONAL, batches_in
+from log_broker.records.batch import TRANSACTIONAL
 from log_broker.records.control import EndMarker
 from log_broker.records.record import build_batch
+from log_broker.server.readers import READ_COMMITTED, Cancel, ReadResult, Waiters, read_batches
+from log_broker.server.reopening import Recover, distrust_cached, read_again
 from log_broker.server.sync_pool import SyncPool
 from log_broker.storage.append_job import AppendJob, SealedSync
 from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, encode_epochs
@@ -48,22 +51,20 @@ from log_broker.storage.segment_swap import complete, stage
 
 _log = logging.getLogger(__name__)
 
-READ_COMMITTED = 1
-
-Cancel = Callable[[], None]
 Done = Callable[[AppendResult], None]
 
 
-class ReadResult(NamedTuple):
-    """What a fetch of one partition returns; `chunks` hold `size` bytes of whole batches."""
+class AtRisk(NamedTuple):
+    """
+    What of one partition a power cut would take although it is acknowledged: `records` from `first_offset` on.
 
-    error: ErrorCode
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    chunks: Sequence[bytes] = ()
-    size: int = 0
-    aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset) of aborted transactions in the bytes
+    `age_ms` is that of the oldest, at the most.
+    """
+
+    first_offset: int
+    records: int
+    bytes: int
+    age_ms: int
 
 
 class PartitionRuntime:
@@ -93,7 +94,7 @@ class PartitionRuntime:
         self._clock_ms = clock_ms
         self._effects: deque[Effect] = deque()
         self._running = False
-        self._waiters: dict[object, tuple[int, bool, Callable[[], None]]] = {}
+        self._waiters = Waiters(loop)
         self._flush_timer: asyncio.TimerHandle | None = None
         self._job: AppendJob | None = None
         self._compaction: CompactionJob | None = None
@@ -103,6 +104,7 @@ class PartitionRuntime:
         self._idle: asyncio.Future[None] | None = None
         self._opened_at = core.written_end
         self.appended_bytes = 0  # since it was opened
+        self.storage_errors = 0  # since it was opened
 
     @property
     def config(self) -> TopicConfig:
@@ -142,10 +144,16 @@ class PartitionRuntime:
     def recovery_point(self) -> int:
         return self._log.recovery_point
 
-    @property
-    def unsynced_records(self) -> int:
-        """How many acknowledged records a power cut would take."""
-        return self._core.unsynced_records
+    def at_risk(self) -> AtRisk:
+        core, log = self._core, self._log
+        first = max(core.synced_end, log.recovery_point)
+        records = core.written_end - first
+        if records <= 0:
+            return AtRisk(core.written_end, 0, 0, 0)
+        since_ms = core.unsynced_since_ms
+        return AtRisk(
+            first, records, log.unsynced_bytes, 0 if since_ms is None else max(self._clock_ms() - since_ms, 0)
+        )
 
     @property
     def producers(self) -> Mapping[int, ProducerEntry]:
@@ -263,7 +271,7 @@ class PartitionRuntime:
                     case Write():
                         self._write(effect)
                     case WatermarkMoved():
-                        self._wake(effect.high_watermark)
+                        self._waiters.wake(effect.high_watermark, self._core.last_stable_offset)
                     case TransactionsAborted():
                         for transaction in effect.transactions:
                             self._log.note_aborted(transaction)
@@ -316,12 +324,29 @@ class PartitionRuntime:
         try:
             self._log.abandon(job)
         except OSError as worse:
-            self._core.offline_reason = f"the failed write could not be taken back: {worse}"
+            self._go_offline(f"the failed write could not be taken back: {worse}")
         self._fail(error, lost_sync=job.synced)
 
     def _fail(self, error: BaseException, *, lost_sync: bool) -> None:
         _log.error("writing %s-%d failed: %s", self.topic, self.partition, error)
+        self.storage_errors += 1
         self._run(self._core.handle(WriteFailed(str(error), lost_sync), self._clock_ms()))
+        if lost_sync and self._core.offline_reason is not None:
+            self._go_offline(self._core.offline_reason)
+
+    def _go_offline(self, reason: str) -> None:
+        """Take no more until the log has been read from the disk again, by `reopen` or at the next start."""
+        self._core.offline_reason = reason
+        distrust_cached(self._files, self._log.directory, reason)
+
+    def reopen(self, recover: Recover) -> bool:
+        """Bring an offline partition back as after a crash; say whether that could be tried. Raises OSError."""
+        if self._closed or not self._core.is_idle or self._compaction is not None or self._sealed_syncs:
+            return False
+        self._core, self._log = read_again(self._files, self._core, self._log, recover)
+        self._opened_at = min(self._opened_at, self._core.written_end)
+        self._waiters.wake_all()
+        return True
 
     def _save_epochs(self, began: EpochBegan) -> None:
         if self._given_up:
@@ -352,51 +377,16 @@ class PartitionRuntime:
         At most `max_bytes`, unless `min_one` and the first batch alone is larger. An offset outside the log is
         OFFSET_OUT_OF_RANGE.
         """
-        core = self._core
-        stable = core.last_stable_offset
-        error, data = ErrorCode.NONE, b""
-        aborted: Sequence[tuple[int, int]] = ()
-        if offset < core.log_start_offset or offset > core.written_end:
-            error = ErrorCode.OFFSET_OUT_OF_RANGE
-        else:
-            end = stable if isolation_level == READ_COMMITTED else core.high_watermark
-            if offset < end:
-                try:
-                    data = self._log.read(offset, max_bytes, end, at_least_one=min_one)
-                except OSError as failure:
-                    _log.error("reading %s-%d failed: %s", self.topic, self.partition, failure)
-                    error = ErrorCode.KAFKA_STORAGE_ERROR
-                if isolation_level == READ_COMMITTED and data and self._log.aborted:
-                    last = offset
-                    for _, header in batches_in(data):
-                        last = header.last_offset
-                    aborted = self._log.aborted.between(offset, last + 1)
-        return ReadResult(
-            error, core.high_watermark, stable, core.log_start_offset, (data,) if data else (), len(data), aborted
+        result = read_batches(
+            self._core, self._log, offset, max_bytes, committed=isolation_level == READ_COMMITTED, min_one=min_one
         )
+        if result.error is ErrorCode.KAFKA_STORAGE_ERROR:
+            self.storage_errors += 1
+        return result
 
     def on_readable(self, offset: int, callback: Callable[[], None], *, isolation_level: int = 0) -> Cancel:
         """Call `callback` once when there is more to read behind `offset` or the partition goes away."""
-        key = object()
-        self._waiters[key] = (offset, isolation_level == READ_COMMITTED, callback)
-
-        def cancel() -> None:
-            self._waiters.pop(key, None)
-
-        return cancel
-
-    def _wake(self, high_watermark: int) -> None:
-        if not self._waiters:
-            return
-        stable = self._core.last_stable_offset
-        ready = [
-            (key, callback)
-            for key, (offset, committed, callback) in self._waiters.items()
-            if offset < (stable if committed else high_watermark)
-        ]
-        for key, callback in ready:
-            if self._waiters.pop(key, None) is not None:
-                self._loop.call_soon(callback)
+        return self._waiters.add(offset, callback, committed=isolation_level == READ_COMMITTED)
 
     def check_leader_epoch(self, epoch: int) -> ErrorCode:
         """Say what is wrong with the leader epoch that a client believes in; -1 stands for not knowing."""
@@ -448,7 +438,7 @@ class PartitionRuntime:
             return 0
         core, log = self._core, self._log
         by_config = "delete" in core.config.cleanup_policy
-        if by_config and core.is_idle and log.active_expired(now_ms):
+        if by_config and core.is_idle and core.offline_reason is None and log.active_expired(now_ms):
             log.roll_active(core.producer_rows, now_ms)
         count = log.expired_segments(
             now_ms,
@@ -486,7 +476,8 @@ class PartitionRuntime:
 
     def sync_sealed(self) -> None:
         """Bring sealed segments that no append will sync to the disk, in a pool thread."""
-        sync = None if self._closed else self._log.sealed_sync()
+        offline = self._core.offline_reason is not None
+        sync = None if self._closed or offline else self._log.sealed_sync()
         if sync is not None:
             self._sealed_syncs += 1
             self._pool.submit(sync.run, partial(self._sealed_synced, sync))
@@ -497,6 +488,9 @@ class PartitionRuntime:
             self._log.sealed_synced(sync)
         elif not self._closed:
             _log.error("syncing %s-%d failed: %s", self.topic, self.partition, error)
+            self.storage_errors += 1
+            # A second try would succeed without these bytes being on the disk.
+            self._go_offline(f"a sync failed: {error}")
 
     # Compaction: begun, then rewritten beside the event loop, installed piece by piece, ended.
 
@@ -546,7 +540,7 @@ class PartitionRuntime:
         try:
             complete(self._files, self._log, rewritten)
         except OSError as error:
-            self._core.offline_reason = f"a compacted segment could not take its place: {error}"
+            self._go_offline(f"a compacted segment could not take its place: {error}")
             raise
 
     def cancel_compaction(self) -> None:
@@ -563,6 +557,9 @@ class PartitionRuntime:
             return
         self._end()
         await self._until_idle()
+        if self._core.offline_reason is not None:
+            self._log.close_files()
+            raise OSError(errno.EIO, self._core.offline_reason)
         rows = self._core.producer_rows(self._core.next_offset)
         answer: asyncio.Future[BaseException | None] = self._loop.create_future()
         self._pool.submit(partial(self._log.close, rows), answer.set_result)
@@ -584,9 +581,7 @@ class PartitionRuntime:
         self._closed = True
         if self._flush_timer is not None:
             self._flush_timer.cancel()
-        for _, _, callback in self._waiters.values():
-            self._loop.call_soon(callback)
-        self._waiters.clear()
+        self._waiters.wake_all()
 
     async def _until_idle(self) -> None:
         if not self._core.is_idle:

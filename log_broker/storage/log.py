@@ -75,7 +75,7 @@ class PartitionLog:
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         # Segments with bytes, and directories with names, that no sync has covered yet.
-        self._dirty: dict[Segment, None] = {}
+        self._dirty: dict[Segment, int] = {}  # and how much of each was synced when it became so
         self._dirty_directories: dict[Path, None] = {}
         self._is_on_disk = segments[-1].size > 0
         self._job: AppendJob | None = None
@@ -91,6 +91,10 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self._segments)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        return sum(segment.size - synced for segment, synced in self._dirty.items())
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -134,7 +138,8 @@ class PartitionLog:
         if segment is not None:
             if not segment.is_open:
                 self._note_new_file()
-            self._dirty[segment] = None
+            if segment not in self._dirty:
+                self._dirty[segment] = segment.size
         self._job = AppendJob(
             self._files,
             segment=segment,
@@ -180,7 +185,7 @@ class PartitionLog:
         if self._job is not None:
             return  # the job may be using the same files; the next round finds them synced
         for segment in sync.segments:
-            if self._dirty.pop(segment, True) is None and segment not in self._opened:
+            if self._dirty.pop(segment, None) is not None and segment not in self._opened:
                 segment.release()
         self.recovery_point = max(self.recovery_point, self._bases[-1])
 

@@ -13,7 +13,7 @@ from log_broker.core.partition import Partition
 from log_broker.core.producer_state import ProducerRow, ProducerStates
 from log_broker.interfaces import RecordValidator
 from log_broker.records.control import read_marker
-from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, decode_epochs, decode_producers
+from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, SYNC_FAILED_FILE, decode_epochs, decode_producers
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import LogLimits, PartitionLog, snapshot_offsets
 from log_broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name, scan
@@ -107,6 +107,10 @@ def open_log(
         for name in names
         if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit()
     )
+    if SYNC_FAILED_FILE in names:
+        clean = False
+        for base in bases:
+            files.drop_cached(directory / file_name(base, LOG_SUFFIX))
     segments = [
         Segment(
             files,
@@ -128,6 +132,8 @@ def open_log(
         end_offset = _recover(files, directory, segments, limits, recovery_point=recovery_point, now_ms=now_ms)
     for segment in segments[:-1]:
         segment.release()
+    if SYNC_FAILED_FILE in names:
+        files.remove(directory / SYNC_FAILED_FILE)
     return PartitionLog(files, directory, limits, segments=segments, end_offset=end_offset, recovery_point=end_offset)
 
 

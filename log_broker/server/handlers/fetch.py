@@ -21,7 +21,7 @@ from log_broker.core.fetch_session import (
 )
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import batches_in
-from log_broker.server.partition import READ_COMMITTED
+from log_broker.server.readers import READ_COMMITTED
 from log_broker.wire.fetch import TOPIC_IDS_FROM, FetchRequest, PartitionData, encode_response, parse_request
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.reading import MalformedRequestError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from log_broker.server.dispatch import Slot
     from log_broker.server.node import Node
 
+CONGESTED_RETRY_SECONDS = 0.05
 WAIT_MS_MAX = 5 * 60 * 1000
 
 
@@ -116,9 +117,13 @@ class _Fetch:
         self._cancels.clear()
 
     def _try(self, *, last_chance: bool) -> bool:
-        """Read everything; answer if that is enough, and say whether it was."""
+        """Read everything; answer if that is enough, and say whether it is settled when to go on."""
         request = self._request
-        room = min(max(request.bytes_max, 0), self._node.config.fetch_max_bytes)
+        memory = self._node.memory
+        if self._slot.must_wait:
+            self._wait_for_memory()
+            return True
+        room = min(max(request.bytes_max, 0), self._node.config.fetch_max_bytes, memory.answer_bytes_max)
         enough = min(request.bytes_min, room)
         total = 0
         urgent = last_chance or not self._plan.topics
@@ -138,6 +143,12 @@ class _Fetch:
         self._forget()
         self._answer(topics)
         return True
+
+    def _wait_for_memory(self) -> None:
+        """Hold nothing until the client has read what it has, or others have given memory back."""
+        self._forget()
+        self._slot.on_close(self._forget)
+        self._timer = asyncio.get_running_loop().call_later(CONGESTED_RETRY_SECONDS, self._time_is_up)
 
     def _is_cut_short(self, topics: list[tuple[bytes, list[PartitionData]]]) -> bool:
         """

@@ -18,6 +18,7 @@ from log_broker.errors import ErrorCode
 from log_broker.records import Codec, batches_in, build_batch
 from log_broker.server.handlers import fetch, list_offsets, produce
 from log_broker.server.log_manager import LogManager
+from log_broker.server.memory_budget import MemoryBudget
 from log_broker.wire import fetch as fetch_wire
 from log_broker.wire import list_offsets as list_offsets_wire
 from log_broker.wire import produce as produce_wire
@@ -34,6 +35,8 @@ class Node:
         self.logs = logs
         self.config = BrokerConfig(data_dir=Path("data"))
         self.fetch_sessions = FetchSessions(slots_max=10)
+        self.memory = MemoryBudget(asyncio.get_running_loop(), 1 << 30)
+        self.config = SimpleNamespace(fetch_max_bytes=55 << 20)
 
     def clock_ms(self) -> int:
         return NOW_MS
@@ -44,6 +47,8 @@ class Node:
 
 class Slot:
     """Keeps what it is filled with."""
+
+    must_wait = False
 
     def __init__(self) -> None:
         self.filled: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
@@ -247,7 +252,7 @@ async def test_a_fetch_whose_client_is_gone_leaves_nothing_behind(broker) -> Non
     await produced(broker.produce((0, batch(b"a"))))
     await asyncio.sleep(0)
     assert not slot.filled.done()
-    assert not broker.node.logs.get("t", 0)._waiters
+    assert not broker.node.logs.get("t", 0)._waiters._waiting
 
 
 async def test_something_wrong_is_answered_at_once(broker) -> None:

@@ -18,7 +18,7 @@ from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
 from log_broker.records.batch import TRANSACTIONAL
 from log_broker.server.node import Node
-from log_broker.server.partition import READ_COMMITTED
+from log_broker.server.readers import READ_COMMITTED
 from log_broker.server.transactional_produce import ProducedBatch, append_in_transaction
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.control import read_response, write_request
