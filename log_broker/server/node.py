@@ -22,7 +22,7 @@ from log_broker.core.fetch_session import FetchSessions
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, RecordValidator
 from log_broker.server.authority import Authority, LocalAuthority
-from log_broker.server.connection import Connection
+from log_broker.server.connection import STAGING_BYTES, Connection
 from log_broker.server.counters import Counters
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
@@ -105,6 +105,7 @@ class Node:
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
+        self.staging = memoryview(bytearray(STAGING_BYTES))
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.metadata_answers = AnswerCache()
         self.counters = Counters()
