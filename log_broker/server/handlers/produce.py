@@ -25,8 +25,7 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     """Answer one Produce request, possibly later."""
     version = header.api_version
     single = parse_single(body, version)
-    if single is not None and -1 <= single[0] <= 1:
-        _append_single(node, header, single, slot)
+    if single is not None and _append_single(node, header, single, slot):
         return
     try:
         request = parse_request(body, version)
@@ -67,15 +66,14 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     answers.all_asked()
 
 
-def _append_single(node: "Node", header: RequestHeader, request: SingleProduce, slot: "Slot") -> None:
+def _append_single(node: "Node", header: RequestHeader, request: SingleProduce, slot: "Slot") -> bool:
+    """Append the one batch of a request that may be appended as it is; say whether that was done."""
     acks, topic, partition, records = request
-    answer = _Single(header, slot, topic, partition, acks)
-    name = topic.decode(errors="replace")
-    runtime = node.logs.get(name, partition)
-    if runtime is None:
-        answer.done(AppendResult(node.absence_of(name, partition)))
-    else:
-        runtime.append(records, acks=acks, done=answer.done)
+    runtime = node.logs.get(topic.decode(errors="replace"), partition)
+    if runtime is None or runtime.is_internal or not -1 <= acks <= 1:
+        return False
+    runtime.append(records, acks=acks, done=_Single(header, slot, topic, partition, acks).done)
+    return True
 
 
 class _Single:
