@@ -1,0 +1,213 @@
+"""
+Every suite that holds the broker against other people's clients: `make compat`.
+
+    python -m tests.compat.run                    all of them
+    python -m tests.compat.run franz-go kafkajs   some
+    python -m tests.compat.run --prepare          only fetch and build what the suites need and this machine can have
+
+Each suite gets a line when it begins and one when it ends, with the tests that passed out of all; a table stands at the
+end. What may fail or be skipped stands with its reason in `FINDINGS.md`; everything else makes the exit code 1.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# Its own folder first, as pytest has it: the test modules import each other by their bare names.
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import findings  # noqa: E402
+import franz_go  # noqa: E402
+import kafkajs_scripts  # noqa: E402
+from broker_process import SHORT_SESSIONS, BrokerProcess  # noqa: E402
+from findings import Outcome  # noqa: E402
+
+from tests.peers import kafka_jars  # noqa: E402
+
+ROOT = HERE.parents[1]
+FRANZ_GO_RECORDS = 100_000
+FRANZ_GO_SECONDS_MAX = 900.0
+
+
+def say(line: str) -> None:
+    """A line of progress, at once."""
+    print(line, flush=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """One suite: its name in `FINDINGS.md`, what it is, and the function that runs it in a scratch folder."""
+
+    name: str
+    what: str
+    run: Callable[[Path], Outcome]
+
+
+def run_franz_go(scratch: Path) -> Outcome:
+    """The whole of franz-go's `pkg/kgo`; a skipped sub-test counts, since its parent passes all the same."""
+    try:
+        franz_go.require_program(say)
+    except franz_go.FranzGoError as error:
+        return Outcome(skipped={}, problem=str(error))
+    broker = BrokerProcess(scratch / "data", SHORT_SESSIONS)
+    broker.start()
+    try:
+        results, status = franz_go.run(
+            broker.bootstrap_servers,
+            scratch / "franz-go",
+            records=FRANZ_GO_RECORDS,
+            timeout=FRANZ_GO_SECONDS_MAX,
+        )
+    finally:
+        stopped = broker.stop()
+    began = set(franz_go.names())
+    top = {name: outcome for name, outcome in results.items() if name in began}
+    failed = {name for name, outcome in top.items() if outcome == "FAIL"} | (began - top.keys())
+    if status != 0 and not failed:
+        return Outcome(skipped={}, problem=f"the test program ended with {status}")
+    if stopped != 0:
+        return Outcome(skipped={}, problem=f"the broker ended with {stopped}")
+    skipped = {name: "skipped by itself" for name, outcome in top.items() if outcome == "SKIP"}
+    # Of a parent that passed, the parts that did not run are told of in its stead.
+    parts = {
+        name: "skipped by itself"
+        for name, outcome in results.items()
+        if outcome == "SKIP" and "/" in name and top[name.partition("/")[0]] == "PASS"
+    }
+    parents = {name.partition("/")[0] for name in parts}
+    passed = {name for name, outcome in top.items() if outcome == "PASS"} - parents
+    return Outcome(passed=frozenset(passed), failed=frozenset(failed), skipped={**skipped, **parts})
+
+
+def run_pytest(module: str) -> Callable[[Path], Outcome]:
+    """A suite that is a module of scripted runs in this folder, long ones included."""
+
+    def run(scratch: Path) -> Outcome:
+        report = scratch / f"{module}.xml"
+        command = [
+            *(sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"),
+            *(f"--junitxml={report}", f"--basetemp={scratch / module}", str(HERE / f"{module}.py")),
+        ]
+        with (scratch / f"{module}.out").open("w") as out:
+            subprocess.run(
+                command,
+                cwd=ROOT,
+                env={**os.environ, "FLUVIAL_COMPAT": "all"},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        if not report.exists():
+            return Outcome(skipped={}, problem=(scratch / f"{module}.out").read_text()[-400:].strip())
+        return _of_report(report)
+
+    return run
+
+
+def _of_report(report: Path) -> Outcome:
+    passed, failed, skipped = set(), set(), {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        name = case.get("name", "")
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed.add(name)
+        elif (skip := case.find("skipped")) is not None:
+            skipped[name] = skip.get("message", "")
+        else:
+            passed.add(name)
+    return Outcome(passed=frozenset(passed - failed), failed=frozenset(failed), skipped=skipped)
+
+
+SUITES = (
+    Suite(
+        name="franz-go",
+        what=f"the tests of franz-go {franz_go.VERSION}, pkg/kgo, {FRANZ_GO_RECORDS:,} records in each chain",
+        run=run_franz_go,
+    ),
+    Suite(
+        name="kafka-tools",
+        what=f"the tools and system-test clients of Apache Kafka {kafka_jars.KAFKA_VERSION}",
+        run=run_pytest("test_kafka_tools"),
+    ),
+    Suite(name="java", what="the Java client, driven through py4j", run=run_pytest("test_java_client")),
+    Suite(name="spark", what="Spark's Kafka source and sink", run=run_pytest("test_spark_source")),
+    Suite(name="librdkafka", what="librdkafka by confluent-kafka", run=run_pytest("test_confluent")),
+    Suite(name="kcat", what="kcat in a shell", run=run_pytest("test_kcat")),
+    Suite(name="aiokafka", what="aiokafka", run=run_pytest("test_aiokafka")),
+    Suite(name="kafka-python", what="kafka-python", run=run_pytest("test_kafka_python")),
+    Suite(name="kafkajs", what=f"KafkaJS {kafkajs_scripts.VERSION} on Node", run=run_pytest("test_kafkajs")),
+)
+
+
+def prepare() -> int:
+    """Fetch and build what the suites need; what this machine cannot have is named, and is no error here."""
+    for lacking, require in (
+        (kafka_jars.lacking, kafka_jars.require_kafka_jars),
+        (franz_go.lacking, franz_go.require_program),
+        (kafkajs_scripts.lacking, kafkajs_scripts.require_packages),
+    ):
+        if (lack := lacking()) is not None:
+            say(f"left out: {lack}")
+        else:
+            require(say)
+    return 0
+
+
+def compare(suites: Sequence[Suite], keep: Path) -> int:
+    """Run the suites one after the other; returns the exit code."""
+    allowed = findings.allowlist(findings.PAGE.read_text(encoding="utf-8"))
+    rows = []
+    good = True
+    for number, suite in enumerate(suites, 1):
+        say(f"[{number}/{len(suites)}] {suite.name}: {suite.what}")
+        began = time.monotonic()
+        scratch = keep / suite.name
+        scratch.mkdir(parents=True)
+        outcome = suite.run(scratch)
+        verdict = findings.judge(outcome, allowed.get(suite.name, {}))
+        seconds = time.monotonic() - began
+        exceptions = len(outcome.skipped) + len(outcome.failed) - len(verdict.skipped) - len(verdict.failed)
+        count = f"{len(outcome.passed)} of {outcome.total}"
+        say(f"      {count} passed, {exceptions} excepted, {seconds:.0f} s: {'good' if verdict.good else 'NOT good'}")
+        for kind, names in (("failed", verdict.failed), ("skipped", verdict.skipped)):
+            for name in names:
+                why = outcome.skipped.get(name)
+                say(f"      {kind}: {name}{f' ({why})' if why else ''}")
+        for name in verdict.stale:
+            say(f"      passes, or is gone, and is still excepted in FINDINGS.md: {name}")
+        if verdict.problem is not None:
+            say(f"      {verdict.problem}")
+        if not verdict.good:
+            say(f"      its output lies in {scratch}")
+        good = good and verdict.good
+        rows.append((suite.name, count, str(exceptions), f"{seconds:.0f}", "good" if verdict.good else "NOT good"))
+    say("")
+    header = ("suite", "passed", "excepted", "seconds", "")
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    for row in (header, *rows):
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0 if good else 1
+
+
+def main(arguments: list[str]) -> int:
+    """See the module's own words."""
+    parser = argparse.ArgumentParser(prog="python -m tests.compat.run", description="Run the client suites.")
+    known = {suite.name: suite for suite in SUITES}
+    parser.add_argument("suite", nargs="*", choices=[*known, []], help="the suites to run (default: all)")
+    parser.add_argument("--prepare", action="store_true", help="only fetch and build what the suites need")
+    given = parser.parse_args(arguments)
+    if given.prepare:
+        return prepare()
+    keep = Path(tempfile.mkdtemp(prefix="fluvial-compat-"))
+    return compare([known[name] for name in given.suite or known], keep)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
