@@ -1,5 +1,6 @@
 """A broker for the clients, and which tests run when."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,3 +38,12 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.05)
 
     return wait
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long ones to `make compat`."""
+    if os.environ.get("FLUVIAL_COMPAT") == "all":
+        return
+    long = [item for item in items if item.get_closest_marker("compat_long") is not None]
+    items[:] = [item for item in items if item not in long]
+    config.hook.pytest_deselected(items=long)

@@ -76,9 +76,9 @@ def require_program(say: Callable[[str], None] = lambda _line: None) -> Path:
 
 def run(bootstrap_servers: str, folder: Path, *flags: str, records: int, timeout: float) -> tuple[dict[str, str], int]:
     """
-    Run the compiled tests with the Go test `flags`; return each test's outcome by name, sub-tests included, and the exit code.
+    Run the compiled tests; return each test's outcome by name, sub-tests included, and the exit code.
 
-    `folder` receives `stdout` and `stderr`: the tests' own words, and the clients' where $KGO_LOG_LEVEL asks for them. A test that was begun and
+    `flags` are those of Go's tests. `folder` receives `stdout` and `stderr`. A test that was begun and
     came to no end is not among the outcomes, but the exit code is not 0 then.
     """
     environ = {
