@@ -1,18 +1,90 @@
-"""A broker for the clients, and which tests run when."""
+"""A broker in a process of its own, as users run it, on a free port."""
 
 import os
+import select
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from broker_process import SHORT_SESSIONS, BrokerProcess
+
+
+@dataclass
+class BrokerProcess:
+    """`python -m log_broker` on one data directory; after `kill` or `stop` it can be started again."""
+
+    data_dir: Path
+    words: tuple[str, ...] = ()
+    port: int = 0
+    process: "subprocess.Popen[str] | None" = None
+    log: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log = self.data_dir.with_suffix(".log")
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self, seconds: float = 30.0) -> None:
+        """Start it and wait until it says that it listens; the port stays the same from then on."""
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "log_broker",
+                    "--data-dir",
+                    self.data_dir,
+                    "--port",
+                    str(self.port),
+                    *self.words,
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], seconds)
+        line = self.process.stdout.readline() if ready else ""
+        if not line.startswith("listening on"):
+            self.kill()
+            raise AssertionError(f"the broker did not start:\n{self.log.read_text()}")
+        self.port = int(line.rpartition(":")[2])
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> int:
+        if self.process is None:
+            return 0
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
+        try:
+            status = self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        finally:
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+            self.process = None
+        return status
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker that the tests share: each uses topics and groups of its own names."""
-    running = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", SHORT_SESSIONS)
+    running = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", ("--set", "group.min.session.timeout.ms=1000"))
     running.start()
     yield running
     assert running.stop() == 0, running.log.read_text()
@@ -21,7 +93,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker for one test, which may kill it."""
-    running = BrokerProcess(tmp_path / "data", SHORT_SESSIONS)
+    running = BrokerProcess(tmp_path / "data", ("--set", "group.min.session.timeout.ms=1000"))
     running.start()
     yield running
     running.kill()
@@ -41,7 +113,7 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long ones to `make compat`."""
+    """Leave the long runs to `make compat`."""
     if os.environ.get("FLUVIAL_COMPAT") == "all":
         return
     long = [item for item in items if item.get_closest_marker("compat_long") is not None]

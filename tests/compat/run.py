@@ -27,14 +27,11 @@ sys.path.insert(0, str(HERE))
 import findings  # noqa: E402
 import franz_go  # noqa: E402
 import kafkajs_scripts  # noqa: E402
-from broker_process import SHORT_SESSIONS, BrokerProcess  # noqa: E402
 from findings import Outcome  # noqa: E402
 
 from tests.peers import kafka_jars  # noqa: E402
 
 ROOT = HERE.parents[1]
-FRANZ_GO_RECORDS = 100_000
-FRANZ_GO_SECONDS_MAX = 900.0
 
 
 def say(line: str) -> None:
@@ -51,52 +48,17 @@ class Suite:
     run: Callable[[Path], Outcome]
 
 
-def run_franz_go(scratch: Path) -> Outcome:
-    """The whole of franz-go's `pkg/kgo`; a skipped sub-test counts, since its parent passes all the same."""
-    try:
-        franz_go.require_program(say)
-    except franz_go.FranzGoError as error:
-        return Outcome(skipped={}, problem=str(error))
-    broker = BrokerProcess(scratch / "data", SHORT_SESSIONS)
-    broker.start()
-    try:
-        results, status = franz_go.run(
-            broker.bootstrap_servers,
-            scratch / "franz-go",
-            records=FRANZ_GO_RECORDS,
-            timeout=FRANZ_GO_SECONDS_MAX,
-        )
-    finally:
-        stopped = broker.stop()
-    began = set(franz_go.names())
-    top = {name: outcome for name, outcome in results.items() if name in began}
-    failed = {name for name, outcome in top.items() if outcome == "FAIL"} | (began - top.keys())
-    if status != 0 and not failed:
-        return Outcome(skipped={}, problem=f"the test program ended with {status}")
-    if stopped != 0:
-        return Outcome(skipped={}, problem=f"the broker ended with {stopped}")
-    skipped = {name: "skipped by itself" for name, outcome in top.items() if outcome == "SKIP"}
-    # Of a parent that passed, the parts that did not run are told of in its stead.
-    parts = {
-        name: "skipped by itself"
-        for name, outcome in results.items()
-        if outcome == "SKIP" and "/" in name and top[name.partition("/")[0]] == "PASS"
-    }
-    parents = {name.partition("/")[0] for name in parts}
-    passed = {name for name, outcome in top.items() if outcome == "PASS"} - parents
-    return Outcome(passed=frozenset(passed), failed=frozenset(failed), skipped={**skipped, **parts})
-
-
-def run_pytest(module: str) -> Callable[[Path], Outcome]:
-    """A suite that is a module of scripted runs in this folder, long ones included."""
+def run_pytest(*modules: str) -> Callable[[Path], Outcome]:
+    """A suite that is one module of this folder or several, long runs included."""
 
     def run(scratch: Path) -> Outcome:
-        report = scratch / f"{module}.xml"
+        report, output = scratch / "report.xml", scratch / "output"
         command = [
             *(sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"),
-            *(f"--junitxml={report}", f"--basetemp={scratch / module}", str(HERE / f"{module}.py")),
+            *(f"--junitxml={report}", f"--basetemp={scratch / 'tests'}"),
+            *(str(HERE / f"{module}.py") for module in modules),
         ]
-        with (scratch / f"{module}.out").open("w") as out:
+        with output.open("w") as out:
             subprocess.run(
                 command,
                 cwd=ROOT,
@@ -106,7 +68,7 @@ def run_pytest(module: str) -> Callable[[Path], Outcome]:
                 check=False,
             )
         if not report.exists():
-            return Outcome(skipped={}, problem=(scratch / f"{module}.out").read_text()[-400:].strip())
+            return Outcome(skipped={}, problem=output.read_text()[-400:].strip())
         return _of_report(report)
 
     return run
@@ -115,7 +77,12 @@ def run_pytest(module: str) -> Callable[[Path], Outcome]:
 def _of_report(report: Path) -> Outcome:
     passed, failed, skipped = set(), set(), {}
     for case in ElementTree.parse(report).iter("testcase"):
-        name = case.get("name", "")
+        # franz-go's tests keep the names they have in Go.
+        name = (
+            case.get("name", "")
+            .removeprefix("test_kgo[")
+            .removesuffix("]" if "test_kgo[" in case.get("name", "") else "")
+        )
         if case.find("failure") is not None or case.find("error") is not None:
             failed.add(name)
         elif (skip := case.find("skipped")) is not None:
@@ -128,8 +95,8 @@ def _of_report(report: Path) -> Outcome:
 SUITES = (
     Suite(
         name="franz-go",
-        what=f"the tests of franz-go {franz_go.VERSION}, pkg/kgo, {FRANZ_GO_RECORDS:,} records in each chain",
-        run=run_franz_go,
+        what=f"the tests of franz-go {franz_go.VERSION}, pkg/kgo, {franz_go.RECORDS:,} records in each chain",
+        run=run_pytest("test_franz_go"),
     ),
     Suite(
         name="kafka-tools",
