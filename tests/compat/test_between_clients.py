@@ -248,6 +248,9 @@ QUICK = "zstd"
 WRITERS = ("librdkafka", "aiokafka", "kafka-python", "java", "kafkajs")
 READERS = (*WRITERS, "kcat")
 
+# Pairs of clients that do not understand each other whatever the broker: see FINDINGS.md.
+UNREADABLE = {("aiokafka", "lz4"): "java"}
+
 
 def lacks(client: str, codec: str = "none") -> str | None:
     """What this machine lacks for a client and a codec; None when it can be run."""
@@ -291,9 +294,10 @@ async def read(request: pytest.FixtureRequest, reader: str, servers: str, topic:
             return kcat_reads(servers, topic, count)
 
 
-def create(broker: Any, topic: str) -> None:
+def create(broker: Any, topic: str, **config: str) -> None:
+    settings = {name.replace("_", "."): value for name, value in config.items()}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(30)
 
 
 def stored_codecs(broker: Any, topic: str) -> set[int]:
@@ -316,13 +320,27 @@ async def test_every_client_reads_what_one_wrote(
     topic = f"between-{uuid.uuid4().hex[:8]}"
     create(broker, topic)
     await write(request, writer, broker.bootstrap_servers, topic, codec)
+    await expect(request, broker, topic, codec, but=UNREADABLE.get((writer, codec)))
+
+
+@pytest.mark.compat_long
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec != "none"])
+async def test_every_client_reads_what_the_broker_compressed(
+    request: pytest.FixtureRequest, broker: Any, codec: str
+) -> None:
+    topic = f"between-{uuid.uuid4().hex[:8]}"
+    create(broker, topic, compression_type=codec)
+    confluent_writes(broker.bootstrap_servers, topic, "none", RECORDS)
+    await expect(request, broker, topic, codec)
+
+
+async def expect(
+    request: pytest.FixtureRequest, broker: Any, topic: str, codec: str, *, but: str | None = None
+) -> None:
     assert stored_codecs(broker, topic) == {CODECS.index(codec)}
-    found = {
-        reader: await read(request, reader, broker.bootstrap_servers, topic)
-        for reader in READERS
-        if not lacks(reader, codec)
-    }
-    assert found == {reader: list(RECORDS) for reader in found}
+    readers = [reader for reader in READERS if reader != but and not lacks(reader, codec)]
+    found = {reader: await read(request, reader, broker.bootstrap_servers, topic) for reader in readers}
+    assert found == {reader: list(RECORDS) for reader in readers}
 
 
 def kcat_finds(servers: str, topic: str, timestamp: int) -> int | None:

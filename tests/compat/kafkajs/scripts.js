@@ -1,17 +1,14 @@
 // What the tests have KafkaJS do: `node scripts.js <name> <arguments as JSON>` prints the outcome as JSON.
 'use strict'
 
+const LZ4Codec = require('@2l/kafkajs-lz4')
 const { CompressionCodecs, CompressionTypes, ConfigResourceTypes, Kafka, logLevel } = require('kafkajs')
-const lz4 = require('lz4js')
 const SnappyCodec = require('kafkajs-snappy')
 const { ZstdCodec } = require('zstd-codec')
 
 // KafkaJS brings gzip; the others are other people's codecs, plugged in the way its documentation says.
 CompressionCodecs[CompressionTypes.Snappy] = SnappyCodec
-CompressionCodecs[CompressionTypes.LZ4] = () => ({
-  compress: async encoder => Buffer.from(lz4.compress(encoder.buffer)),
-  decompress: async buffer => Buffer.from(lz4.decompress(buffer)),
-})
+CompressionCodecs[CompressionTypes.LZ4] = new LZ4Codec().codec
 // The streaming form: the other wants the size of the content in the frame, which librdkafka leaves out.
 const zstd = new Promise(resolve => ZstdCodec.run(found => resolve(new found.Streaming())))
 CompressionCodecs[CompressionTypes.ZSTD] = () => ({
