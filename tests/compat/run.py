@@ -11,12 +11,14 @@ end. What may fail or be skipped stands with its reason in `FINDINGS.md`; everyt
 
 import argparse
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,48 +43,80 @@ def say(line: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """One suite: its name in `FINDINGS.md`, what it is, and the function that runs it in a scratch folder."""
+    """One suite: its name in `FINDINGS.md`, what it is, and the modules of this folder that it runs."""
 
     name: str
     what: str
-    run: Callable[[Path], Outcome]
+    modules: tuple[str, ...]
 
 
-def run_pytest(*modules: str) -> Callable[[Path], Outcome]:
-    """A suite that is one module of this folder or several, long runs included."""
+NAMED = (
+    Suite(
+        name="franz-go",
+        what=f"the tests of franz-go {franz_go.VERSION}, pkg/kgo, {franz_go.RECORDS:,} records in each chain",
+        modules=("test_franz_go",),
+    ),
+    Suite(
+        name="kafka-tools",
+        what=f"the tools and system-test clients of Apache Kafka {kafka_jars.KAFKA_VERSION}",
+        modules=("test_kafka_tools", "test_kafka_dump_log"),
+    ),
+    Suite(
+        name="between",
+        what="what librdkafka, Java, aiokafka, kafka-python and KafkaJS write, each of them and kcat reads",
+        modules=("test_between_clients",),
+    ),
+    Suite(
+        name="java",
+        what="the Java clients, driven through py4j",
+        modules=("test_java_client", "test_java_admin", "test_java_consumer_groups", "test_java_transactions"),
+    ),
+    Suite(name="spark", what="Spark's Kafka source and sink", modules=("test_spark_source",)),
+    Suite(name="kafkajs", what=f"KafkaJS {kafkajs_scripts.VERSION} on Node", modules=("test_kafkajs",)),
+    Suite(
+        name="librdkafka",
+        what="librdkafka, by way of confluent-kafka and kcat",
+        modules=("test_confluent", "test_kcat"),
+    ),
+    Suite(name="aiokafka", what="aiokafka", modules=("test_aiokafka",)),
+    Suite(name="kafka-python", what="kafka-python", modules=("test_kafka_python",)),
+)
 
-    def run(scratch: Path) -> Outcome:
-        report, output = scratch / "report.xml", scratch / "output"
-        command = [
-            *(sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"),
-            *(f"--junitxml={report}", f"--basetemp={scratch / 'tests'}"),
-            *(str(HERE / f"{module}.py") for module in modules),
-        ]
-        with output.open("w") as out:
-            subprocess.run(
-                command,
-                cwd=ROOT,
-                env={**os.environ, "FLUVIAL_COMPAT": "all"},
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
-        if not report.exists():
-            return Outcome(skipped={}, problem=output.read_text()[-400:].strip())
-        return _of_report(report)
 
-    return run
+def all_suites() -> list[Suite]:
+    """The suites above, and one more of every module that none of them names."""
+    modules = {path.stem for path in HERE.glob("test_*.py")}
+    suites = [
+        Suite(name=suite.name, what=suite.what, modules=tuple(name for name in suite.modules if name in modules))
+        for suite in NAMED
+    ]
+    further = modules - {name for suite in suites for name in suite.modules}
+    what = "groups, transactions, semantics and administration, each with the clients that show it best"
+    return [*suites, Suite(name="stories", what=what, modules=tuple(sorted(further)))]
 
 
-def _of_report(report: Path) -> Outcome:
+def run(suite: Suite, scratch: Path) -> Outcome:
+    """Run a suite, long runs included; `scratch` receives its output and what its tests leave."""
+    report, output = scratch / "report.xml", scratch / "output"
+    command = [
+        *(sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"),
+        *(f"--junitxml={report}", f"--basetemp={scratch / 'tests'}"),
+        *(str(HERE / f"{module}.py") for module in suite.modules),
+    ]
+    with output.open("w") as out:
+        subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "FLUVIAL_COMPAT": "all"},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if not report.exists():
+        return Outcome(skipped={}, problem=output.read_text()[-400:].strip())
     passed, failed, skipped = set(), set(), {}
     for case in ElementTree.parse(report).iter("testcase"):
-        # franz-go's tests keep the names they have in Go.
-        name = (
-            case.get("name", "")
-            .removeprefix("test_kgo[")
-            .removesuffix("]" if "test_kgo[" in case.get("name", "") else "")
-        )
+        name = name_of(case)
         if case.find("failure") is not None or case.find("error") is not None:
             failed.add(name)
         elif (skip := case.find("skipped")) is not None:
@@ -92,25 +126,12 @@ def _of_report(report: Path) -> Outcome:
     return Outcome(passed=frozenset(passed - failed), failed=frozenset(failed), skipped=skipped)
 
 
-SUITES = (
-    Suite(
-        name="franz-go",
-        what=f"the tests of franz-go {franz_go.VERSION}, pkg/kgo, {franz_go.RECORDS:,} records in each chain",
-        run=run_pytest("test_franz_go"),
-    ),
-    Suite(
-        name="kafka-tools",
-        what=f"the tools and system-test clients of Apache Kafka {kafka_jars.KAFKA_VERSION}",
-        run=run_pytest("test_kafka_tools"),
-    ),
-    Suite(name="java", what="the Java client, driven through py4j", run=run_pytest("test_java_client")),
-    Suite(name="spark", what="Spark's Kafka source and sink", run=run_pytest("test_spark_source")),
-    Suite(name="librdkafka", what="librdkafka by confluent-kafka", run=run_pytest("test_confluent")),
-    Suite(name="kcat", what="kcat in a shell", run=run_pytest("test_kcat")),
-    Suite(name="aiokafka", what="aiokafka", run=run_pytest("test_aiokafka")),
-    Suite(name="kafka-python", what="kafka-python", run=run_pytest("test_kafka_python")),
-    Suite(name="kafkajs", what=f"KafkaJS {kafkajs_scripts.VERSION} on Node", run=run_pytest("test_kafkajs")),
-)
+def name_of(case: ElementTree.Element) -> str:
+    """The name of a test in `FINDINGS.md`: franz-go's have the one they have in Go, the others `module::test`."""
+    name = case.get("name", "")
+    if (in_go := re.fullmatch(r"test_kgo\[(\w+)\]", name)) is not None:
+        return in_go[1]
+    return f"{case.get('classname', '').rpartition('.')[2]}::{name}"
 
 
 def prepare() -> int:
@@ -137,7 +158,7 @@ def compare(suites: Sequence[Suite], keep: Path) -> int:
         began = time.monotonic()
         scratch = keep / suite.name
         scratch.mkdir(parents=True)
-        outcome = suite.run(scratch)
+        outcome = run(suite, scratch)
         verdict = findings.judge(outcome, allowed.get(suite.name, {}))
         seconds = time.monotonic() - began
         exceptions = len(outcome.skipped) + len(outcome.failed) - len(verdict.skipped) - len(verdict.failed)
@@ -166,14 +187,17 @@ def compare(suites: Sequence[Suite], keep: Path) -> int:
 def main(arguments: list[str]) -> int:
     """See the module's own words."""
     parser = argparse.ArgumentParser(prog="python -m tests.compat.run", description="Run the client suites.")
-    known = {suite.name: suite for suite in SUITES}
+    known = {suite.name: suite for suite in all_suites()}
     parser.add_argument("suite", nargs="*", choices=[*known, []], help="the suites to run (default: all)")
     parser.add_argument("--prepare", action="store_true", help="only fetch and build what the suites need")
     given = parser.parse_args(arguments)
     if given.prepare:
         return prepare()
     keep = Path(tempfile.mkdtemp(prefix="fluvial-compat-"))
-    return compare([known[name] for name in given.suite or known], keep)
+    status = compare([known[name] for name in given.suite or known], keep)
+    if status == 0:
+        shutil.rmtree(keep)
+    return status
 
 
 if __name__ == "__main__":

@@ -89,9 +89,8 @@ def test_a_batch_reads_between_two_times(spark: Any, broker: Any, topic: str) ->
 
 def test_a_stream_reads_what_the_sink_wrote(spark: Any, broker: Any, topic: str, tmp_path: Path) -> None:
     target = f"spark-sink-{time.monotonic_ns()}"
-    AdminClient({"bootstrap.servers": broker.bootstrap_servers}).create_topics([NewTopic(target, 2, 1)])[target].result(
-        30
-    )
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(target, 2, 1)])[target].result(30)
     query = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", broker.bootstrap_servers)
