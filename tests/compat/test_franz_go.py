@@ -28,12 +28,14 @@ def _names() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def outcomes(stock_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The outcome of every test and sub-test by its name."""
     flags = () if ALL else ("-test.skip", _SLOW)
     records = franz_go.RECORDS if ALL else 1000
     folder = tmp_path_factory.mktemp("franz-go")
-    return franz_go.run(broker.bootstrap_servers, folder, *flags, records=records, timeout=franz_go.SECONDS_MAX)
+    found = franz_go.run(stock_broker.bootstrap_servers, folder, *flags, records=records, timeout=franz_go.SECONDS_MAX)
+    assert "Traceback" not in (log := stock_broker.log.read_text()), log
+    return found
 
 
 @pytest.mark.skipif(LACK is not None, reason=LACK or "")
