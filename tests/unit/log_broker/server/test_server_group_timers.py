@@ -17,12 +17,14 @@ class Clockwork:
     def __init__(self) -> None:
         self.deadline_ms: int | None = 0
         self.ticks = 0
+        self.ticked = asyncio.Event()
 
     def next_deadline_ms(self) -> int | None:
         return self.deadline_ms
 
     def tick(self, _now_ms: int) -> list[object]:
         self.ticks += 1
+        self.ticked.set()
         self.deadline_ms = None
         return []
 
@@ -39,8 +41,7 @@ def test_a_deadline_that_has_passed_may_be_set_again_before_it_is_met(tmp_path) 
         coordinator._groups["g"] = group
         coordinator._run(group, [])
         coordinator._run(group, [])
-        while not group.ticks:
-            await asyncio.sleep(0.001)
+        await group.ticked.wait()
         coordinator.stop()
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
