@@ -17,7 +17,7 @@ if LACK is None and not franz_go.program().exists() and os.environ.get("FLUVIAL_
 ALL = os.environ.get("FLUVIAL_COMPAT") == "all"
 
 # These wait for timeouts of the client's own.
-_SLOW = "TestIssue523|TestPauseIssue|TestTxnEtl|TestGroupETL|TestIssue810|SCRAM|Share"
+_SLOW = "TestIssue523|TestIssue434|TestIssue337|TestPauseIssue|TestTxnEtl|TestGroupETL|TestIssue810|SCRAM|Share"
 
 
 def _names() -> list[str]:

@@ -106,7 +106,8 @@ def test_client_compatibility_test(broker: Any) -> None:
     assert "SUCCESS" in out
 
 
-@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=long)])
+@long
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_verifiable_clients(broker: Any, tmp_path: Path, protocol: str) -> None:
     """Two consumers of one group read what was acknowledged, each record once; what they commit is what they read."""
     topic, group, count = name("verifiable"), name("group"), 20_000
@@ -331,6 +332,7 @@ def test_dump_log_segments_shows_transactions(own_broker: Any) -> None:
 # The admin tools
 
 
+@long
 def test_topic_command(broker: Any) -> None:
     topic = name("topics")
     words = ("--topic", topic)

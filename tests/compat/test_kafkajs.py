@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Producer
 LACK = kafkajs_scripts.lacking()
 pytestmark = pytest.mark.skipif(LACK is not None, reason=LACK or "")
 
+long = pytest.mark.compat_long
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -26,6 +27,7 @@ def messages(count: int) -> list[dict[str, str]]:
     return [{"key": str(number), "value": f"value {number}", "partition": 0} for number in range(count)]
 
 
+@long
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_is_produced_is_consumed(broker: Any, codec: str) -> None:
     topic = name("kafkajs")
@@ -38,6 +40,7 @@ def test_what_is_produced_is_consumed(broker: Any, codec: str) -> None:
     ]
 
 
+@long
 @pytest.mark.parametrize("codec", CODECS)
 def test_it_reads_what_librdkafka_wrote(broker: Any, codec: str) -> None:
     topic = name("kafkajs")
@@ -67,6 +70,7 @@ def test_keys_values_headers_and_timestamps_arrive_as_sent(broker: Any) -> None:
     assert [record["headers"] for record in records] == [{}, {}, {}, sent[3]["headers"]]
 
 
+@long
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_every_level_of_acknowledgement(broker: Any, acks: int) -> None:
     topic = name("kafkajs")
@@ -75,6 +79,7 @@ def test_every_level_of_acknowledgement(broker: Any, acks: int) -> None:
     assert len(kafkajs(broker, "consume", topic=topic, group=name("group"), count=11)) == 11
 
 
+@long
 def test_a_group_goes_on_where_it_committed(broker: Any) -> None:
     topic, group = name("kafkajs"), name("group")
     kafkajs(broker, "produce", topic=topic, messages=messages(10))
@@ -84,6 +89,7 @@ def test_a_group_goes_on_where_it_committed(broker: Any) -> None:
     assert (record["offset"], record["value"]) == (10, "eleventh")
 
 
+@long
 def test_two_members_share_the_partitions(broker: Any) -> None:
     topic, group = name("kafkajs"), name("group")
     kafkajs(broker, "admin", calls=[["createTopics", {"topics": [{"topic": topic, "numPartitions": 4}]}]])
@@ -91,6 +97,7 @@ def test_two_members_share_the_partitions(broker: Any) -> None:
     assert (len(one), len(two), sorted(one + two)) == (2, 2, [0, 1, 2, 3])
 
 
+@long
 def test_a_consumer_seeks_to_a_time(broker: Any) -> None:
     topic = name("kafkajs")
     start = int(time.time() * 1000) - 100_000
@@ -114,6 +121,7 @@ def test_a_consumer_seeks_to_a_time(broker: Any) -> None:
     assert [record["value"] for record in records if record["offset"] >= 7][:5] == ["7", "8", "9", "10", "11"]
 
 
+@long
 def test_the_admin_client(broker: Any) -> None:
     topic, group = name("kafkajs"), name("group")
     created, again, _, metadata = kafkajs(
@@ -184,6 +192,7 @@ def test_the_admin_client(broker: Any) -> None:
     assert topic not in deleted[7]
 
 
+@long
 def test_transactions_commit_abort_and_carry_offsets(broker: Any) -> None:
     source, topic, group = name("source"), name("kafkajs"), name("group")
     kafkajs(broker, "produce", topic=source, messages=messages(10))
