@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit bench bench-broker fuzz kill clean
+.PHONY: help setup java demo ui test check format unit compat bench bench-broker fuzz kill clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,10 +42,15 @@ format: $(READY) ## format the code and mend what the linter can
 
 test: java $(READY) check ## check, then every test
 	$(BIN)/python -m fluvial.spark.jars
+	$(BIN)/python -m tests.compat.run --prepare
 	$(BIN)/python -m pytest
 
 unit: $(READY) ## only the tests that need neither Spark nor whole processes
 	$(BIN)/python -m pytest -m "not spark and not e2e"
+
+compat: java $(READY) ## run other people's client suites, N of M each: SUITES="franz-go kafkajs" for some
+	$(BIN)/python -m fluvial.spark.jars
+	$(BIN)/python -m tests.compat.run $(SUITES)
 
 bench: java $(READY) ## measure the main path on this machine
 	$(BIN)/python -m tests.bench.main_path

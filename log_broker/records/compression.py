@@ -92,7 +92,7 @@ def compress(codec: Codec, data: Buffer, *, level: int | None = None) -> bytes:
         case Codec.SNAPPY:
             return _snappy(data)
         case Codec.LZ4:
-            return bytes(cramjam.lz4.compress(data, level=_LZ4_FAST if level == _LZ4_DEFAULT else level))
+            return _lz4(data, _LZ4_FAST if level == _LZ4_DEFAULT else level)
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(data, level=level))
 
@@ -166,6 +166,13 @@ def _unsnappy_block(block: bytes, bytes_max: int) -> bytes:
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise CompressionFailedError(Codec.SNAPPY, error) from None
+
+
+def _lz4(data: Buffer, level: int | None) -> bytes:
+    """Write a frame of blocks that do not refer to each other: the Java client reads no other."""
+    compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
+    compressor.compress(bytes(data))
+    return bytes(compressor.finish())
 
 
 def _snappy(data: Buffer) -> bytes:

@@ -41,7 +41,8 @@ class GroupCoordinator:
         self._node = node
         self._groups: dict[str, Group] = {}
         self._loaded: set[int] = set()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        # The loop's time beside each timer: uvloop makes one that is due at once a plain handle, which does not tell.
+        self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
         self._expiration: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -49,7 +50,7 @@ class GroupCoordinator:
         self._expiration = self._node.loop.call_later(seconds, self._expire)
 
     def stop(self) -> None:
-        for timer in self._timers.values():
+        for _, timer in self._timers.values():
             timer.cancel()
         if self._expiration is not None:
             self._expiration.cancel()
@@ -199,18 +200,18 @@ class GroupCoordinator:
         """
         group = self._groups.get(group_id)
         deadline = None if group is None else group.next_deadline_ms()
-        timer = self._timers.get(group_id)
+        running = self._timers.get(group_id)
         if deadline is None:
-            if timer is not None:
-                timer.cancel()
+            if running is not None:
+                running[1].cancel()
                 del self._timers[group_id]
             return
         at = self._node.loop.time() + max(deadline - self._node.clock_ms(), 0) / 1000
-        if timer is not None:
-            if timer.when() <= at:
+        if running is not None:
+            if running[0] <= at:
                 return
-            timer.cancel()
-        self._timers[group_id] = self._node.loop.call_at(at, self._time_is_up, group_id)
+            running[1].cancel()
+        self._timers[group_id] = (at, self._node.loop.call_at(at, self._time_is_up, group_id))
 
     def _time_is_up(self, group_id: str) -> None:
         self._timers.pop(group_id, None)

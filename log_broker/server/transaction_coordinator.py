@@ -64,7 +64,7 @@ class TransactionCoordinator:
         self._node = node
         self._transactions: dict[str, Transaction] = {}
         self._loaded: set[int] = set()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
         self._waiting: dict[str, asyncio.Future[None]] = {}
         # Batches of one producer must be appended in the order in which they came, so nobody overtakes.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -76,7 +76,7 @@ class TransactionCoordinator:
         self._expiration = self._node.loop.call_later(seconds, self._expire)
 
     def stop(self) -> None:
-        for timer in self._timers.values():
+        for _, timer in self._timers.values():
             timer.cancel()
         if self._expiration is not None:
             self._expiration.cancel()
@@ -308,15 +308,16 @@ class TransactionCoordinator:
         if deadline is None:
             return
         at = self._node.loop.time() + max(deadline - self._node.clock_ms(), 0) / 1000
-        timer = self._timers.get(transactional_id)
-        if timer is not None:
-            if timer.when() <= at:
+        running = self._timers.get(transactional_id)
+        if running is not None:
+            # The time stands beside the timer: uvloop makes one of no delay a plain handle, which does not tell it.
+            if running[0] <= at:
                 return
-            timer.cancel()
-        self._timers[transactional_id] = self._node.loop.call_at(at, self._time_is_up, transactional_id)
+            running[1].cancel()
+        self._timers[transactional_id] = (at, self._node.loop.call_at(at, self._time_is_up, transactional_id))
 
     def _time_is_up(self, transactional_id: str) -> None:
-        del self._timers[transactional_id]
+        self._timers.pop(transactional_id, None)
         transaction = self._transactions.get(transactional_id)
         if transaction is None:
             return

@@ -119,6 +119,15 @@ def jvm() -> Iterator[Any]:
     gateway.shutdown()
 
 
+@pytest.fixture(scope="module")
+def stock_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker with Kafka's timeouts, for suites whose clients may be silent for seconds on a busy machine."""
+    running = BrokerProcess(tmp_path_factory.mktemp("stock") / "data")
+    running.start()
+    yield running
+    assert running.stop() == 0, running.log.read_text()
+
+
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker for one test, which may kill it."""
@@ -139,3 +148,12 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.05)
 
     return wait
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long runs to `make compat`."""
+    if os.environ.get("FLUVIAL_COMPAT") == "all":
+        return
+    long = [item for item in items if item.get_closest_marker("compat_long") is not None]
+    items[:] = [item for item in items if item not in long]
+    config.hook.pytest_deselected(items=long)

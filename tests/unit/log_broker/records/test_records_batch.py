@@ -53,6 +53,14 @@ def test_recompression_changes_the_codec_and_nothing_else(records, source, targe
     assert header._replace(length=0, crc=0, attributes=0) == before._replace(length=0, crc=0, attributes=0)
 
 
+def test_lz4_frames_are_of_independent_blocks() -> None:
+    """The Java client refuses a frame whose blocks refer to each other: bit 5 of the flags behind the magic number."""
+    frame = compress(Codec.LZ4, b"over and over again " * 10_000)
+    assert frame[:4] == b"\x04\x22\x4d\x18"
+    assert frame[4] & 0x20
+    assert decompress(Codec.LZ4, frame) == b"over and over again " * 10_000
+
+
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_varints_round_trip(value) -> None:
     out = bytearray()
