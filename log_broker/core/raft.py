@@ -14,7 +14,7 @@ changes roles. The rules that safety hangs on, and where they are kept:
 """
 
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 from log_broker.core.raft_effects import (
     AddVoter,
@@ -211,28 +211,29 @@ class Raft(Replica):
 
     def _response_received(self, event: ResponseReceived) -> None:
         body = event.body
-        self._observe(body.epoch, body.leader_id)
-        self.role.on_response(event.sender, event.id, body)
+        # Who would vote for us may still name the leader of old, whom both have lost.
+        granted = isinstance(body, VoteResponse) and body.vote_granted
+        self._observe(body.epoch, NO_LEADER if granted else body.leader_id)
+        self.role.on_response(event.id, body)
 
     def _request_received(self, event: RequestReceived) -> None:
-        sender, request_id, body = event
+        token, body = event
         match body:
             case VoteRequest():
-                self._vote(sender, request_id, body)
+                self._vote(token, body)
             case BeginQuorumEpochRequest():
                 self._observe(body.epoch, body.leader_id)
                 error = ErrorCode.NONE if body.epoch == self.epoch else ErrorCode.FENCED_LEADER_EPOCH
-                self.answer(sender, request_id, self._epoch_answer(error))
+                self.answer(token, self._epoch_answer(error))
             case EndQuorumEpochRequest():
-                self._epoch_ended(sender, request_id, body)
+                self._epoch_ended(token, body)
             case FetchRequest():
                 self._observe(body.epoch, NO_LEADER)
                 if isinstance(self.role, Leader) and body.epoch == self.epoch:
-                    self.role.on_fetch(sender, request_id, body)
+                    self.role.on_fetch(token, body)
                 else:
                     self.answer(
-                        sender,
-                        request_id,
+                        token,
                         FetchResponse(
                             error=self._no_leader(body.epoch), epoch=self.epoch, leader_id=self._known_leader
                         ),
@@ -240,11 +241,10 @@ class Raft(Replica):
             case FetchSnapshotRequest():
                 self._observe(body.epoch, NO_LEADER)
                 if isinstance(self.role, Leader) and body.epoch == self.epoch:
-                    self.role.on_fetch_snapshot(sender, request_id, body)
+                    self.role.on_fetch_snapshot(token, body)
                 else:
                     self.answer(
-                        sender,
-                        request_id,
+                        token,
                         FetchSnapshotResponse(
                             error=self._no_leader(body.epoch),
                             epoch=self.epoch,
@@ -266,7 +266,7 @@ class Raft(Replica):
     def _epoch_answer(self, error: ErrorCode) -> QuorumEpochResponse:
         return QuorumEpochResponse(error=error, epoch=self.epoch, leader_id=self._known_leader)
 
-    def _vote(self, sender: int, request_id: int, body: VoteRequest) -> None:
+    def _vote(self, token: Any, body: VoteRequest) -> None:
         error = ErrorCode.NONE
         granted = False
         if body.voter != self.key:
@@ -278,14 +278,13 @@ class Raft(Replica):
             self.save(self.state._replace(voted=body.candidate))
             self.role.granted_vote()
         self.answer(
-            sender,
-            request_id,
+            token,
             VoteResponse(
                 error=error, epoch=self.epoch, leader_id=self._known_leader, voter=self.key, vote_granted=granted
             ),
         )
 
-    def _epoch_ended(self, sender: int, request_id: int, body: EndQuorumEpochRequest) -> None:
+    def _epoch_ended(self, token: Any, body: EndQuorumEpochRequest) -> None:
         self._observe(body.epoch, NO_LEADER)
         if body.epoch == self.epoch and not isinstance(self.role, Leader):
             successors = body.preferred_successors
@@ -295,4 +294,4 @@ class Raft(Replica):
             else:
                 self.become_unattached(self.epoch, soon=True)
         error = ErrorCode.NONE if body.epoch == self.epoch else ErrorCode.FENCED_LEADER_EPOCH
-        self.answer(sender, request_id, self._epoch_answer(error))
+        self.answer(token, self._epoch_answer(error))

@@ -8,7 +8,7 @@ one after the other in the order given.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from log_broker.core.raft import Raft
 from log_broker.core.raft_effects import (
@@ -95,7 +95,7 @@ class Surroundings(Protocol):
 
     def send_request(self, to: int, request_id: int, body: RaftRequest) -> None: ...
 
-    def send_response(self, to: int, request_id: int, body: RaftResponse) -> None: ...
+    def send_response(self, token: Any, body: RaftResponse) -> None: ...
 
 
 class RaftDriver:
@@ -144,8 +144,8 @@ class RaftDriver:
         match effect:
             case SendRequest(to, request_id, request):
                 around.send_request(to, request_id, request)
-            case SendResponse(to, request_id, response):
-                around.send_response(to, request_id, response)
+            case SendResponse(token, response):
+                around.send_response(token, response)
             case AppendEntries(number, base_offset, entries):
                 around.store(lambda: store.append(base_offset, entries), lambda: self.handle(Stored(number)))
             case Committed(base_offset, entries):

@@ -28,17 +28,15 @@ NOTHING_PROMISED = QuorumState()
 
 
 class RequestReceived(NamedTuple):
-    """A request from a replica; the answer goes back with its `id`."""
+    """A request from a replica; `token` leads back to whoever asked."""
 
-    sender: int
-    id: int
+    token: Any
     body: RaftRequest
 
 
 class ResponseReceived(NamedTuple):
     """The answer to the request of this process that had this `id`."""
 
-    sender: int
     id: int
     body: RaftResponse
 
@@ -141,10 +139,9 @@ class SendRequest(NamedTuple):
 
 
 class SendResponse(NamedTuple):
-    """Answer a request."""
+    """Answer the request that came with this token; if the asker is gone, so is its interest."""
 
-    to: int
-    id: int
+    token: Any
     body: RaftResponse
 
 

@@ -47,7 +47,7 @@ class Unattached:
         """Give the candidate time to win."""
         self._election_ms = self._raft.now_ms + self._raft.election_ms()
 
-    def on_response(self, sender: int, request_id: int, body: RaftResponse) -> None:
+    def on_response(self, request_id: int, body: RaftResponse) -> None:
         """Whatever it says of a leader has been looked at already."""
 
     def on_stored(self) -> None:
@@ -97,7 +97,7 @@ class _Electioneer:
     def granted_vote(self) -> None:
         self._election_ms = self._raft.now_ms + self._raft.election_ms()
 
-    def on_response(self, sender: int, request_id: int, body: RaftResponse) -> None:
+    def on_response(self, request_id: int, body: RaftResponse) -> None:
         if isinstance(body, VoteResponse) and body.epoch == self._raft.epoch and self._is_ours(request_id):
             (self._granted if body.vote_granted else self._refused).add(body.voter)
             self._count()

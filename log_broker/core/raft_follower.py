@@ -79,7 +79,7 @@ class Follower:
         if self._awaited is None:
             self._ask()
 
-    def on_response(self, sender: int, request_id: int, body: RaftResponse) -> None:
+    def on_response(self, request_id: int, body: RaftResponse) -> None:
         if request_id != self._awaited or body.epoch != self._raft.epoch:
             return
         self._awaited = None

@@ -51,11 +51,10 @@ class Progress:
 class _Parked:
     """A fetch that is answered when there is something to tell, or at its deadline."""
 
-    __slots__ = ("body", "deadline_ms", "request_id", "sender")
+    __slots__ = ("body", "deadline_ms", "token")
 
-    def __init__(self, sender: int, request_id: int, body: FetchRequest, deadline_ms: int) -> None:
-        self.sender = sender
-        self.request_id = request_id
+    def __init__(self, token: Any, body: FetchRequest, deadline_ms: int) -> None:
+        self.token = token
         self.body = body
         self.deadline_ms = deadline_ms
 
@@ -128,7 +127,7 @@ class Leader:
     def granted_vote(self) -> None:
         """A leader has voted for itself."""
 
-    def on_response(self, sender: int, request_id: int, body: RaftResponse) -> None:
+    def on_response(self, request_id: int, body: RaftResponse) -> None:
         """What BeginQuorumEpoch is answered does not matter: the fetches that follow do."""
 
     def on_stored(self) -> None:
@@ -136,7 +135,7 @@ class Leader:
 
     # What others ask
 
-    def on_fetch(self, sender: int, request_id: int, body: FetchRequest) -> None:
+    def on_fetch(self, token: Any, body: FetchRequest) -> None:
         """Note how far a replica has come, and answer it now or when there is something to tell."""
         raft = self._raft
         progress = self._heard(body.replica)
@@ -146,9 +145,7 @@ class Leader:
                 progress.match = max(progress.match, body.log_end.offset)
                 if progress.match >= raft.log.end_offset:
                     progress.caught_up_ms = raft.now_ms
-                self._parked[body.replica] = _Parked(
-                    sender, request_id, body, raft.now_ms + raft.config.fetch_wait_ms_max
-                )
+                self._parked[body.replica] = _Parked(token, body, raft.now_ms + raft.config.fetch_wait_ms_max)
                 self.advance()
                 self._answer_parked()
                 return
@@ -159,9 +156,9 @@ class Leader:
         if shared is None:
             assert raft.snapshot is not None, "what is before the log is in a snapshot"
             answer = replace(answer, snapshot_id=raft.snapshot.id)
-        raft.answer(sender, request_id, answer)
+        raft.answer(token, answer)
 
-    def on_fetch_snapshot(self, sender: int, request_id: int, body: FetchSnapshotRequest) -> None:
+    def on_fetch_snapshot(self, token: Any, body: FetchSnapshotRequest) -> None:
         """Give a part of the newest snapshot, the only one that is kept."""
         raft = self._raft
         self._heard(body.replica)
@@ -182,7 +179,7 @@ class Leader:
                 part=snapshot.data[body.position : body.position + raft.config.snapshot_part_bytes],
                 voters=snapshot.voters.encode(),
             )
-        raft.answer(sender, request_id, answer)
+        raft.answer(token, answer)
 
     def propose(self, event: Propose) -> None:
         """Append entries that the state machine above has decided on."""
@@ -247,8 +244,7 @@ class Leader:
         raft = self._raft
         for parked in self._parked.values():
             raft.answer(
-                parked.sender,
-                parked.request_id,
+                parked.token,
                 FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, epoch=raft.epoch, leader_id=NO_LEADER),
             )
         for _, _, token in self._proposals:
@@ -322,7 +318,7 @@ class Leader:
         raft = self._raft
         offset = parked.body.log_end.offset
         if offset < raft.log.start_offset:  # the log's start has passed it meanwhile
-            self.on_fetch(parked.sender, parked.request_id, parked.body)
+            self.on_fetch(parked.token, parked.body)
             return
         answer = FetchResponse(
             epoch=raft.epoch,
@@ -330,7 +326,7 @@ class Leader:
             entries=raft.log.read(offset, raft.config.fetch_bytes_max),
             high_watermark=raft.high_watermark,
         )
-        raft.answer(parked.sender, parked.request_id, answer)
+        raft.answer(parked.token, answer)
 
     def _may_change(self) -> bool:
         """Only with an entry of this epoch committed and no other change open do the old and new majorities overlap."""

@@ -5,6 +5,7 @@ What a replica of the metadata quorum has in every role: its promises, its log, 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from log_broker.core.raft_effects import (
     NOTHING_PROMISED,
@@ -117,8 +118,9 @@ class Replica:
         self.out.append(SendRequest(to, self._request_id, body))
         return self._request_id
 
-    def answer(self, to: int, request_id: int, body: RaftResponse) -> None:
-        self.out.append(SendResponse(to, request_id, body))
+    def answer(self, token: Any, body: RaftResponse) -> None:
+        """Answer a request."""
+        self.out.append(SendResponse(token, body))
 
     def append(self, entries: tuple[Entry, ...]) -> None:
         """Put entries behind the log; they count once they are synced."""
