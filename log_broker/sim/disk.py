@@ -6,7 +6,6 @@ cut tears the job under way: part of what it wrote may be there afterwards, whol
 leaves what it has written to the system, which goes on to the disk.
 """
 
-import random
 from collections import deque
 from collections.abc import Callable
 

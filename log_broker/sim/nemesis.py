@@ -2,7 +2,8 @@
 What goes wrong, and when: a schedule of faults drawn from the seed.
 
 The schedule is drawn before the run, so a failing run can be told again with fewer faults. A fault names nodes by
-address, or by LEADER whoever leads when it begins. Each kind is a function that does the harm and returns how to undo it.
+address, or by LEADER whoever leads when it begins. Each kind is a function that does the harm and returns how to undo
+it, or None where it did none.
 """
 
 import random
@@ -22,7 +23,9 @@ class Victims(Protocol):
 
     kernel: Kernel
     network: Network
-    nodes: Mapping[int, Node]
+
+    @property
+    def nodes(self) -> Mapping[int, Node]: ...
 
     def leader(self) -> int | None:
         """Return the address of a node that leads, if any does."""
@@ -233,7 +236,7 @@ def draw_faults(
     for _ in range(count):
         kind = chance.choices(kinds, weights)[0]
         first = LEADER if chance.random() < 0.35 else chance.choice(addresses)
-        targets = (first,)
+        targets: tuple[int, ...] = (first,)
         if kind == "cut one way":
             targets = (first, chance.choice(addresses))
         elif kind == "split":

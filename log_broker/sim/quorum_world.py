@@ -24,7 +24,7 @@ from log_broker.sim.quorum_process import Change, Command, Outcome, QuorumProces
 from log_broker.storage.quorum_store import QuorumStore
 
 SECOND_US = 1_000_000
-TROUBLE_US = 14 * SECOND_US
+TROUBLE_US = 9 * SECOND_US
 PATIENCE_US = 60 * SECOND_US  # virtual, after healing: far more than elections with the timeouts below need
 COMMANDS_MIN = 100
 
@@ -114,7 +114,7 @@ class Client(Caller):
         if outcome.error is ErrorCode.NONE:
             self.acknowledged += 1
             self.world.checks.acknowledged(Command(self.address, self.acknowledged))
-        self.world.kernel.after(self.random.randint(2_000, 120_000), self.next)
+        self.world.kernel.after(self.random.randint(5_000, 200_000), self.next)
 
 
 class Operator(Caller):
@@ -135,7 +135,7 @@ class Operator(Caller):
         self._pause()
 
     def _pause(self) -> None:
-        low, high = (50_000, 200_000) if self.is_calm else (200_000, 2_000_000)
+        low, high = (50_000, 200_000) if self.is_calm else (100_000, 1_500_000)
         self.world.kernel.after(self.random.randint(low, high), self._act)
 
     def _act(self) -> None:
@@ -199,8 +199,8 @@ class QuorumWorld:
             chance,
             list(self._nodes),
             count=chance.randint(8, 16),
-            until_us=TROUBLE_US - 2 * SECOND_US,
-            lasts_us=(SECOND_US // 5, 3 * SECOND_US),
+            until_us=TROUBLE_US - SECOND_US,
+            lasts_us=(SECOND_US // 5, 2 * SECOND_US),
         )
 
     def process(self, address: int) -> QuorumProcess | None:
@@ -314,9 +314,9 @@ class QuorumWorld:
         voters = self.voters()
         node = next(key.node_id for key in sorted(voters.keys) if key.node_id != leader)
         self._cut_off(node)
-        self.kernel.run_until(self.kernel.now_us + 4 * SECOND_US)
+        self.kernel.run_until(self.kernel.now_us + 5 * SECOND_US // 2)
         self._let_back(node)
-        self.kernel.run_until(self.kernel.now_us + 2 * SECOND_US)
+        self.kernel.run_until(self.kernel.now_us + 3 * SECOND_US // 2)
         if self.leader() != leader or self._epoch(leader) != epoch:
             raise InvariantError(
                 "a returning node disturbs nobody", f"n{node} came back and n{leader} lost epoch {epoch}"
@@ -341,7 +341,7 @@ class QuorumWorld:
     def _end(self) -> None:
         for client in self.clients:
             client.next = lambda: None  # type: ignore[method-assign]
-        self.kernel.run_until(self.kernel.now_us + 2 * SECOND_US)
+        self.kernel.run_until(self.kernel.now_us + SECOND_US)
         for address in self._nodes:
             process = self.process(address)
             assert process is not None
