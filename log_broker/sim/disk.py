@@ -39,6 +39,10 @@ class SimulatedDisk:
             self._try(self._jobs[0][0])
         self._drop_jobs()
 
+    def abandon(self) -> None:
+        """The process ends because a job has failed: the others never begin."""
+        self._drop_jobs()
+
     def cut_power(self) -> None:
         """Everything unsynced is in doubt."""
         if self._jobs and self._random.random() < 0.7:

@@ -208,6 +208,40 @@ def _fill_disk(victims: Victims, nodes: Sequence[Node], amount: float) -> Action
     return undo
 
 
+def _ambush(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:
+    """Cut the power of whoever does a certain thing, just after it has begun, and give it back at once."""
+    awaited = AMBUSHES[int(amount * len(AMBUSHES))]
+    everyone = list(victims.nodes.values())
+    kernel = victims.kernel
+    left = [3]
+
+    def strike(node: Node) -> None:
+        if node.is_up and left[0]:
+            left[0] -= 1
+            node.cut_power()
+            kernel.after(10_000 + int(amount * 50_000), node.start)
+
+    def lie_in_wait(node: Node) -> None:
+        def spy(name: str) -> None:
+            if name == awaited and left[0]:
+                # Not at once: the state machine is in the middle of its effects, some of which must still come about.
+                kernel.after(int(amount * 997) % 97 * 10, lambda: strike(node))
+
+        node.spy = spy
+
+    def undo() -> None:
+        for node in everyone:
+            node.spy = None
+            node.start()
+
+    for node in everyone:
+        lie_in_wait(node)
+    return undo
+
+
+# What a node may be ambushed at: the names of messages, or a job of its disk.
+AMBUSHES = ("VoteResponse", "VoteResponse", "VoteRequest", "BeginQuorumEpochRequest", "job", "FetchSnapshotRequest")
+
 KINDS: Mapping[str, Harm] = {
     "kill": _kill,
     "cut power": _cut_power,
@@ -221,21 +255,22 @@ KINDS: Mapping[str, Harm] = {
     "storm": _storm,
     "slow disk": _slow_disk,
     "fill disk": _fill_disk,
+    "ambush": _ambush,
 }
 
-_WEIGHTS = {"kill": 3, "cut power": 4, "isolate": 3, "split": 2, "pause": 2, "storm": 2}
+_WEIGHTS = {"kill": 3, "cut power": 4, "isolate": 3, "split": 2, "pause": 2, "storm": 2, "lose disk": 2, "ambush": 4}
 
 
 def draw_faults(
     chance: random.Random, addresses: Sequence[int], *, count: int, until_us: int, lasts_us: tuple[int, int]
 ) -> list[Fault]:
-    """Draw a schedule: `count` faults that begin before `until_us`, about a third of them aimed at the leader."""
+    """Draw a schedule: `count` faults that begin before `until_us`, two in five aimed at the leader."""
     kinds = list(KINDS)
     weights = [_WEIGHTS.get(kind, 1) for kind in kinds]
     faults = []
     for _ in range(count):
         kind = chance.choices(kinds, weights)[0]
-        first = LEADER if chance.random() < 0.35 else chance.choice(addresses)
+        first = LEADER if chance.random() < 0.4 else chance.choice(addresses)
         targets: tuple[int, ...] = (first,)
         if kind == "cut one way":
             targets = (first, chance.choice(addresses))

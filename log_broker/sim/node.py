@@ -36,6 +36,7 @@ class Node:
         self.paused = 0  # how many faults keep it so
         self.touched = False  # since the last check
         self.crashes = 0
+        self.spy: Callable[[str], None] | None = None  # told of each message and disk job that begins, by name
         self._boot = boot
         self._clock_us = kernel.stream(f"clock/{self.name}").randint(0, 10**9)
         self._held: list[Action] = []
@@ -108,18 +109,24 @@ class Node:
             if incarnation != self.incarnation:
                 return
             if error is not None:
-                self.stop(f"ends: {error}", self.disk.kill)
+                self.stop(f"ends: {error}", self.disk.abandon)
             else:
                 self._do(done)
 
         self.disk.submit(job, ended)
+        if self.spy is not None:
+            self.spy("job")
 
     def send_request(self, to: int, request_id: int, body: Any) -> None:
         self.network.send(Message(self.address, to, False, request_id, self.incarnation, body))
+        if self.spy is not None:
+            self.spy(type(body).__name__)
 
     def answer(self, request: Message, body: Any) -> None:
         """Answer a request."""
         self.network.send(Message(self.address, request.source, True, request.id, request.process, body))
+        if self.spy is not None:
+            self.spy(type(body).__name__)
 
     def _receive(self, message: Message) -> None:
         process = self.process

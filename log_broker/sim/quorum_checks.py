@@ -17,9 +17,9 @@ from log_broker.core.raft_effects import (
     TruncateLog,
 )
 from log_broker.core.raft_leader import Leader
-from log_broker.core.raft_log import Entry
+from log_broker.core.raft_log import Entry, EntryKind
 from log_broker.core.raft_messages import FetchRequest, VoteResponse
-from log_broker.core.raft_voters import ReplicaKey
+from log_broker.core.raft_voters import ReplicaKey, VoterHistory, VoterSet
 from log_broker.sim.kernel import InvariantError
 from log_broker.sim.quorum_process import Command, Ledger
 
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 class _Told:
     """What one replica has told others, and so must not forget: by its disk, not by its process."""
 
-    __slots__ = ("acknowledged", "durable_end", "epoch")
+    __slots__ = ("acknowledged", "durable_end", "durable_epoch", "epoch", "voters")
 
     def __init__(self) -> None:
         self.epoch = 0
         self.acknowledged = 0
         self.durable_end = 0
+        self.durable_epoch = 0  # of the last entry before it
+        self.voters: VoterSet | None = None
 
 
 class QuorumChecks:
@@ -48,7 +50,6 @@ class QuorumChecks:
         self.leaders: dict[int, ReplicaKey] = {}
         self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
         self.committed: list[Entry] = []
-        self.decided_voters = 0
         self._entries: dict[tuple[int, int], tuple[Entry, int]] = {}  # (offset, epoch) -> entry, epoch before it
         self._told: dict[ReplicaKey, _Told] = {}
         self._high_watermarks: dict[tuple[ReplicaKey, int], int] = {}
@@ -75,6 +76,7 @@ class QuorumChecks:
                 "durable before told", f"{key} acknowledged {told.acknowledged} and is back with {end}"
             )
         told.durable_end = end
+        told.durable_epoch = found.entries[-1].epoch if found.entries else found.log_start.epoch
 
     def before(self, process: "QuorumProcess", effect: Effect) -> None:
         """A replica is about to do something."""
@@ -101,9 +103,13 @@ class QuorumChecks:
                 told = self.told(key)
                 told.acknowledged = told.durable_end = 0
 
-    def stored(self, key: ReplicaKey, end_offset: int) -> None:
+    def stored(self, process: "QuorumProcess", end_offset: int) -> None:
         """A replica's log is on its disk up to here."""
-        self.told(key).durable_end = end_offset
+        told = self.told(process.key)
+        log = process.raft.log
+        told.durable_end = end_offset
+        if log.start_offset <= end_offset <= log.end_offset:  # else the log has moved on, and this will be told again
+            told.durable_epoch = log.epoch_at(end_offset - 1)
 
     def applied(self, process: "QuorumProcess", base_offset: int, entries: Sequence[Entry]) -> None:
         """A replica has handed committed entries to its state machine."""
@@ -140,6 +146,9 @@ class QuorumChecks:
                 self._complete(process)
             elif first != process.key:
                 raise InvariantError("one leader per epoch", f"{first} and {process.key} lead in epoch {epoch}")
+        if raft.voters.current is not told.voters:
+            self._voters_in_force(process)
+            told.voters = raft.voters.current
         at = (process.key, process.node.incarnation)
         if raft.high_watermark < self._high_watermarks.get(at, 0):
             raise InvariantError("high watermark only grows", f"{process.key} falls back to {raft.high_watermark}")
@@ -181,6 +190,8 @@ class QuorumChecks:
         else:
             before = log.epoch_at(offset - 1)
         for entry in effect.entries:
+            if entry.kind is EntryKind.VOTERS and isinstance(process.raft.role, Leader):
+                self._may_change(process, offset, entry.epoch)
             if before is not None:
                 known = self._entries.setdefault((offset, entry.epoch), (entry, before))
                 if known != (entry, before):
@@ -207,15 +218,47 @@ class QuorumChecks:
                 self._effective.add((int(client), int(sequence)))
 
     def _on_majority(self, process: "QuorumProcess") -> None:
-        """What a leader calls committed is on the disks of a majority of the voters that it counts."""
+        """What a leader calls committed is on a majority's disks, and nobody who lacks it could be elected now."""
         raft = process.raft
         if not isinstance(raft.role, Leader):
             return
         voters = raft.voters.current
         end = process.ledger.end_offset
-        holders = [key for key in voters.keys if self.told(key).durable_end >= end]
+        epoch = self.committed[-1].epoch
+        logs = [self.told(key) for key in voters.keys]
+        holders = [told for told in logs if told.durable_end >= end and told.durable_epoch >= epoch]
         if len(holders) < voters.majority:
-            raise InvariantError("committed is durable", f"{end} is committed on the disks of {holders} only")
+            raise InvariantError("committed is durable", f"{end} is committed on {len(holders)} of {len(logs)} disks")
+        for rival in logs:
+            if rival not in holders:
+                rank = (rival.durable_epoch, rival.durable_end)
+                for_it = [told for told in logs if (told.durable_epoch, told.durable_end) <= rank]
+                if len(for_it) >= voters.majority:
+                    raise InvariantError("committed is for ever", f"{end} is committed, and could be outvoted")
+
+    def _voters_in_force(self, process: "QuorumProcess") -> None:
+        """The voters of a replica are those of its log; what of them is committed is the same for all."""
+        voters = process.raft.voters
+        if voters.current_offset >= len(self.committed):
+            return
+        last = VoterHistory(self._world.bootstrap)
+        for offset, entry in enumerate(self.committed[: process.raft.log.end_offset]):
+            if entry.kind is EntryKind.VOTERS:
+                last.add(offset, VoterSet.decode(entry.data))
+        if voters.current != last.current:
+            raise InvariantError("voters of the log", f"{process.key} has {voters.current.encode()!r} in force")
+
+    def _may_change(self, process: "QuorumProcess", offset: int, epoch: int) -> None:
+        """A leader writes a voters record: those before it are committed, and so is an entry of its epoch (KIP-853)."""
+        committed = len(self.committed)
+        log = process.raft.log
+        before = log.between(max(committed, log.start_offset), offset)
+        if any(entry.kind is EntryKind.VOTERS for entry in before):
+            raise InvariantError("one change of voters at a time", f"{process.key} changes them again at {offset}")
+        if not committed or self.committed[-1].epoch < epoch:
+            raise InvariantError(
+                "one change of voters at a time", f"{process.key} changes them before its epoch counts"
+            )
 
     def _same_ledger(self, process: "QuorumProcess") -> None:
         ledger = process.ledger

@@ -94,7 +94,7 @@ class Watcher(Protocol):
 
     def loaded(self, process: "QuorumProcess") -> None: ...
 
-    def stored(self, key: ReplicaKey, end_offset: int) -> None: ...
+    def stored(self, process: "QuorumProcess", end_offset: int) -> None: ...
 
 
 class WatchedDriver(RaftDriver):
@@ -175,7 +175,7 @@ class QuorumProcess:
 
     def store(self, job: Action, done: Action) -> None:
         def watched() -> None:
-            self._watcher.stored(self.key, self._files.end_offset)
+            self._watcher.stored(self, self._files.end_offset)
             done()
 
         self.node.store(job, watched)

@@ -7,7 +7,6 @@ without it while it gives up; and the end, at which all replicas are equal and a
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from log_broker.core.raft import Raft
@@ -43,16 +42,6 @@ CONFIG = RaftConfig(
 
 _CLIENT_ADDRESS = 100
 _OPERATOR_ADDRESS = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The classes under test; a mutation hands in a broken one."""
-
-    raft: type[Raft] = Raft
-    store: type[QuorumStore] = QuorumStore
-    driver: type[WatchedDriver] = WatchedDriver
-    node: type[Node] = Node
 
 
 class Caller:
@@ -164,19 +153,16 @@ class Operator(Caller):
 class QuorumWorld:
     """Everything of one run."""
 
-    def __init__(self, seed: int, *, parts: Parts | None = None, trace_lines_max: int = 0) -> None:
+    def __init__(self, seed: int, *, trace_lines_max: int = 0) -> None:
         self.kernel = Kernel(seed, trace_lines_max=trace_lines_max)
         self.network = Network(self.kernel)
-        self.parts = parts or Parts()
         chance = self.kernel.stream("world")
         self.voters_at_first = chance.choice((3, 3, 5))
         addresses = range(1, self.voters_at_first + 1 + chance.randint(1, 2))
         self.keys = {address: ReplicaKey(address, f"d{address}.0") for address in addresses}
         self.bootstrap = VoterSet(Voter(key=self.keys[address]) for address in range(1, self.voters_at_first + 1))
         self.checks = QuorumChecks(self)
-        self._nodes = {
-            address: self.parts.node(self.kernel, self.network, address, self._boot) for address in addresses
-        }
+        self._nodes = {address: Node(self.kernel, self.network, address, self._boot) for address in addresses}
         self._lost_disks: set[int] = set()
         self.kernel.after_event = self._check
         for node in self._nodes.values():
@@ -198,9 +184,9 @@ class QuorumWorld:
         return draw_faults(
             chance,
             list(self._nodes),
-            count=chance.randint(8, 16),
+            count=chance.randint(10, 24),
             until_us=TROUBLE_US - SECOND_US,
-            lasts_us=(SECOND_US // 5, 2 * SECOND_US),
+            lasts_us=(SECOND_US // 20, 3 * SECOND_US // 2),
         )
 
     def process(self, address: int) -> QuorumProcess | None:
@@ -260,11 +246,11 @@ class QuorumWorld:
 
     def _boot(self, node: Node) -> QuorumProcess:
         key = self.keys[node.address]
-        store = self.parts.store(node.disk.files, Path("quorum"))
+        store = QuorumStore(node.disk.files, Path("quorum"))
         found = store.recover()
         self.checks.recovered(key, found)
         process = QuorumProcess(node, key, store, self.checks)
-        raft = self.parts.raft(
+        raft = Raft(
             key,
             CONFIG,
             bootstrap=self.bootstrap,
@@ -272,7 +258,7 @@ class QuorumWorld:
             jitter=self.kernel.stream(f"jitter/{node.address}/{node.incarnation}").randrange,
             now_ms=node.now_ms(),
         )
-        driver = self.parts.driver(raft, store, process, process)
+        driver = WatchedDriver(raft, store, process, process)
         driver.watcher = self.checks
         driver.process = process
         process.driver = driver
