@@ -91,6 +91,11 @@ class Leader:
         self._announce_ms = raft.now_ms
 
     @property
+    def changes_voters(self) -> bool:
+        """Whether a change of the voters is under way."""
+        return self._change is not None
+
+    @property
     def _quorum_timeout_ms(self) -> int:
         return self._raft.config.fetch_timeout_ms * 3 // 2
 

@@ -50,6 +50,7 @@ class QuorumChecks:
         self.leaders: dict[int, ReplicaKey] = {}
         self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
         self.committed: list[Entry] = []
+        self.lost_disks = 0
         self._entries: dict[tuple[int, int], tuple[Entry, int]] = {}  # (offset, epoch) -> entry, epoch before it
         self._told: dict[ReplicaKey, _Told] = {}
         self._high_watermarks: dict[tuple[ReplicaKey, int], int] = {}
@@ -239,10 +240,11 @@ class QuorumChecks:
     def _voters_in_force(self, process: "QuorumProcess") -> None:
         """The voters of a replica are those of its log; what of them is committed is the same for all."""
         voters = process.raft.voters
-        if voters.current_offset >= len(self.committed):
+        end = min(process.raft.high_watermark, len(self.committed))
+        if voters.current_offset >= end:
             return
         last = VoterHistory(self._world.bootstrap)
-        for offset, entry in enumerate(self.committed[: process.raft.log.end_offset]):
+        for offset, entry in enumerate(self.committed[:end]):
             if entry.kind is EntryKind.VOTERS:
                 last.add(offset, VoterSet.decode(entry.data))
         if voters.current != last.current:

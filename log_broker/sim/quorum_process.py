@@ -47,6 +47,7 @@ class Change(NamedTuple):
 
     add: ReplicaKey | None = None
     remove: ReplicaKey | None = None
+    lost_disks: int = 0  # that the operator knew of: one who did not know of the last may have asked for too much
 
 
 class Outcome(NamedTuple):
@@ -87,6 +88,8 @@ class Ledger:
 
 class Watcher(Protocol):
     """Who looks on as a replica does what it does."""
+
+    lost_disks: int
 
     def before(self, process: "QuorumProcess", effect: Effect) -> None: ...
 
@@ -204,7 +207,9 @@ class QuorumProcess:
 
     def _change(self, message: Message) -> None:
         change: Change = message.body
-        if change.add is not None:
+        if change.lost_disks != self._watcher.lost_disks:
+            self.node.answer(message, Outcome(ErrorCode.INVALID_REQUEST))
+        elif change.add is not None:
             self.driver.handle(AddVoter(Voter(key=change.add), message))
         elif change.remove is not None:
             self.driver.handle(RemoveVoter(change.remove, message))

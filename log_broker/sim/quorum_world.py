@@ -6,6 +6,7 @@ node that was cut off, which must not disturb a leader that works; the loss of t
 without it while it gives up; and the end, at which all replicas are equal and all that was acknowledged is there once.
 """
 
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -27,21 +28,26 @@ TROUBLE_US = 9 * SECOND_US
 PATIENCE_US = 60 * SECOND_US  # virtual, after healing: far more than elections with the timeouts below need
 COMMANDS_MIN = 100
 
-CONFIG = RaftConfig(
-    election_timeout_ms=300,
-    election_backoff_max_ms=300,
-    fetch_timeout_ms=600,
-    request_timeout_ms=400,
-    retry_backoff_ms=20,
-    fetch_wait_ms_max=200,
-    add_voter_timeout_ms=2_000,
-    snapshot_entries=40,
-    snapshot_trailing_entries=10,
-    snapshot_part_bytes=24,
-)
-
 _CLIENT_ADDRESS = 100
 _OPERATOR_ADDRESS = 200
+
+
+def draw_config(chance: random.Random) -> RaftConfig:
+    """Draw timeouts for all replicas: the shorter, the more elections, and the more of them at the same time."""
+    election_ms = chance.choice((20, 60, 300))
+    fetch_ms = chance.choice((150, 300, 600))
+    return RaftConfig(
+        election_timeout_ms=election_ms,
+        election_backoff_max_ms=election_ms,
+        fetch_timeout_ms=fetch_ms,
+        request_timeout_ms=fetch_ms * 2 // 3,
+        retry_backoff_ms=20,
+        fetch_wait_ms_max=fetch_ms // 3,
+        add_voter_timeout_ms=2_000,
+        snapshot_entries=40,
+        snapshot_trailing_entries=10,
+        snapshot_part_bytes=24,
+    )
 
 
 class Caller:
@@ -107,32 +113,35 @@ class Client(Caller):
 
 
 class Operator(Caller):
-    """Changes the voters by whim in times of trouble; after them only puts back what was lost."""
+    """Changes the voters by whim in times of trouble, impatiently; after them only puts back what was lost."""
 
     def __init__(self, world: "QuorumWorld", address: int) -> None:
         super().__init__(world, address)
         self.changes = 0
-        self.is_calm = False
         self._pause()
 
     def answered(self, outcome: Outcome) -> None:
         if outcome.error is ErrorCode.NONE:
             self.changes += 1
-        self._pause()
+        if outcome.error is ErrorCode.NOT_CONTROLLER:
+            self.world.kernel.after(self.random.randint(1_000, 30_000), self._act)
+        else:
+            self._pause()
 
     def gave_up(self) -> None:
         self._pause()
 
     def _pause(self) -> None:
-        low, high = (50_000, 200_000) if self.is_calm else (100_000, 1_500_000)
-        self.world.kernel.after(self.random.randint(low, high), self._act)
+        self.world.kernel.after(self.random.randint(50_000, 600_000), self._act)
 
     def _act(self) -> None:
-        change = self.world.mending_change() if self.is_calm else self._whim()
+        calm = self.world.is_calm
+        change = self.world.mending_change() if calm else self._whim()
         if change is None:
             self._pause()
         else:
-            self.ask(change, 3 * SECOND_US)
+            patience_us = 3 * SECOND_US if calm else self.random.randint(5_000, SECOND_US)
+            self.ask(change._replace(lost_disks=self.world.checks.lost_disks), patience_us)
 
     def _whim(self) -> Change | None:
         world = self.world
@@ -140,7 +149,7 @@ class Operator(Caller):
         lost = sorted(key for key in voters.keys if world.keys[key.node_id] != key)
         if lost:
             return Change(remove=lost[0])
-        if self.random.random() < 0.2:
+        if self.random.random() < 0.1:
             return Change()
         joinable = [key for key in world.keys.values() if key not in voters]
         if joinable and (len(voters) <= world.voters_at_first or self.random.random() < 0.5):
@@ -157,18 +166,19 @@ class QuorumWorld:
         self.kernel = Kernel(seed, trace_lines_max=trace_lines_max)
         self.network = Network(self.kernel)
         chance = self.kernel.stream("world")
+        self.config = draw_config(chance)
         self.voters_at_first = chance.choice((3, 3, 5))
         addresses = range(1, self.voters_at_first + 1 + chance.randint(1, 2))
         self.keys = {address: ReplicaKey(address, f"d{address}.0") for address in addresses}
         self.bootstrap = VoterSet(Voter(key=self.keys[address]) for address in range(1, self.voters_at_first + 1))
         self.checks = QuorumChecks(self)
         self._nodes = {address: Node(self.kernel, self.network, address, self._boot) for address in addresses}
-        self._lost_disks: set[int] = set()
+        self.is_calm = False
         self.kernel.after_event = self._check
         for node in self._nodes.values():
             node.start()
         self.clients = [Client(self, _CLIENT_ADDRESS + number) for number in range(2)]
-        self.operator = Operator(self, _OPERATOR_ADDRESS)
+        self.operators = [Operator(self, _OPERATOR_ADDRESS + number) for number in range(2)]
 
     @property
     def nodes(self) -> Mapping[int, Node]:
@@ -211,13 +221,17 @@ class QuorumWorld:
 
     def may_lose_disk(self, address: int) -> bool:
         """A quorum of n survives (n - 1) / 2 lost disks; leave it the rest, also while the set is changing."""
-        sets = [process.raft.voters.current for number in self._nodes if (process := self.process(number)) is not None]
+        rafts = [process.raft for number in self._nodes if (process := self.process(number)) is not None]
+        if any(isinstance(raft.role, Leader) and raft.role.changes_voters for raft in rafts):
+            return False
+        sets = [raft.voters.current for raft in rafts]
         whole = len(sets) == len(self._nodes) and all(
             self.keys[key.node_id] == key for voters in sets for key in voters.keys
         )
         if not whole or len(set(sets)) > 1 or len(sets[0]) < 3:
             return False
-        self.keys[address] = ReplicaKey(address, f"d{address}.{self._nodes[address].incarnation}")
+        self.checks.lost_disks += 1
+        self.keys[address] = ReplicaKey(address, f"d{address}.{self.checks.lost_disks}")
         return True
 
     def mending_change(self) -> Change | None:
@@ -252,7 +266,7 @@ class QuorumWorld:
         process = QuorumProcess(node, key, store, self.checks)
         raft = Raft(
             key,
-            CONFIG,
+            self.config,
             bootstrap=self.bootstrap,
             recovered=found,
             jitter=self.kernel.stream(f"jitter/{node.address}/{node.incarnation}").randrange,
@@ -274,7 +288,7 @@ class QuorumWorld:
 
     def _heal(self) -> None:
         self.kernel.trace("world", "all is healed")
-        self.operator.is_calm = True
+        self.is_calm = True
         for node in self._nodes.values():
             node.start()
 

@@ -73,6 +73,8 @@ def run_seed(
         failure = Failure(check=error.check, message=str(error))
     except AssertionError as error:
         failure = Failure(check="assertion in the core", message=str(error))
+    except Exception as error:
+        failure = Failure(check="a process raises nothing", message=repr(error))
     if failure is not None:
         failure = Failure(check=failure.check, message=failure.message, story=tuple(world.kernel.story()))
     return Report(
