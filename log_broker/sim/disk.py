@@ -45,7 +45,7 @@ class SimulatedDisk:
 
     def cut_power(self) -> None:
         """Everything unsynced is in doubt."""
-        if self._jobs and self._random.random() < 0.7:
+        if self._jobs and self._random.random() < 0.8:
             self.files.failing_syncs = 1
             self._try(self._jobs[0][0])
         self._drop_jobs()
@@ -83,6 +83,6 @@ class SimulatedDisk:
 
     def _survivors(self, unsynced: bytes) -> bytes:
         kept = bytearray(unsynced[: self._random.randint(0, len(unsynced))])
-        if kept and self._random.random() < 0.3:
+        if kept and self._random.random() < 0.5:
             kept[self._random.randrange(len(kept))] ^= 0xFF
         return bytes(kept)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from log_broker.sim.kernel import Action, Kernel
-from log_broker.sim.network import Network, Weather
+from log_broker.sim.network import Network
 from log_broker.sim.node import Node
 
 LEADER = -1
@@ -173,16 +173,30 @@ def _split(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:
 
 
 def _storm(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:
-    network = victims.network
-    network.weather = Weather(
-        loss=amount * 0.3,
-        duplication=amount * 0.3,
-        delay_us=(200, 1_500 + int(amount * 30_000)),
-        straggling=amount * 0.1,
-    )
+    weather = victims.network.weather
+    weather.loss += amount * 0.3
+    weather.duplication += amount * 0.3
+    weather.straggling += amount * 0.1
+    undo_delay = _delay(victims, int(amount * 30_000))
 
     def undo() -> None:
-        network.weather = Weather()
+        undo_delay()
+        weather.loss -= amount * 0.3
+        weather.duplication -= amount * 0.3
+        weather.straggling -= amount * 0.1
+
+    return undo
+
+
+def _delay(victims: Victims, by_us_max: int) -> Action:
+    """Have some messages take up to so much longer."""
+    weather = victims.network.weather
+    low, high = weather.delay_us
+    weather.delay_us = (low, high + by_us_max)
+
+    def undo() -> None:
+        low, high = weather.delay_us
+        weather.delay_us = (low, high - by_us_max)
 
     return undo
 
@@ -209,17 +223,18 @@ def _fill_disk(victims: Victims, nodes: Sequence[Node], amount: float) -> Action
 
 
 def _ambush(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:
-    """Cut the power of whoever does a certain thing, just after it has begun, and give it back at once."""
+    """On a slow network, cut the power of whoever does a certain thing just as it has begun; give it back at once."""
     awaited = AMBUSHES[int(amount * len(AMBUSHES))]
     everyone = list(victims.nodes.values())
     kernel = victims.kernel
-    left = [3]
+    left = [6]
+    undo_delay = _delay(victims, 30_000)
 
     def strike(node: Node) -> None:
         if node.is_up and left[0]:
             left[0] -= 1
             node.cut_power()
-            kernel.after(10_000 + int(amount * 50_000), node.start)
+            kernel.after(1_000 + int(amount * 9_973) % 100 * 200, node.start)
 
     def lie_in_wait(node: Node) -> None:
         def spy(name: str) -> None:
@@ -230,6 +245,7 @@ def _ambush(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:
         node.spy = spy
 
     def undo() -> None:
+        undo_delay()
         for node in everyone:
             node.spy = None
             node.start()
@@ -240,7 +256,7 @@ def _ambush(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:
 
 
 # What a node may be ambushed at: the names of messages, or a job of its disk.
-AMBUSHES = ("VoteResponse", "VoteResponse", "VoteRequest", "BeginQuorumEpochRequest", "job", "FetchSnapshotRequest")
+AMBUSHES = ("VoteResponse", "VoteResponse", "VoteRequest", "BeginQuorumEpochRequest", "job", "job")
 
 KINDS: Mapping[str, Harm] = {
     "kill": _kill,

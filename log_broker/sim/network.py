@@ -62,15 +62,15 @@ class Network:
         chance = self._random
         link = (message.source, message.target)
         kernel = self._kernel
-        if link in self.cut or (weather.loss and chance() < weather.loss):
+        if link in self.cut or (weather.loss > 0 and chance() < weather.loss):
             if kernel.tracing:
                 kernel.trace(f"n{message.source}", f"✗ n{message.target} {message.body}")
             return
-        copies = 2 if weather.duplication and chance() < weather.duplication else 1
+        copies = 2 if weather.duplication > 0 and chance() < weather.duplication else 1
         for _ in range(copies):
             low, high = weather.delay_us
             delay_us = low + int(chance() * (high - low))
-            if weather.straggling and chance() < weather.straggling:
+            if weather.straggling > 0 and chance() < weather.straggling:
                 delay_us = int(delay_us * (1 + 99 * chance()))
             kernel.after(delay_us, lambda: self._arrive(message))
 
