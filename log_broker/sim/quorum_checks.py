@@ -51,6 +51,7 @@ class QuorumChecks:
         self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
         self.committed: list[Entry] = []
         self.lost_disks = 0
+        self._voters = world.bootstrap  # as far as is committed
         self._entries: dict[tuple[int, int], tuple[Entry, int]] = {}  # (offset, epoch) -> entry, epoch before it
         self._told: dict[ReplicaKey, _Told] = {}
         self._high_watermarks: dict[tuple[ReplicaKey, int], int] = {}
@@ -78,6 +79,8 @@ class QuorumChecks:
             )
         told.durable_end = end
         told.durable_epoch = found.entries[-1].epoch if found.entries else found.log_start.epoch
+        if self.committed and key in self._voters:
+            self._for_ever(self._voters)
 
     def before(self, process: "QuorumProcess", effect: Effect) -> None:
         """A replica is about to do something."""
@@ -213,13 +216,15 @@ class QuorumChecks:
         self.committed.append(entry)
         self._ledger.apply((entry,))
         self._digests.append(self._ledger.digest)
-        if not entry.kind:
+        if entry.kind is EntryKind.VOTERS:
+            self._voters = VoterSet.decode(entry.data)
+        if entry.kind is EntryKind.DATA:
             client, _, sequence = entry.data.partition(b":")
             if self._ledger.last.get(int(client)) == int(sequence):
                 self._effective.add((int(client), int(sequence)))
 
     def _on_majority(self, process: "QuorumProcess") -> None:
-        """What a leader calls committed is on a majority's disks, and nobody who lacks it could be elected now."""
+        """What a leader calls committed is on the disks of a majority of its voters, and stays so."""
         raft = process.raft
         if not isinstance(raft.role, Leader):
             return
@@ -230,12 +235,19 @@ class QuorumChecks:
         holders = [told for told in logs if told.durable_end >= end and told.durable_epoch >= epoch]
         if len(holders) < voters.majority:
             raise InvariantError("committed is durable", f"{end} is committed on {len(holders)} of {len(logs)} disks")
+        self._for_ever(voters)
+
+    def _for_ever(self, voters: VoterSet) -> None:
+        """Nobody who lacks what is committed could be elected, whatever is lost of what is not on a disk."""
+        end = len(self.committed)
+        epoch = self.committed[-1].epoch
+        logs = [self.told(key) for key in voters.keys]
         for rival in logs:
-            if rival not in holders:
+            if rival.durable_end < end or rival.durable_epoch < epoch:
                 rank = (rival.durable_epoch, rival.durable_end)
                 for_it = [told for told in logs if (told.durable_epoch, told.durable_end) <= rank]
                 if len(for_it) >= voters.majority:
-                    raise InvariantError("committed is for ever", f"{end} is committed, and could be outvoted")
+                    raise InvariantError("committed is for ever", f"{end} entries are committed, and could be outvoted")
 
     def _voters_in_force(self, process: "QuorumProcess") -> None:
         """The voters of a replica are those of its log; what of them is committed is the same for all."""
