@@ -14,7 +14,7 @@ changes roles. The rules that safety hangs on, and where they are kept:
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from log_broker.core.raft_effects import (
     AddVoter,
@@ -50,6 +50,26 @@ from log_broker.core.raft_messages import (
 from log_broker.core.raft_replica import RaftConfig, Recovered, Replica
 from log_broker.core.raft_voters import ReplicaKey, VoterSet
 from log_broker.errors import ErrorCode
+
+
+class ReplicaProgress(NamedTuple):
+    """How far a replica is, as the leader knows it; a time is None where it has not happened, and the leader's are 0."""
+
+    key: ReplicaKey
+    is_voter: bool
+    log_end_offset: int
+    fetched_ms_ago: int | None
+    caught_up_ms_ago: int | None
+
+
+class QuorumDescription(NamedTuple):
+    """What a leader says of its quorum: the content of DescribeQuorum."""
+
+    leader_id: int
+    epoch: int
+    high_watermark: int
+    replicas: tuple[ReplicaProgress, ...]
+
 
 Role = Unattached | Prospective | Candidate | Follower | Leader
 
@@ -114,6 +134,18 @@ class Raft(Replica):
     def next_deadline_ms(self) -> int:
         """When `tick` must be called next."""
         return self.role.deadline_ms()
+
+    def describe(self, now_ms: int) -> QuorumDescription | None:
+        """Return how far everyone is, None where this replica does not lead."""
+        role = self.role
+        if not isinstance(role, Leader):
+            return None
+        voters = self.voters.current
+        rows = [ReplicaProgress(self.key, self.is_voter, self.log.end_offset, 0, 0)]
+        for key, progress in sorted(role.replicas.items()):
+            caught_up = None if progress.caught_up_ms is None else now_ms - progress.caught_up_ms
+            rows.append(ReplicaProgress(key, key in voters, progress.match, now_ms - progress.fetched_ms, caught_up))
+        return QuorumDescription(self.key.node_id, self.epoch, self.high_watermark, tuple(rows))
 
     def election_ms(self) -> int:
         """Draw an election timeout."""

@@ -45,7 +45,7 @@ class Progress:
     def __init__(self, now_ms: int) -> None:
         self.match = 0
         self.fetched_ms = now_ms
-        self.caught_up_ms = -1
+        self.caught_up_ms: int | None = None  # when it last had all that we had
 
 
 class _Parked:

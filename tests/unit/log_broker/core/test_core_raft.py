@@ -516,3 +516,24 @@ def test_who_is_no_leader_says_so_to_every_command() -> None:
         assert isinstance(effect, Proposed | VotersChanged)
         assert effect.error is ErrorCode.NOT_CONTROLLER
     assert list(raft.handle(Resign(), 0)) == []
+
+
+def test_a_leader_describes_its_quorum() -> None:
+    replicas = Replicas(1, 2, 3, observers=(7,))
+    leader = replicas.elect()
+    replicas.propose(b"x")
+    replicas.pass_time(100)
+    described = leader.describe(replicas.now)
+    assert described is not None
+    assert (described.leader_id, described.epoch) == (leader.key.node_id, leader.epoch)
+    assert described.high_watermark == leader.high_watermark == leader.log.end_offset
+    assert {row.key: row.is_voter for row in described.replicas} == {
+        key(1): True,
+        key(2): True,
+        key(3): True,
+        key(7): False,
+    }
+    assert {row.log_end_offset for row in described.replicas} == {leader.log.end_offset}
+    assert all(row.caught_up_ms_ago is not None for row in described.replicas)
+    follower = next(raft for raft in replicas.rafts.values() if raft is not leader)
+    assert follower.describe(replicas.now) is None
