@@ -12,6 +12,7 @@ from log_broker.core.cluster_records import (
     BrokerFenced,
     BrokerRegistered,
     BrokersConfigured,
+    BrokerUnregistered,
     MetadataRecord,
     PartitionsAdded,
     ProducerIdsReserved,
@@ -147,6 +148,9 @@ class ClusterImage:
                 self._register(record)
             case BrokerFenced():
                 self.brokers[record.node_id] = replace(self.brokers[record.node_id], is_fenced=True)
+            case BrokerUnregistered():
+                del self.brokers[record.node_id]
+                self.broker_overrides.pop(record.node_id, None)
             case ProducerIdsReserved():
                 self.next_producer_id = record.end
 

@@ -71,6 +71,13 @@ class BrokerFenced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerUnregistered:
+    """A broker that is gone for good was struck off."""
+
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsReserved:
     """Every producer id below `end` may be in use."""
 
@@ -85,6 +92,7 @@ MetadataRecord = (
     | BrokersConfigured
     | BrokerRegistered
     | BrokerFenced
+    | BrokerUnregistered
     | ProducerIdsReserved
 )
 
@@ -98,6 +106,7 @@ _TYPES: Mapping[str, type[Any]] = {
         BrokersConfigured,
         BrokerRegistered,
         BrokerFenced,
+        BrokerUnregistered,
         ProducerIdsReserved,
     )
 }

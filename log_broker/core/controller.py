@@ -26,6 +26,7 @@ from log_broker.core.cluster_records import (
     BrokerFenced,
     BrokerRegistered,
     BrokersConfigured,
+    BrokerUnregistered,
     PartitionsAdded,
     ProducerIdsReserved,
     TopicConfigured,
@@ -190,6 +191,23 @@ def register_broker(node_id: int, host: str, port: int, incarnation: str) -> Bro
 def fence_broker(image: ClusterImage, node_id: int) -> BrokerFenced | None:
     """Decide on a broker that is gone; None when that is known already."""
     return BrokerFenced(node_id=node_id) if image.is_alive(node_id) else None
+
+
+def unregister_broker(image: ClusterImage, node_id: int) -> BrokerUnregistered:
+    """Decide on striking a broker off that will not return."""
+    if node_id not in image.brokers:
+        raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} is not currently registered.")
+    if image.is_alive(node_id):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"Broker {node_id} is running; stop it first.")
+    kept = sorted(
+        {topic.name for topic in image.topics.values() for each in topic.partitions if node_id in each.replicas}
+    )
+    if kept:
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST,
+            f"Broker {node_id} has partitions of {', '.join(kept)}; delete those topics first.",
+        )
+    return BrokerUnregistered(node_id=node_id)
 
 
 def _check_replication_factor(image: ClusterImage, factor: int) -> None:

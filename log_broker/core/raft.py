@@ -53,12 +53,12 @@ from log_broker.errors import ErrorCode
 
 
 class ReplicaProgress(NamedTuple):
-    """How far a replica is, as the leader knows it; a time is None where it has not happened, and the leader's are 0."""
+    """How far a replica is, as the leader knows; `caught_up_ms_ago` is None if it never was. The leader's own are 0."""
 
     key: ReplicaKey
     is_voter: bool
     log_end_offset: int
-    fetched_ms_ago: int | None
+    fetched_ms_ago: int
     caught_up_ms_ago: int | None
 
 

@@ -126,7 +126,7 @@ def dispatch(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) 
     try:
         handler(node, header, body, slot)
     except Exception as error:
-        _answer_failure(header, slot, error)
+        _answer_failure(header, slot, error, body)
 
 
 def _load(api: Api) -> Handler:
@@ -151,6 +151,8 @@ _CONTROLLERS_OWN = frozenset(
         ApiKey.INIT_PRODUCER_ID,
         ApiKey.BROKER_REGISTRATION,
         ApiKey.BROKER_HEARTBEAT,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.DESCRIBE_QUORUM,
     }
 )
 
@@ -166,18 +168,19 @@ def _control(handle: ControlHandler) -> Handler:
             return
         context = RequestContext(header, slot, body)
         if header.api_key in _CONTROLLERS_OWN and not node.is_controller:
-            node.run(_answer_later(header, slot, node.authority.forward(context)))
+            node.run(_answer_later(context, node.authority.forward(context)))
             return
         answer = handle(node, context, request)
         if isinstance(answer, Mapping | bytes | bytearray):
             slot.complete(_encode(header, answer))
         else:
-            node.run(_answer_later(header, slot, answer))
+            node.run(_answer_later(context, answer))
 
     return handler
 
 
-async def _answer_later(header: RequestHeader, slot: Slot, answer: Awaitable[Values | Encoded]) -> None:
+async def _answer_later(context: RequestContext, answer: Awaitable[Values | Encoded]) -> None:
+    header, slot, body = context
     try:
         values = await answer
         slot.complete(_encode(header, values))
@@ -185,17 +188,17 @@ async def _answer_later(header: RequestHeader, slot: Slot, answer: Awaitable[Val
         slot.fail_connection("the broker is stopping")
         raise
     except Exception as error:
-        _answer_failure(header, slot, error)
+        _answer_failure(header, slot, error, body)
 
 
-def _answer_failure(header: RequestHeader, slot: Slot, error: Exception) -> None:
+def _answer_failure(header: RequestHeader, slot: Slot, error: Exception, body: memoryview) -> None:
     """Answer with the code of a BrokerError; anything else is our own fault and goes to the log."""
     if isinstance(error, BrokerError):
         code, message = error.code, str(error)
     else:
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed; see its log"
         _log.error("%s of %s failed", APIS[header.api_key].key.name, slot.peer, exc_info=error)
-    _give(slot, lambda: _refusal(header, code, message))
+    _give(slot, lambda: _refusal(header, code, message, body))
 
 
 def _encode(header: RequestHeader, answer: Values | Encoded) -> Encoded:
@@ -218,8 +221,8 @@ def _refuse(header: RequestHeader, slot: Slot) -> None:
     _give(slot, lambda: _refusal(header, ErrorCode.UNSUPPORTED_VERSION, message))
 
 
-def _refusal(header: RequestHeader, error: ErrorCode, message: str) -> bytearray:
-    return write_refusal(header.api_key, header.api_version, header.correlation_id, error, message)
+def _refusal(header: RequestHeader, error: ErrorCode, message: str, body: memoryview | None = None) -> bytearray:
+    return write_refusal(header.api_key, header.api_version, header.correlation_id, error, message, body=body)
 
 
 def _give(slot: Slot, encode: Callable[[], bytearray]) -> None:

@@ -50,5 +50,7 @@ class DataDirectory:
     def release(self) -> None:
         """Give the lock back."""
         if self._fd is not None:
+            # Explicitly: a process forked off meanwhile has the descriptor too and would keep the lock.
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = None

@@ -33,18 +33,32 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    DESCRIBE_QUORUM = 55
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
+    UNREGISTER_BROKER = 64
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,17 +115,31 @@ APIS: Mapping[int, Api] = {
         _api(ApiKey.DELETE_RECORDS, (0, 2), 2),
         _api(ApiKey.INIT_PRODUCER_ID, (0, 4), 2),
         _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, (2, 4), 4),
+        _api(ApiKey.DESCRIBE_ACLS, (1, 3), 2),
+        _api(ApiKey.CREATE_ACLS, (1, 3), 2),
+        _api(ApiKey.DELETE_ACLS, (1, 3), 2),
         _api(ApiKey.DESCRIBE_CONFIGS, (1, 4), 4),
         _api(ApiKey.ALTER_CONFIGS, (0, 2), 2),
+        _api(ApiKey.ALTER_REPLICA_LOG_DIRS, (1, 2), 2),
         _api(ApiKey.DESCRIBE_LOG_DIRS, (1, 4), 2),
         _api(ApiKey.CREATE_PARTITIONS, (0, 3), 2),
         _api(ApiKey.DELETE_GROUPS, (0, 2), 2),
         _api(ApiKey.ELECT_LEADERS, (0, 2), 2),
         _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), 1),
+        _api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), 0),
         _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), 0),
         _api(ApiKey.OFFSET_DELETE, (0, 0), _NEVER),
-        _api(ApiKey.DESCRIBE_CLUSTER, (0, 1), 0),
+        _api(ApiKey.DESCRIBE_CLIENT_QUOTAS, (0, 1), 1),
+        _api(ApiKey.ALTER_CLIENT_QUOTAS, (0, 1), 1),
+        _api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), 0),
+        _api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (0, 0), 0),
+        _api(ApiKey.DESCRIBE_QUORUM, (0, 2), 0),
+        _api(ApiKey.UPDATE_FEATURES, (0, 2), 0),
+        _api(ApiKey.DESCRIBE_CLUSTER, (0, 2), 0),
         _api(ApiKey.BROKER_REGISTRATION, (0, 0), 0, inter_broker=True),
         _api(ApiKey.BROKER_HEARTBEAT, (0, 0), 0, inter_broker=True),
+        _api(ApiKey.UNREGISTER_BROKER, (0, 0), 0),
+        _api(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), 0),
+        _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, (0, 0), 0),
     )
 }

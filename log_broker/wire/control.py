@@ -7,16 +7,16 @@ them would take a second and a hundred megabytes. Reading and writing is in `mes
 
 import struct
 import sys
-from contextlib import contextmanager
-from dataclasses import fields
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from log_broker.errors import ErrorCode
 from log_broker.wire.apis import APIS, ApiKey
-from log_broker.wire.messages import MessageReader, Values, codec_of, shape_of
+from log_broker.wire.messages import MessageReader, Values, codec_of
 from log_broker.wire.reading import MalformedRequestError
+from log_broker.wire.refusals import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,28 +29,31 @@ _UNSERVED_NAMES = {
     24: "add_partitions_to_txn",
     25: "add_offsets_to_txn",
     26: "end_txn",
+    27: "write_txn_markers",
     28: "txn_offset_commit",
-    29: "describe_acls",
-    30: "create_acls",
-    31: "delete_acls",
-    34: "alter_replica_log_dirs",
     36: "sasl_authenticate",
     38: "create_delegation_token",
-    45: "alter_partition_reassignments",
-    48: "describe_client_quotas",
-    49: "alter_client_quotas",
-    50: "describe_user_scram_credentials",
-    51: "alter_user_scram_credentials",
-    55: "describe_quorum",
-    57: "update_features",
+    39: "renew_delegation_token",
+    40: "expire_delegation_token",
+    41: "describe_delegation_token",
     61: "describe_producers",
     65: "describe_transactions",
     66: "list_transactions",
     68: "consumer_group_heartbeat",
     69: "consumer_group_describe",
     71: "get_telemetry_subscriptions",
-    74: "list_config_resources",
-    75: "describe_topic_partitions",
+    72: "push_telemetry",
+    76: "share_group_heartbeat",
+    77: "share_group_describe",
+    78: "share_fetch",
+    79: "share_acknowledge",
+    80: "add_raft_voter",
+    81: "remove_raft_voter",
+    88: "streams_group_heartbeat",
+    89: "streams_group_describe",
+    90: "describe_share_group_offsets",
+    91: "alter_share_group_offsets",
+    92: "delete_share_group_offsets",
 }
 
 
@@ -103,21 +106,24 @@ def read_response(api_key: int, version: int, body: memoryview) -> Any:
         raise MalformedRequestError(f"the answer to {_name_of(api_key)} v{version}: {error}") from None
 
 
-def write_refusal(api_key: int, version: int, correlation_id: int, error: ErrorCode, message: str) -> bytearray:
+def write_refusal(
+    api_key: int, version: int, correlation_id: int, error: ErrorCode, message: str, *, body: memoryview | None = None
+) -> bytearray:
     """
-    Write an answer that says only `error`, for an api or version that is not served.
+    Write an answer that says only `error`, for a request that went wrong or an api or version that is not served.
 
-    It has the layout that the client expects, where one is known: otherwise just the error behind the header.
+    It has the layout that the client expects, where one is known: otherwise just the error behind the header. `body` is
+    the request's, from which the entries are taken where each has an error of its own.
     """
     try:
         description = description_of(api_key, version, "response")
     except (ModuleNotFoundError, KeyError):
         return bytearray(_INT32.pack(correlation_id) + struct.pack(">h", error))
-    values = _blank(description)
-    values["error_code"] = error
-    if "error_message" in values:
-        values["error_message"] = message
-    return write_response(api_key, version, correlation_id, values)
+    request = None
+    if body is not None:
+        with suppress(MalformedRequestError):
+            request = read_request(api_key, version, body)
+    return write_response(api_key, version, correlation_id, refusal(description, request, error, message))
 
 
 @cache
@@ -154,24 +160,3 @@ def _without_hypothesis() -> "Iterator[None]":
         yield
     finally:
         del sys.modules["hypothesis"]
-
-
-def _blank(description: type[Any]) -> dict[str, Any]:
-    """Return zeros, empty strings and empty arrays for the fields that have no default."""
-    values: dict[str, Any] = {}
-    for field in fields(description):
-        name = field.name
-        if "tag" in field.metadata:
-            continue
-        shape = shape_of(field.type)
-        if shape.is_array:
-            values[name] = ()
-        elif shape.nullable:
-            values[name] = None
-        elif shape.description is not None:
-            values[name] = _blank(shape.description)
-        else:
-            values[name] = {"string": "", "bytes": b"", "uuid": None, "bool": False}.get(
-                field.metadata["kafka_type"], 0
-            )
-    return values

@@ -37,16 +37,19 @@ class Settings:
     spark_master: str = "local[*]"
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     project: str = "pipelines"
+    metrics_port: int | None = None
+    """Where `fluvial up` has its first broker serve metrics, the others from there on; None for none."""
     local: bool = True
     """Whether the cluster is the local platform of `data_dir`, because nothing named another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Setting:
-    """One setting: how its text is checked, and what to write when the check fails."""
+    """One setting: how its text is checked, what to write when the check fails, and whether a bare number will do."""
 
     check: Callable[[str], bool]
     mend: str
+    number: bool = False
 
 
 def _is_servers(text: str) -> bool:
@@ -67,6 +70,11 @@ _SETTINGS: Mapping[str, _Setting] = {
     ),
     "warehouse": _Setting(check=bool, mend="write a folder or a URI"),
     "spark_master": _Setting(check=bool, mend="write local[*], spark://host:7077 or another master that Spark knows"),
+    "metrics_port": _Setting(
+        check=lambda text: text.isdecimal() and 0 < int(text) <= _PORT_MAX,
+        mend=f"write a port, 1 to {_PORT_MAX}",
+        number=True,
+    ),
     "project": _Setting(
         check=lambda text: _MODULE.fullmatch(text) is not None, mend="write the name of a Python module"
     ),
@@ -107,16 +115,20 @@ def load_settings(*, environ: Mapping[str, str] | None = None, directory: Path |
 def _settings(found: dict[str, str], spark_conf: Mapping[str, str]) -> Settings:
     data_dir = Path(found.pop("data_dir", DATA_DIR)).expanduser()
     local = "bootstrap_servers" not in found
+    metrics_port = int(found.pop("metrics_port")) if "metrics_port" in found else None
     values: dict[str, str] = {"warehouse": str(data_dir / "warehouse")}
     # A platform that is not needed is not read: a damaged state file must not stop work on another cluster.
     if not {"bootstrap_servers", "registry_url"} <= found.keys() and (platform := Platform.load(data_dir)) is not None:
         values["bootstrap_servers"] = platform.bootstrap_servers
         values["registry_url"] = platform.registry_url
-    return Settings(data_dir=data_dir, spark_conf=dict(spark_conf), local=local, **(values | found))
+    return Settings(
+        data_dir=data_dir, spark_conf=dict(spark_conf), local=local, metrics_port=metrics_port, **(values | found)
+    )
 
 
 def _checked(where: str, value: object, setting: _Setting) -> str:
-    text = str(value).strip() if isinstance(value, str | Path) else ""
+    is_text = isinstance(value, str | Path) or (setting.number and type(value) is int)
+    text = str(value).strip() if is_text else ""
     if not setting.check(text):
         raise ConfigError(f"{where}: {value!r} will not do; {setting.mend}")
     return text

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,23 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     running.start()
     yield running
     assert running.stop() == 0, running.log.read_text()
+
+
+@pytest.fixture(scope="session")
+def jvm() -> Iterator[Any]:
+    """A JVM with Spark's jars, the Java client among them, behind a py4j gateway."""
+    import pyspark
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+    from fluvial.spark.jars import require_jars
+
+    class_path = [str(Path(pyspark.__file__).parent / "jars" / "*"), *map(str, require_jars())]
+    port, token = launch_gateway(
+        classpath=":".join(class_path), die_on_exit=True, enable_auth=True, javaopts=["-Xmx256m"]
+    )
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
+    yield gateway.jvm
+    gateway.shutdown()
 
 
 @pytest.fixture

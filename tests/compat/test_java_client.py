@@ -1,8 +1,6 @@
 """The Java client (the very jar that Spark's Kafka source uses), driven through a py4j gateway."""
 
 from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,22 +11,6 @@ from log_broker.core.fetch_session import FetchSessions
 pytestmark = pytest.mark.spark
 
 RECORDS = 500
-
-
-@pytest.fixture(scope="module")
-def jvm() -> Iterator[Any]:
-    import pyspark
-    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-
-    from fluvial.spark.jars import require_jars
-
-    class_path = [str(Path(pyspark.__file__).parent / "jars" / "*"), *map(str, require_jars())]
-    port, token = launch_gateway(
-        classpath=":".join(class_path), die_on_exit=True, enable_auth=True, javaopts=["-Xmx256m"]
-    )
-    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
-    yield gateway.jvm
-    gateway.shutdown()
 
 
 def properties(jvm: Any, **settings: str) -> Any:

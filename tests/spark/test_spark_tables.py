@@ -11,6 +11,7 @@ from log_topic import Schemas, Sent, Topic
 from plain_fold import FIELDS, SCHEMA, plain_compacted, plain_state, random_events
 
 from fluvial.config import Settings
+from fluvial.delta import row_swap
 from fluvial.entities import Declaration, DeclarationError, compacted, history, last_non_null, state, sum_
 from fluvial.entities.runner import materialize
 
@@ -51,9 +52,12 @@ def check_state(spark: Any, topic: Topic) -> None:
     assert found == plain_state(topic)
 
 
+@pytest.mark.parametrize("way", ["STREAMING UPDATE", "MERGE"])
 def test_every_table_equals_a_plain_fold_after_every_batch(
-    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+    way: str, spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if way == "MERGE":
+        monkeypatch.setattr(row_swap, "DELTA_VERSIONS", frozenset())
     topic = make_topic(SCHEMA, partitions=3)
     seed = random.randrange(1_000_000)
     print(f"seed {seed}")
@@ -68,6 +72,9 @@ def test_every_table_equals_a_plain_fold_after_every_batch(
         check_history(spark, topic)
         check_compacted(spark, topic)
         check_state(spark, topic)
+    for table in ("compacted.readings", "state.readings"):
+        operations = [row.operation for row in spark.sql(f"DESCRIBE HISTORY {table}").collect()]
+        assert operations == [way, way, "WRITE"]
 
 
 def test_a_second_run_with_nothing_new_makes_no_commit(

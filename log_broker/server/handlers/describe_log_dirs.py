@@ -3,11 +3,14 @@
 import shutil
 from typing import TYPE_CHECKING, Any
 
+from log_broker.core.cluster import METADATA_TOPIC
 from log_broker.errors import ErrorCode
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
+
+UNKNOWN_BYTES = -1
 
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
@@ -16,26 +19,34 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
         wanted = {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
     sizes: dict[str, list[Values]] = {}
     for runtime in node.logs.partitions():
-        if wanted is None or (runtime.topic, runtime.partition) in wanted:
-            sizes.setdefault(runtime.topic, []).append(
-                {
-                    "partition_index": runtime.partition,
-                    "partition_size": runtime.size_bytes(),
-                    "offset_lag": 0,
-                    "is_future_key": False,
-                }
-            )
-    directory = node.static_config.data_dir
-    disk = shutil.disk_usage(directory)
+        # The metadata log is no topic that a client could describe; Kafka leaves its own out as well.
+        if runtime.topic == METADATA_TOPIC or (wanted is not None and (runtime.topic, runtime.partition) not in wanted):
+            continue
+        sizes.setdefault(runtime.topic, []).append(
+            {
+                "partition_index": runtime.partition,
+                "partition_size": runtime.size_bytes(),
+                "offset_lag": max(0, runtime.log_end_offset - runtime.high_watermark),
+                "is_future_key": False,
+            }
+        )
+    directory = node.static_config.data_dir.absolute()
+    failed = any(runtime.offline_reason is not None for runtime in node.logs.partitions())
+    error, total, usable = ErrorCode.KAFKA_STORAGE_ERROR if failed else ErrorCode.NONE, UNKNOWN_BYTES, UNKNOWN_BYTES
+    try:
+        disk = shutil.disk_usage(directory)
+        total, usable = disk.total, disk.free
+    except OSError:
+        error = ErrorCode.KAFKA_STORAGE_ERROR
     return {
         "error_code": ErrorCode.NONE,
         "results": [
             {
-                "error_code": ErrorCode.NONE,
-                "log_dir": str(directory.absolute()),
+                "error_code": error,
+                "log_dir": str(directory),
                 "topics": [{"name": name, "partitions": partitions} for name, partitions in sizes.items()],
-                "total_bytes": disk.total,
-                "usable_bytes": disk.free,
+                "total_bytes": total,
+                "usable_bytes": usable,
             }
         ],
     }

@@ -8,25 +8,25 @@ if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
+PREFERRED = 0
+UNCLEAN = 1
+
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    kind = getattr(request, "election_type", PREFERRED)
+    whole = ErrorCode.NONE if kind in {PREFERRED, UNCLEAN} else ErrorCode.INVALID_REQUEST
     results = []
+    # Null asks for all partitions, and only those that an election was held for are answered then.
     for topic in request.topic_partitions or ():
         image = node.cluster.topics.get(topic.topic)
         count = 0 if image is None else len(image.partitions)
-        results.append(
-            {
-                "topic": topic.topic,
-                "partition_result": [
-                    {
-                        "partition_id": partition,
-                        "error_code": ErrorCode.ELECTION_NOT_NEEDED
-                        if 0 <= partition < count
-                        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                        "error_message": None,
-                    }
-                    for partition in topic.partitions
-                ],
-            }
-        )
-    return {"error_code": ErrorCode.NONE, "replica_election_results": results}
+        answers = []
+        for partition in topic.partitions:
+            error, message = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+            if whole is not ErrorCode.NONE:
+                error, message = whole, f"Unknown election type {kind}"
+            elif not 0 <= partition < count:
+                error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {topic.topic}-{partition}"
+            answers.append({"partition_id": partition, "error_code": error, "error_message": message})
+        results.append({"topic": topic.topic, "partition_result": answers})
+    return {"error_code": whole, "replica_election_results": results}

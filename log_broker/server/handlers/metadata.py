@@ -27,6 +27,7 @@ CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Encoded | Awaitable[Values | Encoded]":
+    """Answer one Metadata request."""
     names = _names(node, context.version, request)
     if names is not None and getattr(request, "allow_auto_topic_creation", True):
         missing = [name for name in names if isinstance(name, str) and name not in node.cluster.topics]
@@ -42,7 +43,7 @@ def _names(node: "Node", version: int, request: Any) -> "tuple[str | UUID, ...] 
     names: list[str | UUID] = []
     for topic in request.topics:
         topic_id = getattr(topic, "topic_id", None)
-        if topic.name is None and topic_id is not None:
+        if not topic.name and topic_id is not None:  # the Java client names such a topic with an empty string
             found = node.cluster.topic_by_id(topic_id.hex)
             names.append(topic_id if found is None else found.name)
         else:
@@ -85,7 +86,7 @@ def _answer(
         return cached
     operations = TOPIC_OPERATIONS if topic_operations else AUTHORIZED_NOT_ASKED
     if names is None:
-        topics = [_topic(node, topic, operations) for topic in node.cluster.topics.values()]
+        topics = [topic_values(node, topic, operations) for topic in node.cluster.topics.values()]
     else:
         topics = [_named(node, name, operations, errors) for name in names]
     values = {
@@ -109,7 +110,7 @@ def _named(node: "Node", name: "str | UUID", operations: int, errors: dict[str, 
         return {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": name, "partitions": ()}
     topic = node.cluster.topics.get(name)
     if topic is not None:
-        return _topic(node, topic, operations)
+        return topic_values(node, topic, operations)
     error = errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     try:
         check_topic_name(name)
@@ -118,9 +119,11 @@ def _named(node: "Node", name: "str | UUID", operations: int, errors: dict[str, 
     return {"error_code": error, "name": name, "topic_id": None, "partitions": ()}
 
 
-def _topic(node: "Node", topic: TopicImage, operations: int) -> "Values":
+def topic_values(node: "Node", topic: TopicImage, operations: int, indexes: Iterable[int] | None = None) -> "Values":
+    """Describe a topic with all its partitions, or those of `indexes`."""
     partitions = []
-    for index, partition in enumerate(topic.partitions):
+    for index in range(len(topic.partitions)) if indexes is None else indexes:
+        partition = topic.partitions[index]
         alive = node.cluster.is_alive(partition.leader)
         partitions.append(
             {

@@ -7,7 +7,22 @@ from importlib import metadata
 
 import typer
 
-from fluvial.cli import consume, demo, nodes, produce, run, schemas, sql, terminal, topics, ui
+from fluvial.cli import (
+    configs,
+    consume,
+    demo,
+    elections,
+    groups,
+    nodes,
+    produce,
+    run,
+    schemas,
+    sql,
+    terminal,
+    topic_changes,
+    topics,
+    ui,
+)
 from fluvial.errors import FluvialError
 
 EXIT_FAILED = 1
@@ -27,7 +42,11 @@ app = typer.Typer(
     add_completion=True,
 )
 nodes.add_to(app)
+topic_changes.add_to(topics.app)
 app.add_typer(topics.app, name="topic")
+app.add_typer(groups.app, name="group")
+app.add_typer(configs.app, name="config")
+elections.add_to(app)
 produce.add_to(app)
 consume.add_to(app)
 app.add_typer(schemas.app, name="schema")

@@ -1,6 +1,7 @@
 """`fluvial up`, `down` and `status`: the nodes of the local platform."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,14 @@ Port = Annotated[
 RegistryPort = Annotated[
     int | None, typer.Option("--registry-port", help="Port of the schema registry (default: 8081).", show_default=False)
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        help="Port of the first broker's metrics for Prometheus; the others take the next ones (default: none).",
+        show_default=False,
+    ),
+]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return when every node answers; the nodes go on.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Seconds to wait for a node.")]
 
@@ -44,6 +53,7 @@ def up(
     brokers: Brokers = None,
     port: Port = None,
     registry_port: RegistryPort = None,
+    metrics_port: MetricsPort = None,
     data_dir: DataDir = None,
     detach: Detach = False,
     timeout: Timeout = 120.0,
@@ -56,8 +66,9 @@ def up(
     """
     from fluvial.local.start import Layout, start, terminate, wait_for_end
 
-    folder = settings_of(data_dir).data_dir
-    layout = Layout(brokers=brokers, port=port, registry_port=registry_port)
+    settings = settings_of(data_dir, metrics_port=metrics_port)
+    folder = settings.data_dir
+    layout = Layout(brokers=brokers, port=port, registry_port=registry_port, metrics_port=settings.metrics_port)
     try:
         with stop_signals_raise():
             running = start(folder, layout, timeout_seconds=timeout)
@@ -91,7 +102,7 @@ def down(data_dir: DataDir = None, timeout: Timeout = 30.0) -> None:
 
 
 def status(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Show which nodes of the local platform are up: those that answer on their port."""
+    """Show which nodes of the local platform are up, those that answer on their port, and which disks failed."""
     from fluvial.local.status import status_of
 
     found = status_of(settings_of(data_dir).data_dir)
@@ -104,6 +115,8 @@ def status(data_dir: DataDir = None, as_json: Json = False) -> None:
         terminal.answer(
             f"node {each.node.id}    {_condition(each)}  {each.node.host}:{each.node.port}  {each.data_dir}"
         )
+        for line in _details(each):
+            terminal.answer(f"          {line}")
 
 
 def _condition(each: "NodeStatus") -> str:
@@ -114,9 +127,19 @@ def _condition(each: "NodeStatus") -> str:
     return "down"
 
 
+def _details(each: "NodeStatus") -> Iterator[str]:
+    if each.node.metrics_url is not None:
+        yield f"metrics {each.node.metrics_url}"
+    for path in each.offline_log_dirs:
+        yield f"offline: {path} failed, and what it holds takes no records; see the node's log, mend the disk, restart"
+    if each.disk_is_full and each.free_bytes is not None:
+        yield f"full: {each.free_bytes >> 20} MiB are free on the disk of {each.data_dir}; delete records or make room"
+
+
 def _show_running(platform: Platform, started: list[int], folder: Path) -> None:
     for node in platform.nodes:
         what = "started" if node.id in started else "was up"
         registry = f", registry http://{node.host}:{node.registry_port}" if node.registry_port is not None else ""
-        terminal.say(f"node {node.id} {what}: {node.host}:{node.port}{registry}")
+        metrics = f", metrics {node.metrics_url}" if node.metrics_url is not None else ""
+        terminal.say(f"node {node.id} {what}: {node.host}:{node.port}{registry}{metrics}")
     terminal.say(f"data in {folder}; stop it with `fluvial down{data_dir_words(folder)}`")

@@ -1,5 +1,6 @@
 """Options that several commands share, and the settings they make."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -54,6 +55,16 @@ SparkConf = Annotated[
     list[str] | None,
     typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be given again.", show_default=False),
 ]
+
+
+class Form(StrEnum):
+    """How an answer is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+AnswerFormat = Annotated[Form, typer.Option("--format", help="A table to read, or JSON for programs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -65,6 +76,7 @@ def settings_of(
     warehouse: str | None = None,
     spark_master: str | None = None,
     conf: list[str] | None = None,
+    metrics_port: int | None = None,
 ) -> Settings:
     """Find the settings of a command; raises ConfigError, or a usage error for a `--conf` that is no pair."""
     return load_settings(
@@ -74,6 +86,7 @@ def settings_of(
         warehouse=warehouse,
         spark_master=spark_master,
         spark_conf=pairs("--conf", conf),
+        metrics_port=metrics_port,
     )
 
 

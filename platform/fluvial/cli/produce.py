@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 DELIVERY_SECONDS = 30.0
 """How long the cluster may take no record before we give up."""
 
+TELL_SECONDS = 2.0
+"""How long records may be refused for a passing reason before we say so; the client tries on."""
+
 _POLL_SECONDS = 0.2
 
 
@@ -115,6 +118,30 @@ def _send_all(sender: "_Sender", reader: LineReader, lines: BinaryIO) -> None:
             sender.send(record.key, record.value)
 
 
+class _Refusals:
+    """
+    The client's log, for the one thing that it tells nowhere else: why it is trying again.
+
+    A full disk is such a reason: without this the user would learn nothing until the records are given up.
+    """
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self.since = 0.0
+
+    def log(self, level: int, template: str, *words: str) -> None:
+        """Take a line of the log, as a `logging.Logger` does; called while the producer is polled."""
+        _, found, told = (template % words if words else template).partition("encountered error: ")
+        if found:
+            if self.reason is None:
+                self.since = time.monotonic()
+            self.reason = told.partition(" (actions")[0]
+
+    def over(self) -> None:
+        """Note that a record was taken."""
+        self.reason = None
+
+
 class _Sender:
     """An idempotent producer that stops at the first record the cluster refuses."""
 
@@ -127,6 +154,8 @@ class _Sender:
         self.written = 0
         self._topic = topic
         self._refused: Any = None
+        self._refusals = _Refusals()
+        self._told = False
         self._producer = Producer(
             client_conf(
                 settings,
@@ -138,6 +167,8 @@ class _Sender:
                     "linger.ms": 5,
                     "message.timeout.ms": int(DELIVERY_SECONDS * 1000),
                     "on_delivery": self._on_delivery,
+                    "debug": "msg",
+                    "logger": self._refusals,
                 },
             )
         )
@@ -170,22 +201,35 @@ class _Sender:
         from fluvial.cli.cluster import ClusterError, reason
 
         if self._refused is None:
+            self._tell()
             return
         self._producer.purge()
         self._producer.flush(_POLL_SECONDS)
         kept = f"{self.written} records were written"
         if self._refused.code() == KafkaError._MSG_TIMED_OUT:
+            why = self._refusals.reason
             raise ClusterError(
                 f"the cluster took no record for {self._topic!r} within {DELIVERY_SECONDS:.0f} s; {kept}; "
-                "is the leader of its partitions up, and is there space on its disk?"
+                + (why or "is the leader of its partitions up, and is there space on its disk?")
             )
         raise ClusterError(
             f"the cluster refused a record for {self._topic!r}: {reason(Exception(self._refused))}; {kept}"
         )
 
+    def _tell(self) -> None:
+        """Say once that records are refused, and why, while there is hope."""
+        refusals = self._refusals
+        if refusals.reason is not None and not self._told and time.monotonic() - refusals.since >= TELL_SECONDS:
+            self._told = True
+            terminal.say(
+                f"the cluster refuses records for {self._topic!r}: {refusals.reason}; "
+                f"trying on for up to {DELIVERY_SECONDS:.0f} s"
+            )
+
     def _on_delivery(self, error: Any, _: "Message") -> None:
         if error is None:
             self.written += 1
+            self._refusals.over()
         else:
             # After a fatal error every queued record fails with it; the first failure is the cause.
             self._refused = self._refused or error

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -39,6 +40,17 @@ def stderr() -> "Console":
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, markup=False)
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Print a table to read as an answer; nothing where there are no rows."""
+    from rich.table import Table
+
+    drawn = Table(*columns)
+    for row in rows:
+        drawn.add_row(*map(str, row))
+    if drawn.row_count:
+        stdout().print(drawn)
 
 
 def keep_stdout_for_the_answer() -> BinaryIO:

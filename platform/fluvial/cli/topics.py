@@ -5,22 +5,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fluvial.cli import terminal
+from fluvial.cli import completion, terminal
 from fluvial.cli.options import BootstrapServer, DataDir, Json, pairs, settings_of
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Create, list, describe, change and delete topics.", no_args_is_help=True, rich_markup_mode=None)
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
-Topics = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Names of the topics.", show_default=False)]
+Topic = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False, autocompletion=completion.topics),
+]
+Topics = Annotated[
+    list[str],
+    typer.Argument(metavar="TOPIC…", help="Names of the topics.", show_default=False, autocompletion=completion.topics),
+]
+NewTopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
 
 
 @app.command(epilog="Example:  fluvial topic create orders --partitions 6 --config retention.ms=-1")
 def create(
     *,
-    topic: Topic,
+    topic: NewTopicName,
     partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="How many partitions.")] = 1,
     replication_factor: Annotated[
         int | None,

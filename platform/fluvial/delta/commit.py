@@ -6,7 +6,8 @@ writers of the same batch it lets one through. A skipped write returns as a writ
 run id of its own, and what the log then says is believed and nothing else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fluvial.delta.log import Commit, TableLog
@@ -14,6 +15,9 @@ from fluvial.delta.stamp import Stamp
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# Rows are replaced by marking the old ones, which a table must be made for.
+KEYED_TABLE = {"delta.enableDeletionVectors": "true"}
 
 # Delta's names for "another writer was there first"; which one comes depends on what both were doing.
 _LOST_RACE = (
@@ -28,13 +32,20 @@ _LOST_RACE = (
 )
 
 
-def append(frame: "DataFrame", path: str, stamp: Stamp) -> None:
+class LostRaceError(Exception):
     """
-    Append rows, making the table when it is not there; columns that are new in `frame` are added.
+    The table is not at the version that a batch was made for: another writer was first.
+    """
+
+
+def append(frame: "DataFrame", path: str, stamp: Stamp, properties: Mapping[str, str] = MappingProxyType({})) -> None:
+    """
+    Append rows, making the table with these properties when it is not there; columns new in `frame` are added.
     """
     (
         frame.write.format("delta")
         .mode("append")
+        .options(**properties)
         .option("mergeSchema", "true")
         .option("txnAppId", app_id(stamp))
         .option("txnVersion", str(stamp.batch))
@@ -69,7 +80,7 @@ def commit_once(log: TableLog, stamp: Stamp, *, above: int | None, write: Callab
     try:
         write()
     except Exception as error:
-        if not _lost_race(error):
+        if not is_lost_race(error):
             raise
     for commit in log.newest_first(above=-1 if above is None else above):
         found = Stamp.of(commit)
@@ -78,8 +89,12 @@ def commit_once(log: TableLog, stamp: Stamp, *, above: int | None, write: Callab
     return None
 
 
-def _lost_race(error: Exception) -> bool:
-    """Whether an error of Spark says that a concurrent writer won; looks at the error's class and condition."""
+def is_lost_race(error: Exception) -> bool:
+    """
+    Whether an error says that a concurrent writer won; of Spark's, the class and the condition are looked at.
+    """
+    if isinstance(error, LostRaceError):
+        return True
     names = [type(error).__name__]
     condition = getattr(error, "getCondition", None)
     if condition is not None:

@@ -32,7 +32,8 @@ class Stamp:
     """
     The position of a table in its topic: all records below the ends of `offsets` are in it, once.
 
-    `offsets` is of every partition, [start, end) being what the stamped commit itself read; `batch` counts the commits.
+    `offsets` is of every partition, [start, end) being what the stamped commit itself read; `batch` counts the commits;
+    `removed` is the number of rows that the commit took away and put nothing in the place of, where Delta counts none.
     """
 
     topic: str
@@ -40,6 +41,7 @@ class Stamp:
     batch: int
     offsets: Mapping[int, Range]
     definition: str | None = None
+    removed: int = 0
     run: str = field(default_factory=new_run_id)
 
     def as_json(self) -> str:
@@ -52,6 +54,8 @@ class Stamp:
             body["topic_id"] = self.topic_id
         if self.definition is not None:
             body["definition"] = self.definition
+        if self.removed:
+            body["removed"] = self.removed
         return json.dumps({"fluvial": body})
 
     @classmethod
@@ -68,6 +72,7 @@ class Stamp:
             batch=body["batch"],
             offsets={int(partition): (span[0], span[1]) for partition, span in body["offsets"].items()},
             definition=body.get("definition"),
+            removed=body.get("removed", 0),
             run=body["run"],
         )
 

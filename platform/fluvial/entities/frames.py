@@ -9,6 +9,7 @@ what that record needs. So the common batch reads and decodes its records once.
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fluvial.delta.row_swap import FILE, ROW, WRITTEN
 from fluvial.entities.declarations import FOLD_COLUMN, State
 from fluvial.entities.folds import PLACE
 from fluvial.spark.avro import Contract, is_undecodable, reason
@@ -91,6 +92,24 @@ def compacted_rows(decoded: "DataFrame", contract: Contract, care: Care, *, key:
     )
 
 
+def compacted_swaps(latest: "DataFrame", table: "DataFrame", *, key: str) -> "DataFrame":
+    """
+    What the latest rows of a batch, `latest`, change in a compacted table whose rows are `table`, each with its place.
+
+    A row that is newer in the table stays: a key may have been written to two partitions.
+    """
+    place = f"{PLACE} AS _old_place"
+    old = table.selectExpr(f"`{key}` AS _old_key", place, FILE, ROW).join(
+        _batch(latest.selectExpr(f"`{key}` AS _key_here")), _sql_expr("_old_key = _key_here"), "left_semi"
+    )
+    columns = [f"`{name}`" for name in latest.columns if name != "_deleted"]
+    return (
+        latest.join(old, _sql_expr(f"`{key}` = _old_key"), "left")
+        .where(f"{FILE} IS NULL AND NOT _deleted OR {PLACE} > _old_place")
+        .selectExpr(*columns, FILE, ROW, f"NOT _deleted AS {WRITTEN}")
+    )
+
+
 def state_events(decoded: "DataFrame", contract: Contract, care: Care) -> "DataFrame":
     """
     The rows that folds are written over: the contract's fields, the record's place and time, `_entity`, `_tombstone`.
@@ -139,6 +158,33 @@ def state_inserts(declaration: State) -> dict[str, str]:
     Column to expression for a MERGE of partials `s`, for an entity that is new.
     """
     return _state_columns(declaration, merged=False, source="s.")
+
+
+def state_swaps(partials: "DataFrame", table: "DataFrame", declaration: State) -> "DataFrame":
+    """
+    What the partial values of a batch change in a state table whose rows are `table`, each with its place.
+    """
+    key = f"t.`{declaration.key}`"
+    old = table.alias("t").join(
+        _batch(partials.selectExpr("_entity AS _key_here")), _sql_expr(f"{key} = _key_here"), "left_semi"
+    )
+    inserts, updates = state_inserts(declaration), state_updates(declaration)
+    types = {field.name: field.dataType.simpleString() for field in table.schema}
+    columns = [
+        f"CAST(CASE WHEN {FILE} IS NULL THEN {inserts[name]} ELSE {updates[name]} END AS {types[name]}) AS `{name}`"
+        for name in updates
+    ]
+    return (
+        partials.alias("s")
+        .join(old.alias("t"), _sql_expr(f"s._entity = {key}"), "left")
+        .where(f"s._alive OR {FILE} IS NOT NULL")
+        .selectExpr(*columns, FILE, ROW, f"s._alive AS {WRITTEN}")
+    )
+
+
+def _batch(keys: "DataFrame") -> "DataFrame":
+    """The keys of a batch, to be brought to the table's rows and not these to them."""
+    return keys.hint("broadcast")
 
 
 def _state_columns(declaration: State, *, merged: bool, source: str = "") -> dict[str, str]:

@@ -13,9 +13,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fluvial.delta.commit import append, commit_once, stamp_session
+from fluvial.delta.commit import KEYED_TABLE, append, commit_once
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import Position, Stamp, TableError, read_position
+from fluvial.delta.upkeep import compact_files
 from fluvial.entities import frames
 from fluvial.entities.checks import check_state, compacted_key, state_definition
 from fluvial.entities.declarations import Compacted, Declaration, History, Pipeline, State
@@ -23,6 +24,7 @@ from fluvial.entities.frames import Care
 from fluvial.entities.planning import has_news, plan_span
 from fluvial.entities.result import RunResult
 from fluvial.entities.transforms import materialize_pipeline
+from fluvial.entities.upserts import upsert_compacted, upsert_state
 from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
 from fluvial.spark.kafka import Span, TopicBounds, read_span, topic_bounds
 from fluvial.spark.session import register_table
@@ -119,9 +121,15 @@ class _TopicRun:
             batch = self._batch(span, position, bounds, read_contract(self.schemas, self.declaration.topic))
             commit, quarantined = self._carry_out(batch, bounds, log)
             if commit is not None:
+                self._keep_up()
                 return self._done(batch, commit, quarantined)
             self.say(f"{self.table}: another run was first; planning again")
         raise TableError(f"{self.table}: other runs were first {_ATTEMPTS_MAX} times in a row; stop them and run again")
+
+    def _keep_up(self) -> None:
+        # Batches add files to a keyed table without rewriting any; those of a history are as large as they came.
+        if not isinstance(self.declaration, History) and compact_files(self.spark.newSession(), self.path):
+            self.say(f"{self.table}: small files were written together")
 
     def _batch(self, span: Span, position: Position, bounds: TopicBounds, contract: Contract) -> _Batch:
         stamp = Stamp(
@@ -171,58 +179,31 @@ class _TopicRun:
 
     def _writer(self, session: "SparkSession", decoded: "DataFrame", batch: _Batch, care: Care) -> Callable[[], None]:
         """What writes the batch; making it reads nothing yet."""
-        first = batch.position.stamp is None
+        path, stamp, version = self.path, batch.stamp, batch.position.version
+        files = batch.span.tasks(session.sparkContext.defaultParallelism)
         match self.declaration:
             case History():
-                files = batch.span.tasks(session.sparkContext.defaultParallelism)
                 rows = frames.history_rows(decoded, batch.contract, care).coalesce(files)
-                return lambda: append(rows, self.path, batch.stamp)
+                return lambda: append(rows, path, stamp)
             case Compacted():
                 key = compacted_key(self.declaration, batch.contract, session)
                 latest = frames.compacted_rows(decoded, batch.contract, care, key=key)
-                if first:
+                if version is None:
                     alive = latest.where("NOT _deleted").drop("_deleted")
-                    return lambda: append(alive, self.path, batch.stamp)
-                return lambda: self._merge_compacted(session, latest, batch.stamp, key)
-            case State():
-                check_state(self.declaration, batch.contract, session)
+                    return lambda: append(alive, path, stamp, KEYED_TABLE)
+                return lambda: upsert_compacted(
+                    session, path, latest, key=key, version=version, stamp=stamp, files=files
+                )
+            case State() as declaration:
+                check_state(declaration, batch.contract, session)
                 events = frames.state_events(decoded, batch.contract, care)
-                partials = frames.state_partials(events, self.declaration)
-                if first:
-                    rows = frames.state_rows(partials, self.declaration)
-                    return lambda: append(rows, self.path, batch.stamp)
-                return lambda: self._merge_state(session, partials, batch.stamp)
-
-    def _merge_compacted(self, session: "SparkSession", latest: "DataFrame", stamp: Stamp, key: str) -> None:
-        from delta.tables import DeltaTable
-
-        stamp_session(session, stamp)
-        columns = {f"`{name}`": f"s.`{name}`" for name in latest.columns if name != "_deleted"}
-        newer = "struct(s._partition, s._offset) > struct(t._partition, t._offset)"
-        (
-            DeltaTable.forPath(session, self.path)
-            .alias("t")
-            .merge(latest.alias("s"), f"t.`{key}` = s.`{key}`")
-            .whenMatchedDelete(f"s._deleted AND {newer}")
-            .whenMatchedUpdate(condition=newer, set=columns)
-            .whenNotMatchedInsert(condition="NOT s._deleted", values=columns)
-            .execute()
-        )
-
-    def _merge_state(self, session: "SparkSession", partials: "DataFrame", stamp: Stamp) -> None:
-        from delta.tables import DeltaTable
-
-        assert isinstance(self.declaration, State)
-        stamp_session(session, stamp)
-        (
-            DeltaTable.forPath(session, self.path)
-            .alias("t")
-            .merge(partials.alias("s"), f"t.`{self.declaration.key}` = s._entity")
-            .whenMatchedDelete("NOT s._alive")
-            .whenMatchedUpdate(set=_quoted(frames.state_updates(self.declaration)))
-            .whenNotMatchedInsert(condition="s._alive", values=_quoted(frames.state_inserts(self.declaration)))
-            .execute()
-        )
+                partials = frames.state_partials(events, declaration)
+                if version is None:
+                    rows = frames.state_rows(partials, declaration)
+                    return lambda: append(rows, path, stamp, KEYED_TABLE)
+                return lambda: upsert_state(
+                    session, path, partials, declaration, version=version, stamp=stamp, files=files
+                )
 
     def _quarantine(self, session: "SparkSession", batch: _Batch, bounds: TopicBounds) -> int:
         """
@@ -261,6 +242,7 @@ class _TopicRun:
 
     def _done(self, batch: _Batch, commit: Commit, quarantined: int) -> RunResult:
         merged = commit.metric("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+        stamp = Stamp.of(commit) or batch.stamp
         return RunResult(
             table=self.table,
             kind=self.declaration.kind,
@@ -268,7 +250,7 @@ class _TopicRun:
             version_before=batch.position.version,
             version_after=commit.version,
             offsets=batch.span.ranges,
-            rows=merged if commit.operation == "MERGE" else commit.metric("numOutputRows"),
+            rows=merged if commit.operation == "MERGE" else commit.metric("numOutputRows") + stamp.removed,
             quarantined=quarantined,
         )
 
@@ -286,10 +268,6 @@ def _quarantine_stamp(batch: _Batch, position: Position, bounds: TopicBounds, ta
         return None
     number = 1 if known is None else known.batch + 1
     return Stamp(topic=batch.span.topic, topic_id=bounds.topic_id, batch=number, offsets=ranges)
-
-
-def _quoted(columns: dict[str, str]) -> dict[str, str]:
-    return {f"`{name}`": expression for name, expression in columns.items()}
 
 
 def _registry(settings: "Settings") -> "RegistryClient":

@@ -106,6 +106,8 @@ def _command(folder: Path, platform: Platform, node: NodeSpec, notify: int) -> l
     words += ["--data-dir", str(folder), "--cluster-id", platform.cluster_id]
     if node.registry_port is not None:
         words += ["--registry-port", str(node.registry_port)]
+    if node.metrics_port is not None:
+        words += ["--metrics-port", str(node.metrics_port)]
     if node is not first:
         words += ["--controller", f"{first.host}:{first.port}"]
     return [*words, "--notify-fd", str(notify)]

@@ -1,13 +1,14 @@
 """
-Asking a port who answers there.
+Asking a port who answers there, and whether it is well.
 
 One Metadata request (version 2, https://kafka.apache.org/protocol#The_Messages_Metadata) over a plain socket: no
-client library is loaded, so that a question costs a millisecond.
+client library is loaded, so that a question costs a millisecond. The same with DescribeLogDirs for the state of disks.
 """
 
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fluvial.local.state import NodeSpec
@@ -21,6 +22,10 @@ _CLIENT = b"fluvial"
 # Size, then API key, API version, correlation id, client id, and an empty list of topics: brokers only.
 _REQUEST = struct.pack(
     f">i hhi h{len(_CLIENT)}s i", 4 + 8 + len(_CLIENT) + 2, _METADATA, 2, _CORRELATION, len(_CLIENT), _CLIENT, 0
+)
+# The same of DescribeLogDirs, version 1: no topic, so that the answer is a line for each directory.
+_LOG_DIRS_REQUEST = struct.pack(
+    f">i hhi h{len(_CLIENT)}s i", 4 + 8 + len(_CLIENT) + 2, 35, 1, _CORRELATION, len(_CLIENT), _CLIENT, 0
 )
 
 
@@ -72,6 +77,20 @@ def is_up(node: NodeSpec, cluster_id: str, timeout_seconds: float = TIMEOUT_SECO
     return isinstance(answer, Cluster) and answer.cluster_id == cluster_id and answer.has(node)
 
 
+def offline_log_dirs(host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS) -> tuple[str, ...]:
+    """Return the directories of a broker that failed it; none where it does not answer."""
+    deadline = time.monotonic() + timeout_seconds
+    try:
+        with socket.create_connection((host, port), timeout=timeout_seconds) as connection:
+            connection.sendall(_LOG_DIRS_REQUEST)
+            (size,) = struct.unpack(">i", _receive(connection, 4, deadline))
+            if not 0 < size <= RESPONSE_BYTES_MAX:
+                return ()
+            return tuple(_failed_directories(_receive(connection, size, deadline)))
+    except (OSError, ValueError, struct.error):
+        return ()
+
+
 def registry_answers(host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS) -> bool:
     """Whether a schema registry answers on a port."""
     deadline = time.monotonic() + timeout_seconds
@@ -111,6 +130,18 @@ def _parse(body: bytes) -> Cluster | Stranger:
         brokers[node_id] = (host or "", port)
     cluster_id, _ = _string(body, at)
     return Cluster(cluster_id=cluster_id, brokers=brokers)
+
+
+def _failed_directories(body: bytes) -> Iterator[str]:
+    """Read `[error, path, topics]` behind the correlation id and the throttle time; there are no topics."""
+    _, _, count = struct.unpack_from(">iii", body, 0)
+    at = 12
+    for _ in range(count):
+        (error,) = struct.unpack_from(">h", body, at)
+        path, at = _string(body, at + 2)
+        at += 4
+        if error != 0:
+            yield path or "?"
 
 
 def _string(body: bytes, at: int) -> tuple[str | None, int]:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from fluvial.local import probe
 from fluvial.local.child import Child, spawn
@@ -41,6 +42,14 @@ class Layout:
     brokers: int | None = None
     port: int | None = None
     registry_port: int | None = None
+    metrics_port: int | None = None
+
+
+class _Wanted(TypedDict):
+    brokers: int
+    port: int
+    registry_port: int
+    metrics_port: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +112,15 @@ def _only_one(data_dir: Path, timeout_seconds: float) -> Iterator[None]:
 
 def _planned(data_dir: Path, recorded: Platform | None, layout: Layout, known: list[NodeStatus]) -> Platform:
     if recorded is None:
-        brokers, port, registry_port = 1, PORT_DEFAULT, REGISTRY_PORT_DEFAULT
+        brokers, port, registry_port, metrics_port = 1, PORT_DEFAULT, REGISTRY_PORT_DEFAULT, None
     else:
         brokers, port, registry_port = len(recorded.nodes), recorded.port, recorded.registry_port
-    wanted = {
+        metrics_port = recorded.metrics_port
+    wanted: _Wanted = {
         "brokers": layout.brokers or brokers,
         "port": layout.port or port,
         "registry_port": layout.registry_port or registry_port,
+        "metrics_port": layout.metrics_port or metrics_port,
     }
     _check_layout(**wanted)
     if recorded is None:
@@ -119,25 +130,36 @@ def _planned(data_dir: Path, recorded: Platform | None, layout: Layout, known: l
             f"the platform in {data_dir} has {brokers} brokers and would lose the data of some with "
             f"--brokers {wanted['brokers']}; leave the flag out"
         )
-    moved = (wanted["port"], wanted["registry_port"]) != (port, registry_port)
+    moved = (wanted["port"], wanted["registry_port"], wanted["metrics_port"]) != (port, registry_port, metrics_port)
     if moved and any(each.held_by is not None for each in known):
         raise LocalPlatformError(
-            f"the platform in {data_dir} is running on port {port} with its registry on {registry_port}; leave out "
-            "--port and --registry-port, or stop it first with `fluvial down`"
+            f"the platform in {data_dir} is running on port {port} with its registry on {registry_port}, "
+            f"{'without metrics' if metrics_port is None else f'metrics from {metrics_port} on'}; leave out "
+            "--port, --registry-port and --metrics-port, or stop it first with `fluvial down`"
         )
     return recorded.with_layout(**wanted)
 
 
-def _check_layout(*, brokers: int, port: int, registry_port: int) -> None:
+def _check_layout(*, brokers: int, port: int, registry_port: int, metrics_port: int | None) -> None:
     if not 1 <= brokers <= BROKERS_MAX:
         raise LocalPlatformError(f"--brokers {brokers}: a local platform has 1 to {BROKERS_MAX} brokers")
-    for flag, first, last in (("--port", port, port + brokers - 1), ("--registry-port", registry_port, registry_port)):
+    ranges = [("--port", port, port + brokers - 1), ("--registry-port", registry_port, registry_port)]
+    if metrics_port is not None:
+        ranges.append(("--metrics-port", metrics_port, metrics_port + brokers - 1))
+    for flag, first, last in ranges:
         if not 1 <= first <= last <= _PORT_MAX:
             raise LocalPlatformError(f"{flag} {first}: ports {first} to {last} are not all within 1 to {_PORT_MAX}")
     if port <= registry_port < port + brokers:
         raise LocalPlatformError(
             f"--registry-port {registry_port} is also a broker's port ({port} to {port + brokers - 1}); choose another"
         )
+    if metrics_port is not None:
+        for flag, first, last in ranges[:2]:
+            if first < metrics_port + brokers and metrics_port <= last:
+                raise LocalPlatformError(
+                    f"--metrics-port {metrics_port}: one port a broker from there on meets those of {flag} "
+                    f"({first} to {last}); choose another"
+                )
 
 
 def _check_ports(nodes: list[NodeSpec]) -> None:
@@ -145,6 +167,8 @@ def _check_ports(nodes: list[NodeSpec]) -> None:
         _check_port(node.host, node.port, "--port")
         if node.registry_port is not None:
             _check_port(node.host, node.registry_port, "--registry-port")
+        if node.metrics_port is not None:
+            _check_port(node.host, node.metrics_port, "--metrics-port")
 
 
 def _check_port(host: str, port: int, flag: str) -> None:

@@ -25,13 +25,19 @@ REGISTRY_PORT_DEFAULT = 8081
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """One node; `registry_port` is None where it serves no registry, `data_dir` is relative to the platform's."""
+    """One node; a port of None is of what it does not serve, `data_dir` is relative to the platform's."""
 
     id: int
     host: str
     port: int
     registry_port: int | None
     data_dir: str
+    metrics_port: int | None = None
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus finds the node's metrics."""
+        return None if self.metrics_port is None else f"http://{self.host}:{self.metrics_port}/metrics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +48,13 @@ class Platform:
     nodes: tuple[NodeSpec, ...]
 
     @classmethod
-    def planned(cls, *, brokers: int, port: int, registry_port: int) -> Self:
+    def planned(cls, *, brokers: int, port: int, registry_port: int, metrics_port: int | None = None) -> Self:
         """Return a platform with a new cluster id and its nodes on consecutive ports."""
-        return cls(cluster_id=_new_cluster_id(), nodes=_nodes(brokers, port, registry_port))
+        return cls(cluster_id=_new_cluster_id(), nodes=_nodes(brokers, port, registry_port, metrics_port))
 
-    def with_layout(self, *, brokers: int, port: int, registry_port: int) -> Self:
+    def with_layout(self, *, brokers: int, port: int, registry_port: int, metrics_port: int | None = None) -> Self:
         """Return the same cluster with so many nodes on these ports; the nodes keep their folders."""
-        return replace(self, nodes=_nodes(brokers, port, registry_port))
+        return replace(self, nodes=_nodes(brokers, port, registry_port, metrics_port))
 
     @property
     def bootstrap_servers(self) -> str:
@@ -64,6 +70,11 @@ class Platform:
     def registry_port(self) -> int:
         """The port of the registry."""
         return next(node.registry_port for node in self.nodes if node.registry_port is not None)
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port of the first node's metrics, None where none are served."""
+        return self.nodes[0].metrics_port
 
     @property
     def registry_url(self) -> str:
@@ -94,6 +105,7 @@ class Platform:
                 port=int(node["port"]),
                 registry_port=None if node["registry_port"] is None else int(node["registry_port"]),
                 data_dir=str(node["data_dir"]),
+                metrics_port=None if node.get("metrics_port") is None else int(node["metrics_port"]),
             )
             for node in read["nodes"]
         )
@@ -116,7 +128,7 @@ class Platform:
             raise
 
 
-def _nodes(brokers: int, port: int, registry_port: int) -> tuple[NodeSpec, ...]:
+def _nodes(brokers: int, port: int, registry_port: int, metrics_port: int | None) -> tuple[NodeSpec, ...]:
     return tuple(
         NodeSpec(
             id=index,
@@ -124,6 +136,7 @@ def _nodes(brokers: int, port: int, registry_port: int) -> tuple[NodeSpec, ...]:
             port=port + index,
             registry_port=registry_port if index == 0 else None,
             data_dir=f"node-{index}",
+            metrics_port=None if metrics_port is None else metrics_port + index,
         )
         for index in range(brokers)
     )

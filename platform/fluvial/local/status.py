@@ -1,5 +1,6 @@
 """Which nodes of a local platform are up, asked of the nodes."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,28 @@ from fluvial.local.lock import NODE_LOCK, holder
 from fluvial.local.state import NodeSpec, Platform
 
 _QUESTIONS_MAX = 16
+FREE_BYTES_MIN = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """One node: `pid` is None unless it answers on its port; `held_by` is the process that works in its folder."""
+    """
+    One node: `pid` is None unless it answers on its port; `held_by` is the process that works in its folder.
+
+    `offline_log_dirs` are those that failed it while it runs, `free_bytes` is the room on its disk, None if unknown.
+    """
 
     node: NodeSpec
     pid: int | None
     held_by: int | None
     data_dir: Path
+    offline_log_dirs: tuple[str, ...] = ()
+    free_bytes: int | None = None
+
+    @property
+    def disk_is_full(self) -> bool:
+        """Whether there is no room for the next segment's records."""
+        return self.free_bytes is not None and self.free_bytes < FREE_BYTES_MIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +54,9 @@ class PlatformStatus:
                     "host": each.node.host,
                     "port": each.node.port,
                     "data_dir": str(each.data_dir),
+                    "metrics_url": each.node.metrics_url,
+                    "offline_log_dirs": list(each.offline_log_dirs),
+                    "free_bytes": each.free_bytes,
                 }
                 for each in self.nodes
             ],
@@ -79,4 +95,18 @@ def node_status(
     folder = data_dir.absolute() / node.data_dir
     pid = holder(folder / NODE_LOCK)
     up = pid is not None and probe.is_up(node, platform.cluster_id, timeout_seconds)
-    return NodeStatus(node=node, pid=pid if up else None, held_by=pid, data_dir=folder)
+    return NodeStatus(
+        node=node,
+        pid=pid if up else None,
+        held_by=pid,
+        data_dir=folder,
+        offline_log_dirs=probe.offline_log_dirs(node.host, node.port, timeout_seconds) if up else (),
+        free_bytes=_free_bytes(folder),
+    )
+
+
+def _free_bytes(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None

@@ -42,6 +42,14 @@ def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
     assert load(tmp_path, {"FLUVIAL_BOOTSTRAP_SERVERS": ""}).bootstrap_servers == "127.0.0.1:9092"
 
 
+def test_the_port_of_metrics_is_a_number_wherever_it_stands(tmp_path: Path) -> None:
+    assert load(tmp_path).metrics_port is None
+    (tmp_path / "fluvial.toml").write_text("metrics_port = 9100")
+    assert load(tmp_path).metrics_port == 9100
+    assert load(tmp_path, {"FLUVIAL_METRICS_PORT": "9200"}).metrics_port == 9200
+    assert load(tmp_path, {"FLUVIAL_METRICS_PORT": "9200"}, metrics_port=9300).metrics_port == 9300
+
+
 def test_spark_settings_may_be_nested_or_quoted(tmp_path: Path) -> None:
     (tmp_path / "fluvial.toml").write_text(
         '[spark]\nmaster = "local[3]"\nexecutor.memory = "4g"\n"spark.sql.ansi.enabled" = false\n'
@@ -74,6 +82,9 @@ def test_a_damaged_state_file_is_no_hindrance_to_work_elsewhere(tmp_path: Path) 
         ("[spark]\nconf.x = [1]", r"fluvial\.toml: spark\.conf\.x"),
         ("project = 'my project'", r"fluvial\.toml: project: 'my project'.*module"),
         ("data_dir = ''", r"fluvial\.toml: data_dir"),
+        ("data_dir = 5", r"fluvial\.toml: data_dir"),
+        ("metrics_port = 70000", r"fluvial\.toml: metrics_port: 70000.*a port"),
+        ("metrics_port = true", r"fluvial\.toml: metrics_port: True.*a port"),
         ("data_dir", r"fluvial\.toml: not valid TOML"),
     ],
 )

@@ -7,14 +7,19 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-from fluvial_command import FLUVIAL, Cli
+from fluvial_command import FLUVIAL, Cli, free_ports
 
+from fluvial.cli import nodes
 from fluvial.local.probe import Cluster, Nobody, ask, registry_answers
+from fluvial.local.state import NodeSpec
+from fluvial.local.status import NodeStatus
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -41,11 +46,44 @@ def test_up_returns_when_broker_and_registry_answer(cli: Cli) -> None:
     assert status["bootstrap_servers"] == f"127.0.0.1:{cli.port}"
     assert status["registry_url"] == f"http://127.0.0.1:{cli.registry_port}"
     [node] = status["nodes"]
-    assert set(node) == {"id", "pid", "host", "port", "data_dir"}
+    assert set(node) == {
+        "id",
+        "pid",
+        "host",
+        "port",
+        "data_dir",
+        "metrics_url",
+        "offline_log_dirs",
+        "free_bytes",
+    }
+    assert (node["metrics_url"], node["offline_log_dirs"]) == (None, [])
     assert (node["id"], node["host"], node["port"]) == (0, "127.0.0.1", cli.port)
     assert "fluvial.node" in psutil.Process(node["pid"]).cmdline()
     assert Path(node["data_dir"]).is_dir()
     assert f"process {node['pid']}" in cli.ok("status")
+
+
+def test_metrics_are_served_where_they_are_asked_for_and_shown(cli: Cli) -> None:
+    port = free_ports(1)
+    (cli.cwd / "fluvial.toml").write_text(f"metrics_port = {port}\n")
+    cli.up()
+    url = f"http://127.0.0.1:{port}/metrics"
+    assert f"metrics {url}" in cli.ok("status")
+    assert cli.status()["nodes"][0]["metrics_url"] == url
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        assert b"offline_partitions" in answer.read()
+    cli.ok("up", "--detach")
+    assert f"metrics from {port} on; leave out" in cli.refused("up", "--detach", "--metrics-port", str(port + 1))
+
+
+def test_a_failed_or_full_disk_is_shown(tmp_path: Path) -> None:
+    node = NodeSpec(id=0, host="127.0.0.1", port=1, registry_port=None, data_dir="node-0")
+    well = NodeStatus(node=node, pid=1, held_by=1, data_dir=tmp_path, free_bytes=1 << 30)
+    assert list(nodes._details(well)) == []
+    ill = replace(well, offline_log_dirs=("/logs",), free_bytes=5 << 20)
+    offline, full = nodes._details(ill)
+    assert "/logs failed" in offline
+    assert "5 MiB are free" in full
 
 
 def test_up_again_leaves_alone_what_is_up_and_needs_no_ports(cli: Cli) -> None:

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from fluvial.local.probe import Cluster, Nobody, Stranger, ask, is_up, registry_answers
+import log_broker
+from fluvial.local.probe import Cluster, Nobody, Stranger, ask, is_up, offline_log_dirs, registry_answers
 from fluvial.local.state import NodeSpec
 
 Reply = Callable[[bytes], bytes | None]
@@ -108,3 +109,18 @@ def test_a_registry_answers_with_status_200() -> None:
         assert registry_answers("127.0.0.1", port)
     with listening(lambda request: b"HTTP/1.1 500 Oops\r\n\r\n") as port:
         assert not registry_answers("127.0.0.1", port)
+
+
+def test_a_directory_that_failed_its_broker_is_told() -> None:
+    with log_broker.embedded(topics={"t": 2}) as broker:
+        assert offline_log_dirs(broker.host, broker.port) == ()
+        runtime = broker.node.logs.get("t", 1)
+        assert runtime is not None
+        runtime._core.offline_reason = "the failed write could not be taken back"
+        assert offline_log_dirs(broker.host, broker.port) == (str(broker.data_dir.absolute()),)
+
+
+@pytest.mark.parametrize("answer", [None, b"", b"\0\0\0\4\0\0\0\0", b"\xff\xff\xff\xff", b"HTTP/1.1 400 Bad Request"])
+def test_who_does_not_answer_has_no_offline_directory(answer: bytes | None) -> None:
+    with listening(lambda _: answer) as port:
+        assert offline_log_dirs("127.0.0.1", port, timeout_seconds=0.2) == ()

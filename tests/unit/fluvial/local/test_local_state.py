@@ -1,5 +1,6 @@
 """The description of a local platform on disk."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,27 @@ def test_only_the_first_node_serves_the_registry() -> None:
         (1, 7001, None),
         (2, 7002, None),
     ]
+
+
+def test_metrics_are_served_from_a_port_on_or_not_at_all(tmp_path: Path) -> None:
+    platform = Platform.planned(brokers=2, port=7000, registry_port=8000, metrics_port=9000)
+    assert [node.metrics_url for node in platform.nodes] == [
+        "http://127.0.0.1:9000/metrics",
+        "http://127.0.0.1:9001/metrics",
+    ]
+    platform.save(tmp_path)
+    assert Platform.load(tmp_path) == platform
+    assert platform.with_layout(brokers=2, port=7000, registry_port=8000).metrics_port is None
+
+
+def test_a_description_from_before_metrics_is_read(tmp_path: Path) -> None:
+    Platform.planned(brokers=1, port=7000, registry_port=8000).save(tmp_path)
+    described = json.loads((tmp_path / "platform.json").read_text())
+    del described["nodes"][0]["metrics_port"]
+    (tmp_path / "platform.json").write_text(json.dumps(described))
+    loaded = Platform.load(tmp_path)
+    assert loaded is not None
+    assert loaded.metrics_port is None
 
 
 def test_a_cluster_keeps_its_id_when_its_layout_changes() -> None:

@@ -1,0 +1,78 @@
+"""Partitions as the command line names them, and their offsets as the cluster tells them."""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fluvial.cli.cluster import TIMEOUT_SECONDS, ClusterError, require_topic, told
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient, ClusterMetadata
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+def places_of(words: Iterable[str], cluster: "ClusterMetadata") -> list[Place]:
+    """Read `TOPIC` and `TOPIC:PARTITION,PARTITION`; raises a usage error, or ClusterError for what is not there."""
+    places: dict[Place, None] = {}
+    for word in words:
+        topic, colon, listed = word.partition(":")
+        known = require_topic(cluster, topic).partitions
+        numbers = listed.split(",") if colon else list(map(str, sorted(known)))
+        for number in numbers:
+            if not number.strip().isdecimal():
+                raise typer.BadParameter(f"{word!r}: write TOPIC or TOPIC:PARTITION[,PARTITION…]")
+            if int(number) not in known:
+                raise ClusterError(f"topic {topic!r} has no partition {int(number)}; it has {len(known)}, from 0 on")
+            places[topic, int(number)] = None
+    return list(places)
+
+
+def offsets_of(admin: "AdminClient", places: Iterable[Place], spec: Any) -> dict[Place, int]:
+    """Return what the cluster says for an OffsetSpec; -1 where no record is so young. Raises ClusterError."""
+    from confluent_kafka import TopicPartition
+
+    asked = admin.list_offsets({TopicPartition(*place): spec for place in places}, request_timeout=TIMEOUT_SECONDS)
+    with told("ask for offsets"):
+        return {(place.topic, place.partition): future.result().offset for place, future in asked.items()}
+
+
+def bounds_of(admin: "AdminClient", places: Iterable[Place]) -> dict[Place, tuple[int, int]]:
+    """Return the first offset that is held and the next one to come. Raises ClusterError."""
+    from confluent_kafka.admin import OffsetSpec
+
+    places = list(places)
+    first = offsets_of(admin, places, OffsetSpec.earliest())
+    end = offsets_of(admin, places, OffsetSpec.latest())
+    return {place: (first[place], end[place]) for place in places}
+
+
+def time_offsets_of(admin: "AdminClient", places: Iterable[Place], when: datetime) -> Mapping[Place, int]:
+    """Return the first offset of a record that is not older than `when`, -1 where there is none."""
+    from confluent_kafka.admin import OffsetSpec
+
+    return offsets_of(admin, places, OffsetSpec.for_timestamp(max(0, round(when.timestamp() * 1000))))
+
+
+def instant(flag: str, text: str) -> datetime:
+    """Read a time in ISO 8601; one without a zone is UTC."""
+    try:
+        when = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise typer.BadParameter(f"{flag} {text!r}: write a time such as 2026-03-01T12:00:00Z") from None
+    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+
+
+def duration(flag: str, text: str) -> timedelta:
+    """Read a duration such as 90s, 15m or 1d12h."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or not any(found.groups()):
+        raise typer.BadParameter(f"{flag} {text!r}: write a duration such as 90s, 15m or 1d12h")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)

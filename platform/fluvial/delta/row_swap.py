@@ -1,0 +1,223 @@
+"""
+One Delta commit that puts rows in the place of others: new rows are written to files of their own, and the rows that
+they replace are marked as gone by deletion vectors. What a batch costs then depends on the batch, not on the table.
+
+Delta's public way to do so is MERGE, which joins twice and writes anew what it touches. This calls the transaction
+classes that MERGE itself is made of. They are no public API: nothing else here knows them, and they are used only with
+the versions of Delta that they were tried with. The table stays an ordinary Delta table.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from fluvial.delta.commit import LostRaceError, app_id
+from fluvial.delta.stamp import Stamp
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# The versions of Delta whose transaction classes are known to behave as is assumed here.
+DELTA_VERSIONS = frozenset({"4.4.0"})
+
+# Where a row of the table lies; columns that `located` adds and `swap_rows` takes.
+FILE, ROW = "_in_file", "_in_row"
+# Whether a row of `swap_rows` is to be written, or only its predecessor taken away.
+WRITTEN = "_written"
+
+# "Portable", a bitmap array as every Delta reader knows it: this number, then 64-bit roaring bitmaps.
+_PORTABLE_MAGIC = struct.pack("<i", 1681511377)
+
+
+def can_swap(session: "SparkSession", path: str, frame: "DataFrame") -> bool:
+    """
+    Whether rows of the shape of `frame` can be put into the table at `path` by :func:`swap_rows`.
+
+    They can where this version of Delta is a known one, the session is no client of Spark Connect, the table has
+    deletion vectors, no partition columns, and the very columns of the frame.
+    """
+    if not hasattr(session, "_jsparkSession") or _delta_version(session) not in DELTA_VERSIONS:
+        return False
+    metadata = _delta_log(session, path).update(False, _none(session), _none(session)).metadata()
+    enabled = metadata.configuration().get("delta.enableDeletionVectors")
+    if not enabled.isDefined() or enabled.get() != "true" or metadata.partitionColumns().nonEmpty():
+        return False
+    return _shape(session.read.format("delta").load(path)) == _shape(frame)
+
+
+def located(session: "SparkSession", path: str, version: int) -> "DataFrame":
+    """
+    The rows of a version of the table, each with the place where it lies.
+    """
+    return (
+        session.read.format("delta")
+        .option("versionAsOf", str(version))
+        .load(path)
+        .selectExpr("*", f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}")
+    )
+
+
+def swap_rows(session: "SparkSession", path: str, rows: "DataFrame", *, version: int, stamp: Stamp, files: int) -> None:
+    """
+    Commit `rows` to the table in one transaction on top of `version`, writing at most `files` data files.
+
+    A row has the table's columns, :data:`WRITTEN`, and the place of the row that it replaces, null where there is
+    none. Raises :class:`LostRaceError` when the table has moved on, and Delta's own errors of conflicting writers.
+    """
+    import pyarrow.compute as pc
+    from pyspark.sql.functions import col
+
+    rows = rows.persist()
+    try:
+        # Spark takes the session of a transaction from the thread that it runs on.
+        session._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)
+        transaction = _Transaction.begin(session, path)
+        if transaction.version != version or transaction.holds(stamp):
+            raise LostRaceError(f"{path} is at version {transaction.version}, and the batch was made for {version}")
+        gone = rows.where(col(FILE).isNotNull()).select(FILE, ROW, WRITTEN).toArrow()
+        stamp = replace(stamp, removed=gone.num_rows - (pc.sum(gone[WRITTEN]).as_py() or 0))
+        written = rows.where(WRITTEN).drop(WRITTEN, FILE, ROW).coalesce(files)
+        transaction.commit([*transaction.write(written), *transaction.take_away(_by_file(gone))], stamp)
+    finally:
+        rows.unpersist()
+
+
+def _by_file(places: Any) -> Mapping[str, Any]:
+    """Row numbers (a numpy array) by file name, of an Arrow table of places."""
+    import pyarrow.compute as pc
+
+    names = places[FILE].combine_chunks().dictionary_encode()
+    if len(names) == 0:
+        return {}
+    numbers = places[ROW].combine_chunks()
+    return {
+        unquote(name.as_py()): numbers.filter(pc.equal(names.indices, index)).to_numpy()
+        for index, name in enumerate(names.dictionary)
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Transaction:
+    """A transaction of Delta's, which is the only place that its classes are called from."""
+
+    session: "SparkSession"
+    log: Any
+    java: Any
+
+    @classmethod
+    def begin(cls, session: "SparkSession", path: str) -> "_Transaction":
+        log = _delta_log(session, path)
+        java = log.startTransaction(_none(session), _none(session))
+        # Any commit in between conflicts: rows may have moved, and two writers of one range must not both pass.
+        java.readWholeTable()
+        return cls(session=session, log=log, java=java)
+
+    @property
+    def version(self) -> int:
+        return int(self.java.readVersion())
+
+    def holds(self, stamp: Stamp) -> bool:
+        return int(self.java.txnVersion(app_id(stamp))) >= stamp.batch
+
+    def write(self, frame: "DataFrame") -> Iterable[Any]:
+        """Write the frame's files; the actions that add them."""
+        return list(self._converters.asJava(self.java.writeFiles(frame._jdf)))
+
+    def take_away(self, rows: Mapping[str, Any]) -> Iterable[Any]:
+        """Mark rows as gone, all in one file of deletion vectors; the actions that say so."""
+        from pyroaring import BitMap64
+
+        if not rows:
+            return
+        delta = self.session._jvm.org.apache.spark.sql.delta
+        root = self.log.dataPath()
+        store = _module(self.session, "org.apache.spark.sql.delta.storage.dv.DeletionVectorStore").createInstance(
+            self.log.newDeltaHadoopConf()
+        )
+        identity = self.session._jvm.java.util.UUID.randomUUID()
+        writer = store.createWriter(store.generateFileNameInTable(store.pathWithFileSystem(root), identity, ""))
+        try:
+            for name, add in self._files(rows.keys()).items():
+                marked = BitMap64(rows[name].astype("uint64"))
+                before = add.deletionVector()
+                if before is not None:
+                    marked |= BitMap64.deserialize(self._portable(store.read(before, root)))
+                place = writer.write(_PORTABLE_MAGIC + marked.serialize())
+                vector = delta.actions.DeletionVectorDescriptor.onDiskWithRelativePath(
+                    identity, "", place.length(), len(marked), self._some(place.offset()), _none(self.session)
+                )
+                pair = add.removeRows(vector, True, True)
+                # A file of which no row is left is only removed.
+                if add.numPhysicalRecords().contains(len(marked)):
+                    yield add.remove()
+                else:
+                    yield from (pair._1(), pair._2())
+        finally:
+            writer.close()
+
+    def commit(self, actions: Iterable[Any], stamp: Stamp) -> None:
+        delta = self.session._jvm.org.apache.spark.sql.delta
+        update = self.session._jvm.org.apache.spark.sql.streaming.OutputMode.Update()
+        operation = getattr(delta, "DeltaOperations$StreamingUpdate")(
+            update, app_id(stamp), stamp.batch, self._some(stamp.as_json())
+        )
+        self.java.updateSetTransaction(app_id(stamp), stamp.batch, _none(self.session))
+        self.java.commit(self._sequence(actions), operation)
+
+    def _files(self, names: Iterable[str]) -> dict[str, Any]:
+        """The table's files of these names, as the actions that added them."""
+        wanted = set(names)
+        found: dict[str, Any] = {}
+        for add in self.java.snapshotToScan().allFiles().collectAsList():
+            name = unquote(add.path()).rpartition("/")[2]
+            if name in wanted:
+                if name in found:
+                    raise ValueError(f"{self.log.dataPath()} holds two files named {name}")
+                found[name] = add
+        return found
+
+    def _portable(self, bitmaps: Any) -> bytes:
+        portable = _module(
+            self.session, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArrayFormat"
+        ).Portable()
+        return bytes(bitmaps.serializeAsByteArray(portable))[len(_PORTABLE_MAGIC) :]
+
+    def _sequence(self, items: Iterable[Any]) -> Any:
+        array = self.session._jvm.java.util.ArrayList()
+        for item in items:
+            array.add(item)
+        return self._converters.asScala(array).toSeq()
+
+    def _some(self, value: Any) -> Any:
+        return self.session._jvm.scala.Some(value)
+
+    @property
+    def _converters(self) -> Any:
+        return self.session._jvm.scala.jdk.javaapi.CollectionConverters
+
+
+def _shape(frame: "DataFrame") -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in frame.schema}
+
+
+def _delta_log(session: "SparkSession", path: str) -> Any:
+    return session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)
+
+
+def _delta_version(session: "SparkSession") -> str:
+    return str(_module(session, "io.delta.package").VERSION())
+
+
+def _module(session: "SparkSession", name: str) -> Any:
+    """A Scala object."""
+    package, _, last = name.rpartition(".")
+    holder = session._jvm
+    for part in package.split("."):
+        holder = getattr(holder, part)
+    return getattr(getattr(holder, f"{last}$"), "MODULE$")
+
+
+def _none(session: "SparkSession") -> Any:
+    return session._jvm.scala.Option.empty()

@@ -1,0 +1,158 @@
+"""
+Rows in the place of others, in one commit that other writers cannot get between.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fluvial.delta.commit import KEYED_TABLE, LostRaceError, append, is_lost_race
+from fluvial.delta.log import TableLog
+from fluvial.delta.row_swap import FILE, ROW, WRITTEN, can_swap, located, swap_rows
+from fluvial.delta.stamp import Stamp, read_position
+from fluvial.delta.upkeep import compact_files
+
+pytestmark = pytest.mark.spark
+
+
+def stamp(batch: int) -> Stamp:
+    return Stamp(topic="t", topic_id=None, batch=batch, offsets={0: (batch - 1, batch)})
+
+
+class Table:
+    """A table of `id` and `value`, with a plain dict of what it must hold."""
+
+    def __init__(self, spark: Any, path: Path, *, keys: int, files: int = 2) -> None:
+        self.spark = spark
+        self.path = str(path)
+        self.rows = {f"k{number}": 0 for number in range(keys)}
+        frame = spark.createDataFrame([*self.rows.items()], "id string, value long").repartition(files)
+        append(frame, self.path, stamp(1), KEYED_TABLE)
+
+    @property
+    def version(self) -> int:
+        version = TableLog(self.spark, self.path).newest_version()
+        assert version is not None
+        return version
+
+    def changed(self, changes: Mapping[str, int | None], *, version: int) -> Any:
+        """The rows of a swap: a value to write for each key, None to take its row away."""
+        batch = self.spark.createDataFrame([*changes.items()], "key string, new long")
+        old = located(self.spark, self.path, version).select("id", FILE, ROW)
+        return (
+            batch.join(old, batch.key == old.id, "left")
+            .where(f"new IS NOT NULL OR {FILE} IS NOT NULL")
+            .selectExpr("key AS id", "new AS value", FILE, ROW, f"new IS NOT NULL AS {WRITTEN}")
+        )
+
+    def swap(self, changes: Mapping[str, int | None], batch: int) -> None:
+        version = self.version
+        rows = self.changed(changes, version=version)
+        swap_rows(self.spark, self.path, rows, version=version, stamp=stamp(batch), files=1)
+        for key, value in changes.items():
+            if value is None:
+                self.rows.pop(key, None)
+            else:
+                self.rows[key] = value
+
+    def check(self) -> None:
+        found = self.spark.read.format("delta").load(self.path).collect()
+        assert len(found) == len(self.rows)
+        assert {row.id: row.value for row in found} == self.rows
+
+
+def test_many_batches_leave_what_a_dict_holds(spark: Any, tmp_path: Path) -> None:
+    # Vectors on vectors, rows of swapped files swapped again, and folder names that must be encoded in a path.
+    table = Table(spark, tmp_path / "a table, 100% ünïque", keys=300)
+    dice = random.Random(11)
+    for batch in range(2, 8):
+        keys = dice.sample([f"k{number}" for number in range(400)], 60)
+        table.swap({key: None if dice.random() < 0.2 else batch for key in keys}, batch)
+    table.check()
+    position = read_position(TableLog(spark, table.path), "t")
+    assert position.stamp is not None
+    assert position.stamp.batch == 7
+    # A version is a state: the table as it was can be read.
+    before = spark.read.format("delta").option("versionAsOf", "0").load(table.path)
+    assert before.where("value = 0").count() == 300
+
+
+def test_a_file_without_rows_is_removed_from_the_table(spark: Any, tmp_path: Path) -> None:
+    table = Table(spark, tmp_path / "t", keys=40, files=1)
+    table.swap(dict.fromkeys(table.rows, 1), 2)
+    table.check()
+    assert spark.sql(f"DESCRIBE DETAIL delta.`{table.path}`").first().numFiles == 1
+    table.swap(dict.fromkeys(table.rows), 3)
+    table.check()
+    found = Stamp.of(TableLog(spark, table.path).commit(table.version))
+    assert found is not None
+    assert found.removed == 40
+
+
+def test_of_two_writers_of_one_version_the_second_writes_nothing(spark: Any, tmp_path: Path) -> None:
+    table = Table(spark, tmp_path / "t", keys=20)
+    version = table.version
+    late = table.changed({"k1": 9, "new": 9}, version=version)
+    table.swap({"k1": 2}, 2)
+    with pytest.raises(LostRaceError):
+        swap_rows(spark, table.path, late, version=version, stamp=stamp(2), files=1)
+    table.check()
+
+
+@pytest.mark.parametrize("other", ["swap", "append", "optimize"])
+def test_a_commit_in_the_middle_of_a_swap_makes_it_fail(
+    other: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(spark, tmp_path / "t", keys=20, files=2)
+    version = table.version
+    late = table.changed({"k1": 9, "new": 9}, version=version)
+    from fluvial.delta import row_swap
+
+    real = row_swap._Transaction.write
+
+    def overtaken(transaction: Any, frame: Any) -> Any:
+        monkeypatch.setattr(row_swap._Transaction, "write", real)
+        if other == "swap":
+            table.swap({"k2": 2}, 2)
+        elif other == "append":
+            frame_of_one = spark.createDataFrame([("extra", 5)], "id string, value long")
+            append(frame_of_one, table.path, replace(stamp(1), topic="another"))
+            table.rows["extra"] = 5
+        else:
+            spark.sql(f"OPTIMIZE delta.`{table.path}`")
+        return real(transaction, frame)
+
+    monkeypatch.setattr(row_swap._Transaction, "write", overtaken)
+    with pytest.raises(Exception, match=r"(?i)concurrent|DELTA_") as raised:
+        swap_rows(spark, table.path, late, version=version, stamp=stamp(2), files=1)
+    assert is_lost_race(raised.value)
+    table.check()
+
+
+def test_what_cannot_be_swapped_is_told_beforehand(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = spark.createDataFrame([("a", 1)], "id string, value long")
+    good, plain = str(tmp_path / "good"), str(tmp_path / "plain")
+    append(frame, good, stamp(1), KEYED_TABLE)
+    append(frame, plain, stamp(1))
+    assert can_swap(spark, good, frame)
+    assert not can_swap(spark, plain, frame)
+    assert not can_swap(spark, good, frame.selectExpr("id", "CAST(value AS INT) AS value"))
+    assert not can_swap(spark, good, frame.selectExpr("*", "1 AS more"))
+    monkeypatch.setattr("fluvial.delta.row_swap.DELTA_VERSIONS", frozenset({"4.3.0"}))
+    assert not can_swap(spark, good, frame)
+
+
+def test_upkeep_writes_small_files_together_and_the_next_swap_goes_on(spark: Any, tmp_path: Path) -> None:
+    table = Table(spark, tmp_path / "t", keys=50)
+    for batch in range(2, 5):
+        table.swap({f"k{batch}": batch, f"k{batch * 7}": None}, batch)
+    assert not compact_files(spark, table.path, files_max=50)
+    assert compact_files(spark, table.path, files_max=3)
+    assert spark.sql(f"DESCRIBE DETAIL delta.`{table.path}`").first().numFiles == 1
+    table.check()
+    table.swap({"k1": 7}, 5)
+    table.check()
