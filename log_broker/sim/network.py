@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from log_broker.sim.brief import brief
 from log_broker.sim.kernel import Kernel
 
 
@@ -64,7 +65,7 @@ class Network:
         kernel = self._kernel
         if link in self.cut or (weather.loss > 0 and chance() < weather.loss):
             if kernel.tracing:
-                kernel.trace(f"n{message.source}", f"✗ n{message.target} {message.body}")
+                kernel.trace(f"n{message.source}", f"✗ n{message.target} {brief(message.body)}")
             return
         copies = 2 if weather.duplication > 0 and chance() < weather.duplication else 1
         for _ in range(copies):

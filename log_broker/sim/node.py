@@ -5,6 +5,7 @@ A simulated machine: it runs a process, which can be killed, paused, told a wron
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from log_broker.sim.brief import brief
 from log_broker.sim.disk import SimulatedDisk
 from log_broker.sim.kernel import Action, Kernel
 from log_broker.sim.network import Message, Network
@@ -133,7 +134,7 @@ class Node:
         if process is None or (message.is_answer and message.process != self.incarnation):
             return
         if self.kernel.tracing:
-            self.kernel.trace(self.name, f"◀ n{message.source} {message.body}")
+            self.kernel.trace(self.name, f"◀ n{message.source} {brief(message.body)}")
         self._do(lambda: process.receive(message))
 
     def _do(self, action: Action) -> None:

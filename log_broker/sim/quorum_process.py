@@ -166,7 +166,7 @@ class QuorumProcess:
 
     def leadership(self, change: LeadershipBegan | LeadershipEnded) -> None:
         self.leads_since = change.epoch if isinstance(change, LeadershipBegan) else None
-        self.node.kernel.trace(self.node.name, str(change))
+        self.node.kernel.trace(self.node.name, f"{type(change).__name__} {change.epoch}")
 
     # What it asks of its surroundings
 

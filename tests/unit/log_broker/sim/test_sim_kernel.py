@@ -4,6 +4,10 @@ import errno
 from collections import Counter
 from pathlib import Path
 
+from log_broker.core.raft_log import Entry, EntryKind, OffsetAndEpoch
+from log_broker.core.raft_messages import FetchRequest, FetchResponse
+from log_broker.core.raft_voters import ReplicaKey
+from log_broker.sim.brief import brief
 from log_broker.sim.disk import SimulatedDisk
 from log_broker.sim.kernel import Kernel
 from log_broker.sim.nemesis import KINDS, LEADER, draw_faults
@@ -183,3 +187,13 @@ def test_a_schedule_is_drawn_from_every_kind_of_fault() -> None:
     assert {fault.kind for fault in faults} == set(KINDS)
     assert all(fault.at_us <= 1_000_000 and 10 <= fault.lasts_us <= 20 for fault in faults)
     assert {target for fault in faults for target in fault.targets} == {LEADER, 1, 2, 3}
+
+
+def test_a_story_is_told_in_few_words() -> None:
+    replica = ReplicaKey(2, "d2.0")
+    fetch = FetchRequest(epoch=3, replica=replica, log_end=OffsetAndEpoch(17, 3), high_watermark=16)
+    assert brief(fetch) == "FetchRequest(epoch=3, replica=2/d2.0, log_end=17/3, high_watermark=16)"
+    entries = (Entry(3, EntryKind.DATA, b"x" * 100),) * 5
+    answer = brief(FetchResponse(epoch=3, leader_id=1, entries=entries))
+    assert answer.startswith("FetchResponse(epoch=3, leader_id=1, entries=[3/DATA/xxx")
+    assert answer.endswith("… 5 in all])")
