@@ -77,6 +77,13 @@ class QuorumChecks:
             raise InvariantError(
                 "durable before told", f"{key} acknowledged {told.acknowledged} and is back with {end}"
             )
+        voted = self.votes.get((key, found.state.epoch))
+        if voted is not None and found.state.voted != voted:
+            raise InvariantError("promises kept", f"{key} voted for {voted}, and is back with {found.state}")
+        for offset, entry in enumerate(found.entries, found.log_start.offset):
+            known = self._entries.get((offset, entry.epoch))
+            if known is not None and known[0] != entry:
+                raise InvariantError("read as it was written", f"{key} finds {entry} at {offset}, not {known[0]}")
         told.durable_end = end
         told.durable_epoch = found.entries[-1].epoch if found.entries else found.log_start.epoch
         if self.committed and key in self._voters:
