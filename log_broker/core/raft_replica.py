@@ -110,6 +110,8 @@ class Replica:
             assert old.leader_id in {NO_LEADER, state.leader_id}, f"a second leader in epoch {state.epoch}"
         if state != old:
             self.state = state
+            if self.out and isinstance(self.out[-1], SaveQuorumState):
+                self.out.pop()  # one sync for a new epoch and the vote in it
             self.out.append(SaveQuorumState(state))
 
     def request(self, to: int, body: RaftRequest) -> int:

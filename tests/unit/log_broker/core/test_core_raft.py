@@ -390,6 +390,21 @@ def test_nothing_is_decided_without_a_majority() -> None:
     assert (result.error, result.in_doubt) == (ErrorCode.NOT_CONTROLLER, True)
 
 
+@pytest.mark.parametrize(("count", "survives"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2)])
+def test_a_quorum_survives_what_leaves_it_a_majority(count: int, survives: int) -> None:
+    """Two failures need five nodes, and a fourth gains nothing over three."""
+    replicas = Replicas(*range(1, count + 1))
+    first = replicas.elect()
+    order = [first.key.node_id, *(node_id for node_id in replicas.rafts if node_id != first.key.node_id)]
+    replicas.cut = set(order[:survives])
+    assert isinstance(replicas.elect().role, Leader)
+    replicas.propose(b"decided")
+    assert [result.error for result in replicas.results(Proposed)] == [ErrorCode.NONE]
+    replicas.cut = set(order[: survives + 1])
+    replicas.pass_time(20_000)
+    assert not any(raft.role.leads for raft in replicas.rafts.values()) or count == 1
+
+
 def test_a_decision_of_another_epoch_is_not_appended() -> None:
     replicas = Replicas(1)
     leader = replicas.elect()
