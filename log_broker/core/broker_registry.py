@@ -2,8 +2,8 @@
 Which brokers are alive, as the active controller judges: registration, heartbeats and sessions (KIP-500, KIP-631).
 
 What is decided goes through the metadata log and is replayed into the image. When a broker was last heard of is not:
-each controller counts anew from the moment it begins to lead, so a change of controller costs nobody a session. A broker
-epoch names one registration; whoever speaks under an older one is refused, however late its words arrive.
+each controller counts anew from the moment it begins to lead, so a change of controller costs nobody a session. A
+broker epoch names one registration; whoever speaks under an older one is refused, however late its words arrive.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,8 @@
 What a replica of the metadata quorum keeps on its disk: promises, log and snapshots, in Kafka's files and names.
 
     quorum-state                            JSON: epoch, leader, vote; replaced as a whole
-    <base offset>.log                       entries, each a v2 batch of one record, so that a cut falls between two
+    <base offset>.log                       entries, each a v2 batch of one record, so that a cut falls between two;
+                                            a header of the record repeats offset and epoch: see _PLACE
     <end offset>-<epoch>.checkpoint         a snapshot: crc, length of the voters record, voters record, content
 
 Every method returns when its work is on the disk, and is called in the order of the effects it carries out. A crash
@@ -20,7 +21,7 @@ from log_broker.core.raft_effects import QuorumState
 from log_broker.core.raft_log import LOG_BEGIN, Entry, EntryKind, OffsetAndEpoch, Snapshot
 from log_broker.core.raft_replica import Recovered
 from log_broker.core.raft_voters import ReplicaKey, VoterSet
-from log_broker.records.batch import CONTROL, batches_in, crc_is_valid
+from log_broker.records.batch import CONTROL, MAGIC, batches_in, crc_is_valid
 from log_broker.records.record import build_batch, iterate_records
 from log_broker.storage.files import File, FileSystem
 
@@ -28,6 +29,9 @@ QUORUM_STATE_FILE = "quorum-state"
 _LOG_SUFFIX = ".log"
 _SNAPSHOT_SUFFIX = ".checkpoint"
 _SNAPSHOT_HEADER = struct.Struct(">II")  # crc of what follows the crc, length of the voters record
+# A batch's checksum covers neither its base offset nor its leader epoch: a write torn there would be believed.
+_PLACE = struct.Struct(">qi")  # offset, epoch
+_PLACE_HEADER = "place"
 _CONTROL_KEY = struct.Struct(">hh")  # version, type
 _CONTROL_TYPES = {EntryKind.LEADER_CHANGE: 2, EntryKind.VOTERS: 6}  # of Kafka's control records
 _KIND_OF_CONTROL_TYPE = {number: kind for kind, number in _CONTROL_TYPES.items()}
@@ -221,10 +225,15 @@ class QuorumStore:
 
 
 def _encode(offset: int, entry: Entry) -> bytearray:
-    if entry.kind is EntryKind.DATA:
-        return build_batch([(-1, None, entry.data, ())], base_offset=offset, leader_epoch=entry.epoch)
-    key = _CONTROL_KEY.pack(0, _CONTROL_TYPES[entry.kind])
-    return build_batch([(-1, key, entry.data, ())], base_offset=offset, leader_epoch=entry.epoch, attributes=CONTROL)
+    is_data = entry.kind is EntryKind.DATA
+    key = None if is_data else _CONTROL_KEY.pack(0, _CONTROL_TYPES[entry.kind])
+    place = (_PLACE_HEADER, _PLACE.pack(offset, entry.epoch))
+    return build_batch(
+        [(-1, key, entry.data, (place,))],
+        base_offset=offset,
+        leader_epoch=entry.epoch,
+        attributes=0 if is_data else CONTROL,
+    )
 
 
 def _read_entries(segment: _Segment, epoch: int) -> list[Entry]:
@@ -233,11 +242,13 @@ def _read_entries(segment: _Segment, epoch: int) -> list[Entry]:
     entries = []
     for position, header in batches_in(content):
         batch = content[position : position + header.size]
-        in_place = header.base_offset == segment.end_offset and header.leader_epoch >= epoch
+        in_place = header.base_offset == segment.end_offset and header.leader_epoch >= epoch and header.magic == MAGIC
         if not in_place or not crc_is_valid(batch, header.crc):
             break
-        epoch = header.leader_epoch
         record = next(iter(iterate_records(batch)))
+        if record.headers != ((_PLACE_HEADER, _PLACE.pack(header.base_offset, header.leader_epoch)),):
+            break
+        epoch = header.leader_epoch
         kind = EntryKind.DATA
         if header.is_control and record.key is not None:
             kind = _KIND_OF_CONTROL_TYPE[_CONTROL_KEY.unpack(record.key)[1]]

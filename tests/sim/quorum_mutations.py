@@ -260,15 +260,6 @@ def _no_check_quorum() -> list[Patch]:
     return [(Leader, "_hears_quorum", hears_quorum)]
 
 
-def _everyone_waits_equally_long() -> list[Patch]:
-    def init(self: Replica, *arguments: Any) -> None:
-        real(self, *arguments)
-        self.jitter = lambda bound: 0
-
-    real = Replica.__init__
-    return [(Replica, "__init__", init)]
-
-
 def _never_tells_who_leads() -> list[Patch]:
     """Neither by BeginQuorumEpoch nor in answers."""
     return [
@@ -306,7 +297,6 @@ MUTATIONS: Mapping[str, Callable[[], list[Patch]]] = {
         _a_lost_disk_keeps_its_name,
         _no_pre_vote,
         _no_check_quorum,
-        _everyone_waits_equally_long,
         _never_tells_who_leads,
     )
 }

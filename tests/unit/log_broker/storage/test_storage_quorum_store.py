@@ -65,15 +65,19 @@ def test_a_torn_append_is_cut_off(torn: int) -> None:
     assert QuorumStore(after.crash(), HERE).recover().entries == (*found.entries, ENTRIES[-1])
 
 
-def test_a_garbled_entry_is_cut_off_with_all_behind_it() -> None:
+def test_an_entry_that_is_garbled_anywhere_is_cut_off_with_all_behind_it() -> None:
+    """Also in its base offset and its epoch, which the checksum of a batch does not cover."""
     files = MemoryFileSystem()
     store = opened(files)
     store.append(0, ENTRIES[:1])
     files.failing_syncs = 1
     with pytest.raises(OSError, match="Input/output"):
         store.append(1, ENTRIES[1:])
-    garbled = files.crash(lambda unsynced: unsynced[:80] + b"?" + unsynced[81:])
-    assert QuorumStore(garbled, HERE).recover().entries == ENTRIES[:1]
+    for position in range(61 + len(ENTRIES[1].data)):
+        garbled = files.crash(
+            lambda unsynced, at=position: unsynced[:at] + bytes([unsynced[at] ^ 0x81]) + unsynced[at + 1 :]  # type: ignore[misc]
+        )
+        assert QuorumStore(garbled, HERE).recover().entries == ENTRIES[:1], f"byte {position}"
 
 
 @pytest.mark.parametrize("end", range(5))
