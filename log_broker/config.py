@@ -294,12 +294,63 @@ _BROKER_KEYS = (
     _flag("auto.create.topics.enable", True, "Whether a topic is made when a client asks for one that is not there."),
     _flag("delete.topic.enable", True, "Whether topics can be deleted."),
     _int("offsets.topic.num.partitions", 50, "Partitions of the topic that holds committed offsets.", least=1),
-    _long("offsets.retention.ms", 7 * DAY_MS, "How long offsets of a group without members are kept.", least=1),
+    _int(
+        "offsets.retention.minutes",
+        7 * 24 * 60,
+        "How long offsets are kept that no member of their group reads on from.",
+        least=1,
+    ),
+    _long(
+        "offsets.retention.check.interval.ms", 600_000, "How often offsets are looked at that may be too old.", least=1
+    ),
     _int("offset.metadata.max.bytes", 4096, "The longest text a consumer may store with an offset."),
     _int("group.min.session.timeout.ms", 6_000, "The shortest session timeout a group member may ask for."),
     _int("group.max.session.timeout.ms", 1_800_000, "The longest session timeout a group member may ask for."),
     _int("group.initial.rebalance.delay.ms", 0, "How long a new group waits for more members before its first round."),
-    _int("group.max.size", INT_MAX, "The most members a group may have.", least=1),
+    _int("group.max.size", INT_MAX, "The most members a classic group may have.", least=1),
+    _int(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        "How long a member of a KIP-848 group may be silent before it is taken out.",
+        least=1,
+    ),
+    _int("group.consumer.min.session.timeout.ms", 45_000, "The least consumer.session.timeout.ms of a group.", least=1),
+    _int("group.consumer.max.session.timeout.ms", 60_000, "The most consumer.session.timeout.ms of a group.", least=1),
+    _int(
+        "group.consumer.heartbeat.interval.ms",
+        5_000,
+        "How often a member of a KIP-848 group is to be heard of.",
+        least=1,
+    ),
+    _int(
+        "group.consumer.min.heartbeat.interval.ms",
+        5_000,
+        "The least consumer.heartbeat.interval.ms of a group.",
+        least=1,
+    ),
+    _int(
+        "group.consumer.max.heartbeat.interval.ms",
+        15_000,
+        "The most consumer.heartbeat.interval.ms of a group.",
+        least=1,
+    ),
+    _int("group.consumer.max.size", INT_MAX, "The most members a KIP-848 group may have.", least=1),
+    ConfigKey(
+        name="group.consumer.assignors",
+        type=ConfigType.LIST,
+        default="uniform,range",
+        doc="The assignors that members may ask for; uniform is the default one where it is among them.",
+        choices=("uniform", "range"),
+    ),
+    _word(
+        "group.consumer.migration.policy",
+        "bidirectional",
+        "Which groups change their kind while they have members: classic ones to KIP-848, back, both or none.",
+        "disabled",
+        "upgrade",
+        "downgrade",
+        "bidirectional",
+    ),
     _flag("log.cleaner.enable", True, "Whether compacted topics are compacted in the background."),
     _long("log.cleaner.backoff.ms", 15_000, "How long the compactor sleeps between two rounds.", least=1),
     _long(
@@ -314,6 +365,13 @@ _BROKER_KEYS = (
     _int("max.incremental.fetch.session.cache.slots", 1000, "The most fetch sessions that are kept at once."),
 )
 BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _BROKER_KEYS}
+
+# Settings of one KIP-848 group; where it has none of its own, the broker's `group.` setting of the same name holds.
+_GROUP_KEYS = (
+    _int("consumer.session.timeout.ms", 45_000, "How long a member may be silent before it is taken out.", least=1),
+    _int("consumer.heartbeat.interval.ms", 5_000, "How often a member is to be heard of.", least=1),
+)
+GROUP_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _GROUP_KEYS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,12 +390,22 @@ class BrokerConfig:
     auto_create_topics_enable: bool = True
     delete_topic_enable: bool = True
     offsets_topic_num_partitions: int = 50
-    offsets_retention_ms: int = 7 * DAY_MS
+    offsets_retention_minutes: int = 7 * 24 * 60
+    offsets_retention_check_interval_ms: int = 600_000
     offset_metadata_max_bytes: int = 4096
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
     group_initial_rebalance_delay_ms: int = 0
     group_max_size: int = INT_MAX
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_min_session_timeout_ms: int = 45_000
+    group_consumer_max_session_timeout_ms: int = 60_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_min_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_heartbeat_interval_ms: int = 15_000
+    group_consumer_max_size: int = INT_MAX
+    group_consumer_assignors: frozenset[str] = frozenset({"uniform", "range"})
+    group_consumer_migration_policy: str = "bidirectional"
     log_cleaner_enable: bool = True
     log_cleaner_backoff_ms: int = 15_000
     log_cleaner_dedupe_buffer_size: int = 128 << 20

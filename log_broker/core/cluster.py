@@ -13,6 +13,7 @@ from log_broker.core.cluster_records import (
     BrokerRegistered,
     BrokersConfigured,
     BrokerUnregistered,
+    GroupConfigured,
     MetadataRecord,
     PartitionsAdded,
     ProducerIdsReserved,
@@ -74,6 +75,7 @@ class ClusterImage:
     brokers: dict[int, BrokerImage] = field(default_factory=dict)
     broker_overrides: dict[int | None, Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: int = 0
+    group_overrides: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     def draft(self) -> "ClusterImage":
         """Return a copy to try records on."""
@@ -85,6 +87,7 @@ class ClusterImage:
             dict(self.brokers),
             dict(self.broker_overrides),
             self.next_producer_id,
+            dict(self.group_overrides),
         )
 
     def topic_by_id(self, topic_id: str) -> TopicImage | None:
@@ -144,6 +147,10 @@ class ClusterImage:
                 self.topics[topic.name] = replace(topic, overrides=record.overrides, config=config)
             case BrokersConfigured():
                 self.broker_overrides[record.node_id] = record.overrides
+            case GroupConfigured():
+                self.group_overrides[record.group] = record.overrides
+                if not record.overrides:
+                    del self.group_overrides[record.group]
             case BrokerRegistered():
                 self._register(record)
             case BrokerFenced():

@@ -54,6 +54,14 @@ class BrokersConfigured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfigured:
+    """The settings of one consumer group are these and no others."""
+
+    group: str
+    overrides: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistered:
     """A broker process came up. Each partition it leads enters a new leader epoch."""
 
@@ -90,6 +98,7 @@ MetadataRecord = (
     | TopicDeleted
     | TopicConfigured
     | BrokersConfigured
+    | GroupConfigured
     | BrokerRegistered
     | BrokerFenced
     | BrokerUnregistered
@@ -104,6 +113,7 @@ _TYPES: Mapping[str, type[Any]] = {
         TopicDeleted,
         TopicConfigured,
         BrokersConfigured,
+        GroupConfigured,
         BrokerRegistered,
         BrokerFenced,
         BrokerUnregistered,

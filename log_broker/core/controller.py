@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from log_broker.config import (
     BROKER_KEYS,
+    GROUP_KEYS,
     TOPIC_KEY_OF_BROKER_NAME,
     TOPIC_KEYS,
     BrokerConfig,
@@ -27,6 +28,7 @@ from log_broker.core.cluster_records import (
     BrokerRegistered,
     BrokersConfigured,
     BrokerUnregistered,
+    GroupConfigured,
     PartitionsAdded,
     ProducerIdsReserved,
     TopicConfigured,
@@ -176,6 +178,26 @@ def configure_brokers(
         _alter(overrides, key, name, (operation, value, overrides.get(name, key.default)))
     static.with_settings(overrides)
     return BrokersConfigured(node_id=node_id, overrides=overrides)
+
+
+def configure_group(
+    image: ClusterImage, group: str, alterations: Sequence[Alteration], broker: BrokerConfig
+) -> GroupConfigured:
+    """Decide on changes of one group's settings, within the bounds that the broker sets."""
+    overrides = dict(image.group_overrides.get(group, {}))
+    for name, operation, value in alterations:
+        key = GROUP_KEYS.get(name)
+        if key is None:
+            raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+        _alter(overrides, key, name, (operation, value, overrides.get(name, key.default)))
+    for name, text in overrides.items():
+        what = name.removeprefix("consumer.").replace(".", "_")
+        least: int = getattr(broker, f"group_consumer_min_{what}")
+        most: int = getattr(broker, f"group_consumer_max_{what}")
+        if not least <= GROUP_KEYS[name].parse(text) <= most:
+            reason = f"Invalid value {text} for configuration {name}: it is outside {least} … {most}"
+            raise BrokerError(ErrorCode.INVALID_CONFIG, reason)
+    return GroupConfigured(group=group, overrides=overrides)
 
 
 def reserve_producer_ids(image: ClusterImage, count: int = PRODUCER_ID_BLOCK) -> ProducerIdsReserved:

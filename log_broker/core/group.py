@@ -7,7 +7,10 @@ Persist it depends on, and offsets change only then.
 
 from collections.abc import Sequence
 
-from log_broker.core.group_members import GroupMembers, GroupState
+from log_broker.core.consumer_events import ConsumerHeartbeat
+from log_broker.core.consumer_protocol import CONSUMER_PROTOCOL
+from log_broker.core.group_kinds import ConsumerSupport, GroupKinds
+from log_broker.core.group_members import GroupState
 from log_broker.core.group_offsets import GroupOffsets
 from log_broker.core.group_protocol import (
     Commit,
@@ -18,36 +21,35 @@ from log_broker.core.group_protocol import (
     Heartbeat,
     Join,
     Leave,
-    Member,
     Persisted,
     Reply,
     Sync,
+    TopicPartition,
     to_retry,
 )
-from log_broker.core.group_records import encode_group_key
 from log_broker.errors import ErrorCode
 
-CONSUMER_PROTOCOL = "consumer"
 
-
-class Group(GroupMembers):
+class Group(GroupKinds):
     """The machine of one group."""
 
-    def __init__(self, group_id: str, *, initial_delay_ms: int = 0, members_max: int = 2**31 - 1) -> None:
-        super().__init__(group_id, initial_delay_ms=initial_delay_ms, members_max=members_max)
+    def __init__(
+        self,
+        group_id: str,
+        *,
+        initial_delay_ms: int = 0,
+        members_max: int = 2**31 - 1,
+        support: ConsumerSupport | None = None,
+    ) -> None:
+        super().__init__(group_id, initial_delay_ms=initial_delay_ms, members_max=members_max, support=support)
         self.offsets = GroupOffsets(group_id)
+        self._commits_pending = 0
 
-    def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:  # noqa: PLR0911 one return for each event
+    def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:
         """Take one event at the given time and return what must be done, in order."""
         match event:
-            case Join():
-                return self._join(event, now_ms)
-            case Sync():
-                return self._sync(event, now_ms)
-            case Heartbeat():
-                return self._heartbeat(event, now_ms)
-            case Leave():
-                return self._leave(event, now_ms)
+            case ConsumerHeartbeat() | Join() | Sync() | Heartbeat() | Leave():
+                return self._member_event(event, now_ms)
             case Commit():
                 return self._commit(event, now_ms)
             case DeleteOffsets():
@@ -60,8 +62,12 @@ class Group(GroupMembers):
     @property
     def is_forgettable(self) -> bool:
         """Whether nothing would be lost if the group did not exist."""
-        return self.state in {GroupState.EMPTY, GroupState.DEAD} and not (
-            self.offsets or self._invited or self._outcomes
+        if self.state is GroupState.DEAD:
+            return not self._outcomes
+        return (
+            self.consumer is None
+            and self.state is GroupState.EMPTY
+            and not (self.offsets or self._invited or self._outcomes or self._is_stored)
         )
 
     def _commit(self, commit: Commit, now_ms: int) -> Sequence[Effect]:
@@ -69,7 +75,10 @@ class Group(GroupMembers):
         if error is not ErrorCode.NONE or not commit.offsets:
             return [Reply(commit.token, error)]
 
+        self._commits_pending += 1
+
         def outcome(error: ErrorCode, _: int) -> list[Effect]:
+            self._commits_pending -= 1
             if error is ErrorCode.NONE:
                 self.offsets.apply(commit.offsets)
             return [Reply(commit.token, to_retry(error))]
@@ -79,6 +88,10 @@ class Group(GroupMembers):
     def _check_commit(self, commit: Commit, now_ms: int) -> ErrorCode:
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if self.consumer is not None:
+            return self.consumer.check_commit(
+                commit.member_id, commit.instance_id, commit.generation, knows_epochs=commit.knows_epochs
+            )
         in_protocol = commit.generation >= 0 or commit.member_id or commit.instance_id is not None
         if self.state is GroupState.EMPTY and commit.generation < 0:
             return ErrorCode.NONE
@@ -95,9 +108,10 @@ class Group(GroupMembers):
     def _delete_offsets(self, event: DeleteOffsets) -> Sequence[Effect]:
         if self.members and self.protocol_type != CONSUMER_PROTOCOL:
             return [Reply(event.token, ErrorCode.NON_EMPTY_GROUP)]
-        read = {topic for member in self.members.values() for topic in _subscribed(member, self.protocol or "")}
+        read = self.subscribed_topics() if self.members or self.consumer is not None else frozenset()
+        # Members whose subscription cannot be read may read anything.
         answers = {
-            place: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if place[0] in read else ErrorCode.NONE
+            place: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if read is None or place[0] in read else ErrorCode.NONE
             for place in event.partitions
         }
         doomed = [place for place, error in answers.items() if error is ErrorCode.NONE and place in self.offsets]
@@ -113,27 +127,69 @@ class Group(GroupMembers):
         return [self._persist(self.offsets.tombstones_of(doomed), outcome)]
 
     def _delete(self, event: Delete) -> Sequence[Effect]:
-        if self.state is not GroupState.EMPTY:
-            error = ErrorCode.GROUP_ID_NOT_FOUND if self.state is GroupState.DEAD else ErrorCode.NON_EMPTY_GROUP
-            return [Reply(event.token, error)]
+        if self.state is GroupState.DEAD:
+            return [Reply(event.token, ErrorCode.GROUP_ID_NOT_FOUND)]
+        if not self.has_no_members:
+            return [Reply(event.token, ErrorCode.NON_EMPTY_GROUP)]
+        if self._commits_pending:
+            # Their offsets could not be taken away yet; a client that asks again finds them.
+            return [Reply(event.token, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)]
         self.state = GroupState.DEAD
-        records = (*self.offsets.tombstones_of(self.offsets.partitions()), (encode_group_key(self.group_id), None))
+        records = (*self.offsets.tombstones_of(self.offsets.partitions()), *self.tombstones())
 
         def outcome(error: ErrorCode, _: int) -> list[Effect]:
             if error is not ErrorCode.NONE:
                 self.state = GroupState.EMPTY
                 return [Reply(event.token, to_retry(error))]
             self.offsets.remove(self.offsets.partitions())
+            self.consumer = None
             return [Reply(event.token, ErrorCode.NONE)]
 
         return [self._persist(records, outcome)]
 
     def expire_offsets(self, now_ms: int, *, retention_ms: int) -> Sequence[Effect]:
-        """Take away offsets that were committed, and whose group has had no member, for longer than `retention_ms`."""
-        if self.state is not GroupState.EMPTY or now_ms - self.empty_since_ms < retention_ms:
+        """
+        Take away offsets that nobody has needed for longer than `retention_ms` (KIP-211), and the group after the last.
+
+        Those of a group without members count from when the last one left, or from their commit if that was later;
+        those of a group that is read, for topics that no member reads any more, from their commit. What cannot be
+        known to be unread stays.
+        """
+        if self.state is GroupState.DEAD or (self.consumer is None and self._invited):
             return ()
-        doomed = self.offsets.committed_before(now_ms - retention_ms)
-        if not doomed:
+        oldest_ms = now_ms - retention_ms
+        read: frozenset[str] | None = frozenset()
+        if not self.has_no_members:
+            settled = self.consumer is not None or self.state is GroupState.STABLE
+            read = self.subscribed_topics() if settled else None
+        elif self.consumer is None and self.empty_since_ms > oldest_ms and self.offsets:
+            read = None
+        doomed: list[TopicPartition] = []
+        if read is not None:
+            doomed = [place for place in self.offsets.committed_before(oldest_ms) if place[0] not in read]
+        ends = self.has_no_members and len(doomed) == len(self.offsets) and not self._outcomes
+        records = self.offsets.tombstones_of(doomed)
+        if ends:
+            self.state = GroupState.DEAD
+            records = (*records, *self.tombstones())
+        if not records:
+            return ()
+
+        def outcome(error: ErrorCode, _: int) -> list[Effect]:
+            if error is ErrorCode.NONE:
+                self.offsets.remove(doomed)
+            if ends and error is ErrorCode.NONE:
+                self.consumer = None
+            elif ends:
+                self.state = GroupState.EMPTY
+            return []
+
+        return [self._persist(records, outcome)]
+
+    def forget_topic(self, topic: str) -> Sequence[Effect]:
+        """Take away the offsets of a topic that was deleted: one of the same name that comes later is another."""
+        doomed = [place for place in self.offsets.partitions() if place[0] == topic]
+        if not doomed or self.state is GroupState.DEAD:
             return ()
 
         def outcome(error: ErrorCode, _: int) -> list[Effect]:
@@ -142,21 +198,3 @@ class Group(GroupMembers):
             return []
 
         return [self._persist(self.offsets.tombstones_of(doomed), outcome)]
-
-
-def _subscribed(member: Member, protocol: str) -> list[str]:
-    """Return the topics in a consumer's subscription: int16 version, then an array of strings."""
-    content = member.metadata(protocol)
-    topics = []
-    try:
-        position = 6
-        for _ in range(int.from_bytes(content[2:6], "big")):
-            length = int.from_bytes(content[position : position + 2], "big")
-            raw = content[position + 2 : position + 2 + length]
-            if len(raw) < length or len(content) < position + 2:
-                break
-            topics.append(raw.decode())
-            position += 2 + length
-    except ValueError:
-        pass
-    return topics

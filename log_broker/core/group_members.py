@@ -10,10 +10,11 @@ Members, and with them generations, live in memory and are persisted when a reba
 restarts goes on with the last finished one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
+from log_broker.core.consumer_protocol import CONSUMER_PROTOCOL, subscribed_topics
 from log_broker.core.group_protocol import (
     Effect,
     GroupRecord,
@@ -76,6 +77,26 @@ class GroupMembers:
         self._sync_deadline_ms = 0
         self._outcomes: dict[int, Outcome] = {}
         self._persists = 0
+        self._is_stored = False  # whether the log may hold a record of the group itself
+
+    def adopt(self, members: Sequence[Member], generation: int) -> None:
+        """Begin as a stable group of these members, which spoke the classic protocol in a group of the new one."""
+        self.generation = generation
+        self.protocol_type = CONSUMER_PROTOCOL
+        self.protocol = choose_protocol(list(members))
+        self.members = {member.member_id: member for member in members}
+        self.statics = {member.instance_id: member.member_id for member in members if member.instance_id is not None}
+        self.leader = members[0].member_id
+        self.state = GroupState.STABLE
+
+    def end(self) -> None:
+        """Take in, at load, that the log ends the group here; what comes later begins it anew."""
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.protocol_type = self.protocol = self.leader = None
+        self.members = {}
+        self.statics = {}
+        self._is_stored = False
 
     def restore(self, stored: StoredGroup, now_ms: int) -> None:
         """Take over what the log says of a group; its members have a whole session to be heard of."""
@@ -102,6 +123,7 @@ class GroupMembers:
         }
         self.state = GroupState.STABLE if self.members else GroupState.EMPTY
         self.empty_since_ms = stored.timestamp_ms
+        self._is_stored = True
 
     # Time.
 
@@ -140,7 +162,12 @@ class GroupMembers:
         effects: list[Effect] = []
         error = self._check_join(join)
         if error is not ErrorCode.NONE:
-            return [Reply(join.token, JoinAnswer(error=error, member_id=join.member_id))]
+            effects.append(Reply(join.token, JoinAnswer(error=error, member_id=join.member_id)))
+            member = self.members.get(join.member_id)
+            if error is ErrorCode.GROUP_MAX_SIZE_REACHED and member is not None:
+                self._drop(member, effects)
+                self._disturb(now_ms, effects)
+            return effects
         if not join.member_id:
             self._join_newcomer(join, now_ms, effects)
         elif join.member_id in self._invited:
@@ -157,6 +184,8 @@ class GroupMembers:
             error = self._check_member(join.member_id, join.instance_id)
             if error is not ErrorCode.NONE:
                 return error
+            if not self._has_seat(join):
+                return ErrorCode.GROUP_MAX_SIZE_REACHED
         elif not self._has_seat(join):
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not join.protocol_type or not join.protocols or not self._supports(join):
@@ -164,10 +193,11 @@ class GroupMembers:
         return ErrorCode.NONE
 
     def _has_seat(self, join: Join) -> bool:
-        taken = len(self.members) + len(self._invited)
-        if join.member_id in self._invited:
-            taken -= 1
-        return taken < self._members_max or (join.instance_id is not None and join.instance_id in self.statics)
+        # In a rebalance only those have a seat that have come back: the others may be gone.
+        preparing = self.state is GroupState.PREPARING
+        seated = [key for key, member in self.members.items() if not preparing or member.join_token is not None]
+        returns = join.instance_id is not None and join.instance_id in self.statics
+        return join.member_id in seated or returns or len(seated) < self._members_max
 
     def _supports(self, join: Join) -> bool:
         others = [member for member in self.members.values() if member.member_id != join.member_id]
@@ -268,7 +298,7 @@ class GroupMembers:
                 return [Reply(join.token, JoinAnswer(error=to_retry(error), member_id=member.member_id))]
             return [Reply(join.token, answer)]
 
-        effects.append(self._persist((self._group_record(self.empty_since_ms),), outcome))
+        effects.append(self._persist((self.stored_record(self.empty_since_ms),), outcome))
 
     def _disturb(self, now_ms: int, effects: list[Effect]) -> None:
         """Something about the members changed: begin a rebalance, or see whether the one under way is complete."""
@@ -277,7 +307,6 @@ class GroupMembers:
             return
         if self.state is GroupState.COMPLETING:
             for member in self.members.values():
-                member.assignment = b""
                 if member.sync_token is not None:
                     effects.append(Reply(member.sync_token, SyncAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS)))
                     member.sync_token = None
@@ -316,7 +345,7 @@ class GroupMembers:
             self.protocol = None
             self.leader = None
             self.empty_since_ms = now_ms
-            effects.append(self._persist((self._group_record(now_ms),), _ignore))
+            effects.append(self._persist((self.stored_record(now_ms),), ignore_outcome))
             return
         self.protocol = choose_protocol(list(self.members.values()))
         self.state = GroupState.COMPLETING
@@ -367,17 +396,18 @@ class GroupMembers:
             effects.append(Reply(member.sync_token, SyncAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID)))
         member.sync_token = sync.token
         if member.member_id == self.leader:
-            for other in self.members.values():
-                other.assignment = sync.assignments.get(other.member_id, b"")
+            assignments = {member_id: sync.assignments.get(member_id, b"") for member_id in self.members}
             generation = self.generation
-            effects.append(
-                self._persist(
-                    (self._group_record(now_ms),), lambda error, at_ms: self._assigned(generation, error, at_ms)
-                )
-            )
+
+            def outcome(error: ErrorCode, at_ms: int) -> list[Effect]:
+                return self._assigned(generation, assignments, error, at_ms)
+
+            effects.append(self._persist((self.stored_record(now_ms, assignments),), outcome))
         return effects
 
-    def _assigned(self, generation: int, error: ErrorCode, now_ms: int) -> list[Effect]:
+    def _assigned(
+        self, generation: int, assignments: Mapping[str, bytes], error: ErrorCode, now_ms: int
+    ) -> list[Effect]:
         """The leader's assignment has been stored, if nothing has come between."""
         effects: list[Effect] = []
         if self.state is not GroupState.COMPLETING or generation != self.generation:
@@ -391,6 +421,7 @@ class GroupMembers:
             return effects
         self.state = GroupState.STABLE
         for member in self.members.values():
+            member.assignment = assignments[member.member_id]
             if member.sync_token is not None:
                 effects.append(Reply(member.sync_token, self._sync_answer(member)))
                 member.sync_token = None
@@ -437,6 +468,18 @@ class GroupMembers:
 
     # What the above share.
 
+    def _subscribed_topics(self) -> frozenset[str] | None:
+        """Return the topics that the members read, None when not all of them say so in a way that is known."""
+        if self.protocol_type != CONSUMER_PROTOCOL:
+            return None
+        topics: frozenset[str] = frozenset()
+        for member in self.members.values():
+            read = subscribed_topics(member.metadata(self.protocol or ""))
+            if read is None:
+                return None
+            topics |= read
+        return topics
+
     def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -478,7 +521,9 @@ class GroupMembers:
         self._outcomes[self._persists] = outcome
         return Persist(self._persists, records)
 
-    def _group_record(self, now_ms: int) -> GroupRecord:
+    def stored_record(self, now_ms: int, assignments: Mapping[str, bytes] | None = None) -> GroupRecord:
+        """Return the record that a coordinator restarts from; `assignments` are those that are yet to hold."""
+        self._is_stored = True
         stored = StoredGroup(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
@@ -494,7 +539,7 @@ class GroupMembers:
                     rebalance_timeout_ms=member.rebalance_timeout_ms,
                     session_timeout_ms=member.session_timeout_ms,
                     subscription=member.metadata(self.protocol or ""),
-                    assignment=member.assignment,
+                    assignment=member.assignment if assignments is None else assignments[member.member_id],
                 )
                 for member in self.members.values()
             ),
@@ -506,5 +551,6 @@ def _may_expire(member: Member) -> bool:
     return member.is_new or not member.is_waiting
 
 
-def _ignore(error: ErrorCode, now_ms: int) -> list[Effect]:
+def ignore_outcome(error: ErrorCode, now_ms: int) -> list[Effect]:
+    """Nobody waits for these records."""
     return []

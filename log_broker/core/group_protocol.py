@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from log_broker.core.consumer_events import ConsumerHeartbeat, ConsumerHeartbeatAnswer
 from log_broker.core.group_records import CommittedOffset
 from log_broker.errors import ErrorCode
 
@@ -73,13 +74,18 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A member, or with NO_GENERATION and no id someone outside the protocol, commits offsets."""
+    """
+    A member, or with NO_GENERATION and no id someone outside the protocol, commits offsets.
+
+    `knows_epochs` says that its request can carry the epoch of a member of the new protocol.
+    """
 
     token: Any
     member_id: str
     generation: int
     instance_id: str | None
     offsets: Mapping[TopicPartition, CommittedOffset]
+    knows_epochs: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +111,7 @@ class Persisted:
     error: ErrorCode = ErrorCode.NONE
 
 
-Event = Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | Delete | Persisted
+Event = ConsumerHeartbeat | Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | Delete | Persisted
 
 
 class JoinMember(NamedTuple):
@@ -148,7 +154,14 @@ class LeaveAnswer(NamedTuple):
     error: ErrorCode
 
 
-Answer = JoinAnswer | SyncAnswer | ErrorCode | tuple[LeaveAnswer, ...] | Mapping[TopicPartition, ErrorCode]
+Answer = (
+    JoinAnswer
+    | SyncAnswer
+    | ErrorCode
+    | tuple[LeaveAnswer, ...]
+    | Mapping[TopicPartition, ErrorCode]
+    | ConsumerHeartbeatAnswer
+)
 
 
 class Reply(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from log_broker.config import BROKER_KEYS, TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS, ConfigKey, broker_name
+from log_broker.config import BROKER_KEYS, GROUP_KEYS, TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS, ConfigKey, broker_name
 from log_broker.core.cluster import TopicImage
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_GROUP = 8
 
 
 Level = tuple[str, str, ConfigSource]  # the name it has there, its text, where that is
@@ -67,6 +68,18 @@ def broker_entries(node: "Node", *, names: Collection[str] | None) -> "list[Valu
                     "documentation": "Given when the broker was started.",
                 }
             )
+    return entries
+
+
+def group_entries(node: "Node", group: str, *, names: Collection[str] | None) -> "list[Values]":
+    """Report the settings of a consumer group, all or those named; what it has none of its own for is the broker's."""
+    entries = []
+    for name, key in GROUP_KEYS.items():
+        if names is None or name in names:
+            own = node.cluster.group_overrides.get(group, {}).get(name)
+            levels: list[Level] = [] if own is None else [(name, own, ConfigSource.DYNAMIC_GROUP)]
+            levels += _broker_levels(node, f"group.{name}", BROKER_KEYS[f"group.{name}"])
+            entries.append(_entry(name, key, levels))
     return entries
 
 

@@ -9,20 +9,23 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from log_broker.core import consumer_group_records
 from log_broker.core.cluster import OFFSETS_TOPIC
+from log_broker.core.consumer_assignors import ASSIGNORS
+from log_broker.core.consumer_events import ConsumerGroupSettings
 from log_broker.core.group import Group
+from log_broker.core.group_kinds import ConsumerSupport
 from log_broker.core.group_protocol import Effect, Event, Persist, Persisted, Reply
 from log_broker.core.group_records import GroupKey, OffsetKey, decode_group, decode_key, decode_offset
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.internal_log import stored_records
 from log_broker.server.partition import PartitionRuntime
+from log_broker.server.topic_patterns import match_topics
 
 if TYPE_CHECKING:
     from log_broker.server.node import Node
 
 _log = logging.getLogger(__name__)
-
-EXPIRATION_INTERVAL_SECONDS = 600  # offsets.retention.check.interval.ms
 
 T = TypeVar("T")
 Token = asyncio.Future[Any]
@@ -39,7 +42,8 @@ class GroupCoordinator:
         self._expiration: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        self._expiration = self._node.loop.call_later(EXPIRATION_INTERVAL_SECONDS, self._expire)
+        seconds = self._node.config.offsets_retention_check_interval_ms / 1000
+        self._expiration = self._node.loop.call_later(seconds, self._expire)
 
     def stop(self) -> None:
         for timer in self._timers.values():
@@ -60,6 +64,8 @@ class GroupCoordinator:
                 self._replay(record.key, record.value, touched, now_ms)
             except BrokerError as error:
                 _log.error("%s-%d offset %d: %s", runtime.topic, runtime.partition, record.offset, error)
+        for group in touched.values():
+            group.loaded(now_ms)
         self._groups.update((name, group) for name, group in touched.items() if not group.is_forgettable)
         self._loaded.add(runtime.partition)
         for name in touched:
@@ -88,6 +94,28 @@ class GroupCoordinator:
     def all(self) -> Iterable[Group]:
         return self._groups.values()
 
+    def settings_of(self, group_id: str) -> ConsumerGroupSettings:
+        """Return what holds for a group of the new protocol now."""
+        config = self._node.config
+        own = self._node.cluster.group_overrides.get(group_id, {})
+        policy = config.group_consumer_migration_policy
+        return ConsumerGroupSettings(
+            session_timeout_ms=int(own.get("consumer.session.timeout.ms", config.group_consumer_session_timeout_ms)),
+            heartbeat_interval_ms=int(
+                own.get("consumer.heartbeat.interval.ms", config.group_consumer_heartbeat_interval_ms)
+            ),
+            assignors=tuple(name for name in ASSIGNORS if name in config.group_consumer_assignors),
+            members_max=config.group_consumer_max_size,
+            classic_members_max=config.group_max_size,
+            allows_upgrade=policy in {"upgrade", "bidirectional"},
+            allows_downgrade=policy in {"downgrade", "bidirectional"},
+        )
+
+    def topic_deleted(self, topic: str) -> None:
+        """Take away what groups have committed for a topic that is gone."""
+        for group in list(self._groups.values()):
+            self._run(group, group.forget_topic(topic))
+
     def ask(self, group_id: str, event_of: Callable[[Token], Event], *, create: bool = False) -> Token | None:
         """
         Hand an event to a group and return the answer to come, None when there is no such group.
@@ -98,12 +126,7 @@ class GroupCoordinator:
         if group is None:
             if not create:
                 return None
-            config = self._node.config
-            group = self._groups[group_id] = Group(
-                group_id,
-                initial_delay_ms=config.group_initial_rebalance_delay_ms,
-                members_max=config.group_max_size,
-            )
+            group = self._groups[group_id] = self._new_group(group_id)
         token: Token = self._node.loop.create_future()
         self._run(group, group.handle(event_of(token), self._node.clock_ms()))
         return token
@@ -165,23 +188,21 @@ class GroupCoordinator:
             self._run(group, group.tick(self._node.clock_ms()))
 
     def _expire(self) -> None:
-        retention_ms = self._node.config.offsets_retention_ms
+        retention_ms = self._node.config.offsets_retention_minutes * 60_000
         for group in list(self._groups.values()):
             self._run(group, group.expire_offsets(self._node.clock_ms(), retention_ms=retention_ms))
         self.start()
 
     def _replay(self, raw_key: bytes, value: bytes | None, touched: dict[str, Group], now_ms: int) -> None:
+        found = consumer_group_records.decode(raw_key, value)
+        if found is not None:
+            group_id, record = found
+            self._touched(group_id, touched).replay_consumer(record)
+            return
         key = decode_key(raw_key)
         if key is None:
             return
-        group = touched.get(key.group)
-        if group is None:
-            config = self._node.config
-            group = touched[key.group] = Group(
-                key.group,
-                initial_delay_ms=config.group_initial_rebalance_delay_ms,
-                members_max=config.group_max_size,
-            )
+        group = self._touched(key.group, touched)
         match key:
             case OffsetKey():
                 place = (key.topic, key.partition)
@@ -190,8 +211,30 @@ class GroupCoordinator:
                 else:
                     group.offsets.apply({place: decode_offset(value)})
             case GroupKey():
-                if value is not None:
+                if value is None:
+                    group.end()
+                else:
                     group.restore(decode_group(value), now_ms)
+
+    def _touched(self, group_id: str, touched: dict[str, Group]) -> Group:
+        group = touched.get(group_id)
+        if group is None:
+            group = touched[group_id] = self._new_group(group_id)
+        return group
+
+    def _new_group(self, group_id: str) -> Group:
+        config = self._node.config
+        support = ConsumerSupport(
+            cluster=self._node.cluster,
+            settings=lambda: self.settings_of(group_id),
+            match_topics=match_topics,
+        )
+        return Group(
+            group_id,
+            initial_delay_ms=config.group_initial_rebalance_delay_ms,
+            members_max=config.group_max_size,
+            support=support,
+        )
 
 
 def partition_of(group_id: str, count: int) -> int:

@@ -304,6 +304,8 @@ class Node:
                 _log.error("the partition %s-%d could not be deleted: %s", topic.name, index, error)
         if topic.name == OFFSETS_TOPIC:
             self.groups.unload_all()
+        else:
+            self.groups.topic_deleted(topic.name)
 
     def _config_for_recovery(self, topic: str) -> TopicConfig:
         """The real configs are in the metadata log, which is opened with all others; they take effect right after."""

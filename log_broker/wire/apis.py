@@ -57,6 +57,8 @@ class ApiKey(IntEnum):
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
     UNREGISTER_BROKER = 64
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -139,6 +141,8 @@ APIS: Mapping[int, Api] = {
         _api(ApiKey.BROKER_REGISTRATION, (0, 0), 0, inter_broker=True),
         _api(ApiKey.BROKER_HEARTBEAT, (0, 0), 0, inter_broker=True),
         _api(ApiKey.UNREGISTER_BROKER, (0, 0), 0),
+        _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), 0),
+        _api(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), 0),
         _api(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), 0),
         _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, (0, 0), 0),
     )

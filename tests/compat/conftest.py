@@ -14,6 +14,17 @@ from typing import Any
 
 import pytest
 
+# What is lost is noticed within seconds, so that tests need not wait for it.
+QUICK_GROUPS = tuple(
+    word
+    for setting in (
+        "group.min.session.timeout.ms=1000",
+        "group.consumer.session.timeout.ms=2000",
+        "group.consumer.heartbeat.interval.ms=200",
+    )
+    for word in ("--set", setting)
+)
+
 
 @dataclass
 class BrokerProcess:
@@ -85,7 +96,7 @@ class BrokerProcess:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker that the tests share: each uses topics and groups of its own names."""
-    running = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", ("--set", "group.min.session.timeout.ms=1000"))
+    running = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", QUICK_GROUPS)
     running.start()
     yield running
     assert running.stop() == 0, running.log.read_text()
@@ -111,7 +122,7 @@ def jvm() -> Iterator[Any]:
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker for one test, which may kill it."""
-    running = BrokerProcess(tmp_path / "data", ("--set", "group.min.session.timeout.ms=1000"))
+    running = BrokerProcess(tmp_path / "data", QUICK_GROUPS)
     running.start()
     yield running
     running.kill()

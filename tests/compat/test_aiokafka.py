@@ -1,11 +1,14 @@
 """aiokafka: its own encoders, group protocol and admin client."""
 
+import asyncio
 import uuid
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 
 def name(kind: str) -> str:
@@ -51,6 +54,45 @@ async def test_idempotent_producer_and_group_consumer(broker: Any, codec: str | 
         assert (await read(again, 50))[0] == "value 250"
     finally:
         await again.stop()
+
+
+@pytest.mark.parametrize("strategy", [RangePartitionAssignor, StickyPartitionAssignor])
+async def test_members_share_and_take_over(broker: Any, strategy: Any) -> None:
+    topic, group = name("aiokafka"), name("group")
+    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    await admin.start()
+    await admin.create_topics([NewTopic(topic, 4, 1)])
+    await admin.close()
+
+    def member() -> AIOKafkaConsumer:
+        return AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id=group,
+            heartbeat_interval_ms=200,
+            partition_assignment_strategy=(strategy,),
+        )
+
+    async def until(sizes: list[int], *members: AIOKafkaConsumer) -> None:
+        for _ in range(300):
+            if [len(one.assignment()) for one in members] == sizes:
+                break
+            await asyncio.sleep(0.1)
+        assert [len(one.assignment()) for one in members] == sizes
+
+    one, two = member(), member()
+    await one.start()
+    try:
+        await until([4], one)
+        await two.start()
+        try:
+            await until([2, 2], one, two)
+            assert not one.assignment() & two.assignment()
+        finally:
+            await two.stop()
+        await until([4], one)
+    finally:
+        await one.stop()
 
 
 async def test_admin_makes_and_removes_a_topic(broker: Any) -> None:

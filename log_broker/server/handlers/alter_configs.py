@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from log_broker.core.controller import Alteration, Operation
-from log_broker.server.handlers.describe_configs import TOPIC
+from log_broker.server.handlers.describe_configs import GROUP, TOPIC
 from log_broker.server.handlers.incremental_alter_configs import alter
 
 if TYPE_CHECKING:
@@ -28,4 +28,6 @@ def _overridden(node: "Node", resource: Any) -> list[str]:
     if resource.resource_type == TOPIC:
         topic = node.cluster.topics.get(name)
         return [] if topic is None else list(topic.overrides)
+    if resource.resource_type == GROUP:
+        return list(node.cluster.group_overrides.get(name, {}))
     return list(node.cluster.broker_overrides.get(int(name) if name.isdigit() else None, {}))

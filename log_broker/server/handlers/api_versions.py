@@ -9,10 +9,26 @@ if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
+# Feature levels of Kafka that this broker is at. Groups of the new protocol (KIP-848) are group.version 1.
+FEATURES = {"group.version": 1}
+MIN_VERSION_ZERO_FROM = 4  # older clients stumble over a feature that begins at 0 (KIP-1022)
+
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     """Answer one ApiVersions request."""
-    return {"error_code": ErrorCode.NONE, "api_keys": supported_apis()}
+    return {
+        "error_code": ErrorCode.NONE,
+        "api_keys": supported_apis(),
+        "supported_features": [
+            {"name": name, "min_version": 0, "max_version": level}
+            for name, level in FEATURES.items()
+            if context.version >= MIN_VERSION_ZERO_FROM
+        ],
+        "finalized_features_epoch": 0,
+        "finalized_features": [
+            {"name": name, "min_version_level": level, "max_version_level": level} for name, level in FEATURES.items()
+        ],
+    }
 
 
 def supported_apis() -> "list[Values]":

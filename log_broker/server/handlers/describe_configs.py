@@ -1,9 +1,9 @@
-"""DescribeConfigs: of topics and of this broker."""
+"""DescribeConfigs: of topics, of this broker and of consumer groups."""
 
 from typing import TYPE_CHECKING, Any
 
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.config_reports import broker_entries, topic_entries
+from log_broker.server.config_reports import broker_entries, group_entries, topic_entries
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 TOPIC = 2
 BROKER = 4
+GROUP = 32
 
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
@@ -55,4 +56,6 @@ def _entries(node: "Node", resource: Any) -> "list[Values]":
                 f"This is broker {node.config.node_id}, and broker '{resource.resource_name}' was asked about.",
             )
         return broker_entries(node, names=names)
+    if resource.resource_type == GROUP:
+        return group_entries(node, resource.resource_name, names=names)
     raise BrokerError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no configs here.")

@@ -23,7 +23,8 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
 def _group(node: "Node", group_id: str) -> "Values":
     error = node.groups.check(group_id)
     group = node.groups.find(group_id) if error is ErrorCode.NONE else None
-    if group is None:
+    if group is None or group.consumer is not None:
+        # A group of the new protocol is none of those that this api knows; ConsumerGroupDescribe tells of it.
         return {
             "error_code": error,
             "group_id": group_id,

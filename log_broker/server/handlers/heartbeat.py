@@ -1,5 +1,6 @@
 """Heartbeat: a member of a group is alive."""
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from log_broker.core.group_protocol import Heartbeat
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from log_broker.server.node import Node
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
     error = node.groups.check(request.group_id)
     if error is ErrorCode.NONE:
         answer = node.groups.ask(
@@ -22,6 +23,12 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
                 instance_id=getattr(request, "group_instance_id", None),
             ),
         )
-        # A heartbeat needs no disk, so its answer is there at once.
+        # A heartbeat needs no disk: its answer is there at once, unless it stands behind one that does.
+        if answer is not None and not answer.done():
+            return _later(answer)
         error = ErrorCode.UNKNOWN_MEMBER_ID if answer is None else answer.result()
     return {"error_code": error}
+
+
+async def _later(answer: "Awaitable[ErrorCode]") -> "Values":
+    return {"error_code": await answer}

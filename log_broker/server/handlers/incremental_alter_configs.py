@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.cluster import ClusterImage
 from log_broker.core.cluster_records import MetadataRecord
-from log_broker.core.controller import Alteration, configure_brokers, configure_topic
+from log_broker.core.controller import Alteration, configure_brokers, configure_group, configure_topic
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.handlers.describe_configs import BROKER, TOPIC
+from log_broker.server.handlers.describe_configs import BROKER, GROUP, TOPIC
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -67,4 +67,6 @@ def _decide_one(
         if name and not (name.isdigit() and int(name) in image.brokers):
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"There is no broker '{name}'.")
         return configure_brokers(image, int(name) if name else None, alterations, node.static_config)
+    if resource.resource_type == GROUP and resource.resource_name:
+        return configure_group(image, resource.resource_name, alterations, node.config)
     raise BrokerError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no configs here.")

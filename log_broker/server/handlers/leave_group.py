@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 MANY_FROM = 3
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     error = node.groups.check(request.group_id)
     if error is not ErrorCode.NONE:
         return {"error_code": error, "members": ()}
@@ -26,7 +26,7 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     answers: tuple[LeaveAnswer, ...] = (
         tuple(LeaveAnswer(member_id, instance_id, ErrorCode.UNKNOWN_MEMBER_ID) for member_id, instance_id in members)
         if answer is None
-        else answer.result()
+        else await answer
     )
     if not many:
         return {"error_code": answers[0].error}

@@ -29,6 +29,8 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
         names += [(TOPIC, name) for name in node.cluster.topics]
     if BROKER in wanted:
         names += [(BROKER, str(broker.node_id)) for broker in node.cluster.alive_brokers()]
+    if GROUP in wanted:
+        names += [(GROUP, group) for group in node.cluster.group_overrides]
     return {
         "error_code": ErrorCode.NONE,
         "config_resources": [{"resource_type": kind, "resource_name": name} for kind, name in names],

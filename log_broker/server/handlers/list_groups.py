@@ -2,13 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
+from log_broker.core.consumer_protocol import CONSUMER_PROTOCOL
 from log_broker.errors import ErrorCode
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
-
-CLASSIC = "classic"
 
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
@@ -17,11 +16,11 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     groups = [
         {
             "group_id": group.group_id,
-            "protocol_type": group.protocol_type or "",
-            "group_state": group.state.value,
-            "group_type": CLASSIC,
+            "protocol_type": CONSUMER_PROTOCOL if group.consumer is not None else group.protocol_type or "",
+            "group_state": group.state_name,
+            "group_type": group.kind,
         }
         for group in node.groups.all()
-        if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+        if (not states or group.state_name.lower() in states) and (not types or group.kind in types)
     ]
     return {"error_code": ErrorCode.NONE, "groups": groups}

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
+MEMBER_EPOCH_FROM = 9
+
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     refused: dict[TopicPartition, ErrorCode] = {}
@@ -31,7 +33,7 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
                     leader_epoch=getattr(partition, "committed_leader_epoch", -1),
                     timestamp_ms=now_ms,
                 )
-    error = await _commit(node, request, offsets)
+    error = await _commit(node, context, request, offsets)
     return {
         "topics": [
             {
@@ -49,7 +51,9 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     }
 
 
-async def _commit(node: "Node", request: Any, offsets: dict[TopicPartition, CommittedOffset]) -> ErrorCode:
+async def _commit(
+    node: "Node", context: "RequestContext", request: Any, offsets: dict[TopicPartition, CommittedOffset]
+) -> ErrorCode:
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     error = node.groups.check(request.group_id)
@@ -64,10 +68,11 @@ async def _commit(node: "Node", request: Any, offsets: dict[TopicPartition, Comm
             generation=generation,
             instance_id=getattr(request, "group_instance_id", None),
             offsets=offsets,
+            knows_epochs=context.version >= MEMBER_EPOCH_FROM,
         ),
         create=generation < 0,
     )
     if answer is None:
-        return ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.GROUP_ID_NOT_FOUND if context.version >= MEMBER_EPOCH_FROM else ErrorCode.ILLEGAL_GENERATION
     result: ErrorCode = await answer
     return result

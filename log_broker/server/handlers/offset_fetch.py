@@ -13,19 +13,39 @@ if TYPE_CHECKING:
 
 MANY_GROUPS_FROM = 8
 GROUP_ERROR_FROM = 2
+NO_EPOCH = -1
 _NOTHING = CommittedOffset(offset=-1)
 
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     if context.version >= MANY_GROUPS_FROM:
-        return {"groups": [_group(node, group.group_id, group.topics) for group in request.groups]}
+        return {
+            "groups": [
+                _group(
+                    node,
+                    group.group_id,
+                    group.topics,
+                    member=(getattr(group, "member_id", None), getattr(group, "member_epoch", NO_EPOCH)),
+                )
+                for group in request.groups
+            ]
+        }
     return _group(node, request.group_id, request.topics, partition_errors=context.version < GROUP_ERROR_FROM)
 
 
-def _group(node: "Node", group_id: str, topics: "Iterable[Any] | None", *, partition_errors: bool = False) -> "Values":
+def _group(
+    node: "Node",
+    group_id: str,
+    topics: "Iterable[Any] | None",
+    *,
+    member: tuple[str | None, int] = (None, NO_EPOCH),
+    partition_errors: bool = False,
+) -> "Values":
     """Answer for one group; `topics` None stands for all that it has committed."""
     error = node.groups.check(group_id)
     group = node.groups.find(group_id) if error is ErrorCode.NONE else None
+    if group is not None and group.consumer is not None:
+        error = group.consumer.check_fetch(*member)
     wanted: list[tuple[str, list[int]]] = []
     if topics is not None:
         wanted = [(topic.name, list(topic.partition_indexes)) for topic in topics]

@@ -1,4 +1,4 @@
-"""UpdateFeatures: this broker finalizes no feature by level; a request to do so is refused."""
+"""UpdateFeatures: the levels of features are those of the program; a request for others is refused."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -220,3 +220,32 @@ def test_an_image_is_what_a_replay_of_its_encoded_records_gives() -> None:
 def test_a_record_that_is_not_understood_stops_the_replay(value: bytes) -> None:
     with pytest.raises(UnknownMetadataRecordError):
         decode(value)
+
+
+def test_a_groups_settings_stay_within_the_brokers_bounds() -> None:
+    image = cluster()
+
+    def configure(name: str, value: str | None, operation: Operation = Operation.SET) -> None:
+        image.replay(
+            decode(encode(controller.configure_group(image, "g", [Alteration(name, operation, value)], CONFIG)))
+        )
+
+    configure("consumer.session.timeout.ms", "50000")
+    configure("consumer.heartbeat.interval.ms", "6000")
+    assert image.group_overrides == {
+        "g": {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "6000"}
+    }
+    assert image.draft().group_overrides == image.group_overrides
+    for name, value in (
+        ("consumer.session.timeout.ms", "1000"),
+        ("consumer.session.timeout.ms", "60001"),
+        ("consumer.heartbeat.interval.ms", "soon"),
+        ("consumer.heartbeat.interval.ms", "4999"),
+        ("retention.ms", "1"),
+    ):
+        with pytest.raises(BrokerError) as failure:
+            configure(name, value)
+        assert failure.value.code is ErrorCode.INVALID_CONFIG
+    configure("consumer.session.timeout.ms", None, Operation.DELETE)
+    configure("consumer.heartbeat.interval.ms", None, Operation.DELETE)
+    assert not image.group_overrides

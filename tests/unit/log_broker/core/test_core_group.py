@@ -213,7 +213,7 @@ TABLE: list[tuple[Any, tuple[Any, ...]]] = [
     (commit_known, (E.UNKNOWN_MEMBER_ID, E.NONE, E.REBALANCE_IN_PROGRESS, E.NONE, GONE)),
     (commit_old, (E.UNKNOWN_MEMBER_ID, *(E.ILLEGAL_GENERATION,) * 3, GONE)),
     (commit_outside, (E.NONE, *(E.UNKNOWN_MEMBER_ID,) * 3, GONE)),
-    (delete_offsets, (E.NONE,) * 5),
+    (delete_offsets, (E.NONE, *(E.GROUP_SUBSCRIBED_TO_TOPIC,) * 3, E.NONE)),  # what its member says is not readable
     (delete, (E.NONE, *(E.NON_EMPTY_GROUP,) * 3, E.GROUP_ID_NOT_FOUND)),
 ]
 
@@ -501,3 +501,69 @@ def test_a_restarted_coordinator_goes_on_with_the_last_finished_generation() -> 
     assert restarted.answers[restarted.sync(two, 2)].assignment == two.encode()
     restarted.advance(SESSION_MS)
     assert restarted.group.state is S.EMPTY
+
+
+def test_in_a_rebalance_of_a_full_group_the_seats_go_to_who_comes_first() -> None:
+    driver = Driver(members_max=2)
+    one, two = driver.stable(members=2)
+    driver.join(one)
+    newcomer = driver.join()
+    late = driver.answers[driver.join(two)]
+    assert late.error is E.GROUP_MAX_SIZE_REACHED
+    assert driver.answers[newcomer].error is E.NONE
+    assert len(driver.group.members) == 2
+
+
+def test_an_empty_group_is_kept_until_its_offsets_are_checked() -> None:
+    driver = Driver()
+    (member,) = driver.stable()
+    driver.send(Leave, members=((member, None),))
+    assert driver.group.state is S.EMPTY
+    assert not driver.group.is_forgettable, "an administrator finds it"
+    driver.run(driver.group.expire_offsets(driver.now, retention_ms=1_000))
+    assert driver.group.is_forgettable
+    assert driver.log[-1][1] is None
+
+
+def test_offsets_of_a_group_that_is_read_go_when_their_topic_is_read_no_more() -> None:
+    driver = Driver()
+    read = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
+    driver.sync(driver.answers[driver.join(protocols=(("range", read),))].member_id)
+    member = driver.group.leader
+    assert member is not None
+    offsets = {(topic, 0): CommittedOffset(offset=1, timestamp_ms=0) for topic in ("t", "u")}
+    driver.send(Commit, member_id=member, generation=1, instance_id=None, offsets=offsets)
+    driver.run(driver.group.expire_offsets(5_000, retention_ms=1_000))
+    assert driver.group.offsets.partitions() == [("t", 0)]
+
+
+def test_offsets_committed_to_an_empty_group_count_from_their_commit() -> None:
+    driver = Driver()
+    (member,) = driver.stable()
+    driver.send(Leave, members=((member, None),))
+    offsets = {PLACE: CommittedOffset(offset=1, timestamp_ms=9_000)}
+    driver.send(Commit, member_id="", generation=-1, instance_id=None, offsets=offsets)
+    driver.run(driver.group.expire_offsets(9_500, retention_ms=1_000))
+    assert PLACE in driver.group.offsets
+    driver.run(driver.group.expire_offsets(10_001, retention_ms=1_000))
+    assert PLACE not in driver.group.offsets
+    assert driver.group.is_forgettable
+
+
+def test_the_offsets_of_a_deleted_topic_are_taken_away() -> None:
+    driver = Driver()
+    driver.commit()
+    driver.run(driver.group.forget_topic("other"))
+    assert PLACE in driver.group.offsets
+    driver.run(driver.group.forget_topic(PLACE[0]))
+    assert PLACE not in driver.group.offsets
+
+
+def test_a_group_is_not_deleted_under_a_commit_that_is_being_stored() -> None:
+    driver = Driver()
+    driver.commit()
+    driver.held = []
+    driver.send(Commit, member_id="", generation=-1, instance_id=None, offsets=OFFSETS)
+    assert driver.answers[driver.send(Delete)] is E.COORDINATOR_LOAD_IN_PROGRESS
+    driver.run(driver.group.expire_offsets(10**9, retention_ms=1))
+    assert driver.group.state is S.EMPTY
