@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from log_broker.core.machine import Machine
 from log_broker.core.raft import Raft
 from log_broker.core.raft_effects import (
     AppendEntries,
@@ -103,6 +104,7 @@ class RaftDriver:
 
     def __init__(self, raft: Raft, store: RaftStore, above: StateMachine, around: Surroundings) -> None:
         self.raft = raft
+        self._machine: Machine[Event, Effect] = raft
         self._store = store
         self._above = above
         self._around = around
@@ -118,14 +120,14 @@ class RaftDriver:
 
     def handle(self, event: Event) -> None:
         """Hand an event to the machine and do what it asks."""
-        self._run(self.raft.handle(event, self._around.now_ms()))
+        self._run(self._machine.handle(event, self._around.now_ms()))
 
     def tick(self) -> None:
         """Let the machine do what is due."""
-        self._run(self.raft.tick(self._around.now_ms()))
+        self._run(self._machine.tick(self._around.now_ms()))
 
     def _run(self, effects: Sequence[Effect]) -> None:
-        self._around.wake_at(self.raft.next_deadline_ms())
+        self._around.wake_at(self._machine.next_deadline_ms())
         self._queue += effects
         self._drain()
 

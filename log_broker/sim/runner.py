@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Protocol
 
 from log_broker.sim.kernel import InvariantError, Kernel
@@ -106,7 +107,7 @@ def run_seeds(make_world: MakeWorld, seeds: Iterable[int], *, jobs: int) -> Iter
         for seed in seeds:
             yield run_seed(make_world, seed)
         return
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         chunks = _in_chunks(seeds)
         for reports in pool.map(_run_chunk, ((make_world, chunk) for chunk in chunks)):
             yield from reports

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -340,7 +341,7 @@ def main() -> int:
     names = options.names or list(MUTATIONS)
     missed = 0
     print(f"{'the rule that is broken':<44} {'noticed by':<36} seeds")
-    with ProcessPoolExecutor(options.jobs) as pool:
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         for finding in pool.map(hunt, names, [options.seeds_max] * len(names)):
             missed += finding.check is None
             print(f"{finding.mutation:<44} {finding.check or 'NOTHING':<36} {finding.seeds}", flush=True)
