@@ -51,9 +51,7 @@ def _tell_one(make_world: MakeWorld, seed: int, without: frozenset[int], *, whol
         _say_failure(report)
         return 1
     if whole_story:
-        world = make_world(seed, lines)
-        world.run([fault for number, fault in enumerate(world.draw_faults()) if number not in without])
-        _say("\n".join(world.kernel.story()))
+        _say("\n".join(report.story))
     for fault in report.faults:
         _say(f"  {fault}")
     _say(
@@ -76,7 +74,7 @@ def _explain(make_world: MakeWorld, report: Report) -> int:
 
 def _say_failure(report: Report) -> None:
     assert report.failure is not None
-    _say("\n".join(report.failure.story))
+    _say("\n".join(report.story))
     _say(
         f"\nseed {report.seed} breaks a promise after {report.events} events: {report.failure.message}\nwith the faults"
     )

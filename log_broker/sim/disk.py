@@ -82,7 +82,8 @@ class SimulatedDisk:
         self._generation += 1
 
     def _survivors(self, unsynced: bytes) -> bytes:
-        kept = bytearray(unsynced[: self._random.randint(0, len(unsynced))])
+        whole = self._random.random() < 0.4
+        kept = bytearray(unsynced if whole else unsynced[: self._random.randint(0, len(unsynced))])
         if kept and self._random.random() < 0.5:
             kept[self._random.randrange(len(kept))] ^= 0xFF
         return bytes(kept)

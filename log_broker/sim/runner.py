@@ -2,7 +2,6 @@
 Runs seeds: one, many side by side, or one again with fewer faults until each that is left is needed.
 """
 
-import gc
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -40,16 +39,15 @@ MakeWorld = Callable[[int, int], World]  # (seed, trace lines to keep)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """`check` is the name of the promise that was broken; `story` is what led to it, if it was traced."""
+    """`check` is the name of the promise that was broken."""
 
     check: str
     message: str
-    story: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What became of one seed."""
+    """What became of one seed; `story` is what was traced of it."""
 
     seed: int
     events: int
@@ -57,6 +55,7 @@ class Report:
     acknowledged: int
     virtual_us: int
     failure: Failure | None
+    story: tuple[str, ...]
 
 
 def run_seed(
@@ -76,8 +75,6 @@ def run_seed(
         failure = Failure(check="assertion in the core", message=str(error))
     except Exception as error:
         failure = Failure(check="a process raises nothing", message=repr(error))
-    if failure is not None:
-        failure = Failure(check=failure.check, message=failure.message, story=tuple(world.kernel.story()))
     return Report(
         seed=seed,
         events=world.kernel.events,
@@ -85,6 +82,7 @@ def run_seed(
         acknowledged=world.acknowledged,
         virtual_us=world.kernel.now_us,
         failure=failure,
+        story=tuple(world.kernel.story()),
     )
 
 
@@ -103,7 +101,6 @@ def shrink(make_world: MakeWorld, report: Report) -> frozenset[int]:
 def run_seeds(make_world: MakeWorld, seeds: Iterable[int], *, jobs: int) -> Iterator[Report]:
     """Run many seeds in `jobs` processes; yield reports as they come."""
     if jobs == 1:
-        gc.freeze()
         for seed in seeds:
             yield run_seed(make_world, seed)
         return
