@@ -304,7 +304,7 @@ MUTATIONS: Mapping[str, Callable[[], list[Patch]]] = {
 
 
 class Finding(NamedTuple):
-    """What noticed a mutation, and with the how manieth seed; None: nothing did."""
+    """What noticed a mutation, and how many seeds it took; None: nothing did."""
 
     mutation: str
     check: str | None
