@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit sim sim-mutations bench clean
+.PHONY: help setup java demo ui test check format unit sim sim-mutations bench fuzz kill clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,12 @@ sim-mutations: $(READY) ## break each rule of the quorum on purpose: which check
 
 bench: java $(READY) ## measure the main path on this machine
 	$(BIN)/python -m tests.bench.main_path
+
+fuzz: $(READY) ## a million broken requests at the broker: FUZZ="--seed 2 --from 500000" goes on elsewhere
+	$(BIN)/python tests/fuzz/fuzz_run.py $(FUZZ)
+
+kill: $(READY) ## 50 rounds of SIGKILL under load: KILL="--rounds 10 --seed 3"
+	$(BIN)/python tests/chaos/kill_run.py $(KILL)
 
 clean: ## stop the local platform and remove what the project made here
 	@if [ -x $(BIN)/fluvial ]; then $(BIN)/fluvial down || true; fi

@@ -16,7 +16,9 @@ from log_broker.errors import BrokerError, ErrorCode
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
-DAY_MS = 24 * 60 * 60 * 1000
+MINUTE_MS = 60 * 1000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
 
 
 class ConfigType(IntEnum):
@@ -44,6 +46,8 @@ class ConfigKey:
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()
+    read_only: bool = False  # given at start, or never looked at again: a change would not take effect
+    kafka_default: str | None = None  # Kafka's, where ours is another
 
     @property
     def attribute(self) -> str:
@@ -57,11 +61,20 @@ class ConfigKey:
         except ValueError:
             raise self._refusal(text, f"is not a {self.type.name.lower()}") from None
         if (self.least is not None and value < self.least) or (self.most is not None and value > self.most):
-            raise self._refusal(text, f"is outside {self.least} … {self.most}")
+            raise self._refusal(text, f"is outside {self.bounds}")
         words = value if self.type is ConfigType.LIST else (value,)
         if self.choices and not set(words) <= set(self.choices):
-            raise self._refusal(text, f"is not one of {', '.join(self.choices)}")
+            raise self._refusal(text, f"is not one of {self.bounds}")
         return value
+
+    @property
+    def bounds(self) -> str:
+        """What is allowed, for people: `0 … 9`, `producer, gzip`; empty where the type says all."""
+        if self.choices:
+            return ", ".join(self.choices)
+        if self.least is None or self.most is None:
+            return ""
+        return f"{self.least:g} … {self.most:g}" if self.type is ConfigType.DOUBLE else f"{self.least} … {self.most}"
 
     def _refusal(self, text: str, why: str) -> BrokerError:
         return BrokerError(ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {self.name}: it {why}")
@@ -87,8 +100,26 @@ def _long(name: str, default: int, doc: str, *, least: int = 0, most: int = LONG
     return ConfigKey(name=name, type=ConfigType.LONG, default=str(default), doc=doc, least=least, most=most)
 
 
-def _int(name: str, default: int, doc: str, *, least: int = 0, most: int = INT_MAX) -> ConfigKey:
-    return ConfigKey(name=name, type=ConfigType.INT, default=str(default), doc=doc, least=least, most=most)
+def _int(
+    name: str,
+    default: int,
+    doc: str,
+    *,
+    least: int = 0,
+    most: int = INT_MAX,
+    read_only: bool = False,
+    kafka_default: str | None = None,
+) -> ConfigKey:
+    return ConfigKey(
+        name=name,
+        type=ConfigType.INT,
+        default=str(default),
+        doc=doc,
+        least=least,
+        most=most,
+        read_only=read_only,
+        kafka_default=kafka_default,
+    )
 
 
 def _ratio(name: str, default: float, doc: str) -> ConfigKey:
@@ -125,6 +156,11 @@ _TOPIC_KEYS = (
         "lz4",
         "zstd",
     ),
+    _int(
+        "compression.gzip.level", -1, "The gzip level of batches that the broker compresses; -1 is 6.", least=-1, most=9
+    ),
+    _int("compression.lz4.level", 9, "The lz4 level of batches that the broker compresses.", least=1, most=17),
+    _int("compression.zstd.level", 3, "The zstd level of batches that the broker compresses.", least=-131_072, most=22),
     _long("delete.retention.ms", DAY_MS, "How long a compacted topic keeps tombstones."),
     _long("file.delete.delay.ms", 60_000, "How long a file stays on disk after its segment left the log."),
     _long("flush.messages", LONG_MAX, "Sync the log to disk whenever so many records are unsynced.", least=1),
@@ -135,7 +171,7 @@ _TOPIC_KEYS = (
     _long("min.compaction.lag.ms", 0, "The shortest time a record stays uncompacted."),
     _ratio("min.cleanable.dirty.ratio", 0.5, "The share of uncompacted bytes at which a log is compacted."),
     _int("min.insync.replicas", 1, "The fewest in-sync replicas with which acks=all succeeds.", least=1),
-    _long("message.timestamp.after.max.ms", LONG_MAX, "How far a timestamp may lie ahead of the broker's clock."),
+    _long("message.timestamp.after.max.ms", HOUR_MS, "How far a timestamp may lie ahead of the broker's clock."),
     _long("message.timestamp.before.max.ms", LONG_MAX, "How far a timestamp may lie behind the broker's clock."),
     _word(
         "message.timestamp.type",
@@ -144,7 +180,9 @@ _TOPIC_KEYS = (
         "CreateTime",
         "LogAppendTime",
     ),
-    _flag("preallocate", False, "Whether a new segment file is allocated at its full size."),
+    _flag(
+        "preallocate", False, "Taken for compatibility and without effect: a segment file is as long as what is in it."
+    ),
     _long("retention.bytes", -1, "The size beyond which a partition drops old segments; -1 is no limit.", least=-1),
     _long("retention.ms", 7 * DAY_MS, "The age at which a partition drops segments; -1 keeps them.", least=-1),
     _int("segment.bytes", 1 << 30, "The size at which a segment file is closed.", least=14),
@@ -174,7 +212,7 @@ _TOPIC_KEYS = (
 TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _TOPIC_KEYS}
 
 # Confluent's names for the level `id`.
-_ALIASES = {
+TOPIC_ALIASES = {
     "confluent.key.schema.validation": "fluvial.key.schema.validation",
     "confluent.value.schema.validation": "fluvial.value.schema.validation",
 }
@@ -186,6 +224,9 @@ class TopicConfig:
 
     cleanup_policy: frozenset[str]
     compression_type: str
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_zstd_level: int
     delete_retention_ms: int
     file_delete_delay_ms: int
     flush_messages: int
@@ -217,6 +258,12 @@ class TopicConfig:
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
+    def compression_level(self) -> int:
+        """The level of the codec that `compression.type` names; meaningless for those without levels."""
+        levels = {"gzip": self.compression_gzip_level, "lz4": self.compression_lz4_level}
+        return levels.get(self.compression_type, self.compression_zstd_level)
+
+    @property
     def is_compacted(self) -> bool:
         return "compact" in self.cleanup_policy
 
@@ -233,11 +280,24 @@ class TopicConfig:
         texts.update(canonical_overrides(overrides))
         return cls(**{TOPIC_KEYS[name].attribute: TOPIC_KEYS[name].parse(text) for name, text in texts.items()})
 
+    def check(self) -> None:
+        """
+        Raise BrokerError(INVALID_CONFIG) for settings that are sound one by one and make no sense together.
+
+        Asked where somebody changes them, not where they are read back: a default that moved must stop no start.
+        """
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise BrokerError(
+                ErrorCode.INVALID_CONFIG,
+                f"min.compaction.lag.ms ({self.min_compaction_lag_ms}) is larger than "
+                f"max.compaction.lag.ms ({self.max_compaction_lag_ms})",
+            )
+
 
 def canonical_name(name: str, text: str | None) -> tuple[str, str | None]:
     """Replace an alias by what it stands for; raises BrokerError(INVALID_CONFIG) for an unknown name."""
-    if name in _ALIASES:
-        return _ALIASES[name], None if text is None else ("id" if _parse_alias(name, text) else "none")
+    if name in TOPIC_ALIASES:
+        return TOPIC_ALIASES[name], None if text is None else ("id" if _parse_alias(name, text) else "none")
     if name not in TOPIC_KEYS:
         raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
     return name, text
@@ -286,6 +346,34 @@ def broker_name(topic_key: str) -> str:
     return _BROKER_NAMES.get(topic_key, topic_key)
 
 
+# Kafka's names for settings in other units -> (name, ms in the unit), the coarsest first: the finest one given holds.
+BROKER_ALIASES: Mapping[str, tuple[str, int]] = {
+    "log.retention.hours": ("log.retention.ms", HOUR_MS),
+    "log.retention.minutes": ("log.retention.ms", MINUTE_MS),
+    "log.roll.hours": ("log.roll.ms", HOUR_MS),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms", HOUR_MS),
+}
+
+
+def canonical_broker_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """
+    Replace names in other units by those in ms, which win over them where both are given.
+
+    Raises BrokerError(INVALID_CONFIG) for a value that is no number.
+    """
+    given = {name: text for name, text in settings.items() if name not in BROKER_ALIASES}
+    for alias, (name, unit_ms) in reversed(list(BROKER_ALIASES.items())):
+        if alias in settings and name not in given:
+            given[name] = in_ms(alias, settings[alias], unit_ms)
+    return given
+
+
+def in_ms(alias: str, text: str, unit_ms: int) -> str:
+    """Return the text in ms of a setting in another unit; -1 is no limit in every unit."""
+    number = _long(alias, 0, "", least=-1, most=LONG_MAX // unit_ms).parse(text)
+    return str(number if number < 0 else number * unit_ms)
+
+
 TOPIC_KEY_OF_BROKER_NAME: Mapping[str, str] = {broker_name(name): name for name in TOPIC_KEYS}
 
 _BROKER_KEYS = (
@@ -293,7 +381,13 @@ _BROKER_KEYS = (
     _int("default.replication.factor", 1, "Replicas of a topic that is made without saying how many.", least=1),
     _flag("auto.create.topics.enable", True, "Whether a topic is made when a client asks for one that is not there."),
     _flag("delete.topic.enable", True, "Whether topics can be deleted."),
-    _int("offsets.topic.num.partitions", 50, "Partitions of the topic that holds committed offsets.", least=1),
+    _int(
+        "offsets.topic.num.partitions",
+        50,
+        "Partitions of the topic that holds committed offsets, when that is made.",
+        least=1,
+        read_only=True,
+    ),
     _int(
         "offsets.retention.minutes",
         7 * 24 * 60,
@@ -306,7 +400,12 @@ _BROKER_KEYS = (
     _int("offset.metadata.max.bytes", 4096, "The longest text a consumer may store with an offset."),
     _int("group.min.session.timeout.ms", 6_000, "The shortest session timeout a group member may ask for."),
     _int("group.max.session.timeout.ms", 1_800_000, "The longest session timeout a group member may ask for."),
-    _int("group.initial.rebalance.delay.ms", 0, "How long a new group waits for more members before its first round."),
+    _int(
+        "group.initial.rebalance.delay.ms",
+        0,
+        "How long a new group waits for more members before its first round.",
+        kafka_default="3000",
+    ),
     _int("group.max.size", INT_MAX, "The most members a classic group may have.", least=1),
     _int(
         "group.consumer.session.timeout.ms",
@@ -351,6 +450,18 @@ _BROKER_KEYS = (
         "downgrade",
         "bidirectional",
     ),
+    _long("log.retention.check.interval.ms", 300_000, "How often retention looks for what may go.", least=1),
+    _long(
+        "log.flush.offset.checkpoint.interval.ms",
+        60_000,
+        "How often it is written down how far each log is on the disk and where it starts.",
+        least=1,
+    ),
+    _long("producer.id.expiration.ms", DAY_MS, "How long a silent idempotent producer is remembered.", least=1),
+    _int(
+        "num.recovery.threads.per.data.dir", 2, "Threads that open and recover logs at start.", least=1, read_only=True
+    ),
+    _int("fetch.max.bytes", 55 << 20, "The most bytes of records in one fetch response.", least=1024),
     _flag("log.cleaner.enable", True, "Whether compacted topics are compacted in the background."),
     _long("log.cleaner.backoff.ms", 15_000, "How long the compactor sleeps between two rounds.", least=1),
     _long(
@@ -361,10 +472,25 @@ _BROKER_KEYS = (
     ),
     _int("socket.request.max.bytes", 100 << 20, "The largest request that is read.", least=1),
     _long("connections.max.idle.ms", 600_000, "A connection that is silent for so long is closed.", least=1),
-    _int("max.connections", 10_000, "The most connections that are open at once; more are closed as they come."),
+    _int(
+        "max.connections",
+        10_000,
+        "The most connections that are open at once; more are closed as they come.",
+        kafka_default=str(INT_MAX),
+    ),
+    _int("max.connections.per.ip", INT_MAX, "The most connections that one address may have open at once."),
+    _long(
+        "queued.max.request.bytes",
+        512 << 20,
+        "Bytes of requests and answers in memory beyond which no more requests are read, 64 KiB of each connection"
+        " left out; -1 is no limit.",
+        least=-1,
+    ),
     _int("max.incremental.fetch.session.cache.slots", 1000, "The most fetch sessions that are kept at once."),
 )
 BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _BROKER_KEYS}
+# What a broker is given when it starts, and reports under these names.
+FIXED_BROKER_NAMES = ("node.id", "broker.id", "log.dirs", "listeners", "advertised.listeners")
 
 # Settings of one KIP-848 group; where it has none of its own, the broker's `group.` setting of the same name holds.
 _GROUP_KEYS = (
@@ -406,12 +532,19 @@ class BrokerConfig:
     group_consumer_max_size: int = INT_MAX
     group_consumer_assignors: frozenset[str] = frozenset({"uniform", "range"})
     group_consumer_migration_policy: str = "bidirectional"
+    log_retention_check_interval_ms: int = 300_000
+    log_flush_offset_checkpoint_interval_ms: int = 60_000
+    producer_id_expiration_ms: int = DAY_MS
+    num_recovery_threads_per_data_dir: int = 2
     log_cleaner_enable: bool = True
     log_cleaner_backoff_ms: int = 15_000
     log_cleaner_dedupe_buffer_size: int = 128 << 20
     socket_request_max_bytes: int = 100 << 20
     connections_max_idle_ms: int = 600_000
     max_connections: int = 10_000
+    max_connections_per_ip: int = INT_MAX
+    queued_max_request_bytes: int = 512 << 20
+    fetch_max_bytes: int = 55 << 20
     max_incremental_fetch_session_cache_slots: int = 1000
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
 
@@ -423,7 +556,7 @@ class BrokerConfig:
         """
         changes: dict[str, Any] = {}
         defaults = dict(self.topic_defaults)
-        for name, text in settings.items():
+        for name, text in canonical_broker_settings(settings).items():
             if name in BROKER_KEYS:
                 changes[BROKER_KEYS[name].attribute] = BROKER_KEYS[name].parse(text)
             elif (topic_key := TOPIC_KEY_OF_BROKER_NAME.get(name)) is not None:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from log_broker.config import (
+    BROKER_ALIASES,
     BROKER_KEYS,
+    FIXED_BROKER_NAMES,
     GROUP_KEYS,
     TOPIC_KEY_OF_BROKER_NAME,
     TOPIC_KEYS,
@@ -21,8 +23,9 @@ from log_broker.config import (
     TopicConfig,
     canonical_name,
     canonical_overrides,
+    in_ms,
 )
-from log_broker.core.cluster import INTERNAL_TOPICS, ClusterImage, TopicImage
+from log_broker.core.cluster import INTERNAL_TOPICS, METADATA_TOPIC, ClusterImage, TopicImage
 from log_broker.core.cluster_records import (
     BrokerFenced,
     BrokerRegistered,
@@ -75,6 +78,8 @@ def check_topic_name(name: str) -> None:
 def create_topic(image: ClusterImage, command: CreateTopic, config: BrokerConfig) -> TopicCreated:
     """Decide on a new topic: its name, its config and which broker leads each partition."""
     check_topic_name(command.name)
+    if command.name == METADATA_TOPIC:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     if command.name in image.topics:
         raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' already exists.")
     # Metric names have no dots: Kafka keeps two topics that would share one from existing side by side.
@@ -87,7 +92,7 @@ def create_topic(image: ClusterImage, command: CreateTopic, config: BrokerConfig
     overrides = canonical_overrides(
         {name: text for name, text in (command.overrides or {}).items() if text is not None}
     )
-    TopicConfig.from_overrides(overrides, image.defaults)
+    TopicConfig.from_overrides(overrides, image.defaults).check()
     if command.assignments is not None:
         if command.partitions != UNSET or command.replication_factor != UNSET:
             raise BrokerError(
@@ -160,9 +165,9 @@ def configure_topic(image: ClusterImage, topic: TopicImage, alterations: Sequenc
     overrides = dict(topic.overrides)
     for given, operation, value in alterations:
         name, text = canonical_name(given, value)
-        current = overrides.get(name) or _default_text(TOPIC_KEYS[name], name, image)
+        current = overrides.get(name, _default_text(TOPIC_KEYS[name], name, image))
         _alter(overrides, TOPIC_KEYS[name], name, (operation, text, current))
-    TopicConfig.from_overrides(overrides, image.defaults)
+    TopicConfig.from_overrides(overrides, image.defaults).check()
     return TopicConfigured(topic_id=topic.topic_id, overrides=overrides)
 
 
@@ -171,13 +176,26 @@ def configure_brokers(
 ) -> BrokersConfigured:
     """Decide on changes of the dynamic settings of one broker, or with None of all."""
     overrides = dict(image.broker_overrides.get(node_id, {}))
-    for name, operation, value in alterations:
-        key = BROKER_KEYS.get(name) or TOPIC_KEYS.get(TOPIC_KEY_OF_BROKER_NAME.get(name, ""))
+    everywhere = image.broker_overrides.get(None, {}) if node_id is not None else {}
+    for given, operation, text in alterations:
+        name, value = _canonical_broker_setting(given, text)
+        topic_key = TOPIC_KEY_OF_BROKER_NAME.get(name, "")
+        key = BROKER_KEYS.get(name) or TOPIC_KEYS.get(topic_key)
+        if name in FIXED_BROKER_NAMES or (key is not None and key.read_only):
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}")
         if key is None:
             raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
-        _alter(overrides, key, name, (operation, value, overrides.get(name, key.default)))
-    static.with_settings(overrides)
+        default = static.topic_defaults.get(topic_key, key.default)
+        _alter(overrides, key, name, (operation, value, overrides.get(name, everywhere.get(name, default))))
+    TopicConfig.from_overrides({}, static.with_settings({**everywhere, **overrides})).check()
     return BrokersConfigured(node_id=node_id, overrides=overrides)
+
+
+def _canonical_broker_setting(name: str, text: str | None) -> tuple[str, str | None]:
+    if name not in BROKER_ALIASES:
+        return name, text
+    canonical, unit_ms = BROKER_ALIASES[name]
+    return canonical, None if text is None else in_ms(name, text, unit_ms)
 
 
 def configure_group(

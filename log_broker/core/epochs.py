@@ -51,6 +51,10 @@ class LeaderEpochs:
         while self._starts and self._starts[-1][1] >= end_offset:
             self._starts.pop()
 
+    def epoch_at(self, offset: int) -> int:
+        """Return the epoch in which the record at `offset` was written; the current one when that is not known."""
+        return next((epoch for epoch, start in reversed(self._starts) if start <= offset), self.current)
+
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """
         Return (largest known epoch up to `epoch`, its end offset), or (-1, -1) when there is none.

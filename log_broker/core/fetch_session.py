@@ -43,7 +43,7 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchedTopic(NamedTuple):
-    """Some partitions of one topic; `name` as it stands in the request, in UTF-8."""
+    """Some partitions of one topic; `name` as it stands in the request: in UTF-8, or the 16 bytes of the topic's id."""
 
     name: bytes
     partitions: Sequence[FetchedPartition]
@@ -85,6 +85,7 @@ class Opening(NamedTuple):
     """Read and answer what the request names; the session begins with the response."""
 
     topics: Sequence[FetchedTopic]
+    by_id: bool = False
 
 
 class Continuing(NamedTuple):
@@ -138,10 +139,11 @@ class _CachedPartition:
 class _Session:
     """What one client fetches; `partitions` stand in the order in which they are read."""
 
-    __slots__ = ("epoch", "last_used_ms", "partitions", "session_id")
+    __slots__ = ("by_id", "epoch", "last_used_ms", "partitions", "session_id")
 
-    def __init__(self, session_id: int, now_ms: int) -> None:
+    def __init__(self, session_id: int, now_ms: int, *, by_id: bool) -> None:
         self.session_id = session_id
+        self.by_id = by_id  # whether topics are named by their ids; a session does not mix them
         self.epoch = INITIAL_EPOCH + 1
         self.last_used_ms = now_ms
         self.partitions: dict[tuple[bytes, int], _CachedPartition] = {}
@@ -212,17 +214,22 @@ class FetchSessions:
         topics: Sequence[FetchedTopic],
         forgotten: Sequence[ForgottenTopic],
         now_ms: int,
+        *,
+        by_id: bool = False,
     ) -> Plan | Refused:
-        """Take a request and say what it reads."""
+        """Take a request, which names topics `by_id` or by their names, and say what it reads."""
         session = self._sessions.get(session_id)
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session is not None:
                 self._end(session)
-            return Sessionless(topics) if epoch == FINAL_EPOCH else Opening(topics)
+            return Sessionless(topics) if epoch == FINAL_EPOCH else Opening(topics, by_id)
         if session is None:
             return Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        if session.epoch != epoch:
-            return Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.epoch != epoch or session.by_id != by_id:
+            is_epoch = session.epoch != epoch
+            return Refused(
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH if is_epoch else ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+            )
         before = len(session.partitions)
         session.update(topics, forgotten)
         # Also where the session ends here: an earlier request that still waits has read what may be forgotten now.
@@ -248,7 +255,7 @@ class FetchSessions:
             case Sessionless():
                 return Response(answers)
             case Opening():
-                return Response(answers, self._open(fresh_id, plan.topics, answers, now_ms))
+                return Response(answers, self._open(fresh_id, plan, answers, now_ms))
             case Continuing(session=session, epoch=epoch):
                 if session.epoch != epoch:
                     return Response((), session.session_id, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
@@ -256,10 +263,10 @@ class FetchSessions:
             case _:
                 assert_never(plan)
 
-    def _open(self, fresh_id: int, topics: Sequence[FetchedTopic], answers: Answers[A], now_ms: int) -> int:
+    def _open(self, fresh_id: int, opening: Opening, answers: Answers[A], now_ms: int) -> int:
         assert fresh_id not in self._sessions, "two clients would share a session"
-        session = _Session(fresh_id, now_ms)
-        session.update(topics, ())
+        session = _Session(fresh_id, now_ms, by_id=opening.by_id)
+        session.update(opening.topics, ())
         if self._partitions + len(session.partitions) > PARTITIONS_MAX or not self._make_room(now_ms):
             return NO_SESSION
         session.news(answers)

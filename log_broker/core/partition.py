@@ -38,11 +38,11 @@ from log_broker.records.validation import (
     RecordsRefusedError,
     check_batch,
     check_records,
-    check_timestamps,
+    too_large,
 )
 
 UNBOUNDED_MS = 2**63 - 1
-GATHERED_BYTES_MAX = 8 * 1024 * 1024  # behind a slow disk, from producers that wait for no answer
+GATHERED_BYTES_MAX = 1024 * 1024  # behind a slow disk, from producers that wait for no answer
 
 # Events and effects of a produce request are named tuples: values that cost a third of a frozen dataclass to make, and
 # every microsecond here is several percent of a small request.
@@ -176,6 +176,7 @@ class Partition:
         self._bytes_max = config.max_message_bytes
         self._syncs_each_write = config.fluvial_durability != "memory"
         self._codec = CODEC_OF_NAME.get(config.compression_type)
+        self._compression_level = config.compression_level
         self._append_time = config.message_timestamp_type == "LogAppendTime"
         rules = RecordRules(
             topic=self.topic,
@@ -186,10 +187,14 @@ class Partition:
             timestamp_after_ms_max=_bound(config.message_timestamp_after_max_ms, self._append_time),
         )
         self._rules = rules
+        # A header names the largest timestamp of its batch, so a bound on the past needs every record.
         self._looks_at_records = (
-            rules.key_required or rules.key_validation != "none" or rules.value_validation != "none"
+            rules.key_required
+            or rules.key_validation != "none"
+            or rules.value_validation != "none"
+            or rules.timestamp_before_ms_max is not None
         )
-        self._bounds_timestamps = rules.timestamp_before_ms_max is not None or rules.timestamp_after_ms_max is not None
+        self._ahead_ms_max = UNBOUNDED_MS if rules.timestamp_after_ms_max is None else rules.timestamp_after_ms_max
 
     @property
     def leader_epoch(self) -> int:
@@ -214,6 +219,11 @@ class Partition:
         """The acknowledged records that a power cut would take: the range at risk."""
         return self.written_end - self.synced_end
 
+    @property
+    def unsynced_since_ms(self) -> int | None:
+        """When the oldest record that may not be synced was written, None when all are."""
+        return self._unsynced_since_ms
+
     def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:
         """Take one event at the given time and return what must be done, in order."""
         match event:
@@ -229,7 +239,11 @@ class Partition:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` must be called next: flush.ms after the oldest record that is not synced."""
-        if self._unsynced_since_ms is None or self.config.flush_ms >= UNBOUNDED_MS:
+        if self._unsynced_since_ms is None:
+            return None
+        if self._syncs_each_write:
+            return self._unsynced_since_ms  # written while the topic's level was memory: no longer good enough
+        if self.config.flush_ms >= UNBOUNDED_MS:
             return None
         return self._unsynced_since_ms + self.config.flush_ms
 
@@ -301,13 +315,15 @@ class Partition:
         """Apply what the topic's config demands; return the batch as it is to be stored."""
         if header.attributes & TRANSACTIONAL:
             raise BrokerError(ErrorCode.INVALID_TXN_STATE, "no transaction is open for this producer")
-        look = self._looks_at_records
-        if self._bounds_timestamps:
-            look = check_timestamps(header, self._rules, now_ms) or look
-        if look:
+        is_ahead = header.max_timestamp - now_ms > self._ahead_ms_max
+        if self._looks_at_records or is_ahead:
             check_records(batch, header, self._rules, self._validator, now_ms)
+            if is_ahead:
+                raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "the header names a timestamp that no record has")
         if self._codec is not None and header.attributes & COMPRESSION_MASK != self._codec:
-            batch = memoryview(recompress(batch, self._codec))
+            batch = memoryview(recompress(batch, self._codec, level=self._compression_level))
+            if len(batch) > self._bytes_max:
+                raise too_large(len(batch), self._bytes_max)
             header = read_header(batch)
         if self._append_time:
             stamp_log_append_time(batch, header.attributes, now_ms)

@@ -36,6 +36,9 @@ _XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = struct.Struct(">i")
 
+_LZ4_DEFAULT = 9  # by which Kafka means lz4's fast compressor, not the high compressor's ninth level
+_LZ4_FAST = 1
+
 _TOO_SMALL = "failed to write whole buffer"  # how cramjam says that the output did not fit
 
 
@@ -79,19 +82,19 @@ def decompress(codec_number: int, data: Buffer, *, bytes_max: int = DECOMPRESSED
             return _decompress_into(codec, cramjam.zstd.decompress_into, data, bytes_max)
 
 
-def compress(codec: Codec, data: Buffer) -> bytes:
-    """Compress the records section of a batch."""
+def compress(codec: Codec, data: Buffer, *, level: int | None = None) -> bytes:
+    """Compress the records section of a batch; without `level` at the codec's own default, as with gzip's -1."""
     match codec:
         case Codec.NONE:
             return bytes(data)
         case Codec.GZIP:
-            return bytes(cramjam.gzip.compress(data))
+            return bytes(cramjam.gzip.compress(data, level=None if level == -1 else level))
         case Codec.SNAPPY:
             return _snappy(data)
         case Codec.LZ4:
-            return bytes(cramjam.lz4.compress(data))
+            return bytes(cramjam.lz4.compress(data, level=_LZ4_FAST if level == _LZ4_DEFAULT else level))
         case Codec.ZSTD:
-            return bytes(cramjam.zstd.compress(data))
+            return bytes(cramjam.zstd.compress(data, level=level))
 
 
 def _decompress_into(codec: Codec, into: object, data: Buffer, bytes_max: int) -> Buffer:

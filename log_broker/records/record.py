@@ -216,10 +216,10 @@ def _write_bytes(out: bytearray, part: bytes | None) -> None:
         out += part
 
 
-def recompress(batch: Buffer, codec: Codec) -> bytearray:
-    """Return the same batch with its records under another codec."""
+def recompress(batch: Buffer, codec: Codec, *, level: int | None = None) -> bytearray:
+    """Return the same batch with its records under another codec; see `compress` for the level."""
     header = read_header(batch)
-    payload = compress(codec, records_section(batch, header))
+    payload = compress(codec, records_section(batch, header), level=level)
     out = bytearray(HEADER_BYTES + len(payload))
     out[:HEADER_BYTES] = memoryview(batch)[:HEADER_BYTES]
     out[HEADER_BYTES:] = payload

@@ -32,6 +32,7 @@ from log_broker.records.record import records_section, spans_of
 RECORD_ERRORS_MAX = 100  # of one batch: what a client needs to see is that and why, not each of a million
 _CRC_FROM = 21
 _ANSWERS_MAX = 10_000
+UNBOUNDED_MS = 2**63 - 1
 _FRAME_BYTES = 5  # schema framing: one zero byte and a four-byte schema id
 
 
@@ -52,7 +53,7 @@ class RecordRules(NamedTuple):
     key_required: bool = False
     key_validation: str = "none"
     value_validation: str = "none"
-    timestamp_before_ms_max: int | None = None
+    timestamp_before_ms_max: int | None = None  # older than the broker's clock by more than this is refused
     timestamp_after_ms_max: int | None = None
 
 
@@ -76,7 +77,7 @@ def check_batch(batch: Buffer, *, bytes_max: int) -> BatchHeader:
     if length != size:
         raise _wrong_length(length, size)
     if size > bytes_max:
-        raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {size} bytes and the topic takes {bytes_max}")
+        raise too_large(size, bytes_max)
     if crc32c(batch[_CRC_FROM:]) != header[4]:
         raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "the checksum of the batch is wrong")
     base_offset, attributes, last_offset_delta, count = header[0], header[5], header[6], header[12]
@@ -89,6 +90,11 @@ def check_batch(batch: Buffer, *, bytes_max: int) -> BatchHeader:
     if attributes & COMPRESSION_MASK > Codec.ZSTD:
         raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {attributes & COMPRESSION_MASK}")
     return header
+
+
+def too_large(size: int, bytes_max: int) -> BrokerError:
+    """Say that a batch is larger than max.message.bytes."""
+    return BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {size} bytes and the topic takes {bytes_max}")
 
 
 def check_client_version(batch: Buffer, produce_version: int) -> None:
@@ -127,21 +133,6 @@ def _malformed_header(header: BatchHeader) -> BrokerError:
     return BrokerError(ErrorCode.INVALID_RECORD, reason)
 
 
-def check_timestamps(header: BatchHeader, rules: RecordRules, now_ms: int) -> bool:
-    """
-    Refuse a batch whose newest timestamp lies too far ahead, and say whether its records' own times must be looked at.
-
-    The header names the largest timestamp only, so a bound on the past needs every record.
-    """
-    after = rules.timestamp_after_ms_max
-    if after is not None and header.max_timestamp > now_ms + after:
-        raise RecordsRefusedError(
-            ErrorCode.INVALID_TIMESTAMP,
-            [(0, f"timestamp {header.max_timestamp} is more than {after} ms ahead of the broker's clock")],
-        )
-    return rules.timestamp_before_ms_max is not None
-
-
 def check_records(
     batch: Buffer, header: BatchHeader, rules: RecordRules, validator: RecordValidator | None, now_ms: int
 ) -> None:
@@ -151,9 +142,7 @@ def check_records(
         section = bytes(section)  # indexing and slicing bytes is faster than a view
     errors: list[tuple[int, str]] = []
     code = ErrorCode.INVALID_RECORD
-    earliest = None
-    if rules.timestamp_before_ms_max is not None and not header.attributes & LOG_APPEND_TIME:
-        earliest = now_ms - rules.timestamp_before_ms_max
+    check_time = _time_check(header, rules, now_ms)
     check_key = _payload_check(validator, rules.topic, is_key=True, level=rules.key_validation)
     check_value = _payload_check(validator, rules.topic, is_key=False, level=rules.value_validation)
     spans = spans_of(section, header.record_count)
@@ -161,9 +150,8 @@ def check_records(
         reason = None
         if rules.key_required and key_length < 0:
             reason = "a compacted topic takes no record without a key"
-        elif earliest is not None and header.base_timestamp + time_delta < earliest:
+        elif check_time is not None and (reason := check_time(time_delta)) is not None:
             code = ErrorCode.INVALID_TIMESTAMP
-            reason = f"timestamp {header.base_timestamp + time_delta} is too far in the past"
         if reason is None and check_key is not None:
             reason = check_key(section, key_start, key_length)
         if reason is None and check_value is not None:
@@ -174,6 +162,23 @@ def check_records(
                 break
     if errors:
         raise RecordsRefusedError(code, errors)
+
+
+def _time_check(header: BatchHeader, rules: RecordRules, now_ms: int) -> Callable[[int], str | None] | None:
+    """Return a check of a record's timestamp delta, or None when any time will do."""
+    before, after = rules.timestamp_before_ms_max, rules.timestamp_after_ms_max
+    if header.attributes & LOG_APPEND_TIME or (before is None and after is None):
+        return None
+    base = header.base_timestamp
+    earliest = -UNBOUNDED_MS if before is None else now_ms - before
+    latest = UNBOUNDED_MS if after is None else now_ms + after
+
+    def check(delta: int) -> str | None:
+        if earliest <= base + delta <= latest:
+            return None
+        return f"timestamp {base + delta} is not within {earliest} … {latest}"
+
+    return check
 
 
 PayloadCheck = Callable[[Buffer, int, int], str | None]

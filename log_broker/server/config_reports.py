@@ -108,7 +108,7 @@ def _entry(name: str, key: ConfigKey, levels: list[Level]) -> "Values":
     return {
         "name": name,
         "value": text,
-        "read_only": False,
+        "read_only": key.read_only,
         "config_source": source,
         "is_sensitive": False,
         "synonyms": [{"name": level, "value": value, "source": origin} for level, value, origin in levels],

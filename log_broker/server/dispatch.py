@@ -37,6 +37,7 @@ class SlotOwner(Protocol):
     is_closed: bool
     peer: str
 
+    def must_wait(self, slot: "Slot") -> bool: ...
     def slot_done(self, slot: "Slot", response_bytes: int) -> None: ...
     def fail(self, reason: str) -> None: ...
 
@@ -59,6 +60,11 @@ class Slot:
     def closed(self) -> bool:
         """Whether nobody waits for this response any more."""
         return self._connection.is_closed
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether a large answer should not be made now: for want of memory, or because the client does not read."""
+        return self._connection.must_wait(self)
 
     @property
     def peer(self) -> str:

@@ -40,6 +40,7 @@ class NodeCollector(Collector):
         yield from self._traffic()
         yield from self._requests()
         yield from self._topics()
+        yield from self._at_risk()
 
     def _traffic(self) -> Iterator[Metric]:
         node, counters = self._node, self._node.counters
@@ -47,6 +48,9 @@ class NodeCollector(Collector):
         yield _counter("sent_bytes", "Bytes written to clients.", counters.bytes_out)
         yield _counter("connections_accepted", "Connections that clients have opened.", counters.connections)
         yield _gauge("connections", "Connections that are open.", len(node.connections))
+        yield _gauge("tasks", "Requests whose work goes on beside the event loop's turn.", node.task_count)
+        yield _gauge("queued_bytes", "Bytes of requests and answers beyond each connection's share.", node.memory.held)
+        yield _gauge("connections_waiting", "Connections that wait for memory to be read from.", node.memory.waiting)
         yield _gauge("fetch_sessions", "Fetch sessions that are kept.", len(node.fetch_sessions))
         held = node.fetch_sessions.partition_count
         yield _gauge("fetch_session_partitions", "Partitions that all fetch sessions hold.", held)
@@ -71,39 +75,58 @@ class NodeCollector(Collector):
     def _topics(self) -> Iterator[Metric]:
         records: dict[str, int] = defaultdict(int)
         received: dict[str, int] = defaultdict(int)
-        unsynced: dict[str, int] = defaultdict(int)
         stored: dict[str, int] = defaultdict(int)
-        partitions = offline = 0
+        partitions = offline = storage_errors = 0
         for runtime in self._node.logs.partitions():
             partitions += 1
             offline += runtime.offline_reason is not None
             records[runtime.topic] += runtime.appended_records
             received[runtime.topic] += runtime.appended_bytes
-            unsynced[runtime.topic] += runtime.unsynced_records
+            storage_errors += runtime.storage_errors
             stored[runtime.topic] += runtime.size_bytes()
         yield _gauge("partitions", "Partitions that this node leads.", partitions)
         yield _gauge("offline_partitions", "Of these, those that take no writes after a disk error.", offline)
+        yield _counter("storage_errors", "Writes, syncs and reads of logs that the disk failed.", storage_errors)
         for family, of_topic in (
             (CounterMetricFamily("log_broker_topic_records", "Records appended.", labels=["topic"]), records),
             (CounterMetricFamily("log_broker_topic_bytes", "Bytes appended, as stored.", labels=["topic"]), received),
-            (
-                GaugeMetricFamily(
-                    "log_broker_topic_unsynced_records", "Records that a power cut would take.", labels=["topic"]
-                ),
-                unsynced,
-            ),
             (GaugeMetricFamily("log_broker_topic_size_bytes", "Bytes of log on disk.", labels=["topic"]), stored),
         ):
             for topic, value in of_topic.items():
                 family.add_metric([topic], value)
             yield family
 
+    def _at_risk(self) -> Iterator[Metric]:
+        """What is acknowledged and not synced: partitions without any have no line, the totals are always there."""
+        places = ["topic", "partition"]
+        families = [
+            GaugeMetricFamily("log_broker_unsynced_offset", "First offset a power cut would take.", labels=places),
+            GaugeMetricFamily("log_broker_unsynced_records", "Records that a power cut would take.", labels=places),
+            GaugeMetricFamily("log_broker_unsynced_bytes", "Bytes that a power cut would take.", labels=places),
+            GaugeMetricFamily("log_broker_unsynced_seconds", "Age of the oldest of them, at the most.", labels=places),
+        ]
+        records = size = age_ms = 0
+        for runtime in self._node.logs.partitions():
+            found = runtime.at_risk()
+            if found.records:
+                place = [runtime.topic, str(runtime.partition)]
+                values = (found.first_offset, found.records, found.bytes, found.age_ms / 1000)
+                for family, value in zip(families, values, strict=True):
+                    family.add_metric(place, value)
+                records += found.records
+                size += found.bytes
+                age_ms = max(age_ms, found.age_ms)
+        yield from families
+        yield _gauge("all_unsynced_records", "Records that a power cut would take, of all topics.", records)
+        yield _gauge("all_unsynced_bytes", "Bytes that a power cut would take, of all topics.", size)
+        yield _gauge("all_unsynced_seconds", "Age of the oldest of them, at the most.", age_ms / 1000)
+
 
 def _counter(name: str, text: str, value: int) -> Metric:
     return CounterMetricFamily(f"log_broker_{name}", text, value=value)
 
 
-def _gauge(name: str, text: str, value: int) -> Metric:
+def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"log_broker_{name}", text, value=value)
 
 

@@ -5,11 +5,17 @@ All partitions of one node: finds them at start, makes and deletes them, and loo
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import NamedTuple, Protocol
 from uuid import UUID, uuid4
 
 from log_broker.config import TopicConfig
+from log_broker.core.partition import Partition
 from log_broker.interfaces import RecordValidator
 from log_broker.server.compactor import CompactionSettings, Compactor, Place
 from log_broker.server.partition import PartitionRuntime
@@ -26,14 +32,39 @@ from log_broker.storage.checkpoints import (
 )
 from log_broker.storage.data_directory import DataDirectory
 from log_broker.storage.files import FileSystem, OsFileSystem
-from log_broker.storage.recovery import open_partition
+from log_broker.storage.log import PartitionLog
+from log_broker.storage.recovery import PROGRESS_SECONDS, open_partition
 
 _log = logging.getLogger(__name__)
 
-CHECKPOINT_INTERVAL_SECONDS = 60  # log.flush.offset.checkpoint.interval.ms
-RETENTION_INTERVAL_SECONDS = 300  # log.retention.check.interval.ms
-PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000  # producer.id.expiration.ms
+REOPEN_INTERVAL_MS = 10_000  # after a disk error
 _DELETED_SUFFIX = "-delete"
+
+
+class KeepingSettings(CompactionSettings, Protocol):
+    """The part of a broker's config that looking after logs goes by; read anew each time."""
+
+    @property
+    def log_retention_check_interval_ms(self) -> int: ...
+
+    @property
+    def log_flush_offset_checkpoint_interval_ms(self) -> int: ...
+
+    @property
+    def producer_id_expiration_ms(self) -> int: ...
+
+    @property
+    def num_recovery_threads_per_data_dir(self) -> int: ...
+
+
+class _Found(NamedTuple):
+    """A partition's directory that was there at start."""
+
+    place: Place
+    topic_id: UUID
+    config: TopicConfig
+    recovery_point: int
+    log_start_offset: int
 
 
 class LogManager:
@@ -47,9 +78,9 @@ class LogManager:
         validator: RecordValidator | None,
         clock_ms: Callable[[], int],
         files: FileSystem | None = None,
-        compaction: Callable[[], CompactionSettings] | None = None,
+        settings: Callable[[], KeepingSettings] | None = None,
     ) -> None:
-        """Without `compaction` settings it happens only when `compact` is called."""
+        """Without `settings` nothing happens by itself: retention, checkpoints and compaction when they are called."""
         self._data_dir = data_dir
         self._loop = loop
         self._validator = validator
@@ -59,10 +90,13 @@ class LogManager:
         self._pool = SyncPool(loop)
         self._partitions: dict[Place, PartitionRuntime] = {}
         self._compactor = Compactor(loop, self._files, data_dir, self._partitions, clock_ms=clock_ms)
-        self._compaction_settings = compaction
+        self._settings = settings
         self._removals: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
+        self._closing = asyncio.Event()
+        self._saving = Lock()  # one thread at a time writes a checkpoint
         self._log_starts_saved: dict[Place, int] = {}
+        self._recovery_points_saved: dict[Place, int] = {}
         self._opened = False  # the directory is ours and every log in it was read
 
     def open_all(self, topic_config_of: Callable[[str], TopicConfig]) -> None:
@@ -80,8 +114,9 @@ class LogManager:
             # Gone before the first append: a marker must never speak for a later crash.
             self._files.remove(self._data_dir / CLEAN_SHUTDOWN_FILE)
             self._files.sync_directory(self._data_dir)
-        recovery_points = decode_offsets(self._files.read(self._data_dir / RECOVERY_POINT_FILE))
+        self._recovery_points_saved = decode_offsets(self._files.read(self._data_dir / RECOVERY_POINT_FILE))
         self._log_starts_saved = decode_offsets(self._files.read(self._data_dir / LOG_START_FILE))
+        found: list[_Found] = []
         for name in sorted(names):
             if name.endswith(_DELETED_SUFFIX):
                 self._files.remove_tree(self._data_dir / name)
@@ -90,19 +125,29 @@ class LogManager:
             if place is None:
                 continue
             topic_id = decode_topic_id(self._files.read(self._data_dir / name / PARTITION_METADATA_FILE))
-            self._open(
-                place,
-                topic_id or UUID(int=0),
-                topic_config_of(place[0]),
-                recovery_point=recovery_points.get(place, 0),
-                clean=clean,
+            config = topic_config_of(place[0])
+            found.append(
+                _Found(
+                    place,
+                    topic_id or UUID(int=0),
+                    config,
+                    self._recovery_points_saved.get(place, 0),
+                    self._log_starts_saved.get(place, 0),
+                )
             )
+        if clean:
+            for entry in found:
+                self._take_in(entry, self._read(entry, clean=True))
+        elif found:
+            self._recover_all(found)
         self._opened = True
         self._compactor.load()
-        if self._compaction_settings is not None:
-            self._compactor.start(self._compaction_settings)
-        self._again(CHECKPOINT_INTERVAL_SECONDS, self.checkpoint)
-        self._again(RETENTION_INTERVAL_SECONDS, self._look_after)
+        if self._settings is not None:
+            settings = self._settings
+            self._compactor.start(settings)
+            self._again(lambda: settings().log_flush_offset_checkpoint_interval_ms, self.checkpoint)
+            self._again(lambda: settings().log_retention_check_interval_ms, self._look_after)
+        self._again(lambda: REOPEN_INTERVAL_MS, self.reopen_offline)
 
     def create(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> PartitionRuntime:
         """
@@ -117,9 +162,12 @@ class LogManager:
             self.delete(topic, partition)
             found = None
         if found is None:
+            if place in self._log_starts_saved or place in self._recovery_points_saved:
+                self._forget_deleted()
             self._files.make_directory(directory)
             self._files.replace(directory / PARTITION_METADATA_FILE, encode_topic_id(topic_id), sync=False)
-            return self._open(place, topic_id, config, recovery_point=0, clean=True)
+            entry = _Found(place, topic_id, config, recovery_point=0, log_start_offset=0)
+            return self._take_in(entry, self._read(entry, clean=True))
         if found.topic_id != topic_id:
             self._files.replace(directory / PARTITION_METADATA_FILE, encode_topic_id(topic_id), sync=False)
             found.topic_id = topic_id
@@ -135,7 +183,6 @@ class LogManager:
         runtime.cancel_compaction()
         self._files.rename(self._data_dir / f"{topic}-{partition}", doomed)
         del self._partitions[topic, partition]
-        self._log_starts_saved.pop((topic, partition), None)
         self._compactor.forget((topic, partition))
         runtime.give_up()
         task = self._loop.create_task(self._remove(runtime, doomed))
@@ -160,6 +207,31 @@ class LogManager:
             self._save_log_starts()
         return removed
 
+    def reopen_offline(self) -> int:
+        """Try to bring back the partitions that a disk error took offline; return how many are back."""
+        count = 0
+        for runtime in list(self._partitions.values()):
+            if runtime.offline_reason is None:
+                continue
+            try:
+                count += runtime.reopen(partial(self._recover, runtime))
+            except OSError as error:
+                _log.error("%s-%d stays offline: %s", runtime.topic, runtime.partition, error)
+        return count
+
+    def _recover(self, runtime: PartitionRuntime, recovery_point: int) -> tuple[Partition, PartitionLog]:
+        return open_partition(
+            self._files,
+            self._data_dir / f"{runtime.topic}-{runtime.partition}",
+            runtime.topic,
+            runtime.config,
+            recovery_point=recovery_point,
+            log_start_offset=runtime.log_start_offset,
+            clean=False,
+            now_ms=self._clock_ms(),
+            validator=self._validator,
+        )
+
     async def compact(self, *, map_bytes_max: int = 128 << 20) -> int:
         """Compact every log that is due; return the number of passes over logs."""
         return await self._compactor.compact(map_bytes_max=map_bytes_max)
@@ -168,14 +240,15 @@ class LogManager:
         """Write how far each log is on the disk, so that a start after a crash checks only what lies behind."""
         for runtime in self._partitions.values():
             runtime.sync_sealed()
-        content = encode_offsets({place: runtime.recovery_point for place, runtime in self._partitions.items()})
-        self._replace_in_thread(self._data_dir / RECOVERY_POINT_FILE, content)
+        self._recovery_points_saved = self._recovery_points()
+        self._in_thread(RECOVERY_POINT_FILE, self._write_recovery_points)
         self._save_log_starts()
 
     async def close(self) -> None:
         """Close every log; only when all could be, the next start skips recovery."""
         for timer in self._timers:
             timer.cancel()
+        self._closing.set()
         await self._compactor.stop()
         results = await asyncio.gather(
             *(runtime.close() for runtime in self._partitions.values()), *self._removals, return_exceptions=True
@@ -191,82 +264,125 @@ class LogManager:
 
     def _save_closed(self, *, clean: bool) -> None:
         try:
-            recovery_points = {place: runtime.recovery_point for place, runtime in self._partitions.items()}
-            self._files.replace(self._data_dir / RECOVERY_POINT_FILE, encode_offsets(recovery_points))
+            self._files.replace(self._data_dir / RECOVERY_POINT_FILE, encode_offsets(self._recovery_points()))
             self._files.replace(self._data_dir / LOG_START_FILE, encode_offsets(self._log_starts()))
             if clean:
                 self._files.replace(self._data_dir / CLEAN_SHUTDOWN_FILE, b"")
         except OSError as error:
             _log.error("the checkpoints could not be written: %s", error)
 
-    def _open(
-        self, place: Place, topic_id: UUID, config: TopicConfig, *, recovery_point: int, clean: bool
-    ) -> PartitionRuntime:
-        topic, partition = place
-        directory = self._data_dir / f"{topic}-{partition}"
-        core, log = open_partition(
+    def _recover_all(self, found: Sequence[_Found]) -> None:
+        """Read logs that were not closed in order, several at once: checking them is what takes long."""
+        threads = self._settings().num_recovery_threads_per_data_dir if self._settings is not None else 1
+        began = said_at = monotonic()
+        _log.info("recovering %d logs of %s after an unclean end", len(found), self._data_dir)
+        with ThreadPoolExecutor(threads, thread_name_prefix="log-recovery") as executor:
+            logs = executor.map(lambda entry: self._read(entry, clean=False), found)
+            for count, (entry, opened) in enumerate(zip(found, logs, strict=True), 1):
+                self._take_in(entry, opened)
+                if monotonic() - said_at > PROGRESS_SECONDS:
+                    said_at = monotonic()
+                    _log.info("recovered %d of %d logs", count, len(found))
+        _log.info("recovered %d logs in %.1f s", len(found), monotonic() - began)
+
+    def _read(self, entry: _Found, *, clean: bool) -> tuple[Partition, PartitionLog]:
+        """Open the files of one partition; touches nothing else. Raises OSError."""
+        topic, partition = entry.place
+        return open_partition(
             self._files,
-            directory,
+            self._data_dir / f"{topic}-{partition}",
             topic,
-            config,
-            recovery_point=recovery_point,
-            log_start_offset=self._log_starts_saved.get(place, 0),
+            entry.config,
+            recovery_point=entry.recovery_point,
+            log_start_offset=entry.log_start_offset,
             clean=clean,
             now_ms=self._clock_ms(),
             validator=self._validator,
         )
+
+    def _take_in(self, entry: _Found, opened: tuple[Partition, PartitionLog]) -> PartitionRuntime:
         runtime = PartitionRuntime(
-            core,
-            log,
-            partition=partition,
-            topic_id=topic_id,
+            *opened,
+            partition=entry.place[1],
+            topic_id=entry.topic_id,
             files=self._files,
             pool=self._pool,
             loop=self._loop,
             clock_ms=self._clock_ms,
         )
-        self._partitions[place] = runtime
+        self._partitions[entry.place] = runtime
         return runtime
 
     async def _remove(self, runtime: PartitionRuntime, doomed: Path) -> None:
         await runtime.until_released()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), runtime.config.file_delete_delay_ms / 1000)
         answer: asyncio.Future[BaseException | None] = self._loop.create_future()
         self._pool.submit(lambda: self._files.remove_tree(doomed), answer.set_result)
         await answer
 
-    def _again(self, seconds: float, action: Callable[[], None]) -> None:
+    def _again(self, interval_ms: Callable[[], int], action: Callable[[], object]) -> None:
         """Run `action` every so often."""
 
         def run() -> None:
             self._timers.remove(handle)
             with contextlib.suppress(OSError):
                 action()
-            self._again(seconds, action)
+            self._again(interval_ms, action)
 
-        handle = self._loop.call_later(seconds, run)
+        handle = self._loop.call_later(interval_ms() / 1000, run)
         self._timers.append(handle)
 
     def _look_after(self) -> None:
+        assert self._settings is not None
         now_ms = self._clock_ms()
         self.enforce_retention(now_ms)
         for runtime in self._partitions.values():
-            runtime.expire_producers(now_ms, after_ms=PRODUCER_EXPIRATION_MS)
+            runtime.expire_producers(now_ms, after_ms=self._settings().producer_id_expiration_ms)
+
+    def _recovery_points(self) -> dict[Place, int]:
+        return {place: runtime.recovery_point for place, runtime in self._partitions.items()}
 
     def _log_starts(self) -> dict[Place, int]:
         return {place: runtime.log_start_offset for place, runtime in self._partitions.items()}
+
+    async def keep_log_starts(self) -> None:
+        """Return once it is on the disk where each log starts; raises OSError."""
+        self._log_starts_saved = self._log_starts()
+        answer: asyncio.Future[BaseException | None] = self._loop.create_future()
+        self._pool.submit(self._write_log_starts, answer.set_result)
+        error = await answer
+        if error is not None:
+            raise error
+
+    def _forget_deleted(self) -> None:
+        """Write checkpoints without the deleted partitions: what they say must not be taken for a new one's."""
+        self._log_starts_saved = self._log_starts()
+        self._recovery_points_saved = self._recovery_points()
+        self._write_log_starts()
+        self._write_recovery_points()
 
     def _save_log_starts(self) -> None:
         starts = self._log_starts()
         if starts != self._log_starts_saved:
             self._log_starts_saved = starts
-            self._replace_in_thread(self._data_dir / LOG_START_FILE, encode_offsets(starts))
+            self._in_thread(LOG_START_FILE, self._write_log_starts)
 
-    def _replace_in_thread(self, path: Path, content: bytes) -> None:
+    def _write_log_starts(self) -> None:
+        # What is written is what holds then: the order in which threads come to it does not matter.
+        with self._saving:
+            self._files.replace(self._data_dir / LOG_START_FILE, encode_offsets(self._log_starts_saved))
+
+    def _write_recovery_points(self) -> None:
+        with self._saving:
+            self._files.replace(self._data_dir / RECOVERY_POINT_FILE, encode_offsets(self._recovery_points_saved))
+
+    def _in_thread(self, name: str, write: Callable[[], None]) -> None:
         def done(error: BaseException | None) -> None:
             if error is not None:
-                _log.error("%s could not be written: %s", path, error)
+                _log.error("%s could not be written: %s", self._data_dir / name, error)
 
-        self._pool.submit(lambda: self._files.replace(path, content), done)
+        self._pool.submit(write, done)
 
 
 def _place_of(directory_name: str) -> Place | None:

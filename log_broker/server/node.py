@@ -10,6 +10,7 @@ import base64
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any
 from uuid import UUID, uuid4
@@ -26,6 +27,7 @@ from log_broker.server.counters import Counters
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
 from log_broker.server.log_manager import LogManager
+from log_broker.server.memory_budget import MemoryBudget
 from log_broker.server.meta_properties import settle_identity
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.producer_ids import ProducerIds
@@ -37,6 +39,7 @@ CONTROLLER_ID = 0
 METADATA_OVERRIDES = {"cleanup.policy": "delete", "retention.ms": "-1", "fluvial.durability": "fsync-quorum"}
 OFFSETS_OVERRIDES = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
 IDLE_CHECK_SECONDS_MAX = 10.0
+STALLED_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 5.0
 CACHED_ANSWERS_MAX = 64
 
@@ -68,6 +71,12 @@ class AnswerCache:
         self._answers.clear()
 
 
+def _memory_limit(config: BrokerConfig) -> int:
+    """A limit below the largest request would let that pass as well, so it says nothing."""
+    limit = config.queued_max_request_bytes
+    return 1 << 62 if limit < 0 else max(limit, config.socket_request_max_bytes)
+
+
 def wall_clock_ms() -> int:
     """The machine's clock, in ms since the epoch."""
     return time.time_ns() // 1_000_000
@@ -89,14 +98,16 @@ class Node:
         self.clock_ms = clock_ms
         self.cluster = ClusterImage(defaults=config)
         self.logs = LogManager(
-            config.data_dir, self.loop, validator=validator, clock_ms=clock_ms, compaction=lambda: self.config
+            config.data_dir, self.loop, validator=validator, clock_ms=clock_ms, settings=lambda: self.config
         )
         self.groups = GroupCoordinator(self)
         self.producer_ids = ProducerIds(self)
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.metadata_answers = AnswerCache()
         self.counters = Counters()
+        self.memory = MemoryBudget(self.loop, _memory_limit(config))
         self.connections: set[Connection] = set()
+        self._connections_of: Counter[str] = Counter()
         self.cluster_id = ""
         self.port = config.port
         self.authority: Authority
@@ -174,14 +185,27 @@ class Node:
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
 
-    def connection_opened(self, connection: Connection) -> bool:
-        """Note a new connection; False when there are too many."""
+    @property
+    def task_count(self) -> int:
+        """How much work runs beside the requests."""
+        return len(self._tasks)
+
+    def connection_opened(self, connection: Connection) -> str | None:
+        """Note a new connection; say why it cannot stay if there are too many."""
         self.connections.add(connection)
+        self._connections_of[connection.host] += 1
         self.counters.connections += 1
-        return len(self.connections) <= self.config.max_connections
+        if len(self.connections) > self.config.max_connections:
+            return f"there are {self.config.max_connections} connections already"
+        if self._connections_of[connection.host] > self.config.max_connections_per_ip:
+            return f"its address has {self.config.max_connections_per_ip} connections already"
+        return None
 
     def connection_closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self._connections_of[connection.host] -= 1
+        if not self._connections_of[connection.host]:
+            del self._connections_of[connection.host]
 
     def absence_of(self, topic: str, partition: int) -> ErrorCode:
         """Say why `logs` has no such partition."""
@@ -280,6 +304,7 @@ class Node:
             self.config = config
             self.cluster.set_defaults(config)
             self.fetch_sessions.slots_max = config.max_incremental_fetch_session_cache_slots
+            self.memory.limit = _memory_limit(config)
 
     def _apply_topic(self, topic: TopicImage) -> None:
         for index, partition in enumerate(topic.partitions):
@@ -342,7 +367,16 @@ class Node:
         for connection in list(self.connections):
             if connection.is_idle_since(deadline):
                 connection.fail(f"idle for {seconds:.0f} s")
+        if self.memory.waiting or self.memory.is_full:
+            self._free_memory()
         self._idle_check = self.loop.call_later(min(seconds / 2, IDLE_CHECK_SECONDS_MAX), self._check_idle)
+
+    def _free_memory(self) -> None:
+        """Part from clients that neither read their answers nor finish their requests while others wait for memory."""
+        deadline = self.loop.time() - STALLED_SECONDS_MAX
+        for connection in list(self.connections):
+            if connection.holds_memory_since(deadline):
+                connection.fail(f"it has held memory for {STALLED_SECONDS_MAX:.0f} s that others wait for")
 
     def _task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

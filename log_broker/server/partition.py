@@ -5,14 +5,17 @@ Everything here happens in the event loop's thread, except the write and sync of
 """
 
 import asyncio
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
 from log_broker.config import TopicConfig
+from log_broker.core.cluster import INTERNAL_TOPICS
 from log_broker.core.partition import (
     Append,
     AppendResult,
@@ -29,6 +32,7 @@ from log_broker.core.partition import (
 )
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.record import build_batch
+from log_broker.server.reopening import Recover, distrust_cached, read_again
 from log_broker.server.sync_pool import SyncPool
 from log_broker.storage.append_job import AppendJob, SealedSync
 from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, encode_epochs
@@ -56,6 +60,19 @@ class ReadResult(NamedTuple):
     size: int = 0
 
 
+class AtRisk(NamedTuple):
+    """
+    What of one partition a power cut would take although it is acknowledged: `records` from `first_offset` on.
+
+    `age_ms` is that of the oldest, at the most.
+    """
+
+    first_offset: int
+    records: int
+    bytes: int
+    age_ms: int
+
+
 class PartitionRuntime:
     """One partition that this node leads."""
 
@@ -74,6 +91,7 @@ class PartitionRuntime:
         self.topic = core.topic
         self.partition = partition
         self.topic_id = topic_id
+        self.is_internal = core.topic in INTERNAL_TOPICS
         self._core = core
         self._log = log
         self._files = files
@@ -92,6 +110,7 @@ class PartitionRuntime:
         self._idle: asyncio.Future[None] | None = None
         self._opened_at = core.written_end
         self.appended_bytes = 0  # since it was opened
+        self.storage_errors = 0  # since it was opened
 
     @property
     def config(self) -> TopicConfig:
@@ -131,10 +150,16 @@ class PartitionRuntime:
     def recovery_point(self) -> int:
         return self._log.recovery_point
 
-    @property
-    def unsynced_records(self) -> int:
-        """How many acknowledged records a power cut would take."""
-        return self._core.unsynced_records
+    def at_risk(self) -> AtRisk:
+        core, log = self._core, self._log
+        first = max(core.synced_end, log.recovery_point)
+        records = core.written_end - first
+        if records <= 0:
+            return AtRisk(core.written_end, 0, 0, 0)
+        since_ms = core.unsynced_since_ms
+        return AtRisk(
+            first, records, log.unsynced_bytes, 0 if since_ms is None else max(self._clock_ms() - since_ms, 0)
+        )
 
     @property
     def appended_records(self) -> int:
@@ -264,12 +289,29 @@ class PartitionRuntime:
         try:
             self._log.abandon(job)
         except OSError as worse:
-            self._core.offline_reason = f"the failed write could not be taken back: {worse}"
+            self._go_offline(f"the failed write could not be taken back: {worse}")
         self._fail(error, lost_sync=job.synced)
 
     def _fail(self, error: BaseException, *, lost_sync: bool) -> None:
         _log.error("writing %s-%d failed: %s", self.topic, self.partition, error)
+        self.storage_errors += 1
         self._run(self._core.handle(WriteFailed(str(error), lost_sync), self._clock_ms()))
+        if lost_sync and self._core.offline_reason is not None:
+            self._go_offline(self._core.offline_reason)
+
+    def _go_offline(self, reason: str) -> None:
+        """Take no more until the log has been read from the disk again, by `reopen` or at the next start."""
+        self._core.offline_reason = reason
+        distrust_cached(self._files, self._log.directory, reason)
+
+    def reopen(self, recover: Recover) -> bool:
+        """Bring an offline partition back as after a crash; say whether that could be tried. Raises OSError."""
+        if self._closed or not self._core.is_idle or self._compaction is not None or self._sealed_syncs:
+            return False
+        self._core, self._log = read_again(self._files, self._core, self._log, recover)
+        self._opened_at = min(self._opened_at, self._core.written_end)
+        self._wake_all()
+        return True
 
     def _save_epochs(self, began: EpochBegan) -> None:
         if self._given_up:
@@ -312,6 +354,7 @@ class PartitionRuntime:
                     data = self._log.read(offset, max_bytes, end, at_least_one=min_one)
                 except OSError as failure:
                     _log.error("reading %s-%d failed: %s", self.topic, self.partition, failure)
+                    self.storage_errors += 1
                     error = ErrorCode.KAFKA_STORAGE_ERROR
         return ReadResult(error, core.high_watermark, stable, core.log_start_offset, (data,) if data else (), len(data))
 
@@ -333,11 +376,20 @@ class PartitionRuntime:
             if self._waiters.pop(key, None) is not None:
                 self._loop.call_soon(callback)
 
+    def _wake_all(self) -> None:
+        for _, callback in self._waiters.values():
+            self._loop.call_soon(callback)
+        self._waiters.clear()
+
     def check_leader_epoch(self, epoch: int) -> ErrorCode:
         """Say what is wrong with the leader epoch that a client believes in; -1 stands for not knowing."""
         if epoch < 0 or epoch == self._core.leader_epoch:
             return ErrorCode.NONE
         return ErrorCode.FENCED_LEADER_EPOCH if epoch < self._core.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the leader epoch in which the record at `offset` was written."""
+        return self._core.epochs.epoch_at(offset)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """Return (largest known epoch up to this one, its end offset), (-1, -1) when there is none."""
@@ -379,7 +431,7 @@ class PartitionRuntime:
             return 0
         core, log = self._core, self._log
         by_config = "delete" in core.config.cleanup_policy
-        if by_config and core.is_idle and log.active_expired(now_ms):
+        if by_config and core.is_idle and core.offline_reason is None and log.active_expired(now_ms):
             log.roll_active(core.producer_rows, now_ms)
         count = log.expired_segments(
             now_ms,
@@ -387,9 +439,29 @@ class PartitionRuntime:
             high_watermark=core.high_watermark,
             by_config=by_config,
         )
-        if count:
-            core.advance_log_start(log.remove_front(count))
+        retired: list[Path] = []
+        try:
+            for _ in range(count):
+                retired += log.remove_first()
+        finally:
+            if retired:
+                core.advance_log_start(log.start_offset)
+                self._loop.call_later(core.config.file_delete_delay_ms / 1000, self._remove_files, retired)
         return count
+
+    def _remove_files(self, paths: Sequence[Path]) -> None:
+        if self._closed:
+            return  # the next start removes them, or the whole directory goes
+
+        def remove() -> None:
+            for path in paths:
+                self._files.remove(path)
+
+        self._pool.submit(remove, self._removed)
+
+    def _removed(self, error: BaseException | None) -> None:
+        if error is not None and not self._closed:
+            _log.error("files that left %s-%d could not be removed: %s", self.topic, self.partition, error)
 
     def expire_producers(self, now_ms: int, *, after_ms: int) -> int:
         """Forget producers that have been silent for so long; return how many."""
@@ -397,7 +469,8 @@ class PartitionRuntime:
 
     def sync_sealed(self) -> None:
         """Bring sealed segments that no append will sync to the disk, in a pool thread."""
-        sync = None if self._closed else self._log.sealed_sync()
+        offline = self._core.offline_reason is not None
+        sync = None if self._closed or offline else self._log.sealed_sync()
         if sync is not None:
             self._sealed_syncs += 1
             self._pool.submit(sync.run, partial(self._sealed_synced, sync))
@@ -408,6 +481,9 @@ class PartitionRuntime:
             self._log.sealed_synced(sync)
         elif not self._closed:
             _log.error("syncing %s-%d failed: %s", self.topic, self.partition, error)
+            self.storage_errors += 1
+            # A second try would succeed without these bytes being on the disk.
+            self._go_offline(f"a sync failed: {error}")
 
     # Compaction: begun, then rewritten beside the event loop, installed piece by piece, ended.
 
@@ -451,7 +527,7 @@ class PartitionRuntime:
         try:
             complete(self._files, self._log, rewritten)
         except OSError as error:
-            self._core.offline_reason = f"a compacted segment could not take its place: {error}"
+            self._go_offline(f"a compacted segment could not take its place: {error}")
             raise
 
     def cancel_compaction(self) -> None:
@@ -468,6 +544,9 @@ class PartitionRuntime:
             return
         self._end()
         await self._until_idle()
+        if self._core.offline_reason is not None:
+            self._log.close_files()
+            raise OSError(errno.EIO, self._core.offline_reason)
         rows = self._core.producer_rows(self._core.next_offset)
         answer: asyncio.Future[BaseException | None] = self._loop.create_future()
         self._pool.submit(partial(self._log.close, rows), answer.set_result)
@@ -489,9 +568,7 @@ class PartitionRuntime:
         self._closed = True
         if self._flush_timer is not None:
             self._flush_timer.cancel()
-        for _, callback in self._waiters.values():
-            self._loop.call_soon(callback)
-        self._waiters.clear()
+        self._wake_all()
 
     async def _until_idle(self) -> None:
         if not self._core.is_idle:

@@ -70,6 +70,15 @@ class FileSystem(Protocol):
 
     def remove_tree(self, directory: Path) -> None: ...
 
+    def drop_cached(self, path: Path) -> None:
+        """
+        Have the next reads of a file come from the disk.
+
+        After a failed sync the system calls the pages clean that it could not write: they still read as if they were
+        on the disk, and the next sync says that all is well.
+        """
+        ...
+
     def sync_directory(self, directory: Path) -> None:
         """Return once the names in this directory are on the disk."""
         ...
@@ -169,6 +178,14 @@ class OsFileSystem:
 
     def remove_tree(self, directory: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
+
+    def drop_cached(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
 
     def sync_directory(self, directory: Path) -> None:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

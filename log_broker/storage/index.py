@@ -31,15 +31,15 @@ class OffsetIndex:
         self.offsets.append(relative_last_offset)
         self.positions.append(position)
 
-    def position_before(self, relative_offset: int) -> int:
-        """Return a batch start from which a scan forward finds the batch that holds this offset."""
+    def entry_before(self, relative_offset: int) -> tuple[int, int] | None:
+        """Return (last offset, start) of a batch from which a scan forward finds this offset; None: from the front."""
         at = bisect_right(self.offsets, relative_offset) - 1
-        return self.positions[at] if at >= 0 else 0
+        return (self.offsets[at], self.positions[at]) if at >= 0 else None
 
-    def boundary_before(self, position: int, after: int) -> int | None:
-        """Return the last known batch start in (after, position], if there is one."""
+    def boundary_before(self, position: int, after: int) -> tuple[int, int] | None:
+        """Return (last offset, start) of the last known batch that starts in (after, position], if there is one."""
         at = bisect_right(self.positions, position) - 1
-        return self.positions[at] if at >= 0 and self.positions[at] > after else None
+        return (self.offsets[at], self.positions[at]) if at >= 0 and self.positions[at] > after else None
 
     def truncate(self, position: int) -> None:
         """Drop entries of batches at or behind `position`."""
@@ -88,10 +88,10 @@ class TimeIndex:
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)
 
-    def offset_before(self, timestamp: int) -> int:
-        """Return a relative offset at or before the first record that is at least this late."""
+    def entry_before(self, timestamp: int) -> tuple[int, int] | None:
+        """Return (timestamp, relative offset) of an entry before all records that are at least this late, if any."""
         at = bisect_left(self.timestamps, timestamp) - 1
-        return self.offsets[at] if at >= 0 else 0
+        return (self.timestamps[at], self.offsets[at]) if at >= 0 else None
 
     @property
     def last(self) -> tuple[int, int]:

@@ -74,7 +74,7 @@ class PartitionLog:
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         # Segments with bytes, and directories with names, that no sync has covered yet.
-        self._dirty: dict[Segment, None] = {}
+        self._dirty: dict[Segment, int] = {}  # and how much of each was synced when it became so
         self._dirty_directories: dict[Path, None] = {}
         self._is_on_disk = segments[-1].size > 0
         self._job: AppendJob | None = None
@@ -89,6 +89,10 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self._segments)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        return sum(segment.size - synced for segment, synced in self._dirty.items())
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -132,7 +136,8 @@ class PartitionLog:
         if segment is not None:
             if not segment.is_open:
                 self._note_new_file()
-            self._dirty[segment] = None
+            if segment not in self._dirty:
+                self._dirty[segment] = segment.size
         self._job = AppendJob(
             self._files,
             segment=segment,
@@ -178,7 +183,7 @@ class PartitionLog:
         if self._job is not None:
             return  # the job may be using the same files; the next round finds them synced
         for segment in sync.segments:
-            if self._dirty.pop(segment, True) is None and segment not in self._opened:
+            if self._dirty.pop(segment, None) is not None and segment not in self._opened:
                 segment.release()
         self.recovery_point = max(self.recovery_point, self._bases[-1])
 
@@ -291,8 +296,7 @@ class PartitionLog:
             segment = self._segments[at]
             if not segment.size or segment.max_timestamp[0] < timestamp:
                 continue
-            near = segment.base_offset + segment.time_index.offset_before(timestamp)
-            start = segment.position_of(max(near, from_offset))
+            start = segment.position_of(max(segment.search_start(timestamp), from_offset))
             for position, header in scan(segment.file, start, segment.size, read_bytes=64 * 1024):
                 if header.max_timestamp < timestamp:
                     continue
@@ -331,15 +335,15 @@ class PartitionLog:
             count += 1
         return count
 
-    def remove_front(self, count: int) -> int:
-        """Remove the first `count` segments; return the offset at which the log now starts."""
-        for segment in self._segments[:count]:
-            self._opened.pop(segment, None)
-            segment.remove()
-        del self._segments[:count]
-        del self._bases[:count]
+    def remove_first(self) -> list[Path]:
+        """Take the first segment out of the log; return its files, which can be removed. Raises OSError: it stays."""
+        segment = self._segments[0]
+        self._opened.pop(segment, None)
+        retired = segment.retire()
+        del self._segments[0]
+        del self._bases[0]
         self._cursors.clear()
-        return self._bases[0]
+        return retired
 
     def roll_active(self, producer_rows: Callable[[int], Iterable[ProducerRow]], now_ms: int) -> bool:
         """

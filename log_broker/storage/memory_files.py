@@ -4,6 +4,9 @@ A file system in memory whose disk forgets what was not synced: `files.OsFileSys
 It keeps two states: what programs see, and what a power cut would leave. `sync` carries a file's content from the one
 to the other, `sync_directory` its name. `crash` goes back to the second, with any part of the unsynced bytes that the
 caller chooses: real disks write pages on their own, in any order, and tear the last.
+
+A failed sync is as treacherous as Linux's: what it could not write counts as clean from then on. It still reads as it
+was written, the next sync succeeds without it, and only `drop_cached` or a crash shows that it never reached the disk.
 """
 
 import errno
@@ -19,11 +22,33 @@ Survivors = Callable[[bytes], bytes]
 class _Inode:
     """The content of a file, which handles share whatever becomes of its name."""
 
-    __slots__ = ("durable", "seen")
+    __slots__ = ("_dropped", "durable", "seen")
 
     def __init__(self) -> None:
         self.seen = bytearray()
         self.durable = b""
+        self._dropped = (0, 0)  # the part that a failed sync left behind
+
+    def rewritten(self, start: int, end: int) -> None:
+        """Bytes that are written again, or cut off, are dirty again."""
+        first, last = self._dropped
+        self._dropped = (max(first, end), last) if start <= first else (first, max(min(last, start), first))
+
+    def sync(self) -> None:
+        first, last = self._dropped
+        durable = bytearray(self.seen)
+        durable[first:last] = bytes(max(last - first, 0))
+        self.durable = bytes(durable)
+
+    def sync_failed(self) -> None:
+        first, last = self._dropped
+        synced = len(self.durable)
+        self._dropped = (min(first, synced) if last > first else synced, len(self.seen))
+
+    def drop_cached(self) -> None:
+        first, last = self._dropped
+        self.seen[first:last] = bytes(max(last - first, 0))
+        self._dropped = (0, 0)
 
 
 class MemoryFile:
@@ -39,6 +64,7 @@ class MemoryFile:
         return len(self._inode.seen)
 
     def read_at(self, position: int, length: int) -> bytes:
+        self._system.fail_read_if_asked()
         return bytes(self._inode.seen[position : position + length])
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
@@ -48,15 +74,21 @@ class MemoryFile:
         if position > len(seen):
             seen.extend(bytes(position - len(seen)))
         seen[position : position + room] = data[:room]
+        self._inode.rewritten(position, position + room)
         if room < len(data):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     def truncate(self, size: int) -> None:
+        self._inode.rewritten(size, len(self._inode.seen))
         del self._inode.seen[size:]
 
     def sync(self) -> None:
-        self._system.fail_if_asked()
-        self._inode.durable = bytes(self._inode.seen)
+        try:
+            self._system.fail_if_asked()
+        except OSError:
+            self._inode.sync_failed()
+            raise
+        self._inode.sync()
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -71,6 +103,7 @@ class MemoryFileSystem:
         self._directories: set[Path] = set()
         self.room_bytes: int | None = None  # what may still be written; None: as much as you like
         self.failing_syncs = 0
+        self.failing_reads = 0
 
     def open(self, path: Path) -> MemoryFile:
         return MemoryFile(self._seen.setdefault(path, _Inode()), self)
@@ -104,6 +137,8 @@ class MemoryFileSystem:
         if path in self._seen:
             self._seen[to] = self._seen.pop(path)
             return  # a file's new name is on the disk when its directory is synced
+        if path not in self._directories and not any(name.is_relative_to(path) for name in self._seen):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
         for names in (self._seen, self._durable):
             for old in [name for name in names if name.is_relative_to(path)]:
                 names[to / old.relative_to(path)] = names.pop(old)
@@ -117,6 +152,9 @@ class MemoryFileSystem:
             for name in [name for name in names if name.is_relative_to(directory)]:
                 del names[name]
         self._directories = {path for path in self._directories if not path.is_relative_to(directory)}
+
+    def drop_cached(self, path: Path) -> None:
+        self._seen[path].drop_cached()
 
     def sync_directory(self, directory: Path) -> None:
         self.fail_if_asked()
@@ -156,4 +194,10 @@ class MemoryFileSystem:
         """Raise the error of a failing disk as often as `failing_syncs` says."""
         if self.failing_syncs:
             self.failing_syncs -= 1
+            raise OSError(errno.EIO, "Input/output error")
+
+    def fail_read_if_asked(self) -> None:
+        """Likewise for reads, as often as `failing_reads` says."""
+        if self.failing_reads:
+            self.failing_reads -= 1
             raise OSError(errno.EIO, "Input/output error")

@@ -5,19 +5,22 @@ From the files of a partition to a log that can be used: quick after an orderly 
 import logging
 from bisect import bisect_right
 from pathlib import Path
+from time import monotonic
 
 from log_broker.config import TopicConfig
 from log_broker.core.epochs import LeaderEpochs
 from log_broker.core.partition import Partition
 from log_broker.core.producer_state import ProducerRow, ProducerStates
 from log_broker.interfaces import RecordValidator
-from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, decode_epochs, decode_producers
+from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, SYNC_FAILED_FILE, decode_epochs, decode_producers
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import LogLimits, PartitionLog, snapshot_offsets
-from log_broker.storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name, scan
+from log_broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name, scan
 from log_broker.storage.segment_swap import finish_swaps
 
 _log = logging.getLogger(__name__)
+
+PROGRESS_SECONDS = 5.0  # a longer recovery says every so often how far it is
 
 
 def open_partition(
@@ -42,15 +45,19 @@ def open_partition(
     if snapshot is not None:
         replay_from = max(snapshot[0], replay_from)
         producers.load(snapshot[1])
+    starts = decode_epochs(files.read(directory / LEADER_EPOCH_FILE))
+    epochs = LeaderEpochs((epoch, offset) for epoch, offset in starts if offset < log.end_offset)
     if replay_from < log.end_offset:
         for header in log.headers_from(replay_from):
             producers.replay(header)
-    starts = decode_epochs(files.read(directory / LEADER_EPOCH_FILE))
+            # The file may have been lost with the last epochs in it: every batch names its own.
+            if epochs.begin(header.leader_epoch, header.base_offset):
+                epochs.current = epochs.latest
     core = Partition(
         topic,
         config,
         producers=producers,
-        epochs=LeaderEpochs((epoch, offset) for epoch, offset in starts if offset < log.end_offset),
+        epochs=epochs,
         log_start_offset=min(max(log_start_offset, log.start_offset), log.end_offset),
         end_offset=log.end_offset,
         validator=validator,
@@ -83,11 +90,19 @@ def open_log(
     whole: what was acknowledged as durable lies before it. Raises OSError.
     """
     finish_swaps(files, directory)
+    names = files.names(directory)
+    for name in names:
+        if name.endswith(DELETED_SUFFIX):
+            files.remove(directory / name)
     bases = sorted(
         int(name.removesuffix(LOG_SUFFIX))
-        for name in files.names(directory)
+        for name in names
         if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit()
     )
+    if SYNC_FAILED_FILE in names:
+        clean = False
+        for base in bases:
+            files.drop_cached(directory / file_name(base, LOG_SUFFIX))
     segments = [
         Segment(
             files,
@@ -109,6 +124,8 @@ def open_log(
         end_offset = _recover(files, directory, segments, limits, recovery_point=recovery_point, now_ms=now_ms)
     for segment in segments[:-1]:
         segment.release()
+    if SYNC_FAILED_FILE in names:
+        files.remove(directory / SYNC_FAILED_FILE)
     return PartitionLog(files, directory, limits, segments=segments, end_offset=end_offset, recovery_point=end_offset)
 
 
@@ -123,8 +140,12 @@ def _recover(
 ) -> int:
     """Check the segments from the recovery point on, drop what follows the first bad batch, return the end offset."""
     first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
+    said_at = monotonic()
     for at in range(first, len(segments)):
         segment = segments[at]
+        if monotonic() - said_at > PROGRESS_SECONDS:
+            said_at = monotonic()
+            _log.info("%s: checking segment %d of %d", directory, at - first + 1, len(segments) - first)
         size_found = segment.size
         is_last = segment is segments[-1]
         end_offset = segment.rebuild(checked_from=recovery_point, without_gaps=is_last) or segment.base_offset

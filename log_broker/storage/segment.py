@@ -5,9 +5,13 @@ A sealed segment opens its file and reads its indexes on first use, so that a lo
 without touching them.
 """
 
+import logging
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
+from zlib import crc32
 
 from log_broker.records.batch import (
     HEADER_BYTES,
@@ -19,12 +23,15 @@ from log_broker.records.batch import (
     read_header,
 )
 from log_broker.storage.files import File, FileSystem
-from log_broker.storage.index import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex
+from log_broker.storage.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+
+_log = logging.getLogger(__name__)
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
 
 _SCAN_BYTES = 1024 * 1024
 _SEARCH_BYTES = 16 * 1024
@@ -38,6 +45,12 @@ class SegmentLimits(Protocol):
 
     @property
     def segment_ms_max(self) -> int: ...
+
+    @property
+    def segment_jitter_ms(self) -> int: ...
+
+    @property
+    def segment_index_bytes(self) -> int: ...
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -101,6 +114,7 @@ class Segment:
         "created_ms",
         "directory",
         "first_timestamp",
+        "index_bytes",
         "leaves",
         "size",
     )
@@ -122,6 +136,7 @@ class Segment:
         self.size = size
         self.created_ms = now_ms
         self.first_timestamp: int | None = None  # of the first batch; known for the active segment only
+        self.index_bytes = 0  # of the larger of the two indexes; known for the active segment only
         self.leaves = False  # about to be replaced: its index files are gone and must not come back
         self._file = file
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
@@ -172,6 +187,7 @@ class Segment:
         if self._bytes_since_entry > self._index_interval_bytes:
             self._indexes[0].append(relative, self.size)
             self._indexes[1].maybe_append(*self._max_timestamp)
+            self.index_bytes = _bytes_of(*self._indexes)
             self._bytes_since_entry = 0
         self._bytes_since_entry += batch_bytes
         if self.first_timestamp is None:
@@ -184,11 +200,25 @@ class Segment:
         """Whether this batch belongs into a new segment."""
         if self.size == 0:
             return False
-        if self.size + batch_bytes > limits.segment_bytes or last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
+        if (
+            self.size + batch_bytes > limits.segment_bytes
+            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
+            or self.index_bytes > limits.segment_index_bytes - TIME_ENTRY_BYTES
+        ):
             return True
         if max_timestamp >= 0 and self.first_timestamp is not None and self.first_timestamp >= 0:
-            return max_timestamp - self.first_timestamp > limits.segment_ms_max
-        return now_ms - self.created_ms > limits.segment_ms_max
+            age_ms = max_timestamp - self.first_timestamp
+        else:
+            age_ms = now_ms - self.created_ms
+        return age_ms > limits.segment_ms_max - (self._jitter_ms(limits) if limits.segment_jitter_ms else 0)
+
+    def _jitter_ms(self, limits: SegmentLimits) -> int:
+        """
+        Return how much earlier than others this segment ends, so that not all of a topic's partitions roll at once.
+
+        It looks random and is always the same for one segment, which needs no generator and no memory over a restart.
+        """
+        return crc32(os.fsencode(self.path())) % min(limits.segment_jitter_ms, limits.segment_ms_max)
 
     def rebuild(self, *, checked_from: int | None = None, without_gaps: bool = False) -> int | None:
         """
@@ -199,18 +229,29 @@ class Segment:
 
         Returns the offset behind the last good batch, None when there is none.
         """
-        end = self.size
-        self.size = 0
-        self._bytes_since_entry = 0
-        self.first_timestamp = None
-        self.begin_empty()
+        fresh = Segment(
+            self._files,
+            self.directory,
+            self.base_offset,
+            size=0,
+            index_interval_bytes=self._index_interval_bytes,
+            now_ms=self.created_ms,
+        )
+        fresh.begin_empty()
         next_offset = None
-        for _, header in scan(self.file, 0, end, checked_from=checked_from):
+        for _, header in scan(self.file, 0, self.size, checked_from=checked_from):
             expected = self.base_offset if next_offset is None else next_offset
             if header.base_offset < expected or (without_gaps and header.base_offset != expected):
                 break
-            self.note(header.size, header.last_offset, header.max_timestamp if header.record_count else NO_TIMESTAMP)
+            fresh.note(header.size, header.last_offset, header.max_timestamp if header.record_count else NO_TIMESTAMP)
             next_offset = header.last_offset + 1
+        # All at once: a compaction may be reading this segment in another thread and goes by its size.
+        self._indexes = fresh._indexes
+        self._max_timestamp = fresh._max_timestamp
+        self._bytes_since_entry = fresh._bytes_since_entry
+        self.index_bytes = fresh.index_bytes
+        self.first_timestamp = fresh.first_timestamp
+        self.size = fresh.size
         return next_offset
 
     def resume(self) -> int | None:
@@ -224,6 +265,7 @@ class Segment:
             return None
         index, times = self._load()
         self._max_timestamp = times.last
+        self.index_bytes = _bytes_of(index, times)
         start = index.positions[-1] if index.positions else 0
         next_offset = None
         for position, header in scan(self.file, start, self.size, read_bytes=_SEARCH_BYTES):
@@ -239,11 +281,59 @@ class Segment:
 
     def position_of(self, offset: int) -> int:
         """Return where the batch starts that holds `offset` or, if none does, the next one; `size` behind the last."""
-        start = self.offset_index.position_before(offset - self.base_offset)
+        entry = self.offset_index.entry_before(offset - self.base_offset)
+        found = self._scan_for(offset, entry)
+        if found is None:
+            self._mend_indexes()
+            found = self._scan_for(offset, self.offset_index.entry_before(offset - self.base_offset))
+        return self.size if found is None else found
+
+    def _scan_for(self, offset: int, entry: tuple[int, int] | None) -> int | None:
+        """Look from an index entry on; None when the entry is not true."""
+        start = 0 if entry is None else entry[1]
         for position, header in scan(self.file, start, self.size, read_bytes=_SEARCH_BYTES):
+            if position == start and entry is not None and header.last_offset != self.base_offset + entry[0]:
+                return None
             if header.last_offset >= offset:
                 return position
-        return self.size
+            start = -1  # seen
+        return None if entry is not None and start >= 0 else self.size
+
+    def search_start(self, timestamp: int) -> int:
+        """Return an offset at or before the first record that is at least this late."""
+        entry = self.time_index.entry_before(timestamp)
+        if entry is not None and not self._is_true(entry):
+            self._mend_indexes()
+            entry = self.time_index.entry_before(timestamp)
+        return self.base_offset + (entry[1] if entry is not None else 0)
+
+    def _is_true(self, entry: tuple[int, int]) -> bool:
+        """Whether an entry of the time index speaks of a batch that there is."""
+        position = self.position_of(self.base_offset + entry[1])
+        header = next((header for _, header in scan(self.file, position, self.size, read_bytes=HEADER_BYTES)), None)
+        return header is not None and (header.max_timestamp, header.last_offset - self.base_offset) == entry
+
+    def _ends_are_true(self, index: OffsetIndex, times: TimeIndex) -> bool:
+        """
+        Whether the last entries speak of batches that there are, and none behind them is newer than the last time.
+
+        That time is what retention goes by, so an index that was cut short must not pass.
+        """
+        start = index.positions[-1] if index.positions else 0
+        newest = times.timestamps[-1]
+        for position, header in scan(self.file, start, self.size, read_bytes=_SEARCH_BYTES):
+            if position == start and index.offsets and header.last_offset != self.base_offset + index.offsets[-1]:
+                return False
+            if header.record_count and header.max_timestamp > newest:
+                return False
+            start = -1  # seen
+        return start < 0 and self._is_true(times.last)
+
+    def _mend_indexes(self) -> None:
+        """Make both indexes anew: one was found to say what is not so."""
+        _log.warning("%s: an index does not agree with the log and is made again", self.path())
+        self.rebuild()
+        self.save_indexes()
 
     def whole_batches_end(self, start: int, end: int, bytes_max: int) -> int:
         """Return the largest batch boundary in [start, start + bytes_max], `end` being one."""
@@ -251,7 +341,10 @@ class Segment:
             return end
         known = self.offset_index.boundary_before(start + bytes_max, after=start)
         if known is not None:
-            return known
+            if read_header(self.file.read_at(known[1], HEADER_BYTES)).last_offset == self.base_offset + known[0]:
+                return known[1]
+            self._mend_indexes()
+            return self.whole_batches_end(start, end, bytes_max)
         boundary = start
         for position, header in scan(self.file, start, end, read_bytes=_SEARCH_BYTES):
             if position + header.size > start + bytes_max:
@@ -291,6 +384,22 @@ class Segment:
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             self._files.remove(self.path(suffix))
 
+    def retire(self) -> list[Path]:
+        """
+        Take the files out of the log by another name, and return those that are to be removed later. Raises OSError.
+
+        Should a crash bring the old names back, the segment lies before the log's start and goes once more.
+        """
+        self.close()
+        retired = []
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, LOG_SUFFIX):
+            path = self.path(suffix)
+            doomed = path.with_name(path.name + DELETED_SUFFIX)
+            with suppress(FileNotFoundError):
+                self._files.rename(path, doomed)
+                retired.append(doomed)
+        return retired
+
     def remove(self) -> None:
         """Remove the files, the log last: an index without its log would be taken for rubbish anyway."""
         self.close()
@@ -310,8 +419,14 @@ class Segment:
             times = TimeIndex.from_bytes(times_content)
             # A crash may leave a file of the right name and no content.
             if index is not None and times is not None and (index.offsets or self.size <= self._index_interval_bytes):
-                return index, times
+                self._indexes = index, times
+                if self._ends_are_true(index, times):
+                    return self._indexes
         self.rebuild()
         self.save_indexes()
         assert self._indexes is not None
         return self._indexes
+
+
+def _bytes_of(index: OffsetIndex, times: TimeIndex) -> int:
+    return max(len(index.offsets) * OFFSET_ENTRY_BYTES, len(times.offsets) * TIME_ENTRY_BYTES)

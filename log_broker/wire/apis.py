@@ -99,8 +99,8 @@ APIS: Mapping[int, Api] = {
     api.key: api
     for api in (
         _api(ApiKey.PRODUCE, (0, 9), 9),
-        _api(ApiKey.FETCH, (4, 12), 12),
-        _api(ApiKey.LIST_OFFSETS, (1, 7), 6),
+        _api(ApiKey.FETCH, (4, 17), 12),
+        _api(ApiKey.LIST_OFFSETS, (1, 10), 6),
         _api(ApiKey.METADATA, (0, 12), 9),
         _api(ApiKey.OFFSET_COMMIT, (2, 9), 8),
         _api(ApiKey.OFFSET_FETCH, (1, 9), 6),

@@ -1,5 +1,5 @@
 """
-Fetch, versions 4-12, read and written by hand: the response carries the log's bytes as they are.
+Fetch, versions 4-17, read and written by hand: the response carries the log's bytes as they are.
 
     request                                      response
     replica id            int32                  throttle time ms        int32
@@ -20,7 +20,9 @@ Fetch, versions 4-12, read and written by hand: the response carries the log's b
     [forgotten topic: name, [index]]    7+
     rack id               string   11+
 
-Version 12 is flexible. Its tagged fields (cluster id; diverging epoch, current leader, snapshot id) serve replicas.
+Version 12 is flexible. From 13 on the 16 bytes of a topic's id stand in place of its name, and from 15 on there is no
+replica id in front (KIP-516, KIP-903). The tagged fields (cluster id, replica state; diverging epoch, current leader,
+snapshot id, node endpoints) serve replicas.
 """
 
 import struct
@@ -34,16 +36,21 @@ from log_broker.records.varint import write_uvarint
 from log_broker.wire.reading import MalformedRequestError, Reader
 
 VERSION_MIN = 4
-VERSION_MAX = 12
+VERSION_MAX = 17
 FLEXIBLE_FROM = 12
 SESSION_FROM = 7
 _LOG_START_FROM = 5
 _LEADER_EPOCH_FROM = 9
 _RACK_FROM = 11
+TOPIC_IDS_FROM = 13
+_NO_REPLICA_FROM = 15  # the replica id became a tagged field, which a client does not send
+TOPIC_ID_BYTES = 16
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _LIMITS = struct.Struct(">iiiib")  # replica id, max wait, min bytes, max bytes, isolation level
+_LIMITS_WITHOUT_REPLICA = struct.Struct(">iiib")
+NO_REPLICA = -1
 _SESSION = struct.Struct(">ii")
 _PARTITION = {
     4: struct.Struct(">iqi"),  # index, fetch offset, max bytes
@@ -84,8 +91,12 @@ def parse_request(body: memoryview, version: int) -> FetchRequest:
     """Read the request behind its header; raises MalformedRequestError."""
     reader = Reader(body, flexible=version >= FLEXIBLE_FROM)
     try:
-        limits = _LIMITS.unpack_from(body)
-        reader.position = _LIMITS.size
+        if version >= _NO_REPLICA_FROM:
+            limits = (NO_REPLICA, *_LIMITS_WITHOUT_REPLICA.unpack_from(body))
+            reader.position = _LIMITS_WITHOUT_REPLICA.size
+        else:
+            limits = _LIMITS.unpack_from(body)
+            reader.position = _LIMITS.size
         session_id, session_epoch = NO_SESSION, FINAL_EPOCH
         if version >= SESSION_FROM:
             session_id, session_epoch = _SESSION.unpack_from(body, reader.position)
@@ -93,7 +104,7 @@ def parse_request(body: memoryview, version: int) -> FetchRequest:
         topics = [_parse_topic(reader, body, version) for _ in range(reader.array_length())]
         forgotten: Sequence[ForgottenTopic] = ()
         if version >= SESSION_FROM:
-            forgotten = [_parse_forgotten(reader, body) for _ in range(reader.array_length())]
+            forgotten = [_parse_forgotten(reader, body, version) for _ in range(reader.array_length())]
         if version >= _RACK_FROM:
             reader.string()
         reader.tagged_fields()
@@ -105,8 +116,19 @@ def parse_request(body: memoryview, version: int) -> FetchRequest:
     )
 
 
+def _parse_name(reader: Reader, body: memoryview, version: int) -> bytes:
+    """Read what stands for a topic: its name, or from version 13 on the 16 bytes of its id."""
+    if version < TOPIC_IDS_FROM:
+        return reader.string()
+    topic_id = bytes(body[reader.position : reader.position + TOPIC_ID_BYTES])
+    if len(topic_id) < TOPIC_ID_BYTES:
+        raise ValueError("a topic id is cut short")
+    reader.position += TOPIC_ID_BYTES
+    return topic_id
+
+
 def _parse_topic(reader: Reader, body: memoryview, version: int) -> FetchedTopic:
-    name = reader.string()
+    name = _parse_name(reader, body, version)
     partitions = []
     for _ in range(reader.array_length()):
         if version >= FLEXIBLE_FROM:
@@ -130,8 +152,8 @@ def _parse_topic(reader: Reader, body: memoryview, version: int) -> FetchedTopic
     return FetchedTopic(name, partitions)
 
 
-def _parse_forgotten(reader: Reader, body: memoryview) -> ForgottenTopic:
-    name = reader.string()
+def _parse_forgotten(reader: Reader, body: memoryview, version: int) -> ForgottenTopic:
+    name = _parse_name(reader, body, version)
     count = reader.array_length()
     partitions = struct.unpack_from(f">{count}i", body, reader.position)
     reader.position += 4 * count
@@ -159,10 +181,10 @@ def encode_response(
         out += _INT32.pack(session_id)
     _write_count(out, len(topics), flexible=flexible)
     for name, partitions in topics:
-        if flexible:
-            write_uvarint(out, len(name) + 1)
-        else:
+        if version < FLEXIBLE_FROM:
             out += _INT16.pack(len(name))
+        elif version < TOPIC_IDS_FROM:
+            write_uvarint(out, len(name) + 1)
         out += name
         _write_count(out, len(partitions), flexible=flexible)
         for data in partitions:

@@ -18,6 +18,7 @@ from log_broker.wire.reading import MalformedRequestError
 
 LENGTH_BYTES = 4
 HEADER_BYTES_MIN = 10
+HEADER_TAGS_MAX = 1000  # none is defined so far
 _LENGTH = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 
@@ -48,13 +49,14 @@ class FrameCutter:
     straight in the request's own memory once its length is known (`room` and `filled`): a large one is not copied.
     """
 
-    __slots__ = ("_frame", "_have", "_length_bytes", "_limit")
+    __slots__ = ("_frame", "_have", "_length_bytes", "_limit", "pending")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._length_bytes = b""  # the first bytes of a length that is not complete
         self._frame: bytearray | None = None  # a request that is not complete, and how much of it is there
         self._have = 0
+        self.pending = 0  # its length, 0 between requests
 
     @property
     def is_between_frames(self) -> bool:
@@ -72,6 +74,7 @@ class FrameCutter:
         if self._have < len(self._frame):
             return None
         frame, self._frame = self._frame, None
+        self.pending = 0
         return memoryview(frame)
 
     def take(self, data: memoryview) -> list[memoryview]:
@@ -105,6 +108,7 @@ class FrameCutter:
             else:
                 # Zeroed pages take no memory until bytes arrive, so an announced length alone costs nothing.
                 self._frame = bytearray(length)
+                self.pending = length
                 self._have = end - position
                 self._frame[: self._have] = data[position:end]
                 return frames
@@ -142,6 +146,8 @@ def _skip_tagged_fields(frame: memoryview, position: int) -> int:
         return position + 1
     try:
         count, position = read_uvarint(frame, position)
+        if count > HEADER_TAGS_MAX:
+            raise ValueError(f"there are {count}")
         for _ in range(count):
             _, position = read_uvarint(frame, position)
             size, position = read_uvarint(frame, position)

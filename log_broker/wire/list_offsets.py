@@ -1,5 +1,5 @@
 """
-ListOffsets, versions 1-7, read and written by hand.
+ListOffsets, versions 1-10, read and written by hand.
 
     request                                      response
     replica id            int32                  throttle time ms      int32   2+
@@ -12,7 +12,9 @@ ListOffsets, versions 1-7, read and written by hand.
           timestamp             int64                  offset          int64
                                                        leader epoch    int32   4+
 
-Version 6 is flexible; version 7 adds the timestamp -3, the largest one.
+Version 6 is flexible. Versions 7, 8 and 9 add the timestamps -3 (the record with the largest one), -4 (the first one on
+the broker's own disk) and -5 (the last one in remote storage). Version 10 adds, at the end of the request, how long the
+client waits for an answer from there: int32 ms.
 """
 
 import struct
@@ -24,16 +26,20 @@ from log_broker.records.varint import write_uvarint
 from log_broker.wire.reading import MalformedRequestError, Reader
 
 VERSION_MIN = 1
-VERSION_MAX = 7
+VERSION_MAX = 10
 FLEXIBLE_FROM = 6
 _ISOLATION_FROM = 2
 _THROTTLE_FROM = 2
 _LEADER_EPOCH_FROM = 4
+_TIMEOUT_FROM = 10
 
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+# The version with which each special timestamp came; an older request cannot mean it.
+SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -83,6 +89,8 @@ def parse_request(body: memoryview, version: int) -> ListOffsetsRequest:
                 reader.tagged_fields()
             topics.append((name, partitions))
             reader.tagged_fields()
+        if version >= _TIMEOUT_FROM:
+            reader.int32()
         reader.tagged_fields()
     except (struct.error, IndexError, ValueError) as error:
         raise MalformedRequestError(f"ListOffsets v{version}: {error}") from None

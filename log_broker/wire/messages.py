@@ -27,8 +27,6 @@ Values = Mapping[str, Any]
 ReadValue = Callable[["MessageReader"], Any]
 WriteValue = Callable[[bytearray, Any], None]
 
-# An element of a message takes hundreds of bytes of memory and may take one on the wire.
-ELEMENTS_MAX = 1_000_000
 NO_UUID = UUID(int=0)
 
 _NUMBERS = {
@@ -51,13 +49,12 @@ _TIMES = frozenset({"timedelta_i32", "timedelta_i64", "datetime_i64"})
 class MessageReader(Reader):
     """A cursor over one message. It adds to its base what only described messages hold."""
 
-    __slots__ = ("_elements", "body", "flexible")
+    __slots__ = ("body", "flexible")
 
     def __init__(self, body: memoryview, *, flexible: bool) -> None:
         super().__init__(body, flexible=flexible)
         self.body = body
         self.flexible = flexible
-        self._elements = 0
 
     def number(self, layout: struct.Struct) -> Any:
         value = layout.unpack_from(self.body, self.position)[0]
@@ -68,10 +65,12 @@ class MessageReader(Reader):
         count = self.uvarint() - 1 if self.flexible else self.int32()
         if count == -1:
             return None
-        self._elements += count
-        if not 0 <= count <= len(self.body) - self.position or self._elements > ELEMENTS_MAX:
-            raise ValueError(f"an array of {count} elements in {len(self.body) - self.position} bytes")
-        return count
+        if count < 0:
+            raise ValueError(f"an array of {count} elements")
+        return self._counted(count)
+
+    def tag_count(self) -> int:
+        return self._counted(self.uvarint())
 
     def uvarint(self) -> int:
         value, self.position = read_uvarint(self.body, self.position)
@@ -110,7 +109,7 @@ class MessageCodec:
         """Read one; raises struct.error, IndexError or ValueError when the bytes do not hold it."""
         values = {name: read(reader) for name, read in self._readers}
         if self._flexible:
-            for _ in range(reader.uvarint()):
+            for _ in range(reader.tag_count()):
                 tag = reader.uvarint()
                 size = reader.uvarint()
                 end = reader.position + size

@@ -5,6 +5,10 @@ import struct
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.varint import read_uvarint
 
+# Elements of arrays and tagged fields in one request. Each takes hundreds of bytes of memory and microseconds of the
+# event loop, and may take a single byte on the wire.
+ELEMENTS_MAX = 200_000
+
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
@@ -22,14 +26,15 @@ class Reader:
     Reads the primitive types of the protocol from the front on.
 
     Raises struct.error, IndexError or ValueError when the bytes end early or a length is impossible. Array lengths are
-    checked against the bytes that are left, so a length alone makes nobody reserve memory.
+    checked against the bytes that are left, so a length alone makes nobody reserve memory, and against ELEMENTS_MAX.
     """
 
-    __slots__ = ("_body", "_flexible", "position")
+    __slots__ = ("_body", "_elements", "_flexible", "position")
 
     def __init__(self, body: memoryview, *, flexible: bool) -> None:
         self._body = body
         self._flexible = flexible
+        self._elements = 0
         self.position = 0
 
     def int8(self) -> int:
@@ -49,10 +54,7 @@ class Reader:
 
     def array_length(self) -> int:
         """Read the number of elements; a null array has none."""
-        count = self._compact_length() if self._flexible else self.int32()
-        if count > len(self._body) - self.position:
-            raise ValueError(f"an array of {count} elements in {len(self._body) - self.position} bytes")
-        return max(count, 0)
+        return max(self._counted(self._compact_length() if self._flexible else self.int32()), 0)
 
     def string(self) -> bytes:
         """Read a string that must not be null, as its UTF-8 bytes."""
@@ -78,11 +80,22 @@ class Reader:
         """Skip the tagged fields of a flexible version: none of them changes what the broker does."""
         if not self._flexible:
             return
+        if self._body[self.position] == 0:  # as good as always
+            self.position += 1
+            return
         count, self.position = read_uvarint(self._body, self.position)
-        for _ in range(count):
+        for _ in range(self._counted(count)):
             _, self.position = read_uvarint(self._body, self.position)
             size, self.position = read_uvarint(self._body, self.position)
             self._take(size)
+
+    def _counted(self, count: int) -> int:
+        """Add to the elements of this request and return how many these are."""
+        if count > 0:
+            self._elements += count
+            if count > len(self._body) - self.position or self._elements > ELEMENTS_MAX:
+                raise ValueError(f"an array of {count} elements in {len(self._body) - self.position} bytes")
+        return count
 
     def _compact_length(self) -> int:
         length, self.position = read_uvarint(self._body, self.position)

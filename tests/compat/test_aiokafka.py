@@ -36,7 +36,7 @@ async def read(consumer: AIOKafkaConsumer, count: int) -> list[str]:
     return values
 
 
-@pytest.mark.parametrize("codec", [None, "gzip"])
+@pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
 async def test_idempotent_producer_and_group_consumer(broker: Any, codec: str | None) -> None:
     topic, group = name("aiokafka"), name("group")
     await send(broker.bootstrap_servers, topic, 300, enable_idempotence=True, compression_type=codec)

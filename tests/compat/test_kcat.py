@@ -25,10 +25,11 @@ def kcat(broker: Any, *words: str, given: str = "") -> str:
     return done.stdout
 
 
-def test_lines_go_in_and_come_out(broker: Any) -> None:
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_lines_go_in_and_come_out(broker: Any, codec: str) -> None:
     topic = f"kcat-{uuid.uuid4().hex[:8]}"
     lines = [f"k{number}:line {number}" for number in range(100)]
-    kcat(broker, "-P", "-t", topic, "-K:", "-z", "gzip", given="\n".join(lines))
+    kcat(broker, "-P", "-t", topic, "-K:", "-z", codec, given="\n".join(lines))
     assert kcat(broker, "-C", "-t", topic, "-e", "-q", "-K:").splitlines() == lines
 
 

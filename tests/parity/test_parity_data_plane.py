@@ -4,6 +4,7 @@ import datetime
 import io
 from importlib import import_module
 from typing import Any
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pytest
 from hypothesis import given, settings
@@ -132,6 +133,21 @@ asked_partitions = st.builds(
 )
 
 
+def topic_field(version: int) -> str:
+    return "topic_id" if version >= fetch.TOPIC_IDS_FROM else "topic"
+
+
+def topic_value(version: int, name: str) -> str | UUID:
+    """The name, or an id made from it."""
+    return uuid5(NAMESPACE_OID, name) if version >= fetch.TOPIC_IDS_FROM else name
+
+
+def topic_key(version: int, name: str) -> bytes:
+    """How the fast twin has it."""
+    value = topic_value(version, name)
+    return value.bytes if isinstance(value, UUID) else value.encode()
+
+
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @FEW
 @given(
@@ -153,20 +169,23 @@ def test_fetch_requests(version, wait, min_bytes, max_bytes, isolation, session,
         optional |= {
             "session_id": session[0],
             "session_epoch": session[1],
-            "forgotten_topics_data": tuple(gone(topic=name, partitions=tuple(p)) for name, p in forgotten),
+            "forgotten_topics_data": tuple(
+                gone(**{topic_field(version): topic_value(version, name)}, partitions=tuple(p)) for name, p in forgotten
+            ),
         }
     if version >= 11:
         optional["rack_id"] = rack
     without_epoch = version < 9
+    if version < 15:
+        optional["replica_id"] = -1
     request = slow("fetch", version, "request", "FetchRequest")(
-        replica_id=-1,
         max_wait=duration(wait),
         min_bytes=min_bytes,
         max_bytes=max_bytes,
         isolation_level=isolation,
         topics=tuple(
             topic(
-                topic=name,
+                **{topic_field(version): topic_value(version, name)},
                 partitions=tuple(
                     partition(**{k: v for k, v in p.items() if not (without_epoch and k == "current_leader_epoch")})
                     for p in partitions
@@ -182,10 +201,12 @@ def test_fetch_requests(version, wait, min_bytes, max_bytes, isolation, session,
     assert (read.replica_id, read.wait_ms_max, read.bytes_min, read.bytes_max) == (-1, wait, min_bytes, max_bytes)
     assert read.isolation_level == isolation
     assert (read.session_id, read.session_epoch) == (session if version >= 7 else (0, -1))
-    assert [(t.name.decode(), list(t.partitions)) for t in read.forgotten] == (forgotten if version >= 7 else [])
-    assert [(t.name.decode(), [tuple(p) for p in t.partitions]) for t in read.topics] == [
+    assert [(t.name, list(t.partitions)) for t in read.forgotten] == (
+        [(topic_key(version, name), partitions) for name, partitions in forgotten] if version >= 7 else []
+    )
+    assert [(t.name, [tuple(p) for p in t.partitions]) for t in read.topics] == [
         (
-            name,
+            topic_key(version, name),
             [
                 (
                     p["partition"],
@@ -222,7 +243,7 @@ def test_fetch_responses(version, correlation_id, topics, session_id) -> None:
     chunks = fetch.encode_response(
         correlation_id,
         version,
-        [(name.encode(), partitions) for name, partitions in topics],
+        [(topic_key(version, name), partitions) for name, partitions in topics],
         error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
         session_id=session_id,
     )
@@ -234,7 +255,7 @@ def test_fetch_responses(version, correlation_id, topics, session_id) -> None:
         assert response.session_id == session_id
     assert len(response.responses) == len(topics)
     for read, (name, partitions) in zip(response.responses, topics, strict=True):
-        assert read.topic == name
+        assert getattr(read, topic_field(version)) == topic_value(version, name)
         assert len(read.partitions) == len(partitions)
         for found, data in zip(read.partitions, partitions, strict=True):
             assert (found.partition_index, found.error_code) == (data.partition, data.error)
@@ -259,6 +280,7 @@ def test_list_offsets_requests(version, isolation, topics) -> None:
     request = slow("list_offsets", version, "request", "ListOffsetsRequest")(
         replica_id=-1,
         **({"isolation_level": isolation} if version >= 2 else {}),
+        **({"timeout": duration(5)} if version >= 10 else {}),
         topics=tuple(
             topic(
                 name=name,

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from log_broker.config import BROKER_ALIASES, TOPIC_ALIASES
 from log_broker.core.controller import Alteration, Operation
 from log_broker.server.handlers.describe_configs import GROUP, TOPIC
 from log_broker.server.handlers.incremental_alter_configs import alter
@@ -16,11 +17,19 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     for resource in request.resources:
         given = {entry.name: entry.value for entry in resource.configs}
         alterations = [Alteration(name, Operation.SET, value) for name, value in given.items()]
+        kept = {_canonical(resource, name) for name in given}
         for name in _overridden(node, resource):
-            if name not in given:
+            if name not in kept:
                 alterations.append(Alteration(name, Operation.DELETE, None))
         wanted.append((resource, alterations))
     return await alter(node, wanted, validate_only=request.validate_only)
+
+
+def _canonical(resource: Any, name: str) -> str:
+    """Return the name under which a setting is kept."""
+    if resource.resource_type == TOPIC:
+        return TOPIC_ALIASES.get(name, name)
+    return BROKER_ALIASES[name][0] if name in BROKER_ALIASES else name
 
 
 def _overridden(node: "Node", resource: Any) -> list[str]:

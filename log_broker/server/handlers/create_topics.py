@@ -15,14 +15,24 @@ if TYPE_CHECKING:
     from log_broker.server.node import Node
 
 
+PARTITIONS_PER_REQUEST_MAX = 10_000  # as Kafka: each makes a directory, and all of them one batch of metadata
+
+
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     repeated = {name for name, count in Counter(topic.name for topic in request.topics).items() if count > 1}
     answers: dict[str, Values] = {}
+    partitions = sum(max(topic.num_partitions, len(topic.assignments), 1) for topic in request.topics)
 
     def decide(image: ClusterImage) -> list[MetadataRecord]:
         records: list[MetadataRecord] = []
         for topic in request.topics:
             try:
+                if partitions > PARTITIONS_PER_REQUEST_MAX:
+                    raise BrokerError(
+                        ErrorCode.POLICY_VIOLATION,
+                        f"Excessively large number of partitions per request: {partitions}; "
+                        f"{PARTITIONS_PER_REQUEST_MAX} can be made at once.",
+                    )
                 if topic.name in repeated:
                     raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 record = create_topic(image, _command(topic), node.config)

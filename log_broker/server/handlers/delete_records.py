@@ -9,16 +9,19 @@ if TYPE_CHECKING:
     from log_broker.server.node import Node
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [_partition(node, topic.name, wanted) for wanted in topic.partitions],
-            }
-            for topic in request.topics
-        ]
-    }
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    """Answer once a crash does not bring the records back."""
+    topics = [
+        {"name": topic.name, "partitions": [_partition(node, topic.name, wanted) for wanted in topic.partitions]}
+        for topic in request.topics
+    ]
+    try:
+        await node.logs.keep_log_starts()
+    except OSError:
+        for topic in topics:
+            for answer in topic["partitions"]:
+                answer["error_code"] = answer["error_code"] or ErrorCode.KAFKA_STORAGE_ERROR
+    return {"topics": topics}
 
 
 def _partition(node: "Node", topic: str, wanted: Any) -> "Values":
@@ -27,6 +30,8 @@ def _partition(node: "Node", topic: str, wanted: Any) -> "Values":
     error = ErrorCode.NONE
     if runtime is None:
         error = node.absence_of(topic, wanted.partition_index)
+    elif runtime.is_internal:
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION
     elif runtime.config.cleanup_policy == {"compact"}:
         error = ErrorCode.POLICY_VIOLATION
     else:

@@ -1,4 +1,8 @@
-"""DescribeLogDirs: how large the partitions on this broker are, and how much room its disk has."""
+"""
+DescribeLogDirs: how large the partitions on this broker are, and how much room its disk has.
+
+A directory whose disk has taken a partition offline says so with KAFKA_STORAGE_ERROR, as one that failed does in Kafka.
+"""
 
 import shutil
 from typing import TYPE_CHECKING, Any

@@ -20,7 +20,9 @@ from log_broker.core.fetch_session import (
     Refused,
 )
 from log_broker.errors import ErrorCode
-from log_broker.wire.fetch import FetchRequest, PartitionData, encode_response, parse_request
+from log_broker.records.batch import batches_in
+from log_broker.server.partition import READ_COMMITTED
+from log_broker.wire.fetch import TOPIC_IDS_FROM, FetchRequest, PartitionData, encode_response, parse_request
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.reading import MalformedRequestError
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from log_broker.server.dispatch import Slot
     from log_broker.server.node import Node
 
-RESPONSE_BYTES_MAX = 55 * 1024 * 1024  # fetch.max.bytes of a broker
+CONGESTED_RETRY_SECONDS = 0.05
 WAIT_MS_MAX = 5 * 60 * 1000
 
 
@@ -40,7 +42,8 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
         slot.fail_connection(str(error))
         return
     _, _, _, _, _, session_id, epoch, topics, forgotten = request
-    plan = node.fetch_sessions.begin(session_id, epoch, topics, forgotten, node.clock_ms())
+    by_id = header.api_version >= TOPIC_IDS_FROM
+    plan = node.fetch_sessions.begin(session_id, epoch, topics, forgotten, node.clock_ms(), by_id=by_id)
     if isinstance(plan, Refused):
         slot.complete(*encode_response(header.correlation_id, header.api_version, [], error=plan.error))
         return
@@ -79,7 +82,9 @@ class _Fetch:
 
     def _wait(self) -> None:
         for topic in self._plan.topics:
-            name = topic.name.decode(errors="replace")
+            name = self._name_of(topic.name)
+            if name is None:
+                continue
             for asked in topic.partitions:
                 runtime = self._node.logs.get(name, asked.partition)
                 if runtime is not None:
@@ -110,14 +115,19 @@ class _Fetch:
         self._cancels.clear()
 
     def _try(self, *, last_chance: bool) -> bool:
-        """Read everything; answer if that is enough, and say whether it was."""
+        """Read everything; answer if that is enough, and say whether it is settled when to go on."""
         request = self._request
-        room = min(max(request.bytes_max, 0), RESPONSE_BYTES_MAX)
+        memory = self._node.memory
+        if self._slot.must_wait:
+            self._wait_for_memory()
+            return True
+        room = min(max(request.bytes_max, 0), self._node.config.fetch_max_bytes, memory.answer_bytes_max)
+        enough = min(request.bytes_min, room)
         total = 0
         urgent = last_chance or not self._plan.topics
         topics = []
         for topic in self._plan.topics:
-            name = topic.name.decode(errors="replace")
+            name = self._name_of(topic.name)
             partitions = []
             for asked in topic.partitions:
                 data, size = self._read(name, asked, room, first=total == 0)
@@ -126,11 +136,34 @@ class _Fetch:
                 urgent = urgent or data.error is not ErrorCode.NONE
                 partitions.append(data)
             topics.append((topic.name, partitions))
-        if not urgent and total < request.bytes_min:
+        if not urgent and total < enough and not self._is_cut_short(topics):
             return False
         self._forget()
         self._answer(topics)
         return True
+
+    def _wait_for_memory(self) -> None:
+        """Hold nothing until the client has read what it has, or others have given memory back."""
+        self._forget()
+        self._slot.on_close(self._forget)
+        self._timer = asyncio.get_running_loop().call_later(CONGESTED_RETRY_SECONDS, self._time_is_up)
+
+    def _is_cut_short(self, topics: list[tuple[bytes, list[PartitionData]]]) -> bool:
+        """
+        Whether more could be read now but for the limits, which fall between batches: waiting would bring nothing.
+
+        Asked only of a response that is smaller than its reader wants.
+        """
+        for topic, (_, found) in zip(self._plan.topics, topics, strict=True):
+            for asked, data in zip(topic.partitions, found, strict=True):
+                position = asked.offset
+                for chunk in data.records:
+                    for _, header in batches_in(chunk):
+                        position = header.last_offset + 1
+                committed = self._request.isolation_level == READ_COMMITTED
+                if position < (data.last_stable_offset if committed else data.high_watermark):
+                    return True
+        return False
 
     def _answer(self, topics: list[tuple[bytes, list[PartitionData]]]) -> None:
         sessions = self._node.fetch_sessions
@@ -146,7 +179,15 @@ class _Fetch:
             )
         )
 
-    def _read(self, topic: str, asked: FetchedPartition, room: int, *, first: bool) -> tuple[PartitionData, int]:
+    def _name_of(self, given: bytes) -> str | None:
+        """Return the name of a topic that the request names or gives the id of; None for an unknown id."""
+        if self._header.api_version < TOPIC_IDS_FROM:
+            return given.decode(errors="replace")
+        return self._node.cluster.names.get(given.hex())
+
+    def _read(self, topic: str | None, asked: FetchedPartition, room: int, *, first: bool) -> tuple[PartitionData, int]:
+        if topic is None:
+            return PartitionData(asked.partition, ErrorCode.UNKNOWN_TOPIC_ID, -1, -1, -1, ()), 0
         runtime = self._node.logs.get(topic, asked.partition)
         if runtime is None:
             error = self._node.absence_of(topic, asked.partition)

@@ -9,13 +9,17 @@ from log_broker.wire.list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
+    LATEST_TIERED,
     MAX_TIMESTAMP,
+    SINCE,
     AskedPartition,
     FoundPartition,
     encode_response,
     parse_request,
 )
 from log_broker.wire.reading import MalformedRequestError
+
+NEVER = 1 << 15
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import Slot
@@ -32,11 +36,15 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     topics = []
     for name, partitions in request.topics:
         topic = name.decode(errors="replace")
-        topics.append((name, [_answer(node, topic, asked, request.isolation_level) for asked in partitions]))
+        topics.append(
+            (name, [_answer(node, topic, asked, request.isolation_level, header.api_version) for asked in partitions])
+        )
     slot.complete(encode_response(header.correlation_id, header.api_version, topics))
 
 
-def _answer(node: "Node", topic: str, asked: AskedPartition, isolation_level: int) -> FoundPartition:
+def _answer(node: "Node", topic: str, asked: AskedPartition, isolation_level: int, version: int) -> FoundPartition:
+    if asked.timestamp < 0 and version < SINCE.get(asked.timestamp, NEVER):
+        return FoundPartition(asked.partition, ErrorCode.UNSUPPORTED_VERSION)
     runtime = node.logs.get(topic, asked.partition)
     if runtime is None:
         return FoundPartition(asked.partition, node.absence_of(topic, asked.partition))
@@ -49,9 +57,10 @@ def _answer(node: "Node", topic: str, asked: AskedPartition, isolation_level: in
         return FoundPartition(asked.partition, failure.code)
     except OSError:
         return FoundPartition(asked.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-    return FoundPartition(
-        asked.partition, ErrorCode.NONE, timestamp, offset, runtime.leader_epoch if offset >= 0 else -1
-    )
+    epoch = -1
+    if offset >= 0:
+        epoch = runtime.leader_epoch if asked.timestamp == LATEST else runtime.epoch_at(offset)
+    return FoundPartition(asked.partition, ErrorCode.NONE, timestamp, offset, epoch)
 
 
 def _find(runtime: PartitionRuntime, timestamp: int, isolation_level: int) -> tuple[int, int]:
@@ -60,10 +69,10 @@ def _find(runtime: PartitionRuntime, timestamp: int, isolation_level: int) -> tu
         return -1, runtime.last_stable_offset if isolation_level == READ_COMMITTED else runtime.high_watermark
     if timestamp in {EARLIEST, EARLIEST_LOCAL}:
         return -1, runtime.log_start_offset
-    if timestamp == MAX_TIMESTAMP:
+    if timestamp == LATEST_TIERED:
+        found = None  # nothing lies in remote storage
+    elif timestamp == MAX_TIMESTAMP:
         found = runtime.offset_of_max_timestamp()
-    elif timestamp >= 0:
-        found = runtime.offset_for_timestamp(timestamp)
     else:
-        raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, f"the timestamp {timestamp} has no meaning")
+        found = runtime.offset_for_timestamp(timestamp)
     return (-1, -1) if found is None else (found[1], found[0])

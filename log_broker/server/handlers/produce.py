@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from log_broker.core.cluster import METADATA_TOPIC
 from log_broker.core.partition import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.validation import check_client_version
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from log_broker.server.node import Node
 
 _ANY_CODEC_FROM = 7
+ADMIN_CLIENT_ID = "__admin_client"  # under this name Kafka's own tools write to internal topics
 
 
 def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
@@ -36,6 +38,9 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
             runtime = node.logs.get(name, partition)
             if runtime is None:
                 done(AppendResult(node.absence_of(name, partition)))
+                continue
+            if runtime.is_internal and (name == METADATA_TOPIC or header.client_id != ADMIN_CLIENT_ID):
+                done(AppendResult(ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"clients do not write to {name}"))
                 continue
             if records is None:
                 done(AppendResult(ErrorCode.INVALID_RECORD, message="the partition has no records"))

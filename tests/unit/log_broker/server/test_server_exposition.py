@@ -53,7 +53,9 @@ def test_what_clients_do_is_counted() -> None:
         stored = after["log_broker_topic_bytes_total", "counted"]
         assert stored == after["log_broker_topic_size_bytes", "counted"]
         assert stored > 50 * 7
-        assert after["log_broker_topic_unsynced_records", "counted"] == 0
+        assert after["log_broker_all_unsynced_records",] == 0
+        assert ("log_broker_unsynced_records", "counted", "0") not in after
+        assert after["log_broker_storage_errors_total",] == 0
         assert after["log_broker_received_bytes_total",] > stored
         assert after["log_broker_sent_bytes_total",] > stored
         assert after["log_broker_connections_accepted_total",] >= 3
@@ -65,10 +67,21 @@ def test_what_clients_do_is_counted() -> None:
             assert after["log_broker_request_seconds_sum", api] > 0
 
 
-def test_records_at_risk_are_seen() -> None:
+def test_what_is_at_risk_is_seen() -> None:
     with log_broker.embedded(fluvial_durability="memory") as broker:
         produce(broker, "risky", 20)
-        assert samples(broker)["log_broker_topic_unsynced_records", "risky"] == 20
+        found = samples(broker)
+        assert found["log_broker_unsynced_records", "risky", "0"] == 20
+        assert found["log_broker_unsynced_bytes", "risky", "0"] == found["log_broker_topic_size_bytes", "risky"]
+        assert found["log_broker_unsynced_seconds", "risky", "0"] >= 0
+        assert found["log_broker_unsynced_offset", "risky", "0"] == 0
+        produce(broker, "risky", 5)
+        produce(broker, "other", 1)
+        found = samples(broker)
+        assert found["log_broker_unsynced_records", "risky", "0"] == 25
+        assert found["log_broker_all_unsynced_records",] == 26
+        sizes = [found["log_broker_topic_size_bytes", topic] for topic in ("risky", "other")]
+        assert found["log_broker_all_unsynced_bytes",] == sum(sizes)
 
 
 def test_the_page_is_one_that_prometheus_reads() -> None:

@@ -6,18 +6,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from log_broker.config import TopicConfig
+from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSessions
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
 from log_broker.server.handlers import fetch
 from log_broker.server.log_manager import LogManager
+from log_broker.server.memory_budget import MemoryBudget
 from log_broker.storage.memory_files import MemoryFileSystem
 from log_broker.wire.framing import RequestHeader
 
@@ -34,7 +36,10 @@ class Node:
 
     def __init__(self, logs: LogManager, *, slots_max: int = 10) -> None:
         self.logs = logs
+        self.config = BrokerConfig(data_dir=Path("data"))
         self.fetch_sessions = FetchSessions(slots_max=slots_max)
+        self.memory = MemoryBudget(asyncio.get_running_loop(), 1 << 30)
+        self.config = SimpleNamespace(fetch_max_bytes=55 << 20)
 
     def clock_ms(self) -> int:
         return NOW_MS
@@ -45,6 +50,8 @@ class Node:
 
 class Slot:
     """Keeps what it is filled with."""
+
+    must_wait = False
 
     def __init__(self) -> None:
         self.filled: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

@@ -122,7 +122,7 @@ async def test_append_and_read(manager, durability) -> None:
     assert (await append(runtime, batch(b"c"), acks=1)).base_offset == 2
     assert runtime.high_watermark == runtime.last_stable_offset == runtime.log_end_offset == 3
     assert values(runtime) == [b"a", b"b", b"c"]
-    assert runtime.unsynced_records == (3 if durability == "memory" else 0)
+    assert runtime.at_risk().records == (3 if durability == "memory" else 0)
 
 
 async def test_no_answer_and_no_reader_before_the_sync(manager) -> None:
@@ -339,7 +339,7 @@ async def test_flush_ms_syncs_without_a_further_append(manager) -> None:
     assert isinstance(clock, Clock)
     await append(runtime, batch(b"a"))
     clock.ms += 10
-    while runtime.unsynced_records:  # noqa: ASYNC110 - nothing tells of a sync that nobody asked for
+    while runtime.at_risk().records:  # noqa: ASYNC110 - nothing tells of a sync that nobody asked for
         await asyncio.sleep(0.001)
     assert disk.syncs == 1
 

@@ -303,3 +303,24 @@ async def test_a_node_that_leaves_has_no_partitions_until_it_returns(start: Open
 def test_a_group_belongs_to_the_partition_that_java_gives_it(group: str, partition: int) -> None:
     # As a JVM printed (name.hashCode() & 0x7fffffff) % 50.
     assert partition_of(group, 50) == partition
+
+
+async def test_one_request_makes_only_so_many_partitions(start: Open) -> None:
+    node = await start()
+
+    def topic(name: str, partitions: int) -> dict[str, Any]:
+        return {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "assignments": (),
+            "configs": (),
+        }
+
+    async with client_of(node) as client:
+        values = {"topics": [topic("a", 9_999), topic("b", 2)], "timeout": 1000, "validate_only": True}
+        answer = await client.ask(ApiKey.CREATE_TOPICS, 5, values)
+        assert [found.error_code for found in answer.topics] == [ErrorCode.POLICY_VIOLATION] * 2
+        values["topics"] = [topic("a", 3), topic("b", 2)]
+        answer = await client.ask(ApiKey.CREATE_TOPICS, 5, values)
+        assert [found.error_code for found in answer.topics] == [ErrorCode.NONE] * 2

@@ -135,13 +135,45 @@ def test_old_segments_go() -> None:
     assert expired(bench, newest_of_first + 6) == 1
     assert expired(bench, 10**9, by_config=False) == 0
 
-    start = bench.log.remove_front(2)
+    retired = bench.log.remove_first() + bench.log.remove_first()
 
-    assert start == bench.log.start_offset > 0
+    start = bench.log.start_offset
+    assert start > 0
     bench.core.advance_log_start(start)
     assert [record.offset for record in bench.read_all()] == list(range(start, 50))
     names = bench.files.names(bench.directory)
     assert min(name for name in names if name.endswith(".log")) == f"{start:020d}.log"
+    assert {path.name for path in retired} == {name for name in names if name.endswith(".deleted")}
+    assert f"{0:020d}.log.deleted" in names, "it stays for as long as file.delete.delay.ms"
+    Bench(bench.files, config())
+    assert not [name for name in bench.files.names(bench.directory) if name.endswith(".deleted")], "gone with a start"
+
+
+def test_a_segment_ends_when_its_index_is_full() -> None:
+    bench = bench_of(50, segment_bytes="1000000", segment_index_bytes="60")
+    assert len(bench.log.segments) == 5
+    for segment in bench.log.segments[:-1]:
+        assert len(segment.offset_index.to_bytes()) <= 60
+        assert len(segment.time_index.to_bytes()) <= 60
+    again = Bench(bench.files, config(segment_bytes="1000000", segment_index_bytes="60"))
+    add(again, 50)
+    assert all(len(segment.time_index.to_bytes()) <= 60 for segment in again.log.segments)
+    assert [record.offset for record in again.read_all()] == list(range(100))
+
+
+def test_jitter_ends_segments_of_different_logs_at_different_ages() -> None:
+    def records_of_first(partition: int, jitter: int) -> int:
+        limits = config(segment_bytes="1000000", segment_ms="1000", segment_jitter_ms=str(jitter))
+        bench = Bench(MemoryFileSystem(), limits, directory=Path(f"data/t-{partition}"))
+        while len(bench.log.segments) == 1:
+            add(bench, 1, step_ms=10)
+        return bench.log.segments[1].base_offset
+
+    assert {records_of_first(partition, 0) for partition in range(10)} == {101}
+    spread = [records_of_first(partition, 900) for partition in range(10)]
+    assert len(set(spread)) > 5
+    assert all(10 <= count <= 101 for count in spread)
+    assert spread == [records_of_first(partition, 900) for partition in range(10)]
 
 
 def test_the_oldest_go_when_there_is_too_much() -> None:
@@ -196,7 +228,8 @@ def test_an_offset_index_never_leads_past_its_target(steps, target) -> None:
         index.append(offset, position)
         entries.append((offset, position))
         position += step
-    found = index.position_before(target)
+    entry = index.entry_before(target)
+    found = 0 if entry is None else entry[1]
     assert found == max((p for o, p in entries if o <= target), default=0)
     read = OffsetIndex.from_bytes(index.to_bytes(), position)
     assert read is not None
@@ -251,7 +284,9 @@ def test_offsets_go_on_after_everything_has_expired() -> None:
     bench = bench_of(12, retention_ms="5")
     assert bench.log.active_expired(10**9)
     assert bench.log.roll_active(bench.core.producer_rows, 10**9)
-    bench.core.advance_log_start(bench.log.remove_front(expired(bench, 10**9)))
+    for _ in range(expired(bench, 10**9)):
+        bench.log.remove_first()
+    bench.core.advance_log_start(bench.log.start_offset)
     assert bench.read_all() == []
     files = bench.files
     assert isinstance(files, MemoryFileSystem)

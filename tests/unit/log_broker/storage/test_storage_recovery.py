@@ -1,6 +1,8 @@
 """Starts after crashes, on real files: what is torn is cut, what was acknowledged stays, what is lost is made again."""
 
 import shutil
+import struct
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from partition_bench import Bench
 
 from log_broker.config import TopicConfig
 from log_broker.errors import ErrorCode
-from log_broker.records import build_batch
+from log_broker.records import build_batch, iterate_records
 from log_broker.storage.checkpoints import (
     decode_epochs,
     decode_offsets,
@@ -153,6 +155,40 @@ def test_damaged_indexes_are_made_again(tmp_path, clean, damage, suffix) -> None
     for path, content in sound.items():
         # What is made again may have an entry more or less at its end than what grew with the log.
         assert abs(len(path.read_bytes()) - len(content)) <= 12
+
+
+@pytest.mark.parametrize("lie", ["positions", "offsets", "times", "cut"])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_that_is_sound_and_wrong_misleads_nobody(tmp_path, suffix, lie) -> None:
+    """Right size, rising, within the segment: only the log itself tells that an entry is not true."""
+    bench = written_log(tmp_path / "t-0")
+    bench.close()
+    layout = struct.Struct(">II" if suffix == ".index" else ">qI")
+    for path in bench.directory.glob(f"*{suffix}"):
+        entries = list(layout.iter_unpack(path.read_bytes()))
+        match lie:
+            case "positions":
+                entries = [(first, second + 1) for first, second in entries]
+            case "offsets":
+                entries = [(first + 1, second) for first, second in entries]
+            case "times":
+                entries = [(first - at, second) for at, (first, second) in enumerate(entries)]
+            case "cut":
+                entries = entries[:-1]
+        path.write_bytes(b"".join(layout.pack(*entry) for entry in entries))
+
+    again = open_bench(bench.directory, clean=True)
+
+    assert values(again) == [value(at) for at in range(BATCHES)]
+    for at in range(BATCHES):
+        (record, *_) = iterate_records(again.log.read(at, 1, BATCHES, at_least_one=True))
+        assert record.offset == at
+        found = again.log.find_time(1000 + at, from_offset=0, end_offset=BATCHES)
+        assert found is not None
+        assert (found.offset, found.timestamp) == (at, 1000 + at)
+    for segment, following in pairwise(again.log.segments):
+        assert segment.max_timestamp == (1000 + following.base_offset - 1, following.base_offset - 1)
+    again.close()
 
 
 def test_a_clean_start_reads_only_the_tail(tmp_path) -> None:

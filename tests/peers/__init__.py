@@ -1,0 +1,1 @@
+"""Other people's software that runs beside ours in tests and benchmarks."""
