@@ -450,6 +450,15 @@ _BROKER_KEYS = (
         "downgrade",
         "bidirectional",
     ),
+    _int("transaction.max.timeout.ms", 900_000, "The longest transaction timeout a producer may ask for.", least=1),
+    _int("transaction.state.log.num.partitions", 50, "Partitions of the topic that holds transactions.", least=1),
+    _int("transactional.id.expiration.ms", 7 * DAY_MS, "How long an unused transactional id is remembered.", least=1),
+    _int(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        3_600_000,
+        "How often transactional ids that nobody uses any more are looked for.",
+        least=1,
+    ),
     _long("log.retention.check.interval.ms", 300_000, "How often retention looks for what may go.", least=1),
     _long(
         "log.flush.offset.checkpoint.interval.ms",
@@ -523,6 +532,10 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = 1_800_000
     group_initial_rebalance_delay_ms: int = 0
     group_max_size: int = INT_MAX
+    transaction_max_timeout_ms: int = 900_000
+    transaction_state_log_num_partitions: int = 50
+    transactional_id_expiration_ms: int = 7 * DAY_MS
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_min_session_timeout_ms: int = 45_000
     group_consumer_max_session_timeout_ms: int = 60_000

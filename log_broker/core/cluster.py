@@ -24,7 +24,8 @@ from log_broker.core.cluster_records import (
 
 METADATA_TOPIC = "__cluster_metadata"
 OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, METADATA_TOPIC, "__transaction_state"})
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, METADATA_TOPIC, TRANSACTIONS_TOPIC})
 NO_LEADER = -1
 
 

@@ -79,20 +79,24 @@ class Group(GroupKinds):
 
         def outcome(error: ErrorCode, _: int) -> list[Effect]:
             self._commits_pending -= 1
-            if error is ErrorCode.NONE:
+            if error is ErrorCode.NONE and commit.producer is not None:
+                self.offsets.hold(commit.producer[0], commit.offsets)
+            elif error is ErrorCode.NONE:
                 self.offsets.apply(commit.offsets)
             return [Reply(commit.token, to_retry(error))]
 
-        return [self._persist(self.offsets.records_of(commit.offsets), outcome)]
+        return [self._persist(self.offsets.records_of(commit.offsets), outcome, producer=commit.producer)]
 
     def _check_commit(self, commit: Commit, now_ms: int) -> ErrorCode:
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        in_protocol = commit.generation >= 0 or commit.member_id or commit.instance_id is not None
+        if commit.producer is not None and not in_protocol:
+            return ErrorCode.NONE  # a producer older than KIP-447 does not say for which member it commits
         if self.consumer is not None:
             return self.consumer.check_commit(
                 commit.member_id, commit.instance_id, commit.generation, knows_epochs=commit.knows_epochs
             )
-        in_protocol = commit.generation >= 0 or commit.member_id or commit.instance_id is not None
         if self.state is GroupState.EMPTY and commit.generation < 0:
             return ErrorCode.NONE
         if not in_protocol:
@@ -100,7 +104,7 @@ class Group(GroupKinds):
         error = self._check_generation(commit.member_id, commit.instance_id, commit.generation)
         if error is ErrorCode.NONE:
             self._hear(self.members[commit.member_id], now_ms)
-            if self.state is GroupState.COMPLETING:
+            if self.state is GroupState.COMPLETING and commit.producer is None:
                 # The member knows of the new generation but not yet what it owns in it.
                 error = ErrorCode.REBALANCE_IN_PROGRESS
         return error
@@ -135,13 +139,13 @@ class Group(GroupKinds):
             # Their offsets could not be taken away yet; a client that asks again finds them.
             return [Reply(event.token, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)]
         self.state = GroupState.DEAD
-        records = (*self.offsets.tombstones_of(self.offsets.partitions()), *self.tombstones())
+        records = (*self.offsets.tombstones_of(self.offsets.known()), *self.tombstones())
 
         def outcome(error: ErrorCode, _: int) -> list[Effect]:
             if error is not ErrorCode.NONE:
                 self.state = GroupState.EMPTY
                 return [Reply(event.token, to_retry(error))]
-            self.offsets.remove(self.offsets.partitions())
+            self.offsets.remove(self.offsets.known())
             self.consumer = None
             return [Reply(event.token, ErrorCode.NONE)]
 

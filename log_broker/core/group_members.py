@@ -516,10 +516,12 @@ class GroupMembers:
         if member.sync_token is not None:
             effects.append(Reply(member.sync_token, SyncAnswer(error=error)))
 
-    def _persist(self, records: tuple[GroupRecord, ...], outcome: Outcome) -> Persist:
+    def _persist(
+        self, records: tuple[GroupRecord, ...], outcome: Outcome, *, producer: tuple[int, int] | None = None
+    ) -> Persist:
         self._persists += 1
         self._outcomes[self._persists] = outcome
-        return Persist(self._persists, records)
+        return Persist(self._persists, records, producer)
 
     def stored_record(self, now_ms: int, assignments: Mapping[str, bytes] | None = None) -> GroupRecord:
         """Return the record that a coordinator restarts from; `assignments` are those that are yet to hold."""

@@ -77,6 +77,7 @@ class Commit:
     """
     A member, or with NO_GENERATION and no id someone outside the protocol, commits offsets.
 
+    With a `producer`, (id, epoch), they are part of its transaction and count once that is committed.
     `knows_epochs` says that its request can carry the epoch of a member of the new protocol.
     """
 
@@ -85,6 +86,7 @@ class Commit:
     generation: int
     instance_id: str | None
     offsets: Mapping[TopicPartition, CommittedOffset]
+    producer: tuple[int, int] | None = None
     knows_epochs: bool = True
 
 
@@ -172,10 +174,15 @@ class Reply(NamedTuple):
 
 
 class Persist(NamedTuple):
-    """Append records to the group's partition, then report with Persisted."""
+    """
+    Append records to the group's partition, in the transaction of `producer` if there is one; report with Persisted.
+
+    With a producer that is done before anything that stands behind these records in the log is reported.
+    """
 
     number: int
     records: tuple[GroupRecord, ...]
+    producer: tuple[int, int] | None = None
 
 
 Effect = Reply | Persist

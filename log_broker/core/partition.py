@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 from log_broker.config import TopicConfig
 from log_broker.core.epochs import LeaderEpochs
-from log_broker.core.producer_state import ProducerEntry, ProducerRow, ProducerStates
+from log_broker.core.partition_transactions import PartitionTransactions
+from log_broker.core.producer_state import AbortedTransaction, ProducerEntry, ProducerRow, ProducerStates
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import RecordValidator
 from log_broker.records.batch import (
@@ -32,6 +33,7 @@ from log_broker.records.batch import (
     stamp_log_append_time,
 )
 from log_broker.records.compression import CODEC_OF_NAME
+from log_broker.records.control import EndMarker, build_marker
 from log_broker.records.record import recompress
 from log_broker.records.validation import (
     RecordRules,
@@ -65,6 +67,27 @@ class Append(NamedTuple):
     batch: memoryview
     acks: int
     token: Any
+
+
+class AppendUnsequenced(NamedTuple):
+    """A transactional batch that a coordinator of this broker writes for a producer: offsets of a group."""
+
+    batch: memoryview
+    token: Any
+
+
+class EndTransaction(NamedTuple):
+    """
+    The producer's transaction has ended here: append the marker. `token` comes back in the Reply.
+
+    `bumped` says that `producer_epoch` is already that of the next transaction (KIP-890).
+    """
+
+    producer_id: int
+    producer_epoch: int
+    marker: EndMarker
+    token: Any
+    bumped: bool = False
 
 
 class TurnEnded(NamedTuple):
@@ -122,14 +145,20 @@ class WatermarkMoved(NamedTuple):
     high_watermark: int
 
 
+class TransactionsAborted(NamedTuple):
+    """The markers of these are in the log: readers of committed records must be told to leave them out."""
+
+    transactions: Sequence[AbortedTransaction]
+
+
 class EpochBegan(NamedTuple):
     """The first batch of a leader epoch is in the log: keep `starts` where recovery finds it."""
 
     starts: Sequence[tuple[int, int]]
 
 
-Event = Append | TurnEnded | Written | WriteFailed
-Effect = AskTurn | Write | Reply | WatermarkMoved | EpochBegan
+Event = Append | AppendUnsequenced | EndTransaction | TurnEnded | Written | WriteFailed
+Effect = AskTurn | Write | Reply | WatermarkMoved | TransactionsAborted | EpochBegan
 
 _NOTHING: tuple[Effect, ...] = ()
 _ASK_TURN: tuple[Effect, ...] = (AskTurn(),)
@@ -139,7 +168,8 @@ class Partition:
     """
     The leader's state of one partition.
 
-    Always: log_start_offset <= high_watermark <= written_end <= next_offset, and synced_end <= written_end.
+    Always: log_start_offset <= last_stable_offset <= high_watermark <= written_end <= next_offset, and
+    synced_end <= written_end.
     """
 
     def __init__(
@@ -155,6 +185,7 @@ class Partition:
     ) -> None:
         self.topic = topic
         self.producers = producers
+        self.transactions = PartitionTransactions(producers)
         self.epochs = epochs
         self.log_start_offset = log_start_offset
         self.high_watermark = end_offset
@@ -211,8 +242,12 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it no transaction is open; without transactions that is the high watermark."""
-        return self.high_watermark
+        """Below it every transaction is decided; without open ones that is the high watermark."""
+        if not self.producers.open_transactions and not self.transactions.ending:
+            return self.high_watermark
+        first = self.transactions.first_unstable_offset
+        assert first is not None, "a transaction that is open or ending has a first offset"
+        return max(min(first, self.high_watermark), self.log_start_offset)
 
     @property
     def unsynced_records(self) -> int:
@@ -236,6 +271,10 @@ class Partition:
                 return self._written(event, now_ms)
             case WriteFailed():
                 return self._write_failed(event)
+            case EndTransaction():
+                return self._end_transaction(event, now_ms)
+            case AppendUnsequenced():
+                return self._append_unsequenced(event, now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` must be called next: flush.ms after the oldest record that is not synced."""
@@ -313,8 +352,6 @@ class Partition:
 
     def _admit(self, batch: memoryview, header: BatchHeader, now_ms: int) -> tuple[memoryview, BatchHeader]:
         """Apply what the topic's config demands; return the batch as it is to be stored."""
-        if header.attributes & TRANSACTIONAL:
-            raise BrokerError(ErrorCode.INVALID_TXN_STATE, "no transaction is open for this producer")
         is_ahead = header.max_timestamp - now_ms > self._ahead_ms_max
         if self._looks_at_records or is_ahead:
             check_records(batch, header, self._rules, self._validator, now_ms)
@@ -330,7 +367,54 @@ class Partition:
             header = read_header(batch)
         elif header.attributes & LOG_APPEND_TIME:
             raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "only the broker sets the append time of a batch")
+        if header.attributes & TRANSACTIONAL:
+            self.transactions.admit(header)
         return batch, header
+
+    def _append_unsequenced(self, event: AppendUnsequenced, now_ms: int) -> Sequence[Effect]:
+        batch, token = event
+        header = read_header(batch)
+        try:
+            if self.offline_reason is not None:
+                raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline_reason)
+            if len(batch) > self._bytes_max:
+                raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {len(batch)} bytes")
+            self.producers.check_epoch(header.producer_id, header.producer_epoch)
+            self.transactions.admit(header)
+        except BrokerError as error:
+            return (Reply(token, self._refusal(error)),)
+        previous = self.producers.record(header, self.next_offset, now_ms)
+        return self._gather_own(batch, header, token, previous)
+
+    def _end_transaction(self, event: EndTransaction, now_ms: int) -> Sequence[Effect]:
+        producer_id, epoch, marker, token, bumped = event
+        try:
+            if self.offline_reason is not None:
+                raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline_reason)
+            self.transactions.check_marker(producer_id, epoch, marker.coordinator_epoch, bumped=bumped)
+        except BrokerError as error:
+            return (Reply(token, self._refusal(error)),)
+        batch = memoryview(build_marker(producer_id, epoch, marker, now_ms))
+        self.transactions.end(producer_id, self.next_offset, committed=marker.committed)
+        previous = self.producers.mark(producer_id, epoch, marker, now_ms)
+        return self._gather_own(batch, read_header(batch), token, previous)
+
+    def _gather_own(
+        self, batch: memoryview, header: BatchHeader, token: Any, previous: ProducerEntry | None
+    ) -> Sequence[Effect]:
+        """Give a batch that the broker itself made its offset, and have it written."""
+        base_offset = self.next_offset
+        last_offset = base_offset + header.last_offset_delta
+        place(batch, base_offset=base_offset, leader_epoch=self.epochs.current)
+        result = AppendResult(ErrorCode.NONE, base_offset, -1, self.log_start_offset)
+        self.next_offset = last_offset + 1
+        self._gathered_bytes += len(batch)
+        self._pending.append(
+            PendingBatch(
+                batch, base_offset, last_offset, header.max_timestamp, token, result, header.producer_id, previous
+            )
+        )
+        return self._ask_turn()
 
     def _repeat(self, first_offset: int, timestamp: int, acks: int, token: Any) -> Sequence[Effect]:
         """Answer a repeated batch with its first offset, not before the first one is as durable as it must be."""
@@ -368,6 +452,7 @@ class Partition:
         if event.batches and self.epochs.latest != self.epochs.current:
             self.epochs.begin(self.epochs.current, self.written_end)
             effects.append(EpochBegan(self.epochs.starts))
+        written_before = self.written_end
         for _ in range(event.batches):
             done = pending.popleft()
             if done.batch is not None:
@@ -380,8 +465,12 @@ class Partition:
             self._unsynced_since_ms = None
         elif self._unsynced_since_ms is None and self.written_end > self.synced_end:
             self._unsynced_since_ms = now_ms
+        if self.transactions.ending and (aborted := self.transactions.written(written_before, self.written_end)):
+            effects.append(TransactionsAborted(aborted))
         if self.written_end > self.high_watermark:
             self.high_watermark = self.written_end
+            if self.transactions.ending:
+                self.transactions.decided(self.high_watermark)
             effects.append(WatermarkMoved(self.high_watermark))
         # The next write starts before the replies are made: the disk works while they are.
         effects.extend(self._next_write(now_ms))
@@ -401,6 +490,7 @@ class Partition:
                 replies.append(Reply(failed.token, result))
         self._gathered_bytes = 0
         self.next_offset = self.written_end
+        self.transactions.undo(self.written_end)
         if event.lost_sync and self.written_end > self.synced_end:
             # After a failed sync the kernel may have dropped the pages, and these records have been acknowledged.
             # Only a restart, which reads what the disk really holds, can tell.

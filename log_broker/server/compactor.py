@@ -20,7 +20,7 @@ from log_broker.server.partition import PartitionRuntime
 from log_broker.storage.checkpoints import CLEANER_OFFSET_FILE, decode_offsets, encode_offsets
 from log_broker.storage.compaction import CompactionCancelledError, CompactionPlan, DamagedSegmentError, Rewritten
 from log_broker.storage.files import FileSystem
-from log_broker.storage.segment_swap import discard, stage
+from log_broker.storage.segment_swap import discard
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class Compactor:
     async def _swap(self, runtime: PartitionRuntime, rewritten: Rewritten) -> None:
         try:
             self._check(runtime)
-            stage(self._files, rewritten)
+            runtime.stage_compacted(rewritten)
             await self._in_thread(partial(self._files.sync_directory, rewritten.segment.directory))
             self._check(runtime)
         except BaseException:

@@ -29,10 +29,6 @@ UNANSWERED_BYTES_MAX = 64 * 1024 * 1024
 WRITE_BUFFER_BYTES_MAX = 1024 * 1024
 _JOIN_BYTES_MAX = 64 * 1024
 
-# One buffer for all connections of the process: asyncio has it filled and handed over in one step, and everything is
-# copied out of it before that step ends. An idle connection therefore holds no buffer.
-_staging = memoryview(bytearray(STAGING_BYTES))
-
 
 class Connection(asyncio.BufferedProtocol):
     """The protocol of one accepted socket."""
@@ -42,6 +38,9 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = node.loop
         self._counters = node.counters
         self._cutter = FrameCutter(node.config.socket_request_max_bytes)
+        # One for all connections of the loop, which has it filled and handed over in one step; everything is copied
+        # out of it before that step ends. An idle connection therefore holds no buffer.
+        self._staging = node.staging
         self._budget = node.memory
         self._counted = 0  # bytes that the budget knows of
         self._admitted = 0  # of these, the length of the request that is being read
@@ -86,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         room = self._cutter.room()
         # A small rest goes through the staging buffer, where what follows it arrives in the same system call.
-        return _staging if room is None or len(room) < STAGING_BYTES else room
+        return self._staging if room is None or len(room) < STAGING_BYTES else room
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._loop.time()
@@ -95,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         room = self._cutter.room()
         try:
             if room is None or len(room) < STAGING_BYTES:
-                self._backlog.extend(self._cutter.take(_staging[:nbytes]))
+                self._backlog.extend(self._cutter.take(self._staging[:nbytes]))
             else:
                 frame = self._cutter.filled(nbytes)
                 if frame is not None:

@@ -17,8 +17,11 @@ from log_broker.core.group import Group
 from log_broker.core.group_kinds import ConsumerSupport
 from log_broker.core.group_protocol import Effect, Event, Persist, Persisted, Reply
 from log_broker.core.group_records import GroupKey, OffsetKey, decode_group, decode_key, decode_offset
+from log_broker.core.partition import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.internal_log import stored_records
+from log_broker.records.batch import NO_PRODUCER_ID, TRANSACTIONAL
+from log_broker.records.control import EndMarker
+from log_broker.server.internal_log import stored_entries
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.topic_patterns import match_topics
 
@@ -57,11 +60,17 @@ class GroupCoordinator:
             return
         now_ms = self._node.clock_ms()
         touched: dict[str, Group] = {}
-        for record in stored_records(runtime):
+        for header, content in stored_entries(runtime):
+            if isinstance(content, EndMarker):
+                for group in touched.values():
+                    group.offsets.decide(header.producer_id, committed=content.committed)
+                continue
+            record = content
             if record.key is None:
                 continue
+            producer_id = header.producer_id if header.attributes & TRANSACTIONAL else NO_PRODUCER_ID
             try:
-                self._replay(record.key, record.value, touched, now_ms)
+                self._replay(record.key, record.value, touched, now_ms, producer_id)
             except BrokerError as error:
                 _log.error("%s-%d offset %d: %s", runtime.topic, runtime.partition, record.offset, error)
         for group in touched.values():
@@ -137,6 +146,8 @@ class GroupCoordinator:
                 case Reply(token, answer):
                     if not token.done():
                         token.set_result(answer)
+                case Persist() if effect.producer is not None:
+                    self._persist_transactional(group, effect, *effect.producer)
                 case Persist():
                     self._node.run(self._persist(group, effect))
         if group.is_forgettable:
@@ -158,6 +169,26 @@ class GroupCoordinator:
                 _log.error("group %s could not be stored: %s", group.group_id, failure)
                 error = failure.code
         self._run(group, group.handle(Persisted(number=effect.number, error=error), self._node.clock_ms()))
+
+    def _persist_transactional(self, group: Group, effect: Persist, producer_id: int, producer_epoch: int) -> None:
+        """Append in a transaction; the group hears of it before it can hear of the marker behind it."""
+
+        def done(result: AppendResult) -> None:
+            self._run(group, group.handle(Persisted(number=effect.number, error=result.error), self._node.clock_ms()))
+
+        partition = self._node.group_partition(group.group_id)
+        runtime = None if partition is None else self._node.logs.get(OFFSETS_TOPIC, partition)
+        if runtime is None:
+            done(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        else:
+            runtime.append_transactional(effect.records, producer_id, producer_epoch, done)
+
+    def transaction_ended(self, partition: int, producer_id: int, *, committed: bool) -> None:
+        """Take note of a marker in a partition of the offsets topic."""
+        for group in list(self._groups.values()):
+            if self._node.group_partition(group.group_id) == partition:
+                group.offsets.decide(producer_id, committed=committed)
+                self._run(group, ())
 
     def _set_timer(self, group_id: str) -> None:
         """
@@ -193,7 +224,9 @@ class GroupCoordinator:
             self._run(group, group.expire_offsets(self._node.clock_ms(), retention_ms=retention_ms))
         self.start()
 
-    def _replay(self, raw_key: bytes, value: bytes | None, touched: dict[str, Group], now_ms: int) -> None:
+    def _replay(
+        self, raw_key: bytes, value: bytes | None, touched: dict[str, Group], now_ms: int, producer_id: int
+    ) -> None:
         found = consumer_group_records.decode(raw_key, value)
         if found is not None:
             group_id, record = found
@@ -208,6 +241,8 @@ class GroupCoordinator:
                 place = (key.topic, key.partition)
                 if value is None:
                     group.offsets.remove([place])
+                elif producer_id >= 0:
+                    group.offsets.hold(producer_id, {place: decode_offset(value)})
                 else:
                     group.offsets.apply({place: decode_offset(value)})
             case GroupKey():

@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalRecord
-from log_broker.records.batch import batches_in
+from log_broker.records.batch import BatchHeader, batches_in
+from log_broker.records.control import EndMarker, read_marker
 from log_broker.records.record import Record, iterate_records
 from log_broker.server.partition import PartitionRuntime
 
@@ -13,6 +14,13 @@ READ_BYTES = 1024 * 1024
 
 def stored_records(runtime: PartitionRuntime, from_offset: int = 0) -> Iterator[Record]:
     """Yield the records of a partition up to its high watermark now; raises BrokerError when they cannot be read."""
+    for _, content in stored_entries(runtime, from_offset):
+        if isinstance(content, Record):
+            yield content
+
+
+def stored_entries(runtime: PartitionRuntime, from_offset: int = 0) -> Iterator[tuple[BatchHeader, Record | EndMarker]]:
+    """Yield records and the markers of transactions, each with the header of its batch; errors as above."""
     offset = max(from_offset, runtime.log_start_offset)
     end = runtime.high_watermark
     while offset < end:
@@ -22,9 +30,11 @@ def stored_records(runtime: PartitionRuntime, from_offset: int = 0) -> Iterator[
             raise BrokerError(error, f"{runtime.topic}-{runtime.partition} cannot be read at offset {offset}")
         data = b"".join(result.chunks)
         for position, header in batches_in(data):
+            batch = data[position : position + header.size]
             if not header.is_control:
-                batch = data[position : position + header.size]
-                yield from (record for record in iterate_records(batch) if offset <= record.offset < end)
+                yield from ((header, record) for record in iterate_records(batch) if offset <= record.offset < end)
+            elif (marker := read_marker(batch)) is not None:
+                yield header, marker
             offset = header.last_offset + 1
 
 

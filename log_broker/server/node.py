@@ -11,18 +11,18 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
 from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core import controller
-from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, ClusterImage, TopicImage
+from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage, TopicImage
 from log_broker.core.fetch_session import FetchSessions
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, RecordValidator
 from log_broker.server.authority import Authority, LocalAuthority
-from log_broker.server.connection import Connection
+from log_broker.server.connection import STAGING_BYTES, Connection
 from log_broker.server.counters import Counters
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
@@ -32,12 +32,14 @@ from log_broker.server.meta_properties import settle_identity
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.producer_ids import ProducerIds
 from log_broker.server.remote_authority import RemoteAuthority
+from log_broker.server.transaction_coordinator import TransactionCoordinator
 
 _log = logging.getLogger(__name__)
 
 CONTROLLER_ID = 0
 METADATA_OVERRIDES = {"cleanup.policy": "delete", "retention.ms": "-1", "fluvial.durability": "fsync-quorum"}
 OFFSETS_OVERRIDES = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
+TRANSACTIONS_OVERRIDES = {**OFFSETS_OVERRIDES, "compression.type": "uncompressed"}
 IDLE_CHECK_SECONDS_MAX = 10.0
 STALLED_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 5.0
@@ -101,7 +103,9 @@ class Node:
             config.data_dir, self.loop, validator=validator, clock_ms=clock_ms, settings=lambda: self.config
         )
         self.groups = GroupCoordinator(self)
+        self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
+        self.staging = memoryview(bytearray(STAGING_BYTES))
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.metadata_answers = AnswerCache()
         self.counters = Counters()
@@ -148,12 +152,14 @@ class Node:
             self._identify(await self.authority.cluster_id())
             await self.authority.start()
             self.groups.start()
+            self.transactions.start()
             if before_serving is not None:
                 await before_serving()
             self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=1024)
         except BaseException:
             listener.close()
             self.groups.stop()
+            self.transactions.stop()
             await self.logs.close()
             raise
         self._check_idle()
@@ -168,6 +174,7 @@ class Node:
         if self._idle_check is not None:
             self._idle_check.cancel()
         self.groups.stop()
+        self.transactions.stop()
         await self.authority.stop()
         for connection in list(self.connections):
             connection.close()
@@ -216,6 +223,11 @@ class Node:
             return ErrorCode.KAFKA_STORAGE_ERROR  # it could not be made; the log said why
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
+    def knows_partition(self, topic: str, partition: int) -> bool:
+        """Whether the cluster has such a partition, wherever it is led."""
+        image = self.cluster.topics.get(topic)
+        return image is not None and 0 <= partition < len(image.partitions)
+
     def group_partition(self, group_id: str) -> int | None:
         """Return the partition of `__consumer_offsets` that a group belongs to, None before that topic exists."""
         topic = self.cluster.topics.get(OFFSETS_TOPIC)
@@ -245,6 +257,38 @@ class Node:
                 overrides=dict(OFFSETS_OVERRIDES),
             )
         )
+
+    def transaction_partition(self, transactional_id: str) -> int | None:
+        """Return the partition of `__transaction_state` that an id belongs to, None before that topic exists."""
+        topic = self.cluster.topics.get(TRANSACTIONS_TOPIC)
+        return None if topic is None else partition_of(transactional_id, len(topic.partitions))
+
+    async def ensure_transactions_topic(self) -> None:
+        await self.ensure_topic(
+            controller.CreateTopic(
+                name=TRANSACTIONS_TOPIC,
+                topic_id=uuid4().hex,
+                partitions=self.config.transaction_state_log_num_partitions,
+                replication_factor=1,
+                overrides=dict(TRANSACTIONS_OVERRIDES),
+            )
+        )
+
+    async def join_transaction(
+        self, transactional_id: str, producer: tuple[int, int], places: Sequence[tuple[str, int]], *, add: bool
+    ) -> Mapping[tuple[str, int], ErrorCode]:
+        """
+        See that partitions are in the transaction of `producer`, (id, epoch), or with `add` take them in.
+
+        Raises BrokerError.
+        """
+        error = self.transactions.check(transactional_id)
+        if error is ErrorCode.NONE and add:
+            error = await self.transactions.add_partitions(transactional_id, producer, places)
+        if error is not ErrorCode.NONE:
+            return dict.fromkeys(places, error)
+        # An add was awaited and the transaction may be over by now: its time may have been up.
+        return {place: self.transactions.verify(transactional_id, producer, place) for place in places}
 
     def internal_log(self, topic: str) -> InternalLog:
         """Return a log for a service beside the broker: a compacted topic of one partition, made on first use."""
@@ -320,6 +364,8 @@ class Node:
             runtime.leader_epoch = partition.leader_epoch
             if topic.name == OFFSETS_TOPIC:
                 self.groups.load(runtime)
+            elif topic.name == TRANSACTIONS_TOPIC:
+                self.transactions.load(runtime)
 
     def _drop_topic(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
@@ -329,6 +375,8 @@ class Node:
                 _log.error("the partition %s-%d could not be deleted: %s", topic.name, index, error)
         if topic.name == OFFSETS_TOPIC:
             self.groups.unload_all()
+        elif topic.name == TRANSACTIONS_TOPIC:
+            self.transactions.unload_all()
         else:
             self.groups.topic_deleted(topic.name)
 

@@ -8,7 +8,7 @@ import asyncio
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,19 +19,27 @@ from log_broker.core.cluster import INTERNAL_TOPICS
 from log_broker.core.partition import (
     Append,
     AppendResult,
+    AppendUnsequenced,
     AskTurn,
     Effect,
+    EndTransaction,
     EpochBegan,
     Partition,
     Reply,
+    TransactionsAborted,
     TurnEnded,
     WatermarkMoved,
     Write,
     WriteFailed,
     Written,
 )
+from log_broker.core.partition_transactions import PartitionTransactions
+from log_broker.core.producer_state import ProducerEntry
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.records.batch import TRANSACTIONAL
+from log_broker.records.control import EndMarker
 from log_broker.records.record import build_batch
+from log_broker.server.readers import READ_COMMITTED, Cancel, ReadResult, Waiters, read_batches
 from log_broker.server.reopening import Recover, distrust_cached, read_again
 from log_broker.server.sync_pool import SyncPool
 from log_broker.storage.append_job import AppendJob, SealedSync
@@ -39,25 +47,11 @@ from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, encode_epochs
 from log_broker.storage.compaction import CompactionJob, CompactionPlan, Rewritten, plan_compaction
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import PartitionLog
-from log_broker.storage.segment_swap import complete
+from log_broker.storage.segment_swap import complete, stage
 
 _log = logging.getLogger(__name__)
 
-READ_COMMITTED = 1
-
-Cancel = Callable[[], None]
 Done = Callable[[AppendResult], None]
-
-
-class ReadResult(NamedTuple):
-    """What a fetch of one partition returns; `chunks` hold `size` bytes of whole batches."""
-
-    error: ErrorCode
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    chunks: Sequence[bytes] = ()
-    size: int = 0
 
 
 class AtRisk(NamedTuple):
@@ -100,7 +94,7 @@ class PartitionRuntime:
         self._clock_ms = clock_ms
         self._effects: deque[Effect] = deque()
         self._running = False
-        self._waiters: dict[object, tuple[int, Callable[[], None]]] = {}
+        self._waiters = Waiters(loop)
         self._flush_timer: asyncio.TimerHandle | None = None
         self._job: AppendJob | None = None
         self._compaction: CompactionJob | None = None
@@ -162,6 +156,11 @@ class PartitionRuntime:
         )
 
     @property
+    def producers(self) -> Mapping[int, ProducerEntry]:
+        """What is known of each producer, by its id."""
+        return self._core.producers.all()
+
+    @property
     def appended_records(self) -> int:
         """How many records have been appended since the partition was opened."""
         return self._core.written_end - self._opened_at
@@ -218,6 +217,39 @@ class PartitionRuntime:
             raise BrokerError(result.error, result.message or "")
         return result.base_offset
 
+    # Transactions.
+
+    @property
+    def transactions(self) -> PartitionTransactions:
+        """Which producers may append transactional batches. Who allows one appends it at once."""
+        return self._core.transactions
+
+    def append_transactional(
+        self, records: Sequence[tuple[bytes | None, bytes | None]], producer_id: int, producer_epoch: int, done: Done
+    ) -> None:
+        """Append (key, value) pairs for a producer that did not send them itself, in its transaction."""
+        if self._closed:
+            done(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        now_ms = self._clock_ms()
+        batch = build_batch(
+            ((now_ms, key, value, ()) for key, value in records),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            attributes=TRANSACTIONAL,
+        )
+        self._run(self._core.handle(AppendUnsequenced(memoryview(batch), done), now_ms))
+
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, marker: EndMarker, done: Done, *, bumped: bool = False
+    ) -> None:
+        """Append the marker of a transaction; see `core.partition.EndTransaction`."""
+        if self._closed:
+            done(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        event = EndTransaction(producer_id, producer_epoch, marker, done, bumped)
+        self._run(self._core.handle(event, self._clock_ms()))
+
     def _turn(self) -> None:
         self._run(self._core.handle(TurnEnded(), self._clock_ms()))
 
@@ -239,7 +271,10 @@ class PartitionRuntime:
                     case Write():
                         self._write(effect)
                     case WatermarkMoved():
-                        self._wake(effect.high_watermark)
+                        self._waiters.wake(effect.high_watermark, self._core.last_stable_offset)
+                    case TransactionsAborted():
+                        for transaction in effect.transactions:
+                            self._log.note_aborted(transaction)
                     case EpochBegan():
                         self._save_epochs(effect)
         finally:
@@ -310,7 +345,7 @@ class PartitionRuntime:
             return False
         self._core, self._log = read_again(self._files, self._core, self._log, recover)
         self._opened_at = min(self._opened_at, self._core.written_end)
-        self._wake_all()
+        self._waiters.wake_all()
         return True
 
     def _save_epochs(self, began: EpochBegan) -> None:
@@ -342,44 +377,16 @@ class PartitionRuntime:
         At most `max_bytes`, unless `min_one` and the first batch alone is larger. An offset outside the log is
         OFFSET_OUT_OF_RANGE.
         """
-        core = self._core
-        stable = core.last_stable_offset
-        error, data = ErrorCode.NONE, b""
-        if offset < core.log_start_offset or offset > core.written_end:
-            error = ErrorCode.OFFSET_OUT_OF_RANGE
-        else:
-            end = stable if isolation_level == READ_COMMITTED else core.high_watermark
-            if offset < end:
-                try:
-                    data = self._log.read(offset, max_bytes, end, at_least_one=min_one)
-                except OSError as failure:
-                    _log.error("reading %s-%d failed: %s", self.topic, self.partition, failure)
-                    self.storage_errors += 1
-                    error = ErrorCode.KAFKA_STORAGE_ERROR
-        return ReadResult(error, core.high_watermark, stable, core.log_start_offset, (data,) if data else (), len(data))
+        result = read_batches(
+            self._core, self._log, offset, max_bytes, committed=isolation_level == READ_COMMITTED, min_one=min_one
+        )
+        if result.error is ErrorCode.KAFKA_STORAGE_ERROR:
+            self.storage_errors += 1
+        return result
 
-    def on_readable(self, offset: int, callback: Callable[[], None]) -> Cancel:
-        """Call `callback` once when the high watermark passes `offset` or the partition goes away."""
-        key = object()
-        self._waiters[key] = (offset, callback)
-
-        def cancel() -> None:
-            self._waiters.pop(key, None)
-
-        return cancel
-
-    def _wake(self, high_watermark: int) -> None:
-        if not self._waiters:
-            return
-        ready = [(key, callback) for key, (offset, callback) in self._waiters.items() if offset < high_watermark]
-        for key, callback in ready:
-            if self._waiters.pop(key, None) is not None:
-                self._loop.call_soon(callback)
-
-    def _wake_all(self) -> None:
-        for _, callback in self._waiters.values():
-            self._loop.call_soon(callback)
-        self._waiters.clear()
+    def on_readable(self, offset: int, callback: Callable[[], None], *, isolation_level: int = 0) -> Cancel:
+        """Call `callback` once when there is more to read behind `offset` or the partition goes away."""
+        return self._waiters.add(offset, callback, committed=isolation_level == READ_COMMITTED)
 
     def check_leader_epoch(self, epoch: int) -> ErrorCode:
         """Say what is wrong with the leader epoch that a client believes in; -1 stands for not knowing."""
@@ -519,8 +526,14 @@ class PartitionRuntime:
             sequences_at=frozenset(row.batch.last_offset for row in core.producers.rows()),
             map_bytes_max=map_bytes_max,
             now_ms=now_ms,
+            aborted={segment.base_offset: log.aborted.of(segment.base_offset) for segment in log.segments},
+            last_epochs={pid: entry.epoch for pid, entry in core.producers.all().items() if not entry.batches},
         )
         return job
+
+    def stage_compacted(self, rewritten: Rewritten) -> None:
+        """Have a rewritten segment ready to be installed; raises OSError."""
+        stage(self._files, self._log, rewritten)
 
     def install_compacted(self, rewritten: Rewritten) -> None:
         """Let a staged segment take its place; raises OSError."""
@@ -568,7 +581,7 @@ class PartitionRuntime:
         self._closed = True
         if self._flush_timer is not None:
             self._flush_timer.cancel()
-        self._wake_all()
+        self._waiters.wake_all()
 
     async def _until_idle(self) -> None:
         if not self._core.is_idle:

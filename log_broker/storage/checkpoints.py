@@ -108,9 +108,16 @@ def encode_producers(rows: Iterable[ProducerRow]) -> bytes:
     """
     body = bytearray()
     count = 0
-    for producer_id, epoch, batch in rows:
+    for producer_id, epoch, batch, coordinator_epoch, first_offset in rows:
         body += _SNAPSHOT_ROW.pack(
-            producer_id, epoch, batch.last_sequence, batch.last_offset, batch.offset_delta, batch.timestamp, -1, -1
+            producer_id,
+            epoch,
+            batch.last_sequence,
+            batch.last_offset,
+            batch.offset_delta,
+            batch.timestamp,
+            coordinator_epoch,
+            first_offset,
         )
         count += 1
     out = bytearray(_SNAPSHOT_HEADER.pack(_SNAPSHOT_VERSION, 0, count)) + body
@@ -128,6 +135,6 @@ def decode_producers(content: bytes | None) -> list[ProducerRow] | None:
     if crc32c(memoryview(content)[_SNAPSHOT_CRC_FROM:]) != crc:
         return None
     return [
-        ProducerRow(row[0], row[1], StoredBatch(row[2], row[3], row[4], row[5]))
+        ProducerRow(row[0], row[1], StoredBatch(row[2], row[3], row[4], row[5]), row[6], row[7])
         for row in _SNAPSHOT_ROW.iter_unpack(memoryview(content)[_SNAPSHOT_HEADER.size :])
     ]

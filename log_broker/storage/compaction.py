@@ -9,7 +9,8 @@ The rules are Kafka's (its LogCleaner, and KIP-534 for tombstones):
   log from its start to where it stopped noting, without the records that have a later one of the same key;
 - a batch keeps its offsets, its sequence numbers and its codec, whatever leaves it; an empty batch is kept where it
   holds one of a producer's last sequences, so that a repeat is still known when only the log is left;
-- a tombstone gets its horizon when it is first rewritten and goes with the first rewriting after that.
+- a tombstone gets its horizon when it is first rewritten and goes with the first rewriting after that;
+- what transactions add to this stands in `compaction_transactions`.
 
 One thing is done in addition: the last batch of a rewritten segment stays, empty if need be. So a log always reaches
 to where the next segment begins, and a reader always has something to move on by.
@@ -20,12 +21,13 @@ in `segment_swap`.
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, Protocol, TypeVar
 
+from log_broker.core.producer_state import AbortedTransaction
 from log_broker.records.batch import (
     HEADER,
     HEADER_BYTES,
@@ -41,8 +43,10 @@ from log_broker.records.batch import (
     seal,
 )
 from log_broker.records.compression import Codec, compress
+from log_broker.records.control import read_marker
 from log_broker.records.record import Span, records_section, spans_of
 from log_broker.records.varint import read_uvarint, write_varint
+from log_broker.storage.compaction_transactions import CleanedTransactions
 from log_broker.storage.files import File, FileSystem
 from log_broker.storage.index import RELATIVE_OFFSET_MAX
 from log_broker.storage.segment import LOG_SUFFIX, Segment
@@ -194,23 +198,27 @@ def _name_of(key: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Which records of the batches before `end_offset` stay, and which batches although they are empty."""
+    """Which records of the batches before `end_offset` stay."""
 
     offsets: OffsetMap
     end_offset: int
-    sequences_at: frozenset[int]  # the last offsets of the batches that repeats are recognised by
     delete_retention_ms: int
     now_ms: int
+    transactions: CleanedTransactions = field(default_factory=lambda: CleanedTransactions(()))
 
-    def rewrite(self, batch: memoryview, header: BatchHeader) -> Buffer | None:
+    def rewrite(self, batch: memoryview, header: BatchHeader) -> Buffer | None:  # noqa: PLR0911 what stays, and why
         """
         Return the batch as it is to be stored, itself where nothing changes; None when no record of it stays.
 
         Raises BrokerError when its records cannot be read.
         """
-        # Transaction markers stay: whether one is still needed is not told by keys.
-        if header.is_control or header.base_offset >= self.end_offset:
+        if header.is_control:
+            return self._rewrite_marker(batch, header)
+        is_aborted = self.transactions.is_aborted(header)
+        if header.base_offset >= self.end_offset:
             return batch
+        if is_aborted:
+            return None
         section = bytes(records_section(batch, header))
         kept: list[tuple[int, Span]] = []
         has_tombstone = False
@@ -234,6 +242,19 @@ class Retention:
         if len(kept) == header.record_count:
             return batch
         return _rebuild(header, section, kept, horizon_ms=None)
+
+    def _rewrite_marker(self, batch: memoryview, header: BatchHeader) -> Buffer | None:
+        marker = read_marker(batch)
+        if not self.transactions.ends_nothing(header, marker) or header.base_offset >= self.end_offset:
+            return batch
+        if not header.attributes & DELETE_HORIZON and header.record_count:
+            section = bytes(records_section(batch, header))
+            kept = [(0, span) for span in spans_of(section, header.record_count)]
+            return _rebuild(header, section, kept, horizon_ms=self.now_ms + self.delete_retention_ms)
+        if header.record_count and self.now_ms < header.base_timestamp:
+            return batch
+        self.transactions.markers_gone.add(header.base_offset)
+        return None
 
 
 def _rebuild(
@@ -320,6 +341,7 @@ class Rewritten:
 
     sources: Sequence[Segment]
     segment: Segment
+    aborted: Sequence[AbortedTransaction] = ()  # whose markers are in it
 
 
 class CompactionJob:
@@ -340,7 +362,13 @@ class CompactionJob:
         sequences_at: frozenset[int],
         map_bytes_max: int,
         now_ms: int,
+        aborted: Mapping[int, Sequence[AbortedTransaction]] | None = None,
+        last_epochs: Mapping[int, int] | None = None,
     ) -> None:
+        """
+        `aborted` lists the aborted transactions by the segment of the marker, up to the end of the log. `last_epochs`
+        has the epoch of each producer of which only a marker tells.
+        """
         self.plan = plan
         self.end_offset = plan.first_dirty_offset  # all before it is compacted once the job is done
         self._files = files
@@ -351,6 +379,9 @@ class CompactionJob:
         self._sequences_at = sequences_at
         self._offsets = OffsetMap(map_bytes_max)
         self._now_ms = now_ms
+        self._aborted = aborted or {}
+        self._last_epochs = last_epochs or {}
+        self._transactions = self._decided()
         self._gate = Lock()
         self._cancelled = False
 
@@ -368,6 +399,7 @@ class CompactionJob:
         # The active segment must have a file before the directory is synced for a rewritten one: after a power cut the
         # last segment found is taken for one in which a gap means damage.
         self._by_name(self._files.open, self._active.path()).close()
+        decided = self._decided()
         for segment, end in self._segments:
             if end <= self.plan.first_dirty_offset or segment.base_offset >= self.plan.end_offset:
                 continue
@@ -378,7 +410,7 @@ class CompactionJob:
                         continue
                     if self._offsets.is_full:
                         return
-                    if not header.is_control:
+                    if not header.is_control and not decided.is_aborted(header):
                         self._note_batch(header, batch)
                     self.end_offset = header.last_offset + 1
                     self._let_others_run()
@@ -405,9 +437,9 @@ class CompactionJob:
         retention = Retention(
             offsets=self._offsets,
             end_offset=self.end_offset,
-            sequences_at=self._sequences_at,
             delete_retention_ms=self._limits.delete_retention_ms,
             now_ms=self._now_ms,
+            transactions=self._transactions,
         )
         path = cleaned_path(sources[0])
         # One that an earlier failure could not remove may still be there.
@@ -427,7 +459,7 @@ class CompactionJob:
             changed = self._write(sources, segment, file, retention)
             if (changed or len(sources) > 1) and segment.size:
                 file.sync()
-                return Rewritten(sources=sources, segment=segment)
+                return Rewritten(sources=sources, segment=segment, aborted=self._aborted_in(sources))
         except BaseException:
             self._throw_away(path, file)
             raise
@@ -446,7 +478,7 @@ class CompactionJob:
                 for header, batch in stored_batches(reading, source.path(), source.size):
                     changed = changed or dropped is not None
                     stays = retention.rewrite(batch, header)
-                    if stays is None and header.last_offset in retention.sequences_at:
+                    if stays is None and self._is_last_of_producer(header):
                         stays = emptied(header) if header.record_count else batch
                     dropped = header if stays is None else None
                     if stays is not None:
@@ -467,6 +499,23 @@ class CompactionJob:
             _note(segment, last)
         file.write_at(written_bytes, buffers)
         return changed
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        """Whether what is known of a producer after a loss of its snapshot stands in this batch."""
+        if header.is_control:
+            return self._last_epochs.get(header.producer_id) == header.producer_epoch
+        return header.last_offset in self._sequences_at
+
+    def _decided(self) -> CleanedTransactions:
+        return CleanedTransactions(transaction for some in self._aborted.values() for transaction in some)
+
+    def _aborted_in(self, sources: Sequence[Segment]) -> list[AbortedTransaction]:
+        return [
+            transaction
+            for source in sources
+            for transaction in self._aborted.get(source.base_offset, ())
+            if transaction.last_offset not in self._transactions.markers_gone
+        ]
 
     def _note_batch(self, header: BatchHeader, batch: memoryview) -> None:
         section = bytes(records_section(batch, header))

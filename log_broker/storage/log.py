@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from log_broker.core.partition import PendingBatch
-from log_broker.core.producer_state import ProducerRow
+from log_broker.core.producer_state import AbortedTransaction, ProducerRow
 from log_broker.records.batch import NO_TIMESTAMP, BatchHeader, Buffer
 from log_broker.records.record import iterate_records
 from log_broker.storage.append_job import AppendJob, SealedSync
@@ -26,6 +26,7 @@ from log_broker.storage.segment import (
     file_name,
     scan,
 )
+from log_broker.storage.transaction_index import AbortedTransactions
 
 SNAPSHOTS_KEPT = 2  # as Kafka: the latest, and the one before in case the latest is damaged
 CURSORS_MAX = 64
@@ -80,6 +81,7 @@ class PartitionLog:
         self._job: AppendJob | None = None
         self._cursors: dict[int, tuple[Segment, int]] = {}  # where the reader who got the bytes before will go on
         self._opened: dict[Segment, None] = {}
+        self.aborted = AbortedTransactions(files, directory)
 
     @property
     def start_offset(self) -> int:
@@ -205,6 +207,8 @@ class PartitionLog:
     def _roll(self, base_offset: int, producer_rows: Callable[[int], Iterable[ProducerRow]], now_ms: int) -> Segment:
         sealed = self._segments[-1]
         sealed.save_indexes()
+        # Before the snapshot, behind which recovery does not look for aborted transactions.
+        self.aborted.save(sealed.base_offset)
         self.save_producers(base_offset, producer_rows(base_offset))
         if sealed not in self._dirty:
             sealed.release()
@@ -282,13 +286,23 @@ class PartitionLog:
             if oldest not in self._dirty:
                 oldest.release()
 
-    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
-        """Yield the headers of all batches that end behind `offset`."""
+    def headers_from(self, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Yield the headers of all batches that end at `offset` or behind, with each control batch itself."""
         for at in range(max(bisect_right(self._bases, offset) - 1, 0), len(self._segments)):
             segment = self._segments[at]
             if segment.size:
-                for _, header in scan(segment.file, segment.position_of(offset), segment.size):
-                    yield header
+                for position, header in scan(segment.file, segment.position_of(offset), segment.size):
+                    yield header, segment.file.read_at(position, header.size) if header.is_control else b""
+
+    def note_aborted(self, transaction: AbortedTransaction) -> None:
+        """Take in a transaction whose abort marker is the latest in the log."""
+        at = max(bisect_right(self._bases, transaction.last_offset) - 1, 0)
+        self.aborted.add(self._bases[at], transaction)
+
+    def save_aborted(self, from_offset: int) -> None:
+        """Write what recovery found behind `from_offset` in segments that grow no more; raises OSError."""
+        for base_offset in self._bases[max(bisect_right(self._bases, from_offset) - 1, 0) : -1]:
+            self.aborted.save(base_offset)
 
     def find_time(self, timestamp: int, *, from_offset: int, end_offset: int) -> FoundOffset | None:
         """Find the first record in [from_offset, end_offset) that is at least as late as `timestamp`."""
@@ -342,6 +356,7 @@ class PartitionLog:
         retired = segment.retire()
         del self._segments[0]
         del self._bases[0]
+        retired += self.aborted.forget(segment.base_offset)
         self._cursors.clear()
         return retired
 
@@ -423,6 +438,7 @@ class PartitionLog:
         active = self._segments[-1]
         if active.size:
             active.save_indexes()
+            self.aborted.save(active.base_offset)
         if self.end_offset:
             self.save_producers(self.end_offset, producer_rows)
         self.close_files()

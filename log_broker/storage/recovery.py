@@ -12,6 +12,7 @@ from log_broker.core.epochs import LeaderEpochs
 from log_broker.core.partition import Partition
 from log_broker.core.producer_state import ProducerRow, ProducerStates
 from log_broker.interfaces import RecordValidator
+from log_broker.records.control import read_marker
 from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, SYNC_FAILED_FILE, decode_epochs, decode_producers
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import LogLimits, PartitionLog, snapshot_offsets
@@ -45,14 +46,21 @@ def open_partition(
     if snapshot is not None:
         replay_from = max(snapshot[0], replay_from)
         producers.load(snapshot[1])
+    log.aborted.forget_from(replay_from)
     starts = decode_epochs(files.read(directory / LEADER_EPOCH_FILE))
     epochs = LeaderEpochs((epoch, offset) for epoch, offset in starts if offset < log.end_offset)
     if replay_from < log.end_offset:
-        for header in log.headers_from(replay_from):
-            producers.replay(header)
+        for header, control in log.headers_from(replay_from):
+            if control:
+                aborted = producers.replay_marker(header, read_marker(control))
+                if aborted is not None:
+                    log.note_aborted(aborted)
+            else:
+                producers.replay(header)
             # The file may have been lost with the last epochs in it: every batch names its own.
             if epochs.begin(header.leader_epoch, header.base_offset):
                 epochs.current = epochs.latest
+        log.save_aborted(replay_from)
     core = Partition(
         topic,
         config,

@@ -18,15 +18,27 @@ from pathlib import Path
 from log_broker.storage.compaction import CLEANED_SUFFIX, Rewritten, cleaned_path
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import PartitionLog
-from log_broker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, file_name, scan
+from log_broker.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    file_name,
+    scan,
+)
 
 _log = logging.getLogger(__name__)
 
 SWAP_SUFFIX = ".swap"
 
 
-def stage(files: FileSystem, rewritten: Rewritten) -> None:
+def stage(files: FileSystem, log: PartitionLog, rewritten: Rewritten) -> None:
     """Step 2 up to the sync, which the caller does before `complete`. Raises OSError."""
+    # A marker without its transaction in the index does no harm. The other way round, readers would wait for a marker
+    # that is gone, and leave out what its producer commits later.
+    log.aborted.replace(
+        [source.base_offset for source in rewritten.sources], rewritten.segment.base_offset, rewritten.aborted
+    )
     for source in rewritten.sources:
         source.leaves = True
         source.remove_indexes()

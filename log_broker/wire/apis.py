@@ -33,6 +33,11 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
     DELETE_ACLS = 31
@@ -54,9 +59,12 @@ class ApiKey(IntEnum):
     DESCRIBE_QUORUM = 55
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
     UNREGISTER_BROKER = 64
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
@@ -98,13 +106,13 @@ def _api(key: ApiKey, versions: tuple[int, int], flexible_from: int, *, inter_br
 APIS: Mapping[int, Api] = {
     api.key: api
     for api in (
-        _api(ApiKey.PRODUCE, (0, 9), 9),
+        _api(ApiKey.PRODUCE, (0, 12), 9),
         _api(ApiKey.FETCH, (4, 17), 12),
         _api(ApiKey.LIST_OFFSETS, (1, 10), 6),
         _api(ApiKey.METADATA, (0, 12), 9),
         _api(ApiKey.OFFSET_COMMIT, (2, 9), 8),
         _api(ApiKey.OFFSET_FETCH, (1, 9), 6),
-        _api(ApiKey.FIND_COORDINATOR, (0, 4), 3),
+        _api(ApiKey.FIND_COORDINATOR, (0, 5), 3),
         _api(ApiKey.JOIN_GROUP, (0, 9), 6),
         _api(ApiKey.HEARTBEAT, (0, 4), 4),
         _api(ApiKey.LEAVE_GROUP, (0, 5), 4),
@@ -115,8 +123,13 @@ APIS: Mapping[int, Api] = {
         _api(ApiKey.CREATE_TOPICS, (2, 7), 5),
         _api(ApiKey.DELETE_TOPICS, (1, 6), 4),
         _api(ApiKey.DELETE_RECORDS, (0, 2), 2),
-        _api(ApiKey.INIT_PRODUCER_ID, (0, 4), 2),
+        _api(ApiKey.INIT_PRODUCER_ID, (0, 5), 2),
         _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, (2, 4), 4),
+        _api(ApiKey.ADD_PARTITIONS_TO_TXN, (0, 5), 3),
+        _api(ApiKey.ADD_OFFSETS_TO_TXN, (0, 4), 3),
+        _api(ApiKey.END_TXN, (0, 5), 3),
+        _api(ApiKey.WRITE_TXN_MARKERS, (1, 2), 1),
+        _api(ApiKey.TXN_OFFSET_COMMIT, (0, 5), 3),
         _api(ApiKey.DESCRIBE_ACLS, (1, 3), 2),
         _api(ApiKey.CREATE_ACLS, (1, 3), 2),
         _api(ApiKey.DELETE_ACLS, (1, 3), 2),
@@ -138,9 +151,12 @@ APIS: Mapping[int, Api] = {
         _api(ApiKey.DESCRIBE_QUORUM, (0, 2), 0),
         _api(ApiKey.UPDATE_FEATURES, (0, 2), 0),
         _api(ApiKey.DESCRIBE_CLUSTER, (0, 2), 0),
+        _api(ApiKey.DESCRIBE_PRODUCERS, (0, 0), 0),
         _api(ApiKey.BROKER_REGISTRATION, (0, 0), 0, inter_broker=True),
         _api(ApiKey.BROKER_HEARTBEAT, (0, 0), 0, inter_broker=True),
         _api(ApiKey.UNREGISTER_BROKER, (0, 0), 0),
+        _api(ApiKey.DESCRIBE_TRANSACTIONS, (0, 0), 0),
+        _api(ApiKey.LIST_TRANSACTIONS, (0, 2), 0),
         _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), 0),
         _api(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), 0),
         _api(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), 0),

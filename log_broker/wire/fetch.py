@@ -58,6 +58,7 @@ _PARTITION = {
     9: struct.Struct(">iiqqi"),  # and the leader epoch
     12: struct.Struct(">iiqiqi"),  # and the last fetched epoch
 }
+_ABORTED = struct.Struct(">qq")
 _ANSWER_V4 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
 
@@ -85,6 +86,7 @@ class PartitionData(NamedTuple):
     last_stable_offset: int
     log_start_offset: int
     records: Sequence[Buffer]
+    aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset)
 
 
 def parse_request(body: memoryview, version: int) -> FetchRequest:
@@ -208,10 +210,15 @@ def _write_partition(out: bytearray, data: PartitionData, size: int, version: in
         out += _ANSWER_V5.pack(*data[:5])
     else:
         out += _ANSWER_V4.pack(*data[:4])
-    _write_count(out, 0, flexible=version >= FLEXIBLE_FROM)  # aborted transactions
+    flexible = version >= FLEXIBLE_FROM
+    _write_count(out, len(data.aborted), flexible=flexible)
+    for producer_id, first_offset in data.aborted:
+        out += _ABORTED.pack(producer_id, first_offset)
+        if flexible:
+            out.append(0)
     if version >= _RACK_FROM:
         out += b"\xff\xff\xff\xff"  # no preferred read replica
-    _write_count(out, size, flexible=version >= FLEXIBLE_FROM)
+    _write_count(out, size, flexible=flexible)
 
 
 def _write_count(out: bytearray, count: int, *, flexible: bool) -> None:

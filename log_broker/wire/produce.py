@@ -1,5 +1,5 @@
 """
-Produce, versions 0-9, read and written by hand: the records stay a view into the request, which the broker patches.
+Produce, versions 0-12, read and written by hand: the records stay a view into the request, which the broker patches.
 
     request                                      response
     transactional id      string?   3+           [topic
@@ -12,7 +12,8 @@ Produce, versions 0-9, read and written by hand: the records stay a view into th
           records         bytes?                       error message          string?  8+
                                                  throttle time ms   int32   1+
 
-Version 9 is flexible: compact strings and lengths, tagged fields at the end of each structure.
+Version 9 is flexible: compact strings and lengths, tagged fields at the end of each structure. Those of version 10 say
+who leads now and are left out; 11 and 12 add no field, only what a transactional producer may be told (KIP-890).
 """
 
 import struct
@@ -23,7 +24,7 @@ from log_broker.core.partition import AppendResult
 from log_broker.records.varint import write_uvarint
 from log_broker.wire.reading import MalformedRequestError, Reader
 
-VERSION_MAX = 9
+VERSION_MAX = 12
 FLEXIBLE_FROM = 9
 _TRANSACTIONAL_ID_FROM = 3
 _THROTTLE_FROM = 1

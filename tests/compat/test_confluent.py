@@ -281,10 +281,3 @@ def test_nothing_committed_or_given_out_is_lost_by_a_kill(own_broker: Any) -> No
         client.assign([TopicPartition(topic, 0, 0)])
         assert len(read(client, 100)) == 100
     assert len(set(places) | set(send(address, topic, 100, **{"enable.idempotence": True}))) == 200
-
-
-def test_a_transactional_producer_gets_a_clear_error(broker: Any) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name("tx")})
-    with pytest.raises(KafkaException) as refused:
-        producer.init_transactions(30)
-    assert "authorization" in str(refused.value).lower()

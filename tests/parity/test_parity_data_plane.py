@@ -229,6 +229,7 @@ partition_data = st.builds(
     last_stable_offset=int64,
     log_start_offset=int64,
     records=st.lists(st.binary(min_size=1, max_size=50), max_size=3),
+    aborted=st.lists(st.tuples(int64, int64), max_size=3),
 )
 
 
@@ -261,7 +262,7 @@ def test_fetch_responses(version, correlation_id, topics, session_id) -> None:
             assert (found.partition_index, found.error_code) == (data.partition, data.error)
             assert (found.high_watermark, found.last_stable_offset) == (data.high_watermark, data.last_stable_offset)
             assert bytes(found.records or b"") == b"".join(data.records)
-            assert not found.aborted_transactions
+            assert [(a.producer_id, a.first_offset) for a in found.aborted_transactions] == data.aborted
             if version >= 5:
                 assert found.log_start_offset == data.log_start_offset
             if version >= 11:

@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
-# Feature levels of Kafka that this broker is at. Groups of the new protocol (KIP-848) are group.version 1.
-FEATURES = {"group.version": 1}
+# Feature levels of Kafka that this broker is at. Groups of the new protocol (KIP-848) are group.version 1. At
+# transaction.version 2 a producer announces no partitions and gets a new epoch with each transaction (KIP-890).
+FEATURES = {"group.version": 1, "transaction.version": 2}
 MIN_VERSION_ZERO_FROM = 4  # older clients stumble over a feature that begins at 0 (KIP-1022)
 
 

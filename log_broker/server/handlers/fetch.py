@@ -21,7 +21,7 @@ from log_broker.core.fetch_session import (
 )
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import batches_in
-from log_broker.server.partition import READ_COMMITTED
+from log_broker.server.readers import READ_COMMITTED
 from log_broker.wire.fetch import TOPIC_IDS_FROM, FetchRequest, PartitionData, encode_response, parse_request
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.reading import MalformedRequestError
@@ -88,7 +88,9 @@ class _Fetch:
             for asked in topic.partitions:
                 runtime = self._node.logs.get(name, asked.partition)
                 if runtime is not None:
-                    self._cancels.append(runtime.on_readable(asked.offset, self._readable))
+                    self._cancels.append(
+                        runtime.on_readable(asked.offset, self._readable, isolation_level=self._request.isolation_level)
+                    )
 
     def _readable(self) -> None:
         if self._timer is None or self._slot.closed:
@@ -210,5 +212,6 @@ class _Fetch:
             result.last_stable_offset,
             result.log_start_offset,
             result.chunks,
+            result.aborted,
         )
         return data, result.size

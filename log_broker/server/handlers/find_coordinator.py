@@ -1,8 +1,8 @@
-"""FindCoordinator: which broker keeps a group."""
+"""FindCoordinator: which broker keeps a group, or the transactions of a transactional id."""
 
 from typing import TYPE_CHECKING, Any
 
-from log_broker.core.cluster import OFFSETS_TOPIC
+from log_broker.core.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from log_broker.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ async def _find(node: "Node", key_type: int, key: str) -> "Values":
     answer = {"key": key, "node_id": -1, "host": "", "port": -1, "error_message": None}
     try:
         if key_type == TRANSACTION:
-            raise BrokerError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactions are not supported by this broker."
-            )
-        if key_type != GROUP:
+            await node.ensure_transactions_topic()
+            topic, partition = TRANSACTIONS_TOPIC, node.transaction_partition(key)
+        elif key_type == GROUP:
+            await node.ensure_offsets_topic()
+            topic, partition = OFFSETS_TOPIC, node.group_partition(key)
+        else:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"There are no coordinators of type {key_type}.")
-        await node.ensure_offsets_topic()
-        partition = node.group_partition(key)
-        leader = None if partition is None else node.cluster.leader_of(OFFSETS_TOPIC, partition)
+        leader = None if partition is None else node.cluster.leader_of(topic, partition)
         if leader is None:
             raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
     except BrokerError as error:

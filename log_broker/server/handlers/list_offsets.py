@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.partition import READ_COMMITTED, PartitionRuntime
+from log_broker.server.partition import PartitionRuntime
+from log_broker.server.readers import READ_COMMITTED
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.list_offsets import (
     EARLIEST,

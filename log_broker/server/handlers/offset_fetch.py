@@ -15,6 +15,12 @@ MANY_GROUPS_FROM = 8
 GROUP_ERROR_FROM = 2
 NO_EPOCH = -1
 _NOTHING = CommittedOffset(offset=-1)
+_UNSTABLE = {
+    "committed_offset": -1,
+    "committed_leader_epoch": -1,
+    "metadata": "",
+    "error_code": ErrorCode.UNSTABLE_OFFSET_COMMIT,
+}
 
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
@@ -25,12 +31,19 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
                     node,
                     group.group_id,
                     group.topics,
+                    require_stable=request.require_stable,
                     member=(getattr(group, "member_id", None), getattr(group, "member_epoch", NO_EPOCH)),
                 )
                 for group in request.groups
             ]
         }
-    return _group(node, request.group_id, request.topics, partition_errors=context.version < GROUP_ERROR_FROM)
+    return _group(
+        node,
+        request.group_id,
+        request.topics,
+        require_stable=getattr(request, "require_stable", False),
+        partition_errors=context.version < GROUP_ERROR_FROM,
+    )
 
 
 def _group(
@@ -38,10 +51,15 @@ def _group(
     group_id: str,
     topics: "Iterable[Any] | None",
     *,
+    require_stable: bool,
     member: tuple[str | None, int] = (None, NO_EPOCH),
     partition_errors: bool = False,
 ) -> "Values":
-    """Answer for one group; `topics` None stands for all that it has committed."""
+    """
+    Answer for one group; `topics` None stands for all that it has committed.
+
+    With `require_stable` a partition that an open transaction commits has no answer yet (KIP-447).
+    """
     error = node.groups.check(group_id)
     group = node.groups.find(group_id) if error is ErrorCode.NONE else None
     if group is not None and group.consumer is not None:
@@ -57,6 +75,8 @@ def _group(
 
     def partition_values(place: TopicPartition) -> "Values":
         committed = None if group is None else group.offsets.get(place)
+        if require_stable and group is not None and group.offsets.is_held(place):
+            return {"partition_index": place[1], **_UNSTABLE}
         found = committed or _NOTHING
         return {
             "partition_index": place[1],

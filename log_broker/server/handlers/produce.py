@@ -7,6 +7,7 @@ from log_broker.core.cluster import METADATA_TOPIC
 from log_broker.core.partition import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.validation import check_client_version
+from log_broker.server.transactional_produce import ProducedBatch, append_in_transaction, is_transactional
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.produce import PartitionAnswer, ProduceRequest, encode_response, parse_request
 from log_broker.wire.reading import MalformedRequestError
@@ -31,6 +32,7 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     if request.acks not in {-1, 0, 1}:
         answers.refuse_all(AppendResult(ErrorCode.INVALID_REQUIRED_ACKS))
         return
+    transactional: list[ProducedBatch] = []
     for topic_at, topic in enumerate(request.topics):
         name = topic.name.decode(errors="replace")
         for partition_at, (partition, records) in enumerate(topic.partitions):
@@ -51,7 +53,12 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
                 except BrokerError as error:
                     done(AppendResult(error.code, message=str(error)))
                     continue
+            if request.transactional_id is not None and is_transactional(records):
+                transactional.append(ProducedBatch(runtime, records, request.acks, done))
+                continue
             runtime.append(records, acks=request.acks, done=done)
+    if request.transactional_id is not None and transactional:
+        append_in_transaction(node, request.transactional_id.decode(errors="replace"), version, transactional)
     answers.all_asked()
 
 

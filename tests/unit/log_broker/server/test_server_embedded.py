@@ -12,6 +12,7 @@ import pytest
 
 import log_broker
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.connection import Connection
 from log_broker.server.embedded import EmbeddedBroker
 from log_broker.server.node import BindError
 
@@ -132,6 +133,13 @@ def test_many_at_once_know_nothing_of_each_other() -> None:
         found = list(pool.map(one, range(8)))
     assert [topics for _, topics in found] == [[f"of-{number}"] for number in range(8)]
     assert len({cluster_id for cluster_id, _ in found}) == 8
+
+
+def test_brokers_in_several_threads_never_read_into_each_others_memory() -> None:
+    with log_broker.embedded() as one, log_broker.embedded() as other:
+        buffers = [Connection(broker.node).get_buffer(-1) for broker in (one, other, one)]
+        assert buffers[0].obj is buffers[2].obj
+        assert buffers[0].obj is not buffers[1].obj
 
 
 async def test_it_serves_clients_of_the_loop_that_it_is_started_from() -> None:

@@ -274,7 +274,7 @@ async def test_what_each_level_syncs(open_logs: Open, overrides: dict[str, str],
         if acks and at + 1 in syncs:
             assert disk.done[-1][0] == "sync", "no answer before the sync that it promises"
         await eventually(lambda written=at + 1: runtime.log_end_offset == written)  # with acks=0 it comes later
-    assert runtime.unsynced_records == (0 if syncs and syncs[-1] == 4 else 4)
+    assert runtime.at_risk().records == (0 if syncs and syncs[-1] == 4 else 4)
     order = [kind for kind, name in disk.done if name.endswith(".log")]
     expected: list[str] = []
     for at in range(1, 5):
@@ -287,10 +287,10 @@ async def test_a_topic_whose_level_rises_is_synced_without_a_further_append(open
     logs = await open_logs(files=disk)
     runtime = logs.create("t", 0, uuid4(), config(fluvial_durability="memory"))
     await fill(runtime, 3)
-    assert runtime.unsynced_records == 3
+    assert runtime.at_risk().records == 3
     assert ("sync", f"{0:020d}.log") not in disk.done
     runtime.config = config(fluvial_durability="fsync-quorum")
-    await eventually(lambda: runtime.unsynced_records == 0)
+    await eventually(lambda: runtime.at_risk().records == 0)
     assert disk.done[-1] == ("sync", f"{0:020d}.log")
     runtime.config = config(fluvial_durability="memory")
     disk.done.clear()

@@ -14,6 +14,7 @@ from log_broker.core.partition import (
     EpochBegan,
     Partition,
     Reply,
+    TransactionsAborted,
     TurnEnded,
     Write,
     WriteFailed,
@@ -116,7 +117,7 @@ class Bench:
     def compact(self, compacted_to: int, *, map_bytes_max: int = 1 << 20) -> int:
         """Make one pass over what can be compacted, whatever the dirty ratio; return how far the log is compacted."""
         config = self.core.config
-        segments = self.log.closed_segments(self.core.high_watermark)
+        segments = self.log.closed_segments(self.core.last_stable_offset)
         if not segments or compacted_to > segments[-1][1]:
             compacted_to = 0
         facts = self.log.facts_of(segments, dirty_from=compacted_to, limits=config)
@@ -133,12 +134,14 @@ class Bench:
             sequences_at=frozenset(row.batch.last_offset for row in self.core.producers.rows()),
             map_bytes_max=map_bytes_max,
             now_ms=self.now_ms,
+            aborted={base: self.log.aborted.of(base) for base in (s.base_offset for s in self.log.segments)},
+            last_epochs={pid: entry.epoch for pid, entry in self.core.producers.all().items() if not entry.batches},
         )
         job.note_keys()
         for sources in job.groups():
             rewritten = job.rewrite(sources)
             if rewritten is not None:
-                stage(self.files, rewritten)
+                stage(self.files, self.log, rewritten)
                 self.files.sync_directory(self.directory)
                 complete(self.files, self.log, rewritten)
         return job.end_offset
@@ -153,6 +156,9 @@ class Bench:
                     self.answers.append((effect.token, effect.result))
                 case Write():
                     self.write = effect
+                case TransactionsAborted():
+                    for transaction in effect.transactions:
+                        self.log.note_aborted(transaction)
                 case EpochBegan():
                     with suppress(OSError):
                         self.files.replace(self.directory / LEADER_EPOCH_FILE, encode_epochs(effect.starts), sync=False)

@@ -3,7 +3,7 @@
 import contextlib
 import io
 from dataclasses import MISSING, Field, asdict, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -39,6 +39,7 @@ NUMBERS = {
     "bool": True,
     "timedelta_i32": timedelta(milliseconds=1234),
     "timedelta_i64": timedelta(milliseconds=1 << 40),
+    "datetime_i64": datetime.fromtimestamp(1_700_000_000.5, UTC),
     "error_code": KioErrorCode.not_coordinator,
     "string": "Grüße",
     "bytes": b"\0\xff",
@@ -66,6 +67,8 @@ def plain(value: Any) -> Any:
         return [plain(inner) for inner in value]
     if isinstance(value, timedelta):
         return round(value.total_seconds() * 1000)
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1000)
     return int(value) if isinstance(value, KioErrorCode) else value
 
 

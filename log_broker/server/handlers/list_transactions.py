@@ -1,0 +1,50 @@
+"""ListTransactions: the transactional ids that this broker coordinates."""
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.transaction import Transaction
+from log_broker.core.transaction_records import TransactionState
+from log_broker.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+_STATES = {state.label: state for state in TransactionState}
+
+
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    states = {_STATES[name] for name in request.state_filters if name in _STATES}
+    producer_ids = set(request.producer_id_filters)
+    longer_than_ms = getattr(request, "duration_filter", -1)
+    pattern = getattr(request, "transactional_id_pattern", None)
+    try:
+        wanted = re.compile(pattern) if pattern else None
+    except re.error:
+        return {"error_code": ErrorCode.INVALID_REGULAR_EXPRESSION, "transaction_states": []}
+    now_ms = node.clock_ms()
+
+    def is_wanted(transaction: Transaction) -> bool:
+        current = transaction.current
+        return (
+            not transaction.is_unused
+            and (not request.state_filters or current.state in states)
+            and (not producer_ids or current.producer_id in producer_ids)
+            and (wanted is None or wanted.fullmatch(transaction.transactional_id) is not None)
+            and (longer_than_ms < 0 or 0 <= current.start_ms < now_ms - longer_than_ms)
+        )
+
+    return {
+        "error_code": ErrorCode.NONE,
+        "unknown_state_filters": [name for name in request.state_filters if name not in _STATES],
+        "transaction_states": [
+            {
+                "transactional_id": transaction.transactional_id,
+                "producer_id": transaction.current.producer_id,
+                "transaction_state": transaction.state.label,
+            }
+            for transaction in node.transactions.all()
+            if is_wanted(transaction)
+        ],
+    }

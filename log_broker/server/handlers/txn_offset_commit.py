@@ -1,0 +1,118 @@
+"""TxnOffsetCommit: how far a group has read, to count once the transaction that says so is committed (KIP-447)."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.cluster import OFFSETS_TOPIC
+from log_broker.core.group_protocol import Commit, TopicPartition
+from log_broker.core.group_records import CommittedOffset
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.records.batch import NO_SEQUENCE
+
+if TYPE_CHECKING:
+    from log_broker.server.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+ABORTABLE_FROM = 4
+ADDS_PARTITION_FROM = 5
+_RETRIED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    refused: dict[TopicPartition, ErrorCode] = {}
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    now_ms = node.clock_ms()
+    for topic in request.topics:
+        for partition in topic.partitions:
+            place = (topic.name, partition.partition_index)
+            metadata = partition.committed_metadata or ""
+            if not node.knows_partition(*place):
+                refused[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata) > node.config.offset_metadata_max_bytes:
+                refused[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                offsets[place] = CommittedOffset(
+                    offset=partition.committed_offset,
+                    metadata=metadata,
+                    leader_epoch=getattr(partition, "committed_leader_epoch", -1),
+                    timestamp_ms=now_ms,
+                )
+    error = await _commit(node, context.version, request, offsets) if offsets else ErrorCode.NONE
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": partition.partition_index,
+                        "error_code": refused.get((topic.name, partition.partition_index), error),
+                    }
+                    for partition in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+async def _commit(
+    node: "Node", version: int, request: Any, offsets: dict[TopicPartition, CommittedOffset]
+) -> ErrorCode:
+    if not request.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    error = node.groups.check(request.group_id)
+    if error is ErrorCode.NONE:
+        error = await _join_transaction(node, version, request)
+    if error is not ErrorCode.NONE:
+        return error
+    generation = getattr(request, "generation_id", -1)
+    answer = node.groups.ask(
+        request.group_id,
+        lambda token: Commit(
+            token=token,
+            member_id=getattr(request, "member_id", ""),
+            generation=generation,
+            instance_id=getattr(request, "group_instance_id", None),
+            offsets=offsets,
+            producer=(request.producer_id, request.producer_epoch),
+        ),
+        create=generation < 0,
+    )
+    if answer is None:
+        return ErrorCode.ILLEGAL_GENERATION
+    result: ErrorCode = await answer
+    return result
+
+
+async def _join_transaction(node: "Node", version: int, request: Any) -> ErrorCode:  # noqa: PLR0911 one for each answer
+    """See that the group's partition is in the producer's transaction, and that its log knows of that."""
+    partition = node.group_partition(request.group_id)
+    runtime = None if partition is None else node.logs.get(OFFSETS_TOPIC, partition)
+    if partition is None or runtime is None:
+        return ErrorCode.NOT_COORDINATOR
+    producer = (request.producer_id, request.producer_epoch)
+    if runtime.transactions.is_open(*producer):
+        return ErrorCode.NONE
+    runtime.transactions.expect(*producer, NO_SEQUENCE)
+    try:
+        place = (OFFSETS_TOPIC, partition)
+        errors = await node.join_transaction(
+            request.transactional_id, producer, [place], add=version >= ADDS_PARTITION_FROM
+        )
+        error = errors[place]
+    except BrokerError as failure:
+        error = failure.code
+    finally:
+        runtime.transactions.answered(request.producer_id)
+    match error:
+        case ErrorCode.NONE:
+            runtime.transactions.allow(*producer)
+        case ErrorCode.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        case ErrorCode.TRANSACTION_ABORTABLE if version < ABORTABLE_FROM:
+            return ErrorCode.INVALID_TXN_STATE
+        case ErrorCode.CONCURRENT_TRANSACTIONS if version < ADDS_PARTITION_FROM:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the one that older clients repeat
+        case _ if error in _RETRIED:
+            # The group's coordinator is the right one: it is the transaction's that must be waited for.
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return error

@@ -1,0 +1,98 @@
+"""
+Reading a partition: whole batches up to where a reader may see, and the readers that wait there for more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from log_broker.core.partition import Partition
+from log_broker.errors import ErrorCode
+from log_broker.records.batch import batches_in
+from log_broker.storage.log import PartitionLog
+
+_log = logging.getLogger(__name__)
+
+READ_COMMITTED = 1
+
+Cancel = Callable[[], None]
+
+
+class ReadResult(NamedTuple):
+    """What a fetch of one partition returns; `chunks` hold `size` bytes of whole batches."""
+
+    error: ErrorCode
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    chunks: Sequence[bytes] = ()
+    size: int = 0
+    aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset) of aborted transactions in the bytes
+
+
+def read_batches(
+    core: Partition, log: PartitionLog, offset: int, max_bytes: int, *, committed: bool, min_one: bool
+) -> ReadResult:
+    """
+    Read whole batches from `offset` on, up to the high watermark or (`committed`) the last stable offset.
+
+    An offset outside the log is OFFSET_OUT_OF_RANGE, an error of the disk KAFKA_STORAGE_ERROR.
+    """
+    stable = core.last_stable_offset
+    error, data = ErrorCode.NONE, b""
+    aborted: Sequence[tuple[int, int]] = ()
+    if offset < core.log_start_offset or offset > core.written_end:
+        error = ErrorCode.OFFSET_OUT_OF_RANGE
+    else:
+        end = stable if committed else core.high_watermark
+        if offset < end:
+            try:
+                data = log.read(offset, max_bytes, end, at_least_one=min_one)
+            except OSError as failure:
+                _log.error("reading %s failed: %s", log.directory.name, failure)
+                error = ErrorCode.KAFKA_STORAGE_ERROR
+            if committed and data and log.aborted:
+                last = offset
+                for _, header in batches_in(data):
+                    last = header.last_offset
+                aborted = log.aborted.between(offset, last + 1)
+    chunks = (data,) if data else ()
+    return ReadResult(error, core.high_watermark, stable, core.log_start_offset, chunks, len(data), aborted)
+
+
+class Waiters:
+    """The readers that are at the end of a partition and wait for more."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: dict[object, tuple[int, bool, Callable[[], None]]] = {}
+
+    def add(self, offset: int, callback: Callable[[], None], *, committed: bool) -> Cancel:
+        """Have `callback` called once, when there is more to read behind `offset`."""
+        key = object()
+        self._waiting[key] = (offset, committed, callback)
+
+        def cancel() -> None:
+            self._waiting.pop(key, None)
+
+        return cancel
+
+    def wake(self, high_watermark: int, last_stable_offset: int) -> None:
+        """Call those that may read up to these offsets by now."""
+        if not self._waiting:
+            return
+        ready = [
+            (key, callback)
+            for key, (offset, committed, callback) in self._waiting.items()
+            if offset < (last_stable_offset if committed else high_watermark)
+        ]
+        for key, callback in ready:
+            if self._waiting.pop(key, None) is not None:
+                self._loop.call_soon(callback)
+
+    def wake_all(self) -> None:
+        """Call all of them, because the partition goes away or was read anew."""
+        for _, _, callback in self._waiting.values():
+            self._loop.call_soon(callback)
+        self._waiting.clear()
