@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat bench bench-broker fuzz kill clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker fuzz kill clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with the locked dependencies and this package
 
@@ -51,6 +51,12 @@ unit: $(READY) ## only the tests that need neither Spark nor whole processes
 compat: java $(READY) ## run other people's client suites, N of M each: SUITES="franz-go kafkajs" for some
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.compat.run $(SUITES)
+
+sim: $(READY) ## simulate the cluster under faults: SEEDS=A:B, JOBS=N
+	@$(BIN)/python -m log_broker sim --seeds $(or $(SEEDS),0:1000) --jobs $(or $(JOBS),2)
+
+sim-mutations: $(READY) ## break each rule of the quorum on purpose: which check finds it, in how many seeds
+	@$(BIN)/python -m tests.sim.quorum_mutations
 
 bench: java $(READY) ## measure the main path on this machine
 	$(BIN)/python -m tests.bench.main_path

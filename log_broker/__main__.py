@@ -1,4 +1,8 @@
-"""`python -m log_broker`: one broker node in the foreground; SIGTERM or SIGINT stops it in order."""
+"""
+`python -m log_broker`: one broker node in the foreground; SIGTERM or SIGINT stops it in order.
+
+`python -m log_broker sim …` runs the simulation instead.
+"""
 
 import argparse
 import asyncio
@@ -17,6 +21,11 @@ from log_broker.storage.data_directory import DataDirectoryError
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a node until it is told to stop; return the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["sim"]:
+        from log_broker.sim import cli
+
+        return cli.main(arguments[1:])
     options = _parser().parse_args(arguments)
     logging.basicConfig(
         stream=sys.stderr, level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -58,7 +67,11 @@ async def serve(config: BrokerConfig) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m log_broker", description="Run one log broker node.")
+    parser = argparse.ArgumentParser(
+        prog="python -m log_broker",
+        description="Run one log broker node.",
+        epilog="python -m log_broker sim --help: the simulation",
+    )
     parser.add_argument("--data-dir", type=Path, required=True, help="directory of this node's logs")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=9092, help="port to listen on; 0 takes any free one")

@@ -1,0 +1,276 @@
+"""
+What a replica of the metadata quorum keeps on its disk: promises, log and snapshots, in Kafka's files and names.
+
+    quorum-state                            JSON: epoch, leader, vote; replaced as a whole
+    <base offset>.log                       entries, each a v2 batch of one record, so that a cut falls between two;
+                                            a header of the record repeats offset and epoch: see _PLACE
+    <end offset>-<epoch>.checkpoint         a snapshot: crc, length of the voters record, voters record, content
+
+Every method returns when its work is on the disk, and is called in the order of the effects it carries out. A crash
+in the middle leaves at most a torn tail behind what was reported, which recovery cuts off.
+"""
+
+import json
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from crc32c import crc32c
+
+from log_broker.core.raft_effects import QuorumState
+from log_broker.core.raft_log import LOG_BEGIN, Entry, EntryKind, OffsetAndEpoch, Snapshot
+from log_broker.core.raft_replica import Recovered
+from log_broker.core.raft_voters import ReplicaKey, VoterSet
+from log_broker.records.batch import CONTROL, MAGIC, batches_in, crc_is_valid
+from log_broker.records.record import build_batch, iterate_records
+from log_broker.storage.files import File, FileSystem
+
+QUORUM_STATE_FILE = "quorum-state"
+_LOG_SUFFIX = ".log"
+_SNAPSHOT_SUFFIX = ".checkpoint"
+_SNAPSHOT_HEADER = struct.Struct(">II")  # crc of what follows the crc, length of the voters record
+# A batch's checksum covers neither its base offset nor its leader epoch: a write torn there would be believed.
+_PLACE = struct.Struct(">qi")  # offset, epoch
+_PLACE_HEADER = "place"
+_CONTROL_KEY = struct.Struct(">hh")  # version, type
+_CONTROL_TYPES = {EntryKind.LEADER_CHANGE: 2, EntryKind.VOTERS: 6}  # of Kafka's control records
+_KIND_OF_CONTROL_TYPE = {number: kind for kind, number in _CONTROL_TYPES.items()}
+
+
+class DamagedQuorumStateError(Exception):
+    """The promises of this replica cannot be read: it must not take part as if it had made none."""
+
+
+class _Segment:
+    """One log file; `positions` says where each entry begins."""
+
+    __slots__ = ("base_offset", "file", "path", "positions", "size")
+
+    def __init__(self, base_offset: int, path: Path, file: File) -> None:
+        self.base_offset = base_offset
+        self.path = path
+        self.file = file
+        self.positions: list[int] = []
+        self.size = 0
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + len(self.positions)
+
+
+class QuorumStore:
+    """The files of one replica, under one directory."""
+
+    def __init__(self, files: FileSystem, directory: Path) -> None:
+        self._files = files
+        self._directory = directory
+        self._segments: list[_Segment] = []
+        self._snapshots: list[OffsetAndEpoch] = []
+
+    def recover(self) -> Recovered:
+        """Read back what is here, cut a torn tail off, and be ready to append."""
+        self._files.make_directory(self._directory)
+        snapshot = self._newest_snapshot()
+        state = self._read_state()
+        base_offset, entries = self._read_log()
+        start = snapshot.id if snapshot is not None else LOG_BEGIN
+        behind = start.offset - base_offset
+        if not self._segments or not _reaches(behind, entries, start):
+            # A snapshot was installed over a log that ends before it or goes another way, and that is still here.
+            self._clear_log(start.offset)
+            behind, entries = 0, []
+        return Recovered(state=state, snapshot=snapshot, log_start=start, entries=tuple(entries[behind:]))
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last entry that is on the disk."""
+        return self._segments[-1].end_offset
+
+    def save_state(self, state: QuorumState) -> None:
+        content = {
+            "leaderId": state.leader_id,
+            "leaderEpoch": state.epoch,
+            "votedId": state.voted.node_id if state.voted is not None else -1,
+            "votedDirectoryId": state.voted.directory_id if state.voted is not None else "",
+            "data_version": 1,
+        }
+        self._files.replace(self._directory / QUORUM_STATE_FILE, json.dumps(content).encode())
+
+    def append(self, base_offset: int, entries: Sequence[Entry]) -> None:
+        """Write entries and sync them."""
+        segment = self._segments[-1]
+        assert base_offset == segment.end_offset, f"a gap from {segment.end_offset} to {base_offset}"
+        buffers = []
+        size = segment.size
+        positions = []
+        for offset, entry in enumerate(entries, base_offset):
+            batch = _encode(offset, entry)
+            buffers.append(batch)
+            positions.append(size)
+            size += len(batch)
+        segment.file.write_at(segment.size, buffers)
+        segment.file.sync()
+        segment.positions += positions
+        segment.size = size
+
+    def truncate(self, end_offset: int) -> None:
+        """
+        Drop the entries from `end_offset` on, for good before anything is written in their place.
+
+        Else a torn write could leave new entries followed by old ones: a log that no leader ever had.
+        """
+        while len(self._segments) > 1 and self._segments[-1].base_offset >= end_offset:
+            self._remove(self._segments.pop())
+        self._files.sync_directory(self._directory)
+        segment = self._segments[-1]
+        at = end_offset - segment.base_offset
+        if at < len(segment.positions):
+            segment.size = segment.positions[at]
+            del segment.positions[at:]
+            segment.file.truncate(segment.size)
+            segment.file.sync()
+
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot of the state machine here; what follows goes to a new log file."""
+        self._write_snapshot(snapshot)
+        if self._segments[-1].positions:
+            self._roll(self._segments[-1].end_offset)
+
+    def install_snapshot(self, snapshot: Snapshot) -> None:
+        """Replace the whole log by a snapshot from elsewhere."""
+        self._write_snapshot(snapshot)
+        self._clear_log(snapshot.id.offset)
+
+    def drop_prefix(self, start_offset: int) -> None:
+        """Remove log files that end before `start_offset`, and all snapshots but the newest."""
+        while len(self._segments) > 1 and self._segments[1].base_offset <= start_offset:
+            self._remove(self._segments.pop(0))
+        while len(self._snapshots) > 1:
+            self._files.remove(self._snapshot_path(self._snapshots.pop(0)))
+
+    def _read_state(self) -> QuorumState:
+        content = self._files.read(self._directory / QUORUM_STATE_FILE)
+        if content is None:
+            return QuorumState()
+        try:
+            fields = json.loads(content)
+            voted = ReplicaKey(fields["votedId"], fields["votedDirectoryId"]) if fields["votedId"] >= 0 else None
+            return QuorumState(epoch=fields["leaderEpoch"], leader_id=fields["leaderId"], voted=voted)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedQuorumStateError(f"{self._directory / QUORUM_STATE_FILE}: {error}") from error
+
+    def _newest_snapshot(self) -> Snapshot | None:
+        """Read the newest snapshot that is whole."""
+        for name in self._files.names(self._directory):
+            if name.endswith(_SNAPSHOT_SUFFIX):
+                end, _, epoch = name.removesuffix(_SNAPSHOT_SUFFIX).partition("-")
+                self._snapshots.append(OffsetAndEpoch(int(end), int(epoch)))
+        self._snapshots.sort()
+        while self._snapshots:
+            snapshot = _decode_snapshot(self._snapshots[-1], self._files.read(self._snapshot_path(self._snapshots[-1])))
+            if snapshot is not None:
+                return snapshot
+            self._files.remove(self._snapshot_path(self._snapshots.pop()))
+        return None
+
+    def _read_log(self) -> tuple[int, list[Entry]]:
+        """
+        Return the base offset and the entries of the log files up to the first that is not whole.
+
+        That one is cut, and those behind it are removed.
+        """
+        names = sorted(name for name in self._files.names(self._directory) if name.endswith(_LOG_SUFFIX))
+        entries: list[Entry] = []
+        whole = True
+        for name in names:
+            path = self._directory / name
+            segment = _Segment(int(name.removesuffix(_LOG_SUFFIX)), path, self._files.open(path))
+            if not whole or (self._segments and segment.base_offset != self._segments[-1].end_offset):
+                whole = False
+                self._remove(segment)
+                continue
+            self._segments.append(segment)
+            entries += _read_entries(segment, entries[-1].epoch if entries else 0)
+            if segment.size < segment.file.size():
+                whole = False
+                segment.file.truncate(segment.size)
+                segment.file.sync()
+        return (self._segments[0].base_offset if self._segments else 0), entries
+
+    def _clear_log(self, base_offset: int) -> None:
+        for segment in self._segments:
+            self._remove(segment)
+        self._segments.clear()
+        self._roll(base_offset)
+
+    def _roll(self, base_offset: int) -> None:
+        path = self._directory / f"{base_offset:020d}{_LOG_SUFFIX}"
+        segment = _Segment(base_offset, path, self._files.open(path))
+        segment.file.truncate(0)
+        self._segments.append(segment)
+        self._files.sync_directory(self._directory)
+
+    def _remove(self, segment: _Segment) -> None:
+        segment.file.close()
+        self._files.remove(segment.path)
+
+    def _write_snapshot(self, snapshot: Snapshot) -> None:
+        voters = snapshot.voters.encode()
+        body = struct.pack(">I", len(voters)) + voters + snapshot.data
+        self._files.replace(self._snapshot_path(snapshot.id), struct.pack(">I", crc32c(body)) + body)
+        self._snapshots.append(snapshot.id)
+
+    def _snapshot_path(self, snapshot_id: OffsetAndEpoch) -> Path:
+        return self._directory / f"{snapshot_id.offset:020d}-{snapshot_id.epoch:010d}{_SNAPSHOT_SUFFIX}"
+
+
+def _encode(offset: int, entry: Entry) -> bytearray:
+    is_data = entry.kind is EntryKind.DATA
+    key = None if is_data else _CONTROL_KEY.pack(0, _CONTROL_TYPES[entry.kind])
+    place = (_PLACE_HEADER, _PLACE.pack(offset, entry.epoch))
+    return build_batch(
+        [(-1, key, entry.data, (place,))],
+        base_offset=offset,
+        leader_epoch=entry.epoch,
+        attributes=0 if is_data else CONTROL,
+    )
+
+
+def _read_entries(segment: _Segment, epoch: int) -> list[Entry]:
+    """Read entries until one is torn, out of its place, or older than the one before it; note where each begins."""
+    content = segment.file.read_at(0, segment.file.size())
+    entries = []
+    for position, header in batches_in(content):
+        batch = content[position : position + header.size]
+        in_place = header.base_offset == segment.end_offset and header.leader_epoch >= epoch and header.magic == MAGIC
+        if not in_place or not crc_is_valid(batch, header.crc):
+            break
+        record = next(iter(iterate_records(batch)))
+        if record.headers != ((_PLACE_HEADER, _PLACE.pack(header.base_offset, header.leader_epoch)),):
+            break
+        epoch = header.leader_epoch
+        kind = EntryKind.DATA
+        if header.is_control and record.key is not None:
+            kind = _KIND_OF_CONTROL_TYPE[_CONTROL_KEY.unpack(record.key)[1]]
+        entries.append(Entry(epoch, kind, bytes(record.value or b"")))
+        segment.positions.append(position)
+        segment.size = position + header.size
+    return entries
+
+
+def _reaches(behind: int, entries: Sequence[Entry], start: OffsetAndEpoch) -> bool:
+    """Whether a log has the entry just before `start`, or begins there; `behind` entries of it lie before `start`."""
+    if behind == 0:
+        return True
+    return 0 < behind <= len(entries) and entries[behind - 1].epoch == start.epoch
+
+
+def _decode_snapshot(snapshot_id: OffsetAndEpoch, content: bytes | None) -> Snapshot | None:
+    if content is None or len(content) < _SNAPSHOT_HEADER.size:
+        return None
+    crc, voters_bytes = _SNAPSHOT_HEADER.unpack_from(content)
+    if crc32c(content[4:]) != crc:
+        return None
+    voters_end = _SNAPSHOT_HEADER.size + voters_bytes
+    voters = VoterSet.decode(content[_SNAPSHOT_HEADER.size : voters_end])
+    return Snapshot(id=snapshot_id, voters=voters, data=content[voters_end:])

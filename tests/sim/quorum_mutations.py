@@ -1,0 +1,353 @@
+"""
+Rules of the metadata quorum, broken on purpose one by one: the simulation must notice each.
+
+    python -m tests.sim.quorum_mutations [--seeds-max N] [--jobs J] [name …]
+
+prints which check notices, and after how many seeds. A mutation replaces attributes of the real classes while it runs.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from log_broker.core import raft as raft_module
+from log_broker.core.raft import Raft
+from log_broker.core.raft_driver import RaftDriver
+from log_broker.core.raft_effects import Propose, Proposed, QuorumState
+from log_broker.core.raft_election import Candidate, would_vote
+from log_broker.core.raft_follower import Follower
+from log_broker.core.raft_leader import Leader
+from log_broker.core.raft_log import OffsetAndEpoch, RaftLog, Snapshot
+from log_broker.core.raft_messages import FetchRequest, RaftResponse, VoteRequest, VoteResponse
+from log_broker.core.raft_replica import Replica
+from log_broker.core.raft_voters import VoterSet, replicated_offset
+from log_broker.errors import ErrorCode
+from log_broker.sim.cli import make_quorum
+from log_broker.sim.quorum_world import QuorumWorld
+from log_broker.sim.runner import run_seed
+from log_broker.storage.memory_files import MemoryFile
+from log_broker.storage.quorum_store import QuorumStore
+
+Patch = tuple[object, str, Any]
+
+
+def _votes_twice() -> list[Patch]:
+    def vote(self: Raft, token: Any, body: VoteRequest) -> None:
+        self.state = self.state._replace(voted=None)
+        real(self, token, body)
+
+    real = Raft._vote
+    return [(Raft, "_vote", vote)]
+
+
+def _forgets_its_vote_at_restart() -> list[Patch]:
+    def read_state(self: QuorumStore) -> QuorumState:
+        return real(self)._replace(voted=None)
+
+    real = QuorumStore._read_state
+    return [(QuorumStore, "_read_state", read_state)]
+
+
+def _forgets_its_epoch_at_restart() -> list[Patch]:
+    return [(QuorumStore, "_read_state", lambda self: QuorumState())]
+
+
+def _votes_before_it_is_remembered() -> list[Patch]:
+    """Effects behind a SaveQuorumState do not wait for the disk."""
+
+    def run(self: RaftDriver, effects: Any) -> None:
+        self._around.wake_at(self.raft.next_deadline_ms())
+        self._queue += effects
+        while self._queue:
+            self._carry_out(self._queue.popleft())
+
+    return [(RaftDriver, "_run", run)]
+
+
+def _votes_for_a_shorter_log() -> list[Patch]:
+    def would(raft: Raft, request: VoteRequest) -> bool:
+        best = VoteRequest(
+            epoch=request.epoch,
+            candidate=request.candidate,
+            voter=request.voter,
+            log_end=OffsetAndEpoch(2**62, 2**31),
+            pre_vote=request.pre_vote,
+        )
+        return would_vote(raft, best)
+
+    return [(raft_module, "would_vote", would)]
+
+
+def _counts_refusals_as_votes() -> list[Patch]:
+    def on_response(self: Candidate, request_id: int, body: RaftResponse) -> None:
+        if isinstance(body, VoteResponse):
+            self._granted.add(body.voter)
+            self._count()
+
+    return [(Candidate, "on_response", on_response)]
+
+
+def _commits_older_epochs_by_counting() -> list[Patch]:
+    def decided_end(self: Leader) -> int:
+        raft = self._raft
+        voters = raft.voters.current
+        ends = [raft.synced_end if key == raft.key else self._match(key) for key in voters.keys]
+        return max(raft.high_watermark, replicated_offset(ends, voters.majority))
+
+    return [(Leader, "decided_end", decided_end)]
+
+
+def _half_is_a_majority() -> list[Patch]:
+    def init(self: VoterSet, voters: Any) -> None:
+        real(self, voters)
+        self.majority = max(1, len(self.keys) // 2)
+
+    real = VoterSet.__init__
+    return [(VoterSet, "__init__", init)]
+
+
+def _counts_observers() -> list[Patch]:
+    """Whoever fetches is counted among the voters, whose number stays."""
+
+    def decided_end(self: Leader) -> int:
+        raft = self._raft
+        ends = [raft.synced_end, *(progress.match for progress in self.replicas.values())]
+        end = replicated_offset(ends, raft.voters.current.majority)
+        return end if end > self.epoch_start else raft.high_watermark
+
+    return [(Leader, "decided_end", decided_end)]
+
+
+def _changes_voters_while_a_change_is_open() -> list[Patch]:
+    return [(Leader, "_may_change", lambda self: self.has_begun)]
+
+
+def _changes_voters_before_its_epoch_counts() -> list[Patch]:
+    def may_change(self: Leader) -> bool:
+        return self._change is None
+
+    return [(Leader, "_may_change", may_change)]
+
+
+def _keeps_counting_the_first_voters() -> list[Patch]:
+    """Voter records are written but never take force."""
+    return [(Replica, "_note_voters", lambda self, base_offset, entries: None)]
+
+
+def _acknowledges_before_fsync() -> list[Patch]:
+    def fetch_request(self: Replica) -> FetchRequest:
+        return FetchRequest(
+            epoch=self.epoch, replica=self.key, log_end=self.log.end, high_watermark=self.high_watermark
+        )
+
+    return [(Replica, "fetch_request", fetch_request)]
+
+
+def _leader_counts_what_it_has_not_synced() -> list[Patch]:
+    def decided_end(self: Leader) -> int:
+        synced, self._raft.synced_end = self._raft.synced_end, self._raft.log.end_offset
+        try:
+            return real(self)
+        finally:
+            self._raft.synced_end = synced
+
+    real = Leader.decided_end
+    return [(Leader, "decided_end", decided_end)]
+
+
+def _does_not_sync_its_log() -> list[Patch]:
+    def append(self: QuorumStore, base_offset: int, entries: Any) -> None:
+        with patch.object(MemoryFile, "sync", lambda self: None):
+            real(self, base_offset, entries)
+
+    real = QuorumStore.append
+    return [(QuorumStore, "append", append)]
+
+
+def _does_not_cut_a_torn_tail() -> list[Patch]:
+    def valid(batch: Any, crc: int) -> bool:
+        return True
+
+    return [(sys.modules["log_broker.storage.quorum_store"], "crc_is_valid", valid)]
+
+
+def _leader_does_not_look_for_divergence() -> list[Patch]:
+    def end_of_epoch(self: RaftLog, epoch: int) -> OffsetAndEpoch | None:
+        return None if epoch < self.start.epoch else OffsetAndEpoch(self.end_offset, epoch)
+
+    return [(RaftLog, "end_of_epoch", end_of_epoch)]
+
+
+def _follower_does_not_truncate() -> list[Patch]:
+    return [(Follower, "shared_end", lambda self, diverging: self._raft.log.end_offset)]
+
+
+def _follower_truncates_too_much() -> list[Patch]:
+    def shared_end(self: Follower, diverging: OffsetAndEpoch) -> int:
+        return max(self._raft.log.start_offset, real(self, diverging) - 5)
+
+    real = Follower.shared_end
+    return [(Follower, "shared_end", shared_end)]
+
+
+def _takes_answers_to_earlier_requests() -> list[Patch]:
+    def on_response(self: Follower, request_id: int, body: RaftResponse) -> None:
+        self._awaited = request_id
+        real(self, request_id, body)
+
+    real = Follower.on_response
+    return [(Follower, "on_response", on_response)]
+
+
+def _answers_before_it_is_committed() -> list[Patch]:
+    def propose(self: Leader, event: Propose) -> None:
+        real(self, event)
+        if self._proposals and self._proposals[-1][2] is event.token:
+            base_offset, _, token = self._proposals.pop()
+            self._raft.out.append(Proposed(token, ErrorCode.NONE, base_offset))
+
+    real = Leader.propose
+    return [(Leader, "propose", propose)]
+
+
+def _snapshot_without_its_voters() -> list[Patch]:
+    def install(self: Replica, snapshot: Snapshot) -> None:
+        real(self, Snapshot(id=snapshot.id, voters=self.bootstrap, data=snapshot.data))
+
+    real = Replica.install
+    return [(Replica, "install", install)]
+
+
+def _snapshot_of_less_than_it_says() -> list[Patch]:
+    def advance(self: Replica) -> None:
+        end = self.high_watermark
+        self.high_watermark = min(end + 1, self.synced_end)
+        try:
+            real(self)
+        finally:
+            self.high_watermark = end
+
+    real = Replica._take_snapshot
+    return [(Replica, "_take_snapshot", advance)]
+
+
+def _a_lost_disk_keeps_its_name() -> list[Patch]:
+    def may_lose_disk(self: QuorumWorld, address: int) -> bool:
+        key = self.keys[address]
+        allowed = real(self, address)
+        self.keys[address] = key
+        if allowed:
+            self.checks._told.pop(key, None)  # so that only what follows from it is noticed
+        return allowed
+
+    real = QuorumWorld.may_lose_disk
+    return [(QuorumWorld, "may_lose_disk", may_lose_disk)]
+
+
+def _no_pre_vote() -> list[Patch]:
+    return [(Raft, "become_prospective", lambda self, last_leader: self.become_candidate())]
+
+
+def _no_check_quorum() -> list[Patch]:
+    def hears_quorum(self: Leader) -> bool:
+        self._check_ms = self._raft.now_ms + 1_000
+        return True
+
+    return [(Leader, "_hears_quorum", hears_quorum)]
+
+
+def _never_tells_who_leads() -> list[Patch]:
+    """Neither by BeginQuorumEpoch nor in answers."""
+    return [
+        (Leader, "_announce", lambda self: setattr(self, "_announce_ms", self._raft.now_ms + 1_000)),
+        (Raft, "_known_leader", -1),
+    ]
+
+
+MUTATIONS: Mapping[str, Callable[[], list[Patch]]] = {
+    make.__name__.strip("_").replace("_", " "): make
+    for make in (
+        _votes_twice,
+        _forgets_its_vote_at_restart,
+        _forgets_its_epoch_at_restart,
+        _votes_before_it_is_remembered,
+        _votes_for_a_shorter_log,
+        _counts_refusals_as_votes,
+        _commits_older_epochs_by_counting,
+        _half_is_a_majority,
+        _counts_observers,
+        _changes_voters_while_a_change_is_open,
+        _changes_voters_before_its_epoch_counts,
+        _keeps_counting_the_first_voters,
+        _acknowledges_before_fsync,
+        _leader_counts_what_it_has_not_synced,
+        _does_not_sync_its_log,
+        _does_not_cut_a_torn_tail,
+        _leader_does_not_look_for_divergence,
+        _follower_does_not_truncate,
+        _follower_truncates_too_much,
+        _takes_answers_to_earlier_requests,
+        _answers_before_it_is_committed,
+        _snapshot_without_its_voters,
+        _snapshot_of_less_than_it_says,
+        _a_lost_disk_keeps_its_name,
+        _no_pre_vote,
+        _no_check_quorum,
+        _never_tells_who_leads,
+    )
+}
+
+
+class Finding(NamedTuple):
+    """What noticed a mutation, and how many seeds it took; None: nothing did."""
+
+    mutation: str
+    check: str | None
+    seeds: int
+    message: str
+
+
+@contextmanager
+def broken(mutation: str) -> Iterator[None]:
+    """Break a rule for as long as this lasts."""
+    with ExitStack() as stack:
+        for target, attribute, value in MUTATIONS[mutation]():
+            stack.enter_context(patch.object(target, attribute, value))
+        yield
+
+
+def hunt(mutation: str, seeds_max: int) -> Finding:
+    """Run seeds with a rule broken until a check notices."""
+    with broken(mutation):
+        for seed in range(seeds_max):
+            failure = run_seed(make_quorum, seed).failure
+            if failure is not None:
+                return Finding(mutation, failure.check, seed + 1, failure.message)
+    return Finding(mutation, None, seeds_max, "")
+
+
+def main() -> int:
+    """Print the table; return 1 if a mutation went unnoticed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.quorum_mutations", description=__doc__)
+    parser.add_argument("--seeds-max", type=int, default=2_000, help="give a mutation up after so many seeds")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
+    parser.add_argument("names", nargs="*", metavar="name", help="only these mutations")
+    options = parser.parse_args()
+    names = options.names or list(MUTATIONS)
+    missed = 0
+    print(f"{'the rule that is broken':<44} {'noticed by':<36} seeds")
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        for finding in pool.map(hunt, names, [options.seeds_max] * len(names)):
+            missed += finding.check is None
+            print(f"{finding.mutation:<44} {finding.check or 'NOTHING':<36} {finding.seeds}", flush=True)
+    print(f"{len(names) - missed} of {len(names)} noticed")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
