@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from confluent_kafka import KafkaException
 from rich.console import Console
 
 from tests.bench.broker import loads, upkeep
@@ -63,16 +64,22 @@ def main() -> int:
         return 1
     rows = _kept(options.json) if options.json else []
     scale = Scale(rounds=1, size=0.05) if options.quick else Scale(rounds=options.rounds, size=options.size)
+    failed: list[str] = []
     with Arena(options.dir, scale) as arena:
         for name in options.only or GROUPS:
-            fresh = GROUPS[name](arena)
+            try:
+                fresh = GROUPS[name](arena)
+            except (RuntimeError, KafkaException) as error:
+                failed.append(name)
+                print(f"{name} could not be measured: {error}", file=sys.stderr)
+                continue
             rows = [row for row in rows if row.group != name] + fresh
             if options.json:
                 options.json.write_text(json.dumps([row.as_json() for row in rows], indent=1) + "\n")
             console.print(table_of(fresh, _title(name, scale)))
     if len(options.only or GROUPS) > 1:
         console.print(table_of(rows, _title("all", scale)))
-    return 0
+    return 1 if failed else 0
 
 
 def _title(name: str, scale: Scale) -> str:

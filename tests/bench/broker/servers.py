@@ -23,7 +23,7 @@ from confluent_kafka import KafkaException, Producer
 from tests.peers.kafka_jars import kafka_command, run_kafka
 
 ROOT = Path(__file__).parents[3]
-START_SECONDS_MAX = 180.0
+START_SECONDS_MAX = 600.0
 STOP_SECONDS_MAX = 120.0
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
