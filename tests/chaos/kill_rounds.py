@@ -13,10 +13,6 @@ from pathlib import Path
 
 from kill_loads import Administering, Committing, Compacted, Idempotent, Load, Plain, Transacting, Trimmed
 
-from log_broker.wire.apis import APIS
-
-ADD_PARTITIONS_TO_TXN = 24
-
 ACKED_LEAST = 1_000
 GAIN_LEAST = 2  # of every single load
 STRAGGLER_SECONDS = 3
@@ -56,9 +52,8 @@ def run_rounds(
         Trimmed(broker.servers, seed),
         Committing(broker.servers, seed),
         Administering(broker.servers, seed),
+        Transacting(broker.servers, seed),
     ]
-    if ADD_PARTITIONS_TO_TXN in APIS:
-        loads.append(Transacting(broker.servers, seed))
     try:
         for load in loads:
             load.start()
@@ -77,6 +72,11 @@ def run_rounds(
             report.problems += load.failures + load.check_all()
         report.acked_by_load = {str(load): load.acked() for load in loads}
         report.acked = sum(report.acked_by_load.values())
+        report.problems += [
+            f"{name} got nothing acknowledged" for name, count in report.acked_by_load.items() if not count
+        ]
+        if report.acked < rounds * ACKED_LEAST:
+            report.problems.append(f"only {report.acked} records were acknowledged in {rounds} rounds")
     finally:
         broker.kill()
     return report
