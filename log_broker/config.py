@@ -96,8 +96,18 @@ _PARSERS: dict[ConfigType, Callable[[str], Any]] = {
 }
 
 
-def _long(name: str, default: int, doc: str, *, least: int = 0, most: int = LONG_MAX) -> ConfigKey:
-    return ConfigKey(name=name, type=ConfigType.LONG, default=str(default), doc=doc, least=least, most=most)
+def _long(
+    name: str, default: int, doc: str, *, least: int = 0, most: int = LONG_MAX, kafka_default: str | None = None
+) -> ConfigKey:
+    return ConfigKey(
+        name=name,
+        type=ConfigType.LONG,
+        default=str(default),
+        doc=doc,
+        least=least,
+        most=most,
+        kafka_default=kafka_default,
+    )
 
 
 def _int(
@@ -494,6 +504,7 @@ _BROKER_KEYS = (
         "Bytes of requests and answers in memory beyond which no more requests are read, 64 KiB of each connection"
         " left out; -1 is no limit.",
         least=-1,
+        kafka_default="-1",
     ),
     _int("max.incremental.fetch.session.cache.slots", 1000, "The most fetch sessions that are kept at once."),
 )
