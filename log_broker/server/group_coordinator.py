@@ -21,6 +21,7 @@ from log_broker.core.partition import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import NO_PRODUCER_ID, TRANSACTIONAL
 from log_broker.records.control import EndMarker
+from log_broker.server.deadlines import Deadlines
 from log_broker.server.internal_log import stored_entries
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.topic_patterns import match_topics
@@ -41,8 +42,7 @@ class GroupCoordinator:
         self._node = node
         self._groups: dict[str, Group] = {}
         self._loaded: set[int] = set()
-        # The loop's time beside each timer: uvloop makes one that is due at once a plain handle, which does not tell.
-        self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
+        self._deadlines = Deadlines(node, self._time_is_up)
         self._expiration: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -50,8 +50,7 @@ class GroupCoordinator:
         self._expiration = self._node.loop.call_later(seconds, self._expire)
 
     def stop(self) -> None:
-        for _, timer in self._timers.values():
-            timer.cancel()
+        self._deadlines.drop_all()
         if self._expiration is not None:
             self._expiration.cancel()
 
@@ -86,17 +85,11 @@ class GroupCoordinator:
         self.stop()
         self._groups.clear()
         self._loaded.clear()
-        self._timers.clear()
 
     def check(self, group_id: str) -> ErrorCode:
         """Say whether this node coordinates the group, and if not, why not."""
         partition = self._node.group_partition(group_id)
-        if partition is None:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        leader = self._node.cluster.leader_of(OFFSETS_TOPIC, partition)
-        if leader is None or leader.node_id != self._node.config.node_id:
-            return ErrorCode.NOT_COORDINATOR
-        return ErrorCode.NONE if partition in self._loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return self._node.coordination_error(OFFSETS_TOPIC, partition, self._loaded)
 
     def find(self, group_id: str) -> Group | None:
         return self._groups.get(group_id)
@@ -192,29 +185,15 @@ class GroupCoordinator:
                 self._run(group, ())
 
     def _set_timer(self, group_id: str) -> None:
-        """
-        See that the group's next deadline is met.
-
-        A heartbeat only moves deadlines back, so a timer that is there is left alone: when it fires too early it costs
-        one look at the group, and heartbeats cost none.
-        """
+        """See that the group's next deadline is met."""
         group = self._groups.get(group_id)
         deadline = None if group is None else group.next_deadline_ms()
-        running = self._timers.get(group_id)
         if deadline is None:
-            if running is not None:
-                running[1].cancel()
-                del self._timers[group_id]
-            return
-        at = self._node.loop.time() + max(deadline - self._node.clock_ms(), 0) / 1000
-        if running is not None:
-            if running[0] <= at:
-                return
-            running[1].cancel()
-        self._timers[group_id] = (at, self._node.loop.call_at(at, self._time_is_up, group_id))
+            self._deadlines.drop(group_id)
+        else:
+            self._deadlines.meet(group_id, deadline)
 
     def _time_is_up(self, group_id: str) -> None:
-        self._timers.pop(group_id, None)
         group = self._groups.get(group_id)
         if group is not None:
             self._run(group, group.tick(self._node.clock_ms()))

@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Hashable, Mapping, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -232,6 +232,15 @@ class Node:
         """Return the partition of `__consumer_offsets` that a group belongs to, None before that topic exists."""
         topic = self.cluster.topics.get(OFFSETS_TOPIC)
         return None if topic is None else partition_of(group_id, len(topic.partitions))
+
+    def coordination_error(self, topic: str, partition: int | None, loaded: Container[int]) -> ErrorCode:
+        """Say whether this node coordinates what belongs to a partition, having read those in `loaded`; if not, why."""
+        if partition is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        leader = self.cluster.leader_of(topic, partition)
+        if leader is None or leader.node_id != self.config.node_id:
+            return ErrorCode.NOT_COORDINATOR
+        return ErrorCode.NONE if partition in loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     async def ensure_topic(self, command: controller.CreateTopic) -> None:
         """Make a topic if it is not there; raises BrokerError. Many may ask at once, one request is made."""

@@ -40,6 +40,7 @@ from log_broker.core.transaction_records import (
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.control import EndMarker
 from log_broker.records.record import build_batch
+from log_broker.server.deadlines import Deadlines
 from log_broker.server.internal_log import stored_records
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.transaction_markers import write_marker
@@ -64,7 +65,7 @@ class TransactionCoordinator:
         self._node = node
         self._transactions: dict[str, Transaction] = {}
         self._loaded: set[int] = set()
-        self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
+        self._deadlines = Deadlines(node, self._time_is_up)
         self._waiting: dict[str, asyncio.Future[None]] = {}
         # Batches of one producer must be appended in the order in which they came, so nobody overtakes.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -76,8 +77,7 @@ class TransactionCoordinator:
         self._expiration = self._node.loop.call_later(seconds, self._expire)
 
     def stop(self) -> None:
-        for _, timer in self._timers.values():
-            timer.cancel()
+        self._deadlines.drop_all()
         if self._expiration is not None:
             self._expiration.cancel()
 
@@ -113,19 +113,13 @@ class TransactionCoordinator:
         self.stop()
         self._transactions.clear()
         self._loaded.clear()
-        self._timers.clear()
 
     def check(self, transactional_id: str) -> ErrorCode:
         """Say whether this node coordinates the transactional id, and if not, why not."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
         partition = self._node.transaction_partition(transactional_id)
-        if partition is None:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        leader = self._node.cluster.leader_of(TRANSACTIONS_TOPIC, partition)
-        if leader is None or leader.node_id != self._node.config.node_id:
-            return ErrorCode.NOT_COORDINATOR
-        return ErrorCode.NONE if partition in self._loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return self._node.coordination_error(TRANSACTIONS_TOPIC, partition, self._loaded)
 
     def find(self, transactional_id: str) -> Transaction | None:
         return self._transactions.get(transactional_id)
@@ -298,26 +292,13 @@ class TransactionCoordinator:
     # Time.
 
     def _set_timer(self, transactional_id: str) -> None:
-        """
-        See that the transaction's end of time is met.
-
-        A timer that is there is left alone when it is early enough: most transactions end long before their time.
-        """
+        """See that the transaction's end of time is met; the timer of one that has ended is left for the next."""
         transaction = self._transactions.get(transactional_id)
         deadline = None if transaction is None else transaction.next_deadline_ms()
-        if deadline is None:
-            return
-        at = self._node.loop.time() + max(deadline - self._node.clock_ms(), 0) / 1000
-        running = self._timers.get(transactional_id)
-        if running is not None:
-            # The time stands beside the timer: uvloop makes one of no delay a plain handle, which does not tell it.
-            if running[0] <= at:
-                return
-            running[1].cancel()
-        self._timers[transactional_id] = (at, self._node.loop.call_at(at, self._time_is_up, transactional_id))
+        if deadline is not None:
+            self._deadlines.meet(transactional_id, deadline)
 
     def _time_is_up(self, transactional_id: str) -> None:
-        self._timers.pop(transactional_id, None)
         transaction = self._transactions.get(transactional_id)
         if transaction is None:
             return

@@ -36,7 +36,6 @@ class Node:
         self.config = BrokerConfig(data_dir=Path("data"))
         self.fetch_sessions = FetchSessions(slots_max=10)
         self.memory = MemoryBudget(asyncio.get_running_loop(), 1 << 30)
-        self.config = SimpleNamespace(fetch_max_bytes=55 << 20)
 
     def clock_ms(self) -> int:
         return NOW_MS

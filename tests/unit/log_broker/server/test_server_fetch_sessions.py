@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -39,7 +38,6 @@ class Node:
         self.config = BrokerConfig(data_dir=Path("data"))
         self.fetch_sessions = FetchSessions(slots_max=slots_max)
         self.memory = MemoryBudget(asyncio.get_running_loop(), 1 << 30)
-        self.config = SimpleNamespace(fetch_max_bytes=55 << 20)
 
     def clock_ms(self) -> int:
         return NOW_MS
