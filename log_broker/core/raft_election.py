@@ -10,6 +10,7 @@ Epochs grow in Candidate only, so a replica that nobody hears cannot raise its o
 back (pre-vote, KIP-996). Observers stay Unattached and ask around for the leader.
 """
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from log_broker.core.raft_messages import RaftResponse, VoteRequest, VoteResponse
@@ -64,7 +65,7 @@ class Unattached:
             self._asked += 1
 
 
-class _Electioneer:
+class _Electioneer(ABC):
     """What Prospective and Candidate have in common: asking the voters, again and again, and counting."""
 
     leads = False
@@ -102,14 +103,16 @@ class _Electioneer:
             (self._granted if body.vote_granted else self._refused).add(body.voter)
             self._count()
 
-    def on_stored(self) -> None:
+    def on_stored(self) -> None:  # noqa: B027 a role may have nothing to do then
         """Nothing waits for the disk."""
 
+    @abstractmethod
     def won(self) -> None:
-        raise NotImplementedError
+        """Go on with a majority behind it."""
 
+    @abstractmethod
     def lost(self) -> None:
-        raise NotImplementedError
+        """Go on after this attempt came to nothing."""
 
     def _is_ours(self, request_id: int) -> bool:
         return request_id >= self._first_request

@@ -7,6 +7,7 @@ without it while it gives up; and the end, at which all replicas are equal and a
 """
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def draw_config(chance: random.Random) -> RaftConfig:
     )
 
 
-class Caller:
+class Caller(ABC):
     """Asks the leader for one thing at a time, over and over until it is answered."""
 
     def __init__(self, world: "QuorumWorld", address: int) -> None:
@@ -68,11 +69,13 @@ class Caller:
         self.world.network.send(Message(self.address, self._target, False, asked, 0, body))
         self.world.kernel.after(timeout_us, lambda: self._timed_out(asked))
 
+    @abstractmethod
     def answered(self, outcome: Outcome) -> None:
-        raise NotImplementedError
+        """Take the answer."""
 
+    @abstractmethod
     def gave_up(self) -> None:
-        raise NotImplementedError
+        """Go on without an answer."""
 
     def _timed_out(self, asked: int) -> None:
         if asked == self._id:

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -33,7 +34,7 @@ PATIENT: dict[str, Any] = {
 }
 
 
-class Load:
+class Load(ABC):
     """One thread of load. `failures` holds promises that were seen broken while it ran."""
 
     def __init__(self, servers: str, seed: int) -> None:
@@ -64,8 +65,9 @@ class Load:
         """Return what is wrong once nothing is under way any more."""
         return []
 
+    @abstractmethod
     def run(self) -> None:
-        raise NotImplementedError
+        """Send until told to stop."""
 
     def _work(self) -> None:
         try:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ def free_ports(count: int) -> list[int]:
             probe.close()
 
 
-class Broker:
+class Broker(ABC):
     """One broker process with its data under `folder`; it can be stopped or killed and started again on its data."""
 
     name = ""
@@ -114,11 +115,12 @@ class Broker:
     def cleaner_setting(self) -> str:
         return f"log.cleaner.backoff.ms={self.cleaner_backoff_ms}"
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 a broker may need nothing of it
         """Do what a user does once, before the first start."""
 
+    @abstractmethod
     def spawn(self, log: IO[bytes]) -> "subprocess.Popen[bytes]":
-        raise NotImplementedError
+        """Start the process, its output going to `log`."""
 
     def start(self) -> float:
         """Start and return the seconds from the spawn of the process to the first acknowledged record."""
