@@ -15,6 +15,7 @@ from log_broker.core.cluster_records import (
     BrokerUnregistered,
     GroupConfigured,
     MetadataRecord,
+    PartitionChanged,
     PartitionsAdded,
     ProducerIdsReserved,
     TopicConfigured,
@@ -31,11 +32,25 @@ NO_LEADER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionImage:
-    """One partition. `leader_epoch` grows whenever another process begins to lead."""
+    """
+    One partition. `leader_epoch` grows whenever another process begins to lead, `partition_epoch` with every change.
+
+    `replicas` has the preferred leader first; while it is moved it holds those of `adding` and of `removing` as well.
+    `isr` are the replicas that hold all below the high watermark. `elr` are those that left the ISR when it was at its
+    minimum, and still hold that; `last_known_leader` is whom to ask when nobody does (KIP-966). `recovering` says that
+    the leader was elected uncleanly and its log is what is left.
+    """
 
     replicas: tuple[int, ...]
     leader: int
     leader_epoch: int = 0
+    isr: tuple[int, ...] = ()
+    partition_epoch: int = 0
+    elr: tuple[int, ...] = ()
+    last_known_leader: int = NO_LEADER
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    recovering: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +78,8 @@ class BrokerImage:
     incarnation: str
     epoch: int
     is_fenced: bool = False
+    rack: str | None = None
+    is_leaving: bool = False  # a controlled shutdown is under way
 
 
 @dataclass(slots=True)
@@ -140,6 +157,11 @@ class ClusterImage:
                 topic = self.topics[self.names[record.topic_id]]
                 partitions = (*topic.partitions, *_partitions(record.replicas))
                 self.topics[topic.name] = replace(topic, partitions=partitions)
+            case PartitionChanged():
+                topic = self.topics[self.names[record.topic_id]]
+                changed = list(topic.partitions)
+                changed[record.partition] = _changed(changed[record.partition], record)
+                self.topics[topic.name] = replace(topic, partitions=tuple(changed))
             case TopicDeleted():
                 del self.topics[self.names.pop(record.topic_id)]
             case TopicConfigured():
@@ -185,10 +207,20 @@ class ClusterImage:
 
 
 def _partitions(replicas: Iterable[tuple[int, ...]]) -> Iterator[PartitionImage]:
-    return (PartitionImage(replicas=brokers, leader=brokers[0]) for brokers in replicas)
+    return (PartitionImage(replicas=brokers, leader=brokers[0], isr=brokers) for brokers in replicas)
 
 
 def _next_epochs(partitions: Iterable[PartitionImage], node_id: int) -> Iterator[PartitionImage]:
     for partition in partitions:
         led = partition.leader == node_id
         yield replace(partition, leader_epoch=partition.leader_epoch + 1) if led else partition
+
+
+def _changed(partition: PartitionImage, record: PartitionChanged) -> PartitionImage:
+    news = {name: value for name in _CHANGEABLE if (value := getattr(record, name)) is not None}
+    if record.leader is not None:
+        news["leader_epoch"] = partition.leader_epoch + 1
+    return replace(partition, partition_epoch=partition.partition_epoch + 1, **news)
+
+
+_CHANGEABLE = ("leader", "isr", "elr", "last_known_leader", "replicas", "adding", "removing", "recovering")

@@ -31,6 +31,26 @@ class PartitionsAdded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChanged:
+    """
+    What of a partition is another way now; a field that is None stays. Each change is a new partition epoch.
+
+    `leader` begins a new leader epoch, also when it is the same broker as before.
+    """
+
+    topic_id: str
+    partition: int
+    leader: int | None = None
+    isr: tuple[int, ...] | None = None
+    elr: tuple[int, ...] | None = None
+    last_known_leader: int | None = None
+    replicas: tuple[int, ...] | None = None
+    adding: tuple[int, ...] | None = None
+    removing: tuple[int, ...] | None = None
+    recovering: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeleted:
     """The topic is gone; one of the same name that comes later is another topic."""
 
@@ -95,6 +115,7 @@ class ProducerIdsReserved:
 MetadataRecord = (
     TopicCreated
     | PartitionsAdded
+    | PartitionChanged
     | TopicDeleted
     | TopicConfigured
     | BrokersConfigured
@@ -110,6 +131,7 @@ _TYPES: Mapping[str, type[Any]] = {
     for kind in (
         TopicCreated,
         PartitionsAdded,
+        PartitionChanged,
         TopicDeleted,
         TopicConfigured,
         BrokersConfigured,
@@ -136,9 +158,11 @@ def decode(value: bytes) -> MetadataRecord:
     try:
         content = json.loads(value)
         kind = _TYPES[content.pop("type")]
-        if "replicas" in content:
-            content["replicas"] = tuple(tuple(brokers) for brokers in content["replicas"])
-        record: MetadataRecord = kind(**content)
+        record: MetadataRecord = kind(**{name: _as_tuples(each) for name, each in content.items()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnknownMetadataRecordError(f"metadata record {value[:200]!r}: {error}") from None
     return record
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value

@@ -8,8 +8,7 @@ BrokerRegistration and BrokerHeartbeat, and a Fetch of `__cluster_metadata` that
 import asyncio
 import contextlib
 import logging
-import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from log_broker.core import controller
@@ -19,8 +18,8 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import batches_in
 from log_broker.records.record import iterate_records
 from log_broker.server.metadata_log import Decide
+from log_broker.server.peers import ANSWER_SECONDS_MAX, PeerLink
 from log_broker.wire.apis import ApiKey
-from log_broker.wire.control import read_response, write_request
 from log_broker.wire.framing import write_header
 
 if TYPE_CHECKING:
@@ -30,59 +29,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CONNECT_SECONDS_MAX = 30.0
-ANSWER_SECONDS_MAX = 30.0
 RETRY_SECONDS = 0.25
 HEARTBEAT_SECONDS = 2.0
 FOLLOW_WAIT_MS = 5_000
 FOLLOW_BYTES = 1024 * 1024
-CLIENT_ID = "broker"
-
-_LENGTH = struct.Struct(">i")
-
-
-class ControllerLink:
-    """One connection to the controller; requests on it are answered one after the other."""
-
-    def __init__(self, address: str) -> None:
-        host, colon, port = address.rpartition(":")
-        if not colon or not port.isdigit():
-            raise BrokerError(ErrorCode.INVALID_CONFIG, f"the controller's address is host:port, not {address!r}")
-        self.address = address
-        self._host, self._port = host, int(port)
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._turn = asyncio.Lock()
-        self._correlation_id = 0
-
-    async def ask(self, api: ApiKey, version: int, values: dict[str, Any]) -> Any:
-        """Send a request and return its answer; raises BrokerError(BROKER_NOT_AVAILABLE) when that fails."""
-        self._correlation_id += 1
-        request = write_request(api, version, self._correlation_id, CLIENT_ID, values)
-        return read_response(api, version, memoryview(await self.ask_raw(bytes(request))))
-
-    async def ask_raw(self, request: bytes) -> bytes:
-        """Send a request as it stands and return the answer from behind its correlation id; errors as `ask`."""
-        async with self._turn:
-            try:
-                async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                    if self._streams is None:
-                        self._streams = await asyncio.open_connection(self._host, self._port)
-                    reader, writer = self._streams
-                    writer.write(_LENGTH.pack(len(request)) + request)
-                    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-                    return (await reader.readexactly(length))[4:]
-            except (OSError, EOFError, TimeoutError) as error:
-                self.close()
-                raise BrokerError(
-                    ErrorCode.BROKER_NOT_AVAILABLE, f"the controller at {self.address} does not answer: {error}"
-                ) from error
-            except BaseException:
-                self.close()  # the answer would be taken for that of the next request
-                raise
-
-    def close(self) -> None:
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
 
 
 class RemoteAuthority:
@@ -91,8 +41,8 @@ class RemoteAuthority:
     def __init__(self, node: "Node") -> None:
         assert node.static_config.controller is not None, "the controller's address is what makes it remote"
         self._node = node
-        self._link = ControllerLink(node.static_config.controller)
-        self._follow_link = ControllerLink(node.static_config.controller)
+        self._link = PeerLink(node.static_config.controller)
+        self._follow_link = PeerLink(node.static_config.controller)
         self._offset = 0
         self._epoch = -1
         self._incarnation = uuid4()

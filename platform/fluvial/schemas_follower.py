@@ -17,7 +17,7 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalRecord
 from log_broker.records.batch import batches_in
 from log_broker.records.record import iterate_records
-from log_broker.server.remote_authority import ControllerLink
+from log_broker.server.peers import PeerLink
 from log_broker.wire.apis import ApiKey
 
 FETCH_VERSION = 12
@@ -33,7 +33,7 @@ class RemoteSchemasLog:
 
     def __init__(self, address: str) -> None:
         self.end = 0
-        self._link = ControllerLink(address)
+        self._link = PeerLink(address)
 
     async def append(self, records: Sequence[tuple[bytes | None, bytes | None]]) -> int:
         """Refuse: schemas are registered on the node that serves the registry."""
