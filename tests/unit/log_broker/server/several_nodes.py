@@ -50,12 +50,9 @@ async def coordinated_by(nodes: list[Node], node_id: int, *, group: bool = False
     await (first.ensure_offsets_topic() if group else first.ensure_transactions_topic())
     place_of = first.group_partition if group else first.transaction_partition
     topic = "__consumer_offsets" if group else "__transaction_state"
-    for number in range(10_000):
-        name = f"{'g' if group else 'x'}{number}"
-        leader = first.cluster.leader_of(topic, place_of(name) or 0)
-        if leader is not None and leader.node_id == node_id:
-            node = nodes[node_id]
-            check = node.groups.check if group else node.transactions.check
-            await eventually(lambda: not check(name))
-            return name
-    raise AssertionError(f"node {node_id} coordinates nothing")
+    names = (f"{'g' if group else 'x'}{number}" for number in range(10_000))
+    led = {index for image, index, _ in first.cluster.led_by(node_id) if image.name == topic}
+    name = next(name for name in names if place_of(name) in led)
+    check = nodes[node_id].groups.check if group else nodes[node_id].transactions.check
+    await eventually(lambda: not check(name))
+    return name
