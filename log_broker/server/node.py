@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Hashable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -28,9 +28,11 @@ from log_broker.server.events import Events
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
 from log_broker.server.log_manager import LogManager
+from log_broker.server.machine import BACKLOG, Machine, RealMachine
 from log_broker.server.memory_budget import MemoryBudget
 from log_broker.server.meta_properties import settle_identity
 from log_broker.server.partition import PartitionRuntime
+from log_broker.server.peers import Peers
 from log_broker.server.producer_ids import ProducerIds
 from log_broker.server.remote_authority import RemoteAuthority
 from log_broker.server.transaction_coordinator import TransactionCoordinator
@@ -45,15 +47,6 @@ IDLE_CHECK_SECONDS_MAX = 10.0
 STALLED_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 5.0
 CACHED_ANSWERS_MAX = 64
-
-
-class BindError(Exception):
-    """The node cannot listen at its address."""
-
-    def __init__(self, host: str, port: int, reason: str) -> None:
-        super().__init__(f"cannot listen on {host}:{port}: {reason}")
-        self.host = host
-        self.port = port
 
 
 class AnswerCache:
@@ -94,15 +87,25 @@ class Node:
         *,
         validator: RecordValidator | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        machine: Machine | None = None,
     ) -> None:
+        self.machine = machine if machine is not None else RealMachine()
         self.static_config = config
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
         self.cluster = ClusterImage(defaults=config)
         self.logs = LogManager(
-            config.data_dir, self.loop, validator=validator, clock_ms=clock_ms, settings=lambda: self.config
+            config.data_dir,
+            self.loop,
+            validator=validator,
+            clock_ms=clock_ms,
+            files=self.machine.files,
+            claim=self.machine.claim(config.data_dir),
+            pool=self.machine.pool(self.loop),
+            settings=lambda: self.config,
         )
+        self.peers = Peers(self._address_of)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
@@ -147,7 +150,8 @@ class Node:
 
         Raises BindError, DataDirectoryError, OSError or BrokerError; nothing is left open then.
         """
-        listener = self._bind()
+        listener = self.machine.bind(self.config.host, self.config.port)
+        self.port = listener.getsockname()[1]
         try:
             self.logs.open_all(self._configs_for_recovery())
             self.authority = LocalAuthority(self) if self.is_controller else RemoteAuthority(self)
@@ -157,11 +161,12 @@ class Node:
             self.transactions.start()
             if before_serving is not None:
                 await before_serving()
-            self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=1024)
+            self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG)
         except BaseException:
             listener.close()
             self.groups.stop()
             self.transactions.stop()
+            self.peers.close()
             await self.logs.close()
             raise
         self._check_idle()
@@ -186,6 +191,7 @@ class Node:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_SECONDS_MAX)
+        self.peers.close()
         await self.logs.close()
 
     # What connections and handlers use.
@@ -287,22 +293,6 @@ class Node:
             )
         )
 
-    async def join_transaction(
-        self, transactional_id: str, producer: tuple[int, int], places: Sequence[tuple[str, int]], *, add: bool
-    ) -> Mapping[tuple[str, int], ErrorCode]:
-        """
-        See that partitions are in the transaction of `producer`, (id, epoch), or with `add` take them in.
-
-        Raises BrokerError.
-        """
-        error = self.transactions.check(transactional_id)
-        if error is ErrorCode.NONE and add:
-            error = await self.transactions.add_partitions(transactional_id, producer, places)
-        if error is not ErrorCode.NONE:
-            return dict.fromkeys(places, error)
-        # An add was awaited and the transaction may be over by now: its time may have been up.
-        return {place: self.transactions.verify(transactional_id, producer, place) for place in places}
-
     def internal_log(self, topic: str) -> InternalLog:
         """Return a log for a service beside the broker: a compacted topic of one partition, made on first use."""
 
@@ -394,30 +384,20 @@ class Node:
         else:
             self.groups.topic_deleted(topic.name)
 
+    def _address_of(self, node_id: int) -> str | None:
+        broker = self.cluster.brokers.get(node_id)
+        return None if broker is None else f"{broker.host}:{broker.port}"
+
     def _configs_for_recovery(self) -> Callable[[str], TopicConfig]:
         """The real configs are in the metadata log, which is opened with all others; they take effect right after."""
         metadata = TopicConfig.from_overrides(METADATA_OVERRIDES, self.config)
         other = TopicConfig.from_overrides({}, self.config)
         return lambda topic: metadata if topic == METADATA_TOPIC else other
 
-    def _bind(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((self.config.host, self.config.port))
-            # Listening at once makes the port ours; clients wait in the backlog until the node serves them.
-            listener.listen(1024)
-        except OSError as error:
-            listener.close()
-            raise BindError(self.config.host, self.config.port, error.strerror or str(error)) from error
-        listener.setblocking(False)
-        self.port = listener.getsockname()[1]
-        return listener
-
     def _identify(self, cluster_id: str | None) -> None:
         fresh = base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
         identity = settle_identity(
+            self.machine.files,
             self.config.data_dir,
             node_id=self.config.node_id,
             cluster_id=cluster_id,
