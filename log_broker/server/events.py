@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from log_broker.config import DAY_MS
+from log_broker.config_keys import DAY_MS
 from log_broker.core.broker_registry import SESSION_MS
 from log_broker.core.cluster import EVENTS_TOPIC, BrokerImage
 from log_broker.core.cluster_events import View, events_between, view_of
