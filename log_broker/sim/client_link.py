@@ -55,6 +55,12 @@ class Client:
     def start(self, loop: VirtualLoop) -> None:
         """Live from now on."""
         self.task = loop.create_task(self.live())
+        self.task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.close()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.world.client_failed(self.name, error)
 
     async def live(self) -> None:
         """Do what this client is there for, until it is no longer wanted."""

@@ -5,14 +5,12 @@ One run goes through three acts: the cluster comes up and gets its topics; troub
 every partition must take records again, every replica be equal, and every record have the fate that was promised.
 """
 
-import asyncio
 import gc
 import logging
 import random
 from collections.abc import Callable, Mapping
 
 from log_broker.config import BrokerConfig
-
 from log_broker.sim.broker_process import (
     DATA_DIR,
     PORT,
@@ -23,8 +21,11 @@ from log_broker.sim.broker_process import (
 )
 from log_broker.sim.client_link import Client
 from log_broker.sim.cluster_checks import ClusterChecks
+from log_broker.sim.copiers import Copier
 from log_broker.sim.entropy import seeded_entropy
 from log_broker.sim.event_loop import VirtualLoop
+from log_broker.sim.group_history import GroupHistory
+from log_broker.sim.group_members import Member
 from log_broker.sim.history import History
 from log_broker.sim.kernel import Action, InvariantError, Kernel
 from log_broker.sim.nemesis import KINDS, Fault, Nemesis, draw_faults
@@ -93,11 +94,15 @@ class ClusterWorld:
         self.streams.powered = self._powered
         self.bootstrap = [f"{machine.host}:{PORT}" for machine in self.machines.values()]
         self.client_seconds = chance.choice((0.5, 1.0, 2.0))
+        self.groups = GroupHistory()
         self.producers_stop = False
+        self.copiers_stop = False
         self.readers_stop = False
         self.faults_done: list[Fault] = []
-        self._client_loop = VirtualLoop(ClientMachine(self.kernel), self.streams, self._client_failed)
-        self._failures: list[str] = []
+        self._client_loop = VirtualLoop(
+            ClientMachine(self.kernel), self.streams, lambda what: self._process_failed("clients", what)
+        )
+        self._failures: list[AssertionError] = []
         self._loops: list[VirtualLoop] = [self._client_loop]
         self._victim = self.kernel.stream("victim")
         self.clients: list[Client] = []
@@ -136,7 +141,8 @@ class ClusterWorld:
         leading = [
             address
             for address, machine in self.machines.items()
-            if machine.broker is not None and any(getattr(runtime, "is_leader", True) for runtime in machine.broker.logs.partitions())
+            if machine.broker is not None
+            and any(getattr(runtime, "is_leader", True) for runtime in machine.broker.logs.partitions())
         ]
         return self._victim.choice(leading) if leading else None
 
@@ -198,13 +204,59 @@ class ClusterWorld:
         self._add(Reader(self, "reader", "safe", isolation_level=0))
         self._add(Reader(self, "committed", "safe", isolation_level=1))
         self._add(Reader(self, "loosely", "loose", isolation_level=0))
+        self._add(Producer(self, "feeder", "in", acks=-1, idempotent=True))
+        for partition in range(2):
+            for instance in "ab":
+                copies = f"copy{partition}"
+                self._add(Copier(self, f"{copies}{instance}", copies, ("in", partition), "out"))
+        self._add(Reader(self, "copies", "out", isolation_level=1))
+        self._add(Reader(self, "raw", "out", isolation_level=0))
+        for number in range(3):
+            self._add(Member(self, f"member{number}", "group", "in"))
 
     def _end(self) -> None:
         self.producers_stop = True
-        self._expect(lambda: all(_done(client) for client in self.clients if isinstance(client, Producer)), "progress")
+        self._expect(lambda: self._are_done(Producer), "producers end")
+        self._expect(self._copies_are_made, "copiers reach the end")
+        self.copiers_stop = True
+        self._expect(lambda: self._are_done(Copier), "copiers end")
         self._expect(self._readers_are_done, "readers reach the end")
+        self._expect(self._groups_are_done, "groups reach the end")
         self.readers_stop = True
-        self.kernel.run_until(self.kernel.now_us + SECOND_US)
+        self._expect(lambda: self._are_done(Client), "clients end")
+        self._check_copies()
+
+    def _are_done(self, kind: type[Client]) -> bool:
+        return all(_done(client) for client in self.clients if isinstance(client, kind))
+
+    def _copies_are_made(self) -> bool:
+        """Whether each copier has committed all that there is to be copied."""
+        return all(
+            self.history.commits.get((client.copies, client.source), 0) >= self.history.log(client.source).end_offset
+            for client in self.clients
+            if isinstance(client, Copier)
+        )
+
+    def _groups_are_done(self) -> bool:
+        return all(
+            self.history.commits.get(("group", ("in", partition)), 0) >= self.history.log(("in", partition)).end_offset
+            for partition in range(self.partitions_of("in"))
+        )
+
+    def _check_copies(self) -> None:
+        """Each record of the source is there once among the committed copies, and nothing else."""
+        reader = next(client for client in self.clients if client.name == "copies")
+        assert isinstance(reader, Reader)
+        for copies, source in {(c.copies, c.source): None for c in self.clients if isinstance(c, Copier)}:
+            made = [identity.number for identity in reader.records if identity.writer == copies]
+            if len(made) != len(set(made)):
+                twice = sorted(number for number in set(made) if made.count(number) > 1)
+                raise InvariantError("copied exactly once", f"{copies} has copied {twice[:5]} of {source} twice")
+            log = self.history.log(source)
+            wanted = {base + at for base, batch in log.contents.items() for at in range(len(batch.ids))}
+            if set(made) != wanted:
+                odd = sorted(set(made) ^ wanted)
+                raise InvariantError("copied exactly once", f"{copies}: {odd[:5]} of {source} are copied or not")
 
     def _readers_are_done(self) -> bool:
         return all(
@@ -237,7 +289,7 @@ class ClusterWorld:
 
     def _check(self) -> None:
         if self._failures:
-            raise InvariantError("a process raises nothing", self._failures[0])
+            raise self._failures[0]
         for machine in self.machines.values():
             if machine.touched:
                 machine.touched = False
@@ -245,10 +297,12 @@ class ClusterWorld:
 
     def _process_failed(self, who: str, what: str) -> None:
         self.kernel.trace(who, f"FAILED: {what}")
-        self._failures.append(f"{who}: {what}")
+        self._failures.append(InvariantError("a process raises nothing", f"{who}: {what}"))
 
-    def _client_failed(self, what: str) -> None:
-        self._failures.append(f"client: {what}")
+    def client_failed(self, who: str, error: BaseException) -> None:
+        """A client found a promise broken, or is itself in error."""
+        self.kernel.trace(who, f"FAILED: {error!r}")
+        self._failures.append(error if isinstance(error, InvariantError) else AssertionError(f"{who}: {error!r}"))
 
     def _logged_error(self, who: str, what: str) -> None:
         """Disks and peers fail as they are told to; what else is logged as an error is a fault of the broker's own."""
@@ -256,7 +310,12 @@ class ClusterWorld:
 
 def draw_settings(chance: random.Random) -> dict[str, str]:
     """Draw the brokers' settings: times far shorter than in production, so that much happens in a few seconds."""
-    return {"num.recovery.threads.per.data.dir": "1", "offsets.topic.num.partitions": "2"}
+    return {
+        "num.recovery.threads.per.data.dir": "1",
+        "offsets.topic.num.partitions": "2",
+        "transaction.state.log.num.partitions": "2",
+        "group.initial.rebalance.delay.ms": "100",
+    }
 
 
 def _later(fault: Fault, by_us: int) -> Fault:
@@ -272,5 +331,3 @@ def _done(client: Client) -> bool:
         return False
     task.result()
     return True
-
-

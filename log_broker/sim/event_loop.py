@@ -1,9 +1,9 @@
 """
 An asyncio event loop in virtual time: what runs on it in production runs on it here, turn by turn.
 
-One loop is one process of one machine. Each turn is an event of the kernel, and takes a little of its time, so that code
-which never waits does not stop the clock. Work for an executor is done by the machine's disk. When the process is gone
-its loop is dead: nothing on it runs any more, and what still holds it is ignored.
+One loop is one process of one machine. Each turn is an event of the kernel, and takes a little of its time, so that
+code which never waits does not stop the clock. Work for an executor is done by the machine's disk. When the process is
+gone its loop is dead: nothing on it runs any more, and what still holds it is ignored.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Host(Protocol):
         ...
 
 
-class VirtualLoop(asyncio.AbstractEventLoop):
+class VirtualLoop(asyncio.BaseEventLoop):
     """As much of an event loop as the broker uses."""
 
     def __init__(self, host: Host, streams: "Streams", failed: Callable[[str], None]) -> None:
@@ -84,7 +84,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         for task in self._left:
             coroutine = task.get_coro()
             try:
-                coroutine.close()  # type: ignore[union-attr]
+                coroutine.close()
             except (RuntimeError, ValueError):
                 continue  # it waits while it unwinds, or is running
         self._left.clear()
@@ -109,14 +109,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         now_us = self._kernel.now_us
         while timers and timers[0][0] <= now_us:
             handle = heapq.heappop(timers)[2]
-            if not handle._cancelled:  # type: ignore[attr-defined]
+            if not handle._cancelled:
                 ready.append(handle)
         events._set_running_loop(self)
         try:
             for _ in range(len(ready)):
-                handle = ready.popleft()
-                if not handle._cancelled:  # type: ignore[attr-defined]
-                    handle._run()
+                next_handle = ready.popleft()
+                if not next_handle._cancelled:
+                    next_handle._run()
                     if self.is_dead:
                         return
         finally:
@@ -128,7 +128,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _arm(self) -> None:
         """Keep a wake-up in the kernel's queue that is no later than the first timer."""
         timers = self._timers
-        while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+        while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
         if timers and (self._wake_us < 0 or timers[0][0] < self._wake_us):
             due_us = self._wake_us = timers[0][0]
@@ -139,7 +139,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             return
         self._wake_us = -1
         timers = self._timers
-        while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+        while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
         if timers and timers[0][0] <= self._kernel.now_us:
             if not self._turn_asked:

@@ -26,6 +26,14 @@ class RecordId(NamedTuple):
     number: int
 
 
+class Written(NamedTuple):
+    """Records of one batch, by number."""
+
+    writer: str
+    first: int
+    records: int
+
+
 class CommittedBatch(NamedTuple):
     """`data` is the whole batch."""
 
@@ -161,12 +169,9 @@ class History:
 
     # What clients did
 
-    def sent(self, writer: str, place: Place, first: int, count: int, idempotent: bool) -> None:
-        if idempotent:
-            self.idempotent.add(writer)
-
-    def acknowledged(self, writer: str, place: Place, first: int, count: int, acks: int, base_offset: int) -> None:
+    def acknowledged(self, place: Place, records: Written, *, acks: int, base_offset: int) -> None:
         """A producer was told that its records are in, from `base_offset` on."""
+        writer, first, count = records
         self.acknowledged_count += count
         log = self.log(place)
         for at in range(count):
@@ -264,7 +269,7 @@ class History:
 
     def offset_found(self, who: str, group: str, place: Place, offset: int, at_least: int) -> None:
         """A member fetched the group's offset; `at_least` was acknowledged before it asked."""
-        if offset < at_least:
+        if max(offset, 0) < at_least:
             raise InvariantError(
                 "offsets never regress", f"{who} found {offset} of {group} in {place}, {at_least} was committed before"
             )

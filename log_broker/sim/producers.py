@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.record import build_batch
 from log_broker.sim.client_link import Client, Place, produce_values
+from log_broker.sim.history import Written
 from log_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Producer(Client):
         self.acks = acks
         self.idempotent = idempotent
         self.pause_s = self.random.choice((0.02, 0.05, 0.15))
+        if idempotent:
+            world.history.idempotent.add(name)
         self._producer = NO_PRODUCER
         self._next_number: dict[int, int] = {}
         self._next_sequence: dict[int, int] = {}
@@ -56,7 +59,6 @@ class Producer(Client):
             window = WINDOW if self.idempotent and self.random.random() < 0.3 else 1
             await self._send(partition, [self._next(partition) for _ in range(window)])
             await self.rest(self.pause_s)
-        self.close()
 
     async def _become_idempotent(self) -> None:
         values = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
@@ -74,7 +76,6 @@ class Producer(Client):
         sent = Sent(first, self.random.randint(1, RECORDS_MAX), sequence)
         self._next_number[partition] = first + sent.count
         self._next_sequence[partition] = sequence + sent.count
-        self.world.history.sent(self.name, (self.topic, partition), first, sent.count, self.idempotent)
         return sent
 
     async def _send(self, partition: int, batches: list[Sent]) -> None:
@@ -90,6 +91,7 @@ class Producer(Client):
 
     async def _send_once(self, place: Place, sent: Sent) -> None:
         history = self.world.history
+        records = Written(self.name, sent.first, sent.count)
         producer_id, epoch = self._producer
         batch = build_batch(
             [
@@ -106,7 +108,7 @@ class Producer(Client):
             if self.acks == 0:
                 await self.link(address).tell(ApiKey.PRODUCE, 9, values, timeout_seconds=self.seconds)
                 sent.is_done = True
-                history.acknowledged(self.name, place, sent.first, sent.count, 0, -1)
+                history.acknowledged(place, records, acks=0, base_offset=-1)
                 return
             answer = await self.ask_at(address, ApiKey.PRODUCE, 9, values)
         except BrokerError:
@@ -117,7 +119,7 @@ class Producer(Client):
         if error is ErrorCode.NONE:
             sent.is_done = True
             self.say(f"{place[0]}-{place[1]} has {sent.first}+{sent.count} at {result.base_offset}")
-            history.acknowledged(self.name, place, sent.first, sent.count, self.acks, result.base_offset)
+            history.acknowledged(place, records, acks=self.acks, base_offset=result.base_offset)
         elif error in FATAL:
             history.refused(self.name, place, error)
             sent.is_done = True

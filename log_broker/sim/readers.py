@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.sim.client_link import Client, Place, fetch_values
+from log_broker.sim.history import RecordId
 from log_broker.sim.kernel import InvariantError
 from log_broker.wire.apis import ApiKey
 
@@ -22,7 +23,7 @@ class Reader(Client):
         self.topic = topic
         self.isolation_level = isolation_level
         self.positions: dict[int, int] = {}
-        self.records = 0
+        self.records: list[RecordId] = []
         self.epochs: dict[int, int] = {}
 
     async def live(self) -> None:
@@ -32,7 +33,6 @@ class Reader(Client):
             for partition in self.positions:
                 await self._read((self.topic, partition))
             await self.rest(0.1)
-        self.close()
 
     async def _read(self, place: Place) -> None:
         offset = self.positions[place[1]]
@@ -66,4 +66,4 @@ class Reader(Client):
                 isolation_level=self.isolation_level,
                 aborted=[(each.producer_id, each.first_offset) for each in result.aborted_transactions or ()],
             )
-            self.records += len(handed)
+            self.records += [identity for _, identity in handed]

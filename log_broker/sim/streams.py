@@ -308,7 +308,7 @@ class StreamEnd(asyncio.Transport):
             if isinstance(protocol, asyncio.BufferedProtocol):
                 view = memoryview(data)
                 while view and not self._is_closed:
-                    buffer = protocol.get_buffer(-1)
+                    buffer = cast(memoryview, protocol.get_buffer(-1))
                     size = min(len(buffer), len(view))
                     buffer[:size] = view[:size]
                     protocol.buffer_updated(size)

@@ -21,6 +21,8 @@ class Topic(NamedTuple):
 
 TOPICS: Mapping[str, Topic] = {
     "safe": Topic(2, {}, is_safe=True),
+    "in": Topic(2, {}, is_safe=True),
+    "out": Topic(2, {}, is_safe=True),
     "loose": Topic(1, {"min.insync.replicas": "1"}, is_safe=False),
 }
 REPLICATION_FACTOR = 1
@@ -37,10 +39,11 @@ class Founder(Client):
             while not await self._create(name, topic):
                 await self.rest(0.2)
         await self.refresh()
-        while not all((name, index) in self._leaders for name, topic in TOPICS.items() for index in range(topic.partitions)):
+        while not all(
+            (name, index) in self._leaders for name, topic in TOPICS.items() for index in range(topic.partitions)
+        ):
             await self.rest(0.1)
             await self.refresh()
-        self.close()
 
     async def _create(self, name: str, topic: Topic) -> bool:
         wanted: dict[str, Any] = {
