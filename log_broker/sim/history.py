@@ -6,7 +6,7 @@ and compared with whatever is called committed later, wherever that is.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from log_broker.errors import ErrorCode
@@ -295,7 +295,3 @@ def identify(record: Record) -> RecordId | None:
     """Return whose record it is; None for one that no simulated client wrote."""
     writer, colon, number = (record.value or b"").decode(errors="replace").partition(":")
     return RecordId(writer, int(number)) if colon and number.isdigit() else None
-
-
-def ids_of(batches: Sequence[Batch]) -> list[RecordId]:
-    return [identity for batch in batches for identity in batch.ids]

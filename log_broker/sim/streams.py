@@ -191,7 +191,7 @@ class StreamEnd(asyncio.Transport):
         self.close()
 
     def is_closing(self) -> bool:
-        return self._closes or self._is_closed or self.is_gone
+        return self._closes or self._is_closed or self.is_gone or self.loop.is_dead
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._peername if name == "peername" else default
