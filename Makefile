@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker fuzz kill clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-cluster fuzz kill clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ bench: java $(READY) ## measure the main path on this machine
 
 bench-broker: java $(READY) ## measure the broker beside Apache Kafka (about 25 minutes)
 	$(BIN)/python -m tests.bench.broker
+
+bench-cluster: java $(READY) ## measure three nodes beside three of Apache Kafka (about 40 minutes)
+	$(BIN)/python -m tests.bench.cluster
 
 fuzz: $(READY) ## a million broken requests at the broker: FUZZ="--seed 2 --from 500000" goes on elsewhere
 	$(BIN)/python tests/fuzz/fuzz_run.py $(FUZZ)

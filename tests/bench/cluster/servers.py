@@ -11,15 +11,16 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from confluent_kafka import KafkaException
+from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.bench.broker.servers import KAFKA_FLAGS, KAFKA_PROPERTIES, ROOT, Broker, Memory, free_ports, remove
+from fluvial.cluster.picture import picture_of
+from fluvial.cluster.wire import ClusterLink
+from tests.bench.broker.servers import KAFKA_FLAGS, KAFKA_PROPERTIES, ROOT, Broker, Memory, free_ports
 from tests.peers.kafka_jars import kafka_command, run_kafka
 
 NODES = 3
@@ -101,6 +102,7 @@ class Cluster(ABC):
     """Three nodes. Measured like one broker: its CPU time and its memory are the sum of its nodes'."""
 
     name = ""
+    replication_factor = NODES
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -146,6 +148,37 @@ class Cluster(ABC):
             return len(admin.list_topics(timeout=2).brokers)
         return 0
 
+    def leaders(self, topic: str) -> list[Member]:
+        """Return the node that leads each partition."""
+        found = AdminClient({"bootstrap.servers": self.address, "log_level": 0}).list_topics(topic, timeout=30)
+        partitions = found.topics[topic].partitions
+        return [self.member(partitions[at].leader) for at in sorted(partitions)]
+
+    def await_in_sync(self, topic: str) -> None:
+        """Return once every replica of a topic is in sync."""
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            with suppress(KafkaException):
+                partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions.values()
+                if partitions and all(len(at.isrs) == NODES and at.leader >= 0 for at in partitions):
+                    return
+            time.sleep(0.1)
+        raise RuntimeError(f"{self.name}: the replicas of {topic} do not get in sync")
+
+    def prefer_leaders(self) -> None:
+        """Have the preferred replicas lead again, so that each round begins as the first did."""
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        admin.elect_leaders(ElectionType.PREFERRED).result()
+
+    def controller(self) -> Member:
+        """Return the node that is the active controller."""
+        with ClusterLink(self.address) as link:
+            quorum = picture_of(link).quorum
+        if quorum is None:
+            raise RuntimeError(f"{self.name} has no controller")
+        return self.member(quorum.leader)
+
     def kill(self) -> None:
         for member in self.members:
             member.kill()
@@ -176,15 +209,3 @@ class KafkaCluster(Cluster):
         return tuple(
             KafkaMember(self.folder / f"node-{at}", at, ports[at], ports[NODES + at], voters) for at in range(NODES)
         )
-
-
-@contextmanager
-def fresh_cluster(kind: type[Cluster], folder: Path) -> Iterator[Cluster]:
-    """A cluster of this kind that has never run, not started yet; it is gone with its data afterwards."""
-    folder.mkdir(parents=True)
-    cluster = kind(folder)
-    try:
-        yield cluster
-    finally:
-        cluster.kill()
-        remove(folder)
