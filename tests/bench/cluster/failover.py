@@ -157,7 +157,7 @@ class _Steady:
 
 
 def partitions(arena: ClusterArena) -> list[Row]:
-    """A node dies that holds a replica of each of 1,000 partitions and leads a third: until each takes records again."""
+    """A node dies that holds a replica of 1,000 partitions and leads a third: until each takes records again."""
     arena.close()  # two idle clusters more would only disturb
     count = arena.scale.count(PARTITIONS_MANY)
     took = {}
