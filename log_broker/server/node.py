@@ -24,6 +24,7 @@ from log_broker.interfaces import InternalLog, RecordValidator
 from log_broker.server.authority import Authority, LocalAuthority
 from log_broker.server.connection import STAGING_BYTES, Connection
 from log_broker.server.counters import Counters
+from log_broker.server.events import Events
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
 from log_broker.server.log_manager import LogManager
@@ -108,6 +109,7 @@ class Node:
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
+        self.events = Events(self)
         self.staging = memoryview(bytearray(STAGING_BYTES))
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.metadata_answers = AnswerCache()
@@ -168,6 +170,7 @@ class Node:
             await self.logs.close()
             raise
         self._check_idle()
+        self.events.start()
         _log.info(
             "node %d of cluster %s listens on %s:%d", self.config.node_id, self.cluster_id, self.config.host, self.port
         )
@@ -178,6 +181,7 @@ class Node:
             self._server.close()
         if self._idle_check is not None:
             self._idle_check.cancel()
+        self.events.stop()
         self.groups.stop()
         self.transactions.stop()
         await self.authority.stop()
@@ -317,6 +321,7 @@ class Node:
         self._applied = dict(image)
         self.groups.follow()
         self.transactions.follow()
+        self.events.image_changed()
 
     def remove_strays(self) -> None:
         """Delete partitions that the image does not give to this node: their topic was deleted while it was down."""
