@@ -396,10 +396,12 @@ class ReplicaFetcher:
             self._session_id = response.session_id
             self._session_epoch = INITIAL_EPOCH if response.session_id == NO_SESSION else INITIAL_EPOCH + 1
         for answer in response.answers:
-            entry = self._followed.get(answer.place)
-            # What was asked for has changed since, or is being done: the leader will be told.
-            if entry is not None and not entry.busy and 0 < entry.told_in <= number and answer.place in self._awake:
-                self._take(entry, answer, now_ms, effects)
+            place = answer.place
+            # Of what is to be told anew, or was since, this is an answer from before: of an earlier epoch perhaps.
+            if place in self._awake and place not in self._to_tell:
+                entry = self._followed[place]
+                if entry.told_in <= number:
+                    self._take(entry, answer, now_ms, effects)
         if self._session_id == NO_SESSION and not self._under_way:
             self._tell_all_anew()  # the leader gives no session, so each request is a whole one
 

@@ -164,6 +164,7 @@ class ReplicaSession:
             else:
                 wanted.sleep()
                 wanted.asked = asked
+                wanted.high_watermark = UNKNOWN  # what it was told last may have found nobody
             self._due[asked.place] = None
         for place in self._throttled:
             self._due[place] = None
@@ -210,7 +211,8 @@ class ReplicaSession:
     def still_there(self) -> None:
         """Acknowledge again what the replica was last heard to hold, since it waits for more; look for other news."""
         for place, wanted in self._wanted.items():
-            if wanted.log is not None:
+            # What was asked in an earlier epoch says nothing of the log in this one.
+            if wanted.log is not None and not wanted.log.check_leader_epoch(wanted.asked.leader_epoch):
                 self._acknowledge(wanted.log, wanted.asked)
                 if wanted.log.log_start_offset != wanted.log_start_offset:
                     self._behind[place] = None
