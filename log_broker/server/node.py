@@ -19,6 +19,7 @@ from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core import controller
 from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage, TopicImage
 from log_broker.core.fetch_session import FetchSessions
+from log_broker.core.replication import Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, RecordValidator
 from log_broker.server.authority import Authority, LocalAuthority
@@ -372,7 +373,14 @@ class Node:
                 continue
             if runtime.config != topic.config:
                 runtime.config = topic.config
-            runtime.leader_epoch = partition.leader_epoch
+            runtime.become_leader(
+                Leadership(
+                    leader_epoch=partition.leader_epoch,
+                    partition_epoch=partition.partition_epoch,
+                    replicas=(self.config.node_id,),
+                    isr=(self.config.node_id,),
+                )
+            )
             if topic.name == OFFSETS_TOPIC:
                 self.groups.load(runtime)
             elif topic.name == TRANSACTIONS_TOPIC:

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from log_broker.core.cluster import OFFSETS_TOPIC
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.core.transaction_records import TopicPartition
 from log_broker.errors import ErrorCode
 from log_broker.records.control import EndMarker
