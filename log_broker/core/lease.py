@@ -19,7 +19,7 @@ class Lease:
     """Fed with answered heartbeats; `valid` is asked with each append that depends on it."""
 
     def __init__(self, steady_ms: Callable[[], int], *, session_timeout_ms: int) -> None:
-        """`steady_ms` is a monotonic clock that goes on while the machine sleeps, as the controller's does."""
+        """`steady_ms` is the monotonic clock of which `renewed` is given times."""
         self._steady_ms = steady_ms
         self.session_timeout_ms = session_timeout_ms
         self.until_ms: int | None = None  # None: no heartbeat has been answered yet, or the broker was fenced

@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Hashable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -19,12 +19,14 @@ from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core import controller
 from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage, TopicImage
 from log_broker.core.fetch_session import FetchSessions
+from log_broker.core.lease import Lease
 from log_broker.core.replication import Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, RecordValidator
 from log_broker.server.authority import Authority, LocalAuthority
 from log_broker.server.connection import STAGING_BYTES, Connection
 from log_broker.server.counters import Counters
+from log_broker.server.events import Events
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
 from log_broker.server.log_manager import LogManager
@@ -32,6 +34,8 @@ from log_broker.server.machine import BACKLOG, Machine, RealMachine
 from log_broker.server.memory_budget import MemoryBudget
 from log_broker.server.meta_properties import settle_identity
 from log_broker.server.partition import PartitionRuntime
+from log_broker.server.partition_runner import Membership
+from log_broker.server.peers import Peers
 from log_broker.server.producer_ids import ProducerIds
 from log_broker.server.remote_authority import RemoteAuthority
 from log_broker.server.transaction_coordinator import TransactionCoordinator
@@ -45,6 +49,7 @@ TRANSACTIONS_OVERRIDES = {**OFFSETS_OVERRIDES, "compression.type": "uncompressed
 IDLE_CHECK_SECONDS_MAX = 10.0
 STALLED_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 5.0
+BROKER_SESSION_TIMEOUT_MS = 9_000  # after which a silent broker is fenced
 CACHED_ANSWERS_MAX = 64
 
 
@@ -94,6 +99,7 @@ class Node:
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
         self.cluster = ClusterImage(defaults=config)
+        self.lease = Lease(lambda: int(self.loop.time() * 1000), session_timeout_ms=BROKER_SESSION_TIMEOUT_MS)
         self.logs = LogManager(
             config.data_dir,
             self.loop,
@@ -103,10 +109,17 @@ class Node:
             claim=self.machine.claim(config.data_dir),
             pool=self.machine.pool(self.loop),
             settings=lambda: self.config,
+            membership=Membership(
+                node_id=config.node_id,
+                lease=self.lease,
+                replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+            ),
         )
+        self.peers = Peers(self._address_of)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
+        self.events = Events(self)
         self.staging = memoryview(bytearray(STAGING_BYTES))
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.metadata_answers = AnswerCache()
@@ -163,9 +176,11 @@ class Node:
             listener.close()
             self.groups.stop()
             self.transactions.stop()
+            self.peers.close()
             await self.logs.close()
             raise
         self._check_idle()
+        self.events.start()
         _log.info(
             "node %d of cluster %s listens on %s:%d", self.config.node_id, self.cluster_id, self.config.host, self.port
         )
@@ -176,6 +191,7 @@ class Node:
             self._server.close()
         if self._idle_check is not None:
             self._idle_check.cancel()
+        self.events.stop()
         self.groups.stop()
         self.transactions.stop()
         await self.authority.stop()
@@ -185,6 +201,7 @@ class Node:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_SECONDS_MAX)
+        self.peers.close()
         await self.logs.close()
 
     # What connections and handlers use.
@@ -286,22 +303,6 @@ class Node:
             )
         )
 
-    async def join_transaction(
-        self, transactional_id: str, producer: tuple[int, int], places: Sequence[tuple[str, int]], *, add: bool
-    ) -> Mapping[tuple[str, int], ErrorCode]:
-        """
-        See that partitions are in the transaction of `producer`, (id, epoch), or with `add` take them in.
-
-        Raises BrokerError.
-        """
-        error = self.transactions.check(transactional_id)
-        if error is ErrorCode.NONE and add:
-            error = await self.transactions.add_partitions(transactional_id, producer, places)
-        if error is not ErrorCode.NONE:
-            return dict.fromkeys(places, error)
-        # An add was awaited and the transaction may be over by now: its time may have been up.
-        return {place: self.transactions.verify(transactional_id, producer, place) for place in places}
-
     def internal_log(self, topic: str) -> InternalLog:
         """Return a log for a service beside the broker: a compacted topic of one partition, made on first use."""
 
@@ -337,6 +338,7 @@ class Node:
             if self._applied.get(name) is not topic:
                 self._apply_topic(topic)
         self._applied = dict(image)
+        self.events.image_changed()
 
     def remove_strays(self) -> None:
         """Delete partitions that the image does not give to this node: their topic was deleted while it was down."""
@@ -352,7 +354,11 @@ class Node:
     def metadata_partition(self) -> PartitionRuntime:
         """Return the metadata log's partition, made if it is not there; raises OSError."""
         config = TopicConfig.from_overrides(METADATA_OVERRIDES)
-        return self.logs.create(METADATA_TOPIC, 0, UUID(int=1), config)
+        runtime = self.logs.create(METADATA_TOPIC, 0, UUID(int=1), config)
+        alone = (self.config.node_id,)
+        epoch = runtime.leader_epoch
+        runtime.become_leader(Leadership(leader_epoch=epoch, partition_epoch=0, replicas=alone, isr=alone))
+        return runtime
 
     def _apply_settings(self) -> None:
         config = self.cluster.effective_config(self.static_config)
@@ -398,6 +404,10 @@ class Node:
             self.transactions.unload_all()
         else:
             self.groups.topic_deleted(topic.name)
+
+    def _address_of(self, node_id: int) -> str | None:
+        broker = self.cluster.brokers.get(node_id)
+        return None if broker is None else f"{broker.host}:{broker.port}"
 
     def _configs_for_recovery(self) -> Callable[[str], TopicConfig]:
         """The real configs are in the metadata log, which is opened with all others; they take effect right after."""

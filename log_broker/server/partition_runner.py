@@ -9,10 +9,12 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
 from log_broker.core.cluster import INTERNAL_TOPICS
+from log_broker.core.lease import Lease
 from log_broker.core.partition import Partition
 from log_broker.core.partition_protocol import (
     AppendResult,
@@ -42,6 +44,15 @@ _log = logging.getLogger(__name__)
 Done = Callable[[AppendResult], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """What a node's replicas need to know of its place in the cluster."""
+
+    node_id: int
+    lease: Lease | None = None
+    replica_lag_time_max_ms: int = 30_000
+
+
 class PartitionRunner:
     """What every replica on this node needs, whatever its role."""
 
@@ -56,8 +67,7 @@ class PartitionRunner:
         pool: Pool,
         loop: asyncio.AbstractEventLoop,
         clock_ms: Callable[[], int],
-        node_id: int = 0,
-        replica_lag_time_max_ms: int = 30_000,
+        membership: Membership | None = None,
     ) -> None:
         self.topic = core.topic
         self.partition = partition
@@ -69,8 +79,7 @@ class PartitionRunner:
         self._pool = pool
         self._loop = loop
         self._clock_ms = clock_ms
-        self._node_id = node_id
-        self._lag_ms_max = replica_lag_time_max_ms
+        self._membership = membership if membership is not None else Membership(node_id=0)
         self._effects: deque[Effect] = deque()
         self._running = False
         self._waiters = Waiters(loop)

@@ -39,7 +39,7 @@ class ReplicaRuntime(PartitionRunner):
         leading = self._core.leading
         if leading is not None:
             return leading.isr
-        return (self._node_id,) if self.is_leader else ()
+        return (self._membership.node_id,) if self.is_leader else ()
 
     @property
     def partition_epoch(self) -> int:
@@ -67,7 +67,10 @@ class ReplicaRuntime(PartitionRunner):
     def become_leader(self, leadership: Leadership) -> None:
         """Lead in this epoch, or take in the committed ISR while leading; anything older changes nothing."""
         effects = self._core.become_leader(
-            leadership, node_id=self._node_id, lag_ms_max=self._lag_ms_max, steady_ms=self._steady_ms()
+            leadership,
+            node_id=self._membership.node_id,
+            lag_ms_max=self._membership.replica_lag_time_max_ms,
+            steady_ms=self._steady_ms(),
         )
         self._run(effects)
         self._arm_followers()
