@@ -75,6 +75,7 @@ def test_nothing_is_said_or_seen_before_it_is_written() -> None:
     assert core.high_watermark == 10
     write = turn(core)
     assert write.sync
+    assert write.epochs == ((0, 10),), "on the disk before the first batch of an epoch"
     assert [(b.base_offset, b.last_offset) for b in write.batches] == [(10, 12), (13, 14)]
 
     effects = written(core, write)
