@@ -146,7 +146,9 @@ class RemoteAuthority:
                 "features": (),
                 "rack": None,
                 # Two processes that were given one id are told apart by where they keep their data.
-                "log_dirs": (uuid5(NAMESPACE_URL, str(node.static_config.data_dir.absolute())),),
+                "log_dirs": (
+                    uuid5(NAMESPACE_URL, f"{node.static_config.node_id}:{node.static_config.data_dir.absolute()}"),
+                ),
             },
         )
         if answer.error_code:
