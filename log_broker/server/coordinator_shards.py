@@ -52,7 +52,8 @@ class Shard(Generic[T]):
     @property
     def may_append(self) -> bool:
         """Whether what is decided here may be appended: nothing of an old epoch under a new one."""
-        return not self.is_resigned and self.runtime.leader_epoch == self.epoch
+        runtime = self.runtime
+        return not self.is_resigned and runtime.is_leader and runtime.leader_epoch == self.epoch
 
     def note(self, token: asyncio.Future[Any], asked: Any) -> None:
         """Keep a request in mind until it is answered."""

@@ -14,6 +14,7 @@ from log_broker.config import BrokerConfig
 from log_broker.core.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from log_broker.core.cluster_records import PartitionChanged
 from log_broker.core.controller import CreateTopic
+from log_broker.core.replication import Leadership
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
 from log_broker.records.batch import read_header
@@ -135,7 +136,8 @@ async def test_nothing_decided_in_an_old_epoch_is_written_in_a_new_one(node: Nod
     (shard,) = [shard for shard in node.groups._shards.loaded() if shard.partition == partition]
     end = shard.runtime.log_end_offset
     # The partition leads in a new epoch, and the coordinator has not been told yet.
-    shard.runtime.leader_epoch = shard.epoch + 1
+    me = (node.config.node_id,)
+    shard.runtime.become_leader(Leadership(leader_epoch=shard.epoch + 1, partition_epoch=1, replicas=me, isr=me))
     async with client_of(node) as client:
         assert await commit(client, 8) is ErrorCode.NOT_COORDINATOR
     assert shard.runtime.log_end_offset == end
