@@ -15,7 +15,8 @@ from log_broker.config import BrokerConfig
 from log_broker.core.cluster_records import UnknownMetadataRecordError
 from log_broker.errors import BrokerError
 from log_broker.server.event_loop import loop_factory
-from log_broker.server.node import BindError, Node
+from log_broker.server.machine import BindError
+from log_broker.server.node import Node
 from log_broker.storage.data_directory import DataDirectoryError
 
 

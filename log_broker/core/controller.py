@@ -18,13 +18,12 @@ from log_broker.config import (
     TOPIC_KEY_OF_BROKER_NAME,
     TOPIC_KEYS,
     BrokerConfig,
-    ConfigKey,
-    ConfigType,
     TopicConfig,
     canonical_name,
     canonical_overrides,
     in_ms,
 )
+from log_broker.config_keys import ConfigKey, ConfigType
 from log_broker.core.cluster import INTERNAL_TOPICS, METADATA_TOPIC, ClusterImage, TopicImage
 from log_broker.core.cluster_records import (
     BrokerFenced,

@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterator
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from log_broker.config import BROKER_KEYS, GROUP_KEYS, TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS, ConfigKey, broker_name
+from log_broker.config import BROKER_KEYS, GROUP_KEYS, TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS, broker_name
+from log_broker.config_keys import ConfigKey
 from log_broker.core.cluster import TopicImage
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -18,6 +19,7 @@ from log_broker.config import TopicConfig
 from log_broker.core.partition import Partition
 from log_broker.interfaces import RecordValidator
 from log_broker.server.compactor import CompactionSettings, Compactor, Place
+from log_broker.server.machine import Claim, Pool
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.sync_pool import SyncPool
 from log_broker.storage.checkpoints import (
@@ -78,6 +80,8 @@ class LogManager:
         validator: RecordValidator | None,
         clock_ms: Callable[[], int],
         files: FileSystem | None = None,
+        claim: Claim | None = None,
+        pool: Pool | None = None,
         settings: Callable[[], KeepingSettings] | None = None,
     ) -> None:
         """Without `settings` nothing happens by itself: retention, checkpoints and compaction when they are called."""
@@ -86,8 +90,8 @@ class LogManager:
         self._validator = validator
         self._clock_ms = clock_ms
         self._files = files or OsFileSystem()
-        self._owned: DataDirectory | None = DataDirectory(data_dir) if files is None else None
-        self._pool = SyncPool(loop)
+        self._owned = DataDirectory(data_dir) if files is None else claim
+        self._pool = SyncPool(loop) if pool is None else pool
         self._partitions: dict[Place, PartitionRuntime] = {}
         self._compactor = Compactor(loop, self._files, data_dir, self._partitions, clock_ms=clock_ms)
         self._settings = settings
@@ -276,8 +280,13 @@ class LogManager:
         threads = self._settings().num_recovery_threads_per_data_dir if self._settings is not None else 1
         began = said_at = monotonic()
         _log.info("recovering %d logs of %s after an unclean end", len(found), self._data_dir)
-        with ThreadPoolExecutor(threads, thread_name_prefix="log-recovery") as executor:
-            logs = executor.map(lambda entry: self._read(entry, clean=False), found)
+        with ExitStack() as stack:
+            read: Callable[[_Found], tuple[Partition, PartitionLog]] = partial(self._read, clean=False)
+            logs: Iterable[tuple[Partition, PartitionLog]]
+            if threads == 1:
+                logs = map(read, found)
+            else:
+                logs = stack.enter_context(ThreadPoolExecutor(threads, "log-recovery")).map(read, found)
             for count, (entry, opened) in enumerate(zip(found, logs, strict=True), 1):
                 self._take_in(entry, opened)
                 if monotonic() - said_at > PROGRESS_SECONDS:

@@ -1,10 +1,10 @@
 """`meta.properties`: says whose data directory it is, so that no broker takes up another's by mistake."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from log_broker.storage.data_directory import DataDirectoryError
+from log_broker.storage.files import FileSystem
 
 FILE_NAME = "meta.properties"
 _VERSION = "1"
@@ -18,13 +18,13 @@ class MetaProperties:
     node_id: int
 
 
-def read_meta_properties(data_dir: Path) -> MetaProperties | None:
+def read_meta_properties(files: FileSystem, data_dir: Path) -> MetaProperties | None:
     """Return what the directory says, None when it is new; raises DataDirectoryError."""
-    path = data_dir / FILE_NAME
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
+        content = files.read(data_dir / FILE_NAME)
+        if content is None:
+            return None
+        text = content.decode()
     except (OSError, ValueError) as error:
         raise DataDirectoryError(data_dir, f"{FILE_NAME} cannot be read: {error}") from error
     lines = (line.partition("=") for line in text.splitlines() if line and not line.startswith("#"))
@@ -35,28 +35,25 @@ def read_meta_properties(data_dir: Path) -> MetaProperties | None:
         raise DataDirectoryError(data_dir, f"{FILE_NAME} lacks or garbles {error}") from None
 
 
-def write_meta_properties(data_dir: Path, properties: MetaProperties) -> None:
+def write_meta_properties(files: FileSystem, data_dir: Path, properties: MetaProperties) -> None:
     """Write the file so that it is either whole or absent; raises DataDirectoryError."""
-    path = data_dir / FILE_NAME
     content = f"version={_VERSION}\ncluster.id={properties.cluster_id}\nnode.id={properties.node_id}\n"
     try:
-        with open(path.with_suffix(".tmp"), "w", encoding="utf-8") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        path.with_suffix(".tmp").replace(path)
+        files.replace(data_dir / FILE_NAME, content.encode())
     except OSError as error:
         raise DataDirectoryError(data_dir, f"{FILE_NAME} cannot be written: {error.strerror}") from error
 
 
-def settle_identity(data_dir: Path, *, node_id: int, cluster_id: str | None, fresh_cluster_id: str) -> MetaProperties:
+def settle_identity(
+    files: FileSystem, data_dir: Path, *, node_id: int, cluster_id: str | None, fresh_cluster_id: str
+) -> MetaProperties:
     """
     Return the identity of the directory, written if it is new; raises DataDirectoryError if it is another broker's.
     """
-    found = read_meta_properties(data_dir)
+    found = read_meta_properties(files, data_dir)
     if found is None:
         properties = MetaProperties(cluster_id=cluster_id or fresh_cluster_id, node_id=node_id)
-        write_meta_properties(data_dir, properties)
+        write_meta_properties(files, data_dir, properties)
         return properties
     if found.node_id != node_id:
         raise DataDirectoryError(data_dir, f"it belongs to node {found.node_id}, and this is node {node_id}")

@@ -27,6 +27,7 @@ from log_broker.server.counters import Counters
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
 from log_broker.server.log_manager import LogManager
+from log_broker.server.machine import BACKLOG, Machine, RealMachine
 from log_broker.server.memory_budget import MemoryBudget
 from log_broker.server.meta_properties import settle_identity
 from log_broker.server.partition import PartitionRuntime
@@ -44,15 +45,6 @@ IDLE_CHECK_SECONDS_MAX = 10.0
 STALLED_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 5.0
 CACHED_ANSWERS_MAX = 64
-
-
-class BindError(Exception):
-    """The node cannot listen at its address."""
-
-    def __init__(self, host: str, port: int, reason: str) -> None:
-        super().__init__(f"cannot listen on {host}:{port}: {reason}")
-        self.host = host
-        self.port = port
 
 
 class AnswerCache:
@@ -93,14 +85,23 @@ class Node:
         *,
         validator: RecordValidator | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        machine: Machine | None = None,
     ) -> None:
+        self.machine = machine if machine is not None else RealMachine()
         self.static_config = config
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
         self.cluster = ClusterImage(defaults=config)
         self.logs = LogManager(
-            config.data_dir, self.loop, validator=validator, clock_ms=clock_ms, settings=lambda: self.config
+            config.data_dir,
+            self.loop,
+            validator=validator,
+            clock_ms=clock_ms,
+            files=self.machine.files,
+            claim=self.machine.claim(config.data_dir),
+            pool=self.machine.pool(self.loop),
+            settings=lambda: self.config,
         )
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
@@ -145,7 +146,8 @@ class Node:
 
         Raises BindError, DataDirectoryError, OSError or BrokerError; nothing is left open then.
         """
-        listener = self._bind()
+        listener = self.machine.bind(self.config.host, self.config.port)
+        self.port = listener.getsockname()[1]
         try:
             self.logs.open_all(self._configs_for_recovery())
             self.authority = LocalAuthority(self) if self.is_controller else RemoteAuthority(self)
@@ -155,7 +157,7 @@ class Node:
             self.transactions.start()
             if before_serving is not None:
                 await before_serving()
-            self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=1024)
+            self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG)
         except BaseException:
             listener.close()
             self.groups.stop()
@@ -395,24 +397,10 @@ class Node:
         other = TopicConfig.from_overrides({}, self.config)
         return lambda topic: metadata if topic == METADATA_TOPIC else other
 
-    def _bind(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((self.config.host, self.config.port))
-            # Listening at once makes the port ours; clients wait in the backlog until the node serves them.
-            listener.listen(1024)
-        except OSError as error:
-            listener.close()
-            raise BindError(self.config.host, self.config.port, error.strerror or str(error)) from error
-        listener.setblocking(False)
-        self.port = listener.getsockname()[1]
-        return listener
-
     def _identify(self, cluster_id: str | None) -> None:
         fresh = base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
         identity = settle_identity(
+            self.machine.files,
             self.config.data_dir,
             node_id=self.config.node_id,
             cluster_id=cluster_id,

@@ -38,9 +38,9 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import TRANSACTIONAL
 from log_broker.records.control import EndMarker
 from log_broker.records.record import build_batch
+from log_broker.server.machine import Pool
 from log_broker.server.readers import READ_COMMITTED, Cancel, ReadResult, Waiters, read_batches
 from log_broker.server.reopening import Recover, distrust_cached, read_again
-from log_broker.server.sync_pool import SyncPool
 from log_broker.storage.append_job import AppendJob, SealedSync
 from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, encode_epochs
 from log_broker.storage.compaction import CompactionJob, CompactionPlan, Rewritten, plan_compaction
@@ -77,7 +77,7 @@ class PartitionRuntime:
         partition: int,
         topic_id: UUID,
         files: FileSystem,
-        pool: SyncPool,
+        pool: Pool,
         loop: asyncio.AbstractEventLoop,
         clock_ms: Callable[[], int],
     ) -> None:

@@ -37,7 +37,8 @@ from fluvial.schemas_follower import RemoteSchemasLog, follow
 from log_broker.config import BrokerConfig
 from log_broker.errors import BrokerError
 from log_broker.interfaces import InternalLog, InternalRecord
-from log_broker.server.node import BindError, Node
+from log_broker.server.machine import BindError
+from log_broker.server.node import Node
 from log_broker.storage.data_directory import DataDirectoryError
 
 LOCK_SECONDS = 1.0

@@ -15,7 +15,8 @@ from log_broker.config import BrokerConfig
 from log_broker.core.controller import CreateTopic
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.group_coordinator import partition_of
-from log_broker.server.node import BindError, Node
+from log_broker.server.machine import BindError
+from log_broker.server.node import Node
 from log_broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from log_broker.storage.data_directory import DataDirectoryError
 from log_broker.wire.apis import APIS, ApiKey

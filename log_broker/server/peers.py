@@ -1,0 +1,104 @@
+"""
+The other nodes of the cluster as this one reaches them: a link is one connection that answers in the order asked.
+
+Many requests may be under way on a link. A Fetch that waits for news holds up the answers behind it, so whoever waits
+long has a link of its own.
+"""
+
+import asyncio
+import struct
+from collections import deque
+from typing import Any
+
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.wire.apis import ApiKey
+from log_broker.wire.control import read_response, write_request
+
+ANSWER_SECONDS_MAX = 30.0
+CLIENT_ID = "broker"
+
+_LENGTH = struct.Struct(">i")
+
+
+class PeerLink:
+    """A connection to `host:port`, opened when it is first used and again after it broke."""
+
+    def __init__(self, address: str, *, client_id: str = CLIENT_ID) -> None:
+        """Raises BrokerError(INVALID_CONFIG) for what is no address."""
+        host, colon, port = address.rpartition(":")
+        if not colon or not port.isdigit():
+            raise BrokerError(ErrorCode.INVALID_CONFIG, f"the address of a node is host:port, not {address!r}")
+        self.address = address
+        self._host, self._port = host.strip("[]"), int(port)
+        self._client_id = client_id
+        self._opening = asyncio.Lock()
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._waiting: deque[asyncio.Future[bytes]] = deque()
+        self._correlation_id = 0
+
+    async def ask(
+        self, api: ApiKey, version: int, values: dict[str, Any], *, timeout_seconds: float = ANSWER_SECONDS_MAX
+    ) -> Any:
+        """Send a request and return its answer; raises BrokerError(BROKER_NOT_AVAILABLE) when that fails."""
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        request = write_request(api, version, self._correlation_id, self._client_id, values)
+        answer = await self.ask_raw(bytes(request), timeout_seconds=timeout_seconds)
+        return read_response(api, version, memoryview(answer))
+
+    async def ask_raw(self, request: bytes, *, timeout_seconds: float = ANSWER_SECONDS_MAX) -> bytes:
+        """Send a request as it stands and return the answer from behind its correlation id; errors as `ask`."""
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                writer = await self._open()
+                self._waiting.append(answer)
+                writer.write(_LENGTH.pack(len(request)) + request)
+                return await answer
+        except (OSError, EOFError, TimeoutError) as error:
+            # The order of answers is still known, but a peer that is this late is as good as gone.
+            self.close()
+            reason = str(error) or type(error).__name__
+            raise BrokerError(
+                ErrorCode.BROKER_NOT_AVAILABLE, f"the node at {self.address} does not answer: {reason}"
+            ) from error
+
+    def close(self) -> None:
+        """Drop the connection; whoever waits on it is told so. A later request opens it anew."""
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        self._fail(ConnectionAbortedError("the connection was closed"))
+
+    async def _open(self) -> asyncio.StreamWriter:
+        async with self._opening:
+            if self._writer is None or self._writer.is_closing():
+                self.close()
+                reader, self._writer = await asyncio.open_connection(self._host, self._port)
+                self._reading = asyncio.get_running_loop().create_task(self._read(reader))
+            return self._writer
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        waiting = self._waiting
+        try:
+            while True:
+                (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+                content = await reader.readexactly(length)
+                if not waiting:
+                    raise ConnectionAbortedError("an answer came that nobody asked for")
+                answer = waiting.popleft()
+                if not answer.done():  # who asked may have given up
+                    answer.set_result(content[4:])
+        except (OSError, EOFError) as error:
+            if self._writer is not None:
+                self._writer.close()
+            self._fail(error)
+
+    def _fail(self, error: OSError | EOFError) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for answer in waiting:
+            if not answer.done():
+                answer.set_exception(error)
