@@ -63,6 +63,7 @@ class KeyLog:
 
     values_at: dict[int, list[str]] = field(default_factory=dict)
     index_of: dict[str, int] = field(default_factory=dict)
+    index_at: dict[int, int] = field(default_factory=dict)
     offsets: list[int] = field(default_factory=list)
 
     def note(self, offset: int, value: str) -> None:
@@ -74,8 +75,15 @@ class KeyLog:
         """Number the offsets; of a value at several of them the first counts."""
         self.offsets = sorted(self.values_at)
         for index, offset in enumerate(self.offsets):
+            self.index_at[offset] = index
             for value in self.values_at[offset]:
                 self.index_of.setdefault(value, index)
+
+    def place(self, record: Record) -> int | None:
+        """The index of a record: by its offset where that is known, as its value may lie at several."""
+        if record.offset is not None:
+            return self.index_at.get(record.offset)
+        return self.index_of.get(record.value)
 
 
 class Evidence:
@@ -106,10 +114,10 @@ class Evidence:
             processes[op.process].append(op)
         yield from processes.values()
 
-    def step(self, key: str, before: str, after: str) -> int:
-        """How many places lie between two values; 1 where it is not known."""
-        index_of = self.logs[key].index_of
-        first, second = index_of.get(before), index_of.get(after)
+    def step(self, before: Record, after: Record) -> int:
+        """How many places one record of a key is behind another; 1 where it is not known."""
+        log = self.logs[before.key]
+        first, second = log.place(before), log.place(after)
         return 1 if first is None or second is None else second - first
 
     def _note(self, records: Iterable[Record]) -> None:
@@ -178,72 +186,72 @@ def duplicates(evidence: Evidence) -> Iterator[Anomaly]:
 def external_polls(evidence: Evidence) -> Iterator[Anomaly]:
     """Of the records that a process polls from a key one after the other, over its operations."""
     for ops in evidence.by_process():
-        last: dict[str, tuple[Op, str]] = {}
+        last: dict[str, tuple[Op, Record]] = {}
         for op in ops:
             for key in op.moved:
                 last.pop(key, None)
             if op.outcome != "ok":
                 continue
-            for key, values in _by_key(op.polls).items():
+            for key, records in _by_key(op.polls).items():
                 if key in last and key not in op.moved:
-                    before, value = last[key]
-                    step = evidence.step(key, value, values[0])
+                    before, record = last[key]
+                    step = evidence.step(record, records[0])
                     if step != 1:
                         yield Anomaly(
                             kind=Kind.POLL_SKIP if step > 1 else Kind.NONMONOTONIC_POLL,
                             key=key,
-                            text=f"{op.process} polled {value} and then {values[0]}, {step} places on",
+                            text=f"{op.process} polled {record.value} and then {records[0].value}, {step} places on",
                             ops=(before.number, op.number),
                         )
-                last[key] = (op, values[-1])
+                last[key] = (op, records[-1])
 
 
 def internal_polls(evidence: Evidence) -> Iterator[Anomaly]:
     for op in evidence.ops:
         if op.outcome != "ok":
             continue
-        for key, values in _by_key(op.polls).items():
+        for key, records in _by_key(op.polls).items():
             if key in op.moved:
                 continue
-            for before, after in pairwise(values):
-                step = evidence.step(key, before, after)
+            for before, after in pairwise(records):
+                step = evidence.step(before, after)
                 if step != 1:
                     yield Anomaly(
                         kind=Kind.INTERNAL_POLL_SKIP if step > 1 else Kind.INTERNAL_NONMONOTONIC_POLL,
                         key=key,
-                        text=f"{before} and then {after}, {step} places on",
+                        text=f"{before.value} and then {after.value}, {step} places on",
                         ops=(op.number,),
                     )
 
 
 def external_sends(evidence: Evidence) -> Iterator[Anomaly]:
     for ops in evidence.by_process():
-        last: dict[str, tuple[Op, str]] = {}
+        last: dict[str, tuple[Op, Record]] = {}
         for op in ops:
             if not evidence.took_effect(op):
                 continue
-            for key, values in _by_key(op.sends).items():
-                if key in last and evidence.step(key, last[key][1], values[0]) < 1:
+            for key, records in _by_key(op.sends).items():
+                if key in last and evidence.step(last[key][1], records[0]) < 1:
                     yield Anomaly(
                         kind=Kind.NONMONOTONIC_SEND,
                         key=key,
-                        text=f"{op.process} sent {last[key][1]} and then {values[0]}, which lies before it",
+                        text=f"{op.process} sent {last[key][1].value} and then {records[0].value}, which lies before it",
                         ops=(last[key][0].number, op.number),
                     )
-                last[key] = (op, values[-1])
+                last[key] = (op, records[-1])
 
 
 def internal_sends(evidence: Evidence) -> Iterator[Anomaly]:
     for op in evidence.ops:
         if not evidence.took_effect(op):
             continue
-        for key, values in _by_key(op.sends).items():
-            for before, after in pairwise(values):
-                if evidence.step(key, before, after) < 1:
+        for key, records in _by_key(op.sends).items():
+            for before, after in pairwise(records):
+                if evidence.step(before, after) < 1:
                     yield Anomaly(
                         kind=Kind.INTERNAL_NONMONOTONIC_SEND,
                         key=key,
-                        text=f"{before} was sent before {after} and lies behind it",
+                        text=f"{before.value} was sent before {after.value} and lies behind it",
                         ops=(op.number,),
                     )
 
@@ -279,8 +287,7 @@ def information_cycles(evidence: Evidence) -> Iterator[Anomaly]:
     reads = [
         Dependency(before=writer.number, after=reader.number, key=record.key)
         for reader, record in _polls(evidence)
-        if (writer := evidence.writer_of.get((record.key, record.value))) is not None
-        and writer.number != reader.number
+        if (writer := evidence.writer_of.get((record.key, record.value))) is not None and writer.number != reader.number
     ]
     for cycle in cycles(reads):
         yield Anomaly(
@@ -329,10 +336,10 @@ def _write_order(evidence: Evidence) -> list[Dependency]:
     return order
 
 
-def _by_key(records: Iterable[Record]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def _by_key(records: Iterable[Record]) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
     for record in records:
-        found.setdefault(record.key, []).append(record.value)
+        found.setdefault(record.key, []).append(record)
     return found
 
 
