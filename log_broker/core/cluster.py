@@ -26,7 +26,8 @@ from log_broker.core.cluster_records import (
 METADATA_TOPIC = "__cluster_metadata"
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, METADATA_TOPIC, TRANSACTIONS_TOPIC})
+EVENTS_TOPIC = "__fluvial_events"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, METADATA_TOPIC, TRANSACTIONS_TOPIC, EVENTS_TOPIC})
 NO_LEADER = -1
 
 

@@ -4,7 +4,7 @@ Where decisions about the cluster are made: here, on the controller, or over the
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from log_broker.core import controller
@@ -12,6 +12,7 @@ from log_broker.core.cluster import ClusterImage
 from log_broker.core.cluster_records import MetadataRecord
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.metadata_log import Decide, MetadataLog
+from log_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext
@@ -44,6 +45,10 @@ class Authority(Protocol):
 
     async def forward(self, context: "RequestContext") -> bytes:
         """Pass a request on and return the answer from behind the correlation id; raises BrokerError."""
+        ...
+
+    async def ask_controller(self, api: ApiKey, version: int, values: dict[str, Any]) -> Any:
+        """Send a request of this node's own to the controller, on another node; raises BrokerError."""
         ...
 
 
@@ -83,6 +88,9 @@ class LocalAuthority:
 
     async def forward(self, context: "RequestContext") -> bytes:
         raise BrokerError(ErrorCode.NOT_CONTROLLER, "the controller has nobody to pass a request on to")
+
+    async def ask_controller(self, api: ApiKey, version: int, values: dict[str, Any]) -> Any:
+        raise BrokerError(ErrorCode.NOT_CONTROLLER, "the controller has nobody to ask")
 
     async def register(self, node_id: int, host: str, port: int, incarnation: str) -> int:
         """Take in a broker that came up and return its epoch; raises BrokerError."""

@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Hashable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -24,6 +24,7 @@ from log_broker.interfaces import InternalLog, RecordValidator
 from log_broker.server.authority import Authority, LocalAuthority
 from log_broker.server.connection import STAGING_BYTES, Connection
 from log_broker.server.counters import Counters
+from log_broker.server.events import Events
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
 from log_broker.server.log_manager import LogManager
@@ -31,6 +32,7 @@ from log_broker.server.machine import BACKLOG, Machine, RealMachine
 from log_broker.server.memory_budget import MemoryBudget
 from log_broker.server.meta_properties import settle_identity
 from log_broker.server.partition import PartitionRuntime
+from log_broker.server.peers import Peers
 from log_broker.server.producer_ids import ProducerIds
 from log_broker.server.remote_authority import RemoteAuthority
 from log_broker.server.transaction_coordinator import TransactionCoordinator
@@ -103,9 +105,11 @@ class Node:
             pool=self.machine.pool(self.loop),
             settings=lambda: self.config,
         )
+        self.peers = Peers(self._address_of)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
+        self.events = Events(self)
         self.staging = memoryview(bytearray(STAGING_BYTES))
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.metadata_answers = AnswerCache()
@@ -162,9 +166,11 @@ class Node:
             listener.close()
             self.groups.stop()
             self.transactions.stop()
+            self.peers.close()
             await self.logs.close()
             raise
         self._check_idle()
+        self.events.start()
         _log.info(
             "node %d of cluster %s listens on %s:%d", self.config.node_id, self.cluster_id, self.config.host, self.port
         )
@@ -175,6 +181,7 @@ class Node:
             self._server.close()
         if self._idle_check is not None:
             self._idle_check.cancel()
+        self.events.stop()
         self.groups.stop()
         self.transactions.stop()
         await self.authority.stop()
@@ -184,6 +191,7 @@ class Node:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_SECONDS_MAX)
+        self.peers.close()
         await self.logs.close()
 
     # What connections and handlers use.
@@ -285,22 +293,6 @@ class Node:
             )
         )
 
-    async def join_transaction(
-        self, transactional_id: str, producer: tuple[int, int], places: Sequence[tuple[str, int]], *, add: bool
-    ) -> Mapping[tuple[str, int], ErrorCode]:
-        """
-        See that partitions are in the transaction of `producer`, (id, epoch), or with `add` take them in.
-
-        Raises BrokerError.
-        """
-        error = self.transactions.check(transactional_id)
-        if error is ErrorCode.NONE and add:
-            error = await self.transactions.add_partitions(transactional_id, producer, places)
-        if error is not ErrorCode.NONE:
-            return dict.fromkeys(places, error)
-        # An add was awaited and the transaction may be over by now: its time may have been up.
-        return {place: self.transactions.verify(transactional_id, producer, place) for place in places}
-
     def internal_log(self, topic: str) -> InternalLog:
         """Return a log for a service beside the broker: a compacted topic of one partition, made on first use."""
 
@@ -336,6 +328,7 @@ class Node:
             if self._applied.get(name) is not topic:
                 self._apply_topic(topic)
         self._applied = dict(image)
+        self.events.image_changed()
 
     def remove_strays(self) -> None:
         """Delete partitions that the image does not give to this node: their topic was deleted while it was down."""
@@ -390,6 +383,10 @@ class Node:
             self.transactions.unload_all()
         else:
             self.groups.topic_deleted(topic.name)
+
+    def _address_of(self, node_id: int) -> str | None:
+        broker = self.cluster.brokers.get(node_id)
+        return None if broker is None else f"{broker.host}:{broker.port}"
 
     def _configs_for_recovery(self) -> Callable[[str], TopicConfig]:
         """The real configs are in the metadata log, which is opened with all others; they take effect right after."""

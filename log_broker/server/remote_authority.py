@@ -8,7 +8,7 @@ BrokerRegistration and BrokerHeartbeat, and a Fetch of `__cluster_metadata` that
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from log_broker.core import controller
@@ -120,6 +120,9 @@ class RemoteAuthority:
     async def forward(self, context: "RequestContext") -> bytes:
         header = context.header
         return await self._link.ask_raw(write_header(header) + bytes(context.body))
+
+    async def ask_controller(self, api: ApiKey, version: int, values: dict[str, Any]) -> Any:
+        return await self._link.ask(api, version, values)
 
     async def _register(self) -> None:
         node = self._node

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from log_broker.core.cluster import TRANSACTIONS_TOPIC
 from log_broker.core.partition import AppendResult
-from log_broker.core.transaction import Transaction
+from log_broker.core.transaction import BUMPS_EPOCH_FROM, Transaction
 from log_broker.core.transaction_protocol import (
     AddPartitions,
     Answer,
@@ -43,7 +43,7 @@ from log_broker.records.record import build_batch
 from log_broker.server.deadlines import Deadlines
 from log_broker.server.internal_log import stored_records
 from log_broker.server.partition import PartitionRuntime
-from log_broker.server.transaction_markers import write_marker
+from log_broker.server.transaction_markers import Ending, MarkerSender
 
 if TYPE_CHECKING:
     from log_broker.server.node import Node
@@ -54,6 +54,7 @@ _log = logging.getLogger(__name__)
 # markers take a few ms, and a client that is sent away comes back after 20 to 100.
 SETTLE_SECONDS_MAX = 1.0
 MARKER_RETRY_SECONDS = 0.1
+MARKER_RETRY_SECONDS_MAX = 1.0
 
 Token = asyncio.Future[Answer]
 
@@ -66,6 +67,7 @@ class TransactionCoordinator:
         self._transactions: dict[str, Transaction] = {}
         self._loaded: set[int] = set()
         self._deadlines = Deadlines(node, self._time_is_up)
+        self._markers = MarkerSender(node)
         self._waiting: dict[str, asyncio.Future[None]] = {}
         # Batches of one producer must be appended in the order in which they came, so nobody overtakes.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -265,11 +267,13 @@ class TransactionCoordinator:
         if after_seconds:
             await asyncio.sleep(after_seconds)
         missing = set(prepared.partitions)
+        pause = MARKER_RETRY_SECONDS
         while missing:
             outcomes = await asyncio.gather(*(self._mark(transaction, prepared, place) for place in missing))
             missing = {place for place, is_done in zip(missing, outcomes, strict=True) if not is_done}
             if missing:
-                await asyncio.sleep(MARKER_RETRY_SECONDS)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MARKER_RETRY_SECONDS_MAX)
         if self._transactions.get(transaction.transactional_id) is transaction and transaction.current is prepared:
             self._run(transaction, transaction.handle(MarkersWritten(), self._node.clock_ms()))
 
@@ -280,7 +284,7 @@ class TransactionCoordinator:
         epoch = 0 if runtime is None else runtime.leader_epoch
         marker = EndMarker(prepared.state is TransactionState.PREPARE_COMMIT, epoch)
         producer = (prepared.producer_id, prepared.producer_epoch)
-        match await write_marker(self._node, place, producer, marker):
+        match await self._markers.write(place, Ending(producer, marker, prepared.client_version >= BUMPS_EPOCH_FROM)):
             case ErrorCode.NONE | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 return True  # a topic that was deleted took its transactions with it
             case ErrorCode.INVALID_PRODUCER_EPOCH | ErrorCode.TRANSACTION_COORDINATOR_FENCED:

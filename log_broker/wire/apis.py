@@ -65,6 +65,7 @@ class ApiKey(IntEnum):
     UNREGISTER_BROKER = 64
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    ALLOCATE_PRODUCER_IDS = 67
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
@@ -157,6 +158,7 @@ APIS: Mapping[int, Api] = {
         _api(ApiKey.UNREGISTER_BROKER, (0, 0), 0),
         _api(ApiKey.DESCRIBE_TRANSACTIONS, (0, 0), 0),
         _api(ApiKey.LIST_TRANSACTIONS, (0, 2), 0),
+        _api(ApiKey.ALLOCATE_PRODUCER_IDS, (0, 0), 0, inter_broker=True),
         _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), 0),
         _api(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), 0),
         _api(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), 0),

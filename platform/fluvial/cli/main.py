@@ -12,6 +12,7 @@ from fluvial.cli import (
     consume,
     demo,
     elections,
+    events,
     groups,
     nodes,
     produce,
@@ -47,6 +48,7 @@ app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(configs.app, name="config")
 elections.add_to(app)
+events.add_to(app)
 produce.add_to(app)
 consume.add_to(app)
 app.add_typer(schemas.app, name="schema")

@@ -289,7 +289,7 @@ async def test_a_node_that_leaves_has_no_partitions_until_it_returns(start: Open
     address = f"127.0.0.1:{first.port}"
     second = Node(BrokerConfig(data_dir=tmp_path / "n1", port=0, node_id=1, controller=address))
     await second.start()
-    await first.ensure_topic(create("t", 1, partitions=2))
+    await first.ensure_topic(create("t", 1, assignments={0: (0,), 1: (1,)}))
     await second.stop()
     assert first.cluster.leader_of("t", 1) is None
     await start("n1", node_id=1, controller=address)
