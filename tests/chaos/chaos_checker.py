@@ -235,7 +235,7 @@ def external_sends(evidence: Evidence) -> Iterator[Anomaly]:
                     yield Anomaly(
                         kind=Kind.NONMONOTONIC_SEND,
                         key=key,
-                        text=f"{op.process} sent {last[key][1].value} and then {records[0].value}, which lies before it",
+                        text=f"{last[key][1].value} was sent by {op.process} before {records[0].value} and lies behind it",
                         ops=(last[key][0].number, op.number),
                     )
                 last[key] = (op, records[-1])

@@ -53,7 +53,7 @@ class Cluster:
         self.kind = kind
         self.folder = folder
         make = KINDS[kind]
-        roles = {number: "broker" if separate_voters else "broker,controller" for number in range(1, brokers + 1)}
+        roles = dict.fromkeys(range(1, brokers + 1), "broker" if separate_voters else "broker,controller")
         roles.update(dict.fromkeys(range(101, 101 + separate_voters), "controller"))
         ports = free_ports(2 * len(roles))
         self.nodes: dict[int, NodeProcess] = {

@@ -1,5 +1,5 @@
 """
-One node of a cluster under test, a process of its own: ours, or Apache Kafka's as the peer that shows what is Kafka's way.
+One node of a cluster under test, a process of its own: ours, or Apache Kafka's as the peer.
 
 A node listens on 127.0.0.1 and says it is on 127.0.0.2, at the same ports, where its proxies are (`chaos_links`).
 """

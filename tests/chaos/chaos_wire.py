@@ -1,4 +1,4 @@
-"""One request at a time to one node, for what stock clients do not ask: who leads the quorum, which epochs there are."""
+"""One request at a time to one node, for what stock clients do not ask, such as who leads the quorum."""
 
 import socket
 import struct

@@ -233,9 +233,8 @@ class Member(Workload):
             for place in consumer.committed(places, timeout=10):
                 acked = expected.get(key_of(place), -1)
                 if place.error is None and acked >= 0 and place.offset < acked:
-                    self.problems.append(
-                        f"{self.process}: {key_of(place)} was committed up to {acked}, the group was told {place.offset}"
-                    )
+                    found = f"{acked} had been committed, the group was told {place.offset}"
+                    self.problems.append(f"{self.process}: of {key_of(place)} {found}")
 
     def _revoked(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
         self._moved += [key_of(place) for place in places]
