@@ -88,7 +88,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._staging if room is None or len(room) < STAGING_BYTES else room
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_active = self._arrived = monotonic()
+        self._arrived = monotonic()
+        self.last_active = self._loop.time()
         self._counters.bytes_in += nbytes
         room = self._cutter.room()
         try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from log_broker.core.cluster import TRANSACTIONS_TOPIC
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.core.transaction import BUMPS_EPOCH_FROM, Transaction
 from log_broker.core.transaction_protocol import (
     AddPartitions,
@@ -266,11 +266,11 @@ class TransactionCoordinator:
     ) -> None:
         if after_seconds:
             await asyncio.sleep(after_seconds)
-        missing = set(prepared.partitions)
+        missing = sorted(prepared.partitions)
         pause = MARKER_RETRY_SECONDS
         while missing:
             outcomes = await asyncio.gather(*(self._mark(transaction, prepared, place) for place in missing))
-            missing = {place for place, is_done in zip(missing, outcomes, strict=True) if not is_done}
+            missing = [place for place, is_done in zip(missing, outcomes, strict=True) if not is_done]
             if missing:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MARKER_RETRY_SECONDS_MAX)

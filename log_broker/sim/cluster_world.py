@@ -1,0 +1,333 @@
+"""
+A whole cluster in simulation: brokers as they run in production, and clients that speak to them over the network.
+
+One run goes through three acts: the cluster comes up and gets its topics; trouble, under load; healing, after which
+every partition must take records again, every replica be equal, and every record have the fate that was promised.
+"""
+
+import gc
+import logging
+import random
+from collections.abc import Callable, Mapping
+
+from log_broker.config import BrokerConfig
+from log_broker.sim.broker_process import (
+    DATA_DIR,
+    PORT,
+    WALL_CLOCK_MS,
+    BrokerMachine,
+    BrokerProcess,
+    TracingHandler,
+)
+from log_broker.sim.client_link import Client
+from log_broker.sim.cluster_checks import ClusterChecks
+from log_broker.sim.copiers import Copier
+from log_broker.sim.entropy import seeded_entropy
+from log_broker.sim.event_loop import VirtualLoop
+from log_broker.sim.group_history import GroupHistory
+from log_broker.sim.group_members import Member
+from log_broker.sim.history import History
+from log_broker.sim.kernel import Action, InvariantError, Kernel
+from log_broker.sim.nemesis import KINDS, Fault, Nemesis, draw_faults
+from log_broker.sim.network import Network
+from log_broker.sim.node import Node
+from log_broker.sim.producers import Producer
+from log_broker.sim.readers import Reader
+from log_broker.sim.streams import Streams
+from log_broker.sim.topics import TOPICS, Founder
+
+SECOND_US = 1_000_000
+FOUNDING_US = 20 * SECOND_US
+TROUBLE_US = 8 * SECOND_US
+PATIENCE_US = 90 * SECOND_US
+
+CLIENTS_ADDRESS = 100
+
+WEIGHTS = {
+    "kill": 4,
+    "cut power": 4,
+    "cut power of all": 1,
+    "pause": 2,
+    "jump clock": 1,
+    "isolate": 3,
+    "cut one way": 2,
+    "cut both ways": 3,
+    "split": 2,
+    "storm": 2,
+    "slow disk": 2,
+    "fill disk": 1,
+}
+
+
+class ClientMachine:
+    """Where the clients run: a machine that never fails, on a loop of its own."""
+
+    name = "clients"
+    address = CLIENTS_ADDRESS
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def do(self, action: Action) -> None:
+        self.kernel.events += 1
+        action()
+
+    def work(self, job: Action, ended: Callable[[BaseException | None], None]) -> None:
+        raise AssertionError("clients have no disk")
+
+
+class ClusterWorld:
+    """Everything of one run."""
+
+    def __init__(self, seed: int, *, trace_lines_max: int = 0) -> None:
+        self.kernel = Kernel(seed, trace_lines_max=trace_lines_max)
+        self.network = Network(self.kernel)
+        self.streams = Streams(self.kernel, self.network)
+        chance = self.kernel.stream("world")
+        self.settings = draw_settings(chance)
+        self.history = History()
+        self.checks = ClusterChecks(self)
+        self.machines = {
+            address: BrokerMachine(self.kernel, self.network, self.streams, address, self._boot)
+            for address in range(chance.choice((3, 3, 3, 4)))
+        }
+        self.streams.powered = self._powered
+        self.bootstrap = [f"{machine.host}:{PORT}" for machine in self.machines.values()]
+        self.client_seconds = chance.choice((0.5, 1.0, 2.0))
+        self.groups = GroupHistory()
+        self.producers_stop = False
+        self.copiers_stop = False
+        self.readers_stop = False
+        self.faults_done: list[Fault] = []
+        self._client_loop = VirtualLoop(
+            ClientMachine(self.kernel), self.streams, lambda what: self._process_failed("clients", what)
+        )
+        self._failures: list[AssertionError] = []
+        self._loops: list[VirtualLoop] = [self._client_loop]
+        self._victim = self.kernel.stream("victim")
+        self.clients: list[Client] = []
+        self.kernel.after_event = self._check
+
+    @property
+    def nodes(self) -> Mapping[int, Node]:
+        return self.machines
+
+    @property
+    def acknowledged(self) -> int:
+        return self.history.acknowledged_count
+
+    def wall_ms(self) -> int:
+        """The time as the clients have it."""
+        return WALL_CLOCK_MS + self.kernel.now_us // 1000
+
+    def partitions_of(self, topic: str) -> int:
+        return TOPICS[topic].partitions
+
+    def draw_faults(self) -> list[Fault]:
+        """Draw this seed's schedule; its times count from the end of the founding."""
+        chance = self.kernel.stream("nemesis")
+        return draw_faults(
+            chance,
+            list(self.machines),
+            count=chance.randint(8, 16),
+            from_us=100_000,
+            until_us=TROUBLE_US - SECOND_US,
+            lasts_us=(SECOND_US // 20, 2 * SECOND_US),
+            kinds=WEIGHTS,
+        )
+
+    def leader(self) -> int | None:
+        """Return the address of a broker that leads something."""
+        leading = [
+            address
+            for address, machine in self.machines.items()
+            if machine.broker is not None
+            and any(getattr(runtime, "is_leader", True) for runtime in machine.broker.logs.partitions())
+        ]
+        return self._victim.choice(leading) if leading else None
+
+    def may_lose_disk(self, address: int) -> bool:
+        return False
+
+    def run(self, faults: list[Fault]) -> None:
+        """Go through the acts; raises InvariantError."""
+        handler = TracingHandler(self.kernel, self._logged_error)
+        logger = logging.getLogger("log_broker")
+        logger.addHandler(handler)
+        propagates, logger.propagate = logger.propagate, False
+        collecting = gc.isenabled()
+        gc.disable()  # what a collection finishes off, it would finish off at other times in another run
+        try:
+            with seeded_entropy(self.kernel.stream("entropy")):
+                self._run(faults)
+        finally:
+            for loop in self._loops:
+                if not loop.is_dead:
+                    loop.die()
+                loop.bury()
+            logger.removeHandler(handler)
+            logger.propagate = propagates
+            if collecting:
+                gc.enable()
+
+    def _run(self, faults: list[Fault]) -> None:
+        for machine in self.machines.values():
+            machine.start()
+        founder = self._add(Founder(self, "founder"))
+        if not self.kernel.run_until(FOUNDING_US, lambda: founder.task is not None and founder.task.done()):
+            raise InvariantError("a cluster comes up", f"no topics after {FOUNDING_US // SECOND_US} virtual seconds")
+        began_us = self.kernel.now_us
+        self.kernel.trace("world", "trouble begins")
+        self._add_load()
+        nemesis = Nemesis(self, [_later(fault, began_us) for fault in faults], KINDS)
+        self.faults_done = nemesis.done
+        self.kernel.run_until(began_us + TROUBLE_US)
+        nemesis.heal()
+        self.kernel.trace("world", "all is healed")
+        for machine in self.machines.values():
+            machine.start()
+        wanted = self.acknowledged + 20
+        self._expect(lambda: self.acknowledged >= wanted, "progress after healing")
+        self._end()
+
+    def _add(self, client: Client) -> Client:
+        self.clients.append(client)
+        self._client_loop.run(client.start, self._client_loop)
+        return client
+
+    def _add_load(self) -> None:
+        self._add(Producer(self, "safe1", "safe", acks=-1, idempotent=True))
+        self._add(Producer(self, "safe2", "safe", acks=-1, idempotent=True))
+        self._add(Producer(self, "plain", "safe", acks=-1, idempotent=False))
+        self._add(Producer(self, "one", "loose", acks=1, idempotent=False))
+        self._add(Producer(self, "zero", "loose", acks=0, idempotent=False))
+        self._add(Reader(self, "reader", "safe", isolation_level=0))
+        self._add(Reader(self, "committed", "safe", isolation_level=1))
+        self._add(Reader(self, "loosely", "loose", isolation_level=0))
+        self._add(Producer(self, "feeder", "in", acks=-1, idempotent=True))
+        for partition in range(2):
+            for instance in "ab":
+                copies = f"copy{partition}"
+                self._add(Copier(self, f"{copies}{instance}", copies, ("in", partition), "out"))
+        self._add(Reader(self, "copies", "out", isolation_level=1))
+        self._add(Reader(self, "raw", "out", isolation_level=0))
+        for number in range(3):
+            self._add(Member(self, f"member{number}", "group", "in"))
+
+    def _end(self) -> None:
+        self.producers_stop = True
+        self._expect(lambda: self._are_done(Producer), "producers end")
+        self._expect(self._copies_are_made, "copiers reach the end")
+        self.copiers_stop = True
+        self._expect(lambda: self._are_done(Copier), "copiers end")
+        self._expect(self._readers_are_done, "readers reach the end")
+        self._expect(self._groups_are_done, "groups reach the end")
+        self.readers_stop = True
+        self._expect(lambda: self._are_done(Client), "clients end")
+        self._check_copies()
+
+    def _are_done(self, kind: type[Client]) -> bool:
+        return all(_done(client) for client in self.clients if isinstance(client, kind))
+
+    def _copies_are_made(self) -> bool:
+        """Whether each copier has committed all that there is to be copied."""
+        return all(
+            self.history.commits.get((client.copies, client.source), 0) >= self.history.log(client.source).end_offset
+            for client in self.clients
+            if isinstance(client, Copier)
+        )
+
+    def _groups_are_done(self) -> bool:
+        return all(
+            self.history.commits.get(("group", ("in", partition)), 0) >= self.history.log(("in", partition)).end_offset
+            for partition in range(self.partitions_of("in"))
+        )
+
+    def _check_copies(self) -> None:
+        """Each record of the source is there once among the committed copies, and nothing else."""
+        reader = next(client for client in self.clients if client.name == "copies")
+        assert isinstance(reader, Reader)
+        for copies, source in {(c.copies, c.source): None for c in self.clients if isinstance(c, Copier)}:
+            made = [identity.number for identity in reader.records if identity.writer == copies]
+            if len(made) != len(set(made)):
+                twice = sorted(number for number in set(made) if made.count(number) > 1)
+                raise InvariantError("copied exactly once", f"{copies} has copied {twice[:5]} of {source} twice")
+            log = self.history.log(source)
+            wanted = {base + at for base, batch in log.contents.items() for at in range(len(batch.ids))}
+            if set(made) != wanted:
+                odd = sorted(set(made) ^ wanted)
+                raise InvariantError("copied exactly once", f"{copies}: {odd[:5]} of {source} are copied or not")
+
+    def _readers_are_done(self) -> bool:
+        return all(
+            position >= self.history.log((client.topic, partition)).end_offset
+            for client in self.clients
+            if isinstance(client, Reader)
+            for partition, position in client.positions.items()
+        )
+
+    def _expect(self, done: Callable[[], bool], what: str) -> None:
+        if not self.kernel.run_until(self.kernel.now_us + PATIENCE_US, done):
+            raise InvariantError(what, f"nothing within {PATIENCE_US // SECOND_US} virtual seconds")
+
+    def _boot(self, node: Node) -> BrokerProcess:
+        assert isinstance(node, BrokerMachine)
+        config = BrokerConfig(
+            node_id=node.address,
+            host=node.host,
+            port=PORT,
+            data_dir=DATA_DIR,
+            controller=None if node.address == 0 else self.bootstrap[0],
+        ).with_settings(self.settings)
+        process = BrokerProcess(node, config, self._process_failed)
+        self._loops.append(process.loop)
+        return process
+
+    def _powered(self, address: int) -> bool:
+        machine = self.machines.get(address)
+        return machine is None or machine.has_power
+
+    def _check(self) -> None:
+        if self._failures:
+            raise self._failures[0]
+        for machine in self.machines.values():
+            if machine.touched:
+                machine.touched = False
+                self.checks.after(machine)
+
+    def _process_failed(self, who: str, what: str) -> None:
+        self.kernel.trace(who, f"FAILED: {what}")
+        self._failures.append(InvariantError("a process raises nothing", f"{who}: {what}"))
+
+    def client_failed(self, who: str, error: BaseException) -> None:
+        """A client found a promise broken, or is itself in error."""
+        self.kernel.trace(who, f"FAILED: {error!r}")
+        self._failures.append(error if isinstance(error, InvariantError) else AssertionError(f"{who}: {error!r}"))
+
+    def _logged_error(self, who: str, what: str) -> None:
+        """Disks and peers fail as they are told to; what else is logged as an error is a fault of the broker's own."""
+
+
+def draw_settings(chance: random.Random) -> dict[str, str]:
+    """Draw the brokers' settings: times far shorter than in production, so that much happens in a few seconds."""
+    return {
+        "num.recovery.threads.per.data.dir": "1",
+        "offsets.topic.num.partitions": "2",
+        "transaction.state.log.num.partitions": "2",
+        "group.initial.rebalance.delay.ms": "100",
+    }
+
+
+def _later(fault: Fault, by_us: int) -> Fault:
+    return Fault(
+        at_us=fault.at_us + by_us, lasts_us=fault.lasts_us, kind=fault.kind, targets=fault.targets, amount=fault.amount
+    )
+
+
+def _done(client: Client) -> bool:
+    """Whether a client has ended; raises what ended it."""
+    task = client.task
+    if task is None or not task.done():
+        return False
+    task.result()
+    return True
