@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -19,10 +19,13 @@ from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core import controller
 from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage, TopicImage
 from log_broker.core.fetch_session import FetchSessions
+from log_broker.core.lease import Lease
+from log_broker.core.replication import Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, RecordValidator
 from log_broker.server.authority import Authority, LocalAuthority
 from log_broker.server.connection import STAGING_BYTES, Connection
+from log_broker.server.controller import Controller
 from log_broker.server.counters import Counters
 from log_broker.server.events import Events
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
@@ -32,6 +35,7 @@ from log_broker.server.machine import BACKLOG, Machine, RealMachine
 from log_broker.server.memory_budget import MemoryBudget
 from log_broker.server.meta_properties import settle_identity
 from log_broker.server.partition import PartitionRuntime
+from log_broker.server.partition_runner import Membership
 from log_broker.server.peers import Peers
 from log_broker.server.producer_ids import ProducerIds
 from log_broker.server.remote_authority import RemoteAuthority
@@ -46,6 +50,7 @@ TRANSACTIONS_OVERRIDES = {**OFFSETS_OVERRIDES, "compression.type": "uncompressed
 IDLE_CHECK_SECONDS_MAX = 10.0
 STALLED_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 5.0
+BROKER_SESSION_TIMEOUT_MS = 9_000  # after which a silent broker is fenced
 CACHED_ANSWERS_MAX = 64
 
 
@@ -95,6 +100,7 @@ class Node:
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
         self.cluster = ClusterImage(defaults=config)
+        self.lease = Lease(lambda: int(self.loop.time() * 1000), session_timeout_ms=BROKER_SESSION_TIMEOUT_MS)
         self.logs = LogManager(
             config.data_dir,
             self.loop,
@@ -104,6 +110,11 @@ class Node:
             claim=self.machine.claim(config.data_dir),
             pool=self.machine.pool(self.loop),
             settings=lambda: self.config,
+            membership=Membership(
+                node_id=config.node_id,
+                lease=self.lease,
+                replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+            ),
         )
         self.peers = Peers(self._address_of)
         self.groups = GroupCoordinator(self)
@@ -120,6 +131,7 @@ class Node:
         self.cluster_id = ""
         self.port = config.port
         self.authority: Authority
+        self.controller: Controller | None = None  # while this node is the active controller
         self._applied: dict[str, TopicImage] = {}
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -243,15 +255,6 @@ class Node:
         topic = self.cluster.topics.get(OFFSETS_TOPIC)
         return None if topic is None else partition_of(group_id, len(topic.partitions))
 
-    def coordination_error(self, topic: str, partition: int | None, loaded: Container[int]) -> ErrorCode:
-        """Say whether this node coordinates what belongs to a partition, having read those in `loaded`; if not, why."""
-        if partition is None:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        leader = self.cluster.leader_of(topic, partition)
-        if leader is None or leader.node_id != self.config.node_id:
-            return ErrorCode.NOT_COORDINATOR
-        return ErrorCode.NONE if partition in loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
     async def ensure_topic(self, command: controller.CreateTopic) -> None:
         """Make a topic if it is not there; raises BrokerError. Many may ask at once, one request is made."""
         if command.name in self.cluster.topics:
@@ -328,6 +331,8 @@ class Node:
             if self._applied.get(name) is not topic:
                 self._apply_topic(topic)
         self._applied = dict(image)
+        self.groups.follow()
+        self.transactions.follow()
         self.events.image_changed()
 
     def remove_strays(self) -> None:
@@ -337,14 +342,18 @@ class Node:
             if runtime.topic == METADATA_TOPIC:
                 continue
             known = topic is not None and runtime.partition < len(topic.partitions)
-            if not known or topic is None or topic.partitions[runtime.partition].leader != self.config.node_id:
+            if not known or topic is None or self.config.node_id not in topic.partitions[runtime.partition].replicas:
                 _log.warning("deleting %s-%d, which the cluster does not know", runtime.topic, runtime.partition)
                 self.logs.delete(runtime.topic, runtime.partition)
 
     def metadata_partition(self) -> PartitionRuntime:
         """Return the metadata log's partition, made if it is not there; raises OSError."""
         config = TopicConfig.from_overrides(METADATA_OVERRIDES)
-        return self.logs.create(METADATA_TOPIC, 0, UUID(int=1), config)
+        runtime = self.logs.create(METADATA_TOPIC, 0, UUID(int=1), config)
+        alone = (self.config.node_id,)
+        epoch = runtime.leader_epoch
+        runtime.become_leader(Leadership(leader_epoch=epoch, partition_epoch=0, replicas=alone, isr=alone))
+        return runtime
 
     def _apply_settings(self) -> None:
         config = self.cluster.effective_config(self.static_config)
@@ -365,11 +374,14 @@ class Node:
                 continue
             if runtime.config != topic.config:
                 runtime.config = topic.config
-            runtime.leader_epoch = partition.leader_epoch
-            if topic.name == OFFSETS_TOPIC:
-                self.groups.load(runtime)
-            elif topic.name == TRANSACTIONS_TOPIC:
-                self.transactions.load(runtime)
+            runtime.become_leader(
+                Leadership(
+                    leader_epoch=partition.leader_epoch,
+                    partition_epoch=partition.partition_epoch,
+                    replicas=(self.config.node_id,),
+                    isr=(self.config.node_id,),
+                )
+            )
 
     def _drop_topic(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
@@ -377,12 +389,7 @@ class Node:
                 self.logs.delete(topic.name, index)
             except OSError as error:
                 _log.error("the partition %s-%d could not be deleted: %s", topic.name, index, error)
-        if topic.name == OFFSETS_TOPIC:
-            self.groups.unload_all()
-        elif topic.name == TRANSACTIONS_TOPIC:
-            self.transactions.unload_all()
-        else:
-            self.groups.topic_deleted(topic.name)
+        self.groups.topic_deleted(topic.name)
 
     def _address_of(self, node_id: int) -> str | None:
         broker = self.cluster.brokers.get(node_id)
