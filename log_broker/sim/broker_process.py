@@ -11,6 +11,7 @@ from typing import Any, cast
 from log_broker.config import BrokerConfig
 from log_broker.server.machine import Claim, Pool
 from log_broker.server.node import Node as BrokerNode
+from log_broker.sim.entropy import WALL_CLOCK_MS
 from log_broker.sim.event_loop import VirtualLoop
 from log_broker.sim.kernel import Action, Kernel
 from log_broker.sim.network import Message, Network
@@ -20,7 +21,6 @@ from log_broker.storage.files import FileSystem
 
 PORT = 9092
 DATA_DIR = Path("/data")
-WALL_CLOCK_MS = 1_700_000_000_000  # at the start of every run
 RESTART_US = 300_000  # after a process has ended by itself, as a supervisor would have it
 
 
@@ -183,19 +183,18 @@ class BrokerProcess:
 
 
 class TracingHandler(logging.Handler):
-    """Writes what brokers log into the story of the run, and remembers the errors."""
+    """Writes what brokers log into the story of the run."""
 
-    def __init__(self, kernel: Kernel, errors: Callable[[str, str], None]) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         super().__init__(logging.WARNING)
         self._kernel = kernel
-        self._errors = errors
 
     def emit(self, record: logging.LogRecord) -> None:
+        if not self._kernel.tracing:
+            return
         loop = asyncio._get_running_loop()
         who = loop.host.name if isinstance(loop, VirtualLoop) else "?"
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text = f"{text}: {record.exc_info[1]!r}"
         self._kernel.trace(who, f"{record.levelname.lower()}: {text}")
-        if record.levelno >= logging.ERROR:
-            self._errors(who, text)
