@@ -351,6 +351,19 @@ _BROKER_KEYS = (
         "How often it is written down how far each log is on the disk and where it starts.",
         least=1,
     ),
+    _long(
+        "replica.high.watermark.checkpoint.interval.ms",
+        5_000,
+        "How often it is written down up to where each log is known to be on all in-sync replicas.",
+        least=1,
+    ),
+    _int(
+        "replica.lag.time.max.ms",
+        30_000,
+        "A follower that has not had all its leader had for so long leaves the in-sync replicas.",
+        least=1,
+        read_only=True,
+    ),
     _long("producer.id.expiration.ms", DAY_MS, "How long a silent idempotent producer is remembered.", least=1),
     _int(
         "num.recovery.threads.per.data.dir", 2, "Threads that open and recover logs at start.", least=1, read_only=True
@@ -433,6 +446,8 @@ class BrokerConfig:
     group_consumer_migration_policy: str = "bidirectional"
     log_retention_check_interval_ms: int = 300_000
     log_flush_offset_checkpoint_interval_ms: int = 60_000
+    replica_high_watermark_checkpoint_interval_ms: int = 5_000
+    replica_lag_time_max_ms: int = 30_000
     producer_id_expiration_ms: int = DAY_MS
     num_recovery_threads_per_data_dir: int = 2
     log_cleaner_enable: bool = True

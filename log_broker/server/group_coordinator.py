@@ -17,7 +17,7 @@ from log_broker.core.group import Group
 from log_broker.core.group_kinds import ConsumerSupport
 from log_broker.core.group_protocol import Effect, Event, Persist, Persisted, Reply
 from log_broker.core.group_records import GroupKey, OffsetKey, decode_group, decode_key, decode_offset
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import NO_PRODUCER_ID, TRANSACTIONAL
 from log_broker.records.control import EndMarker

@@ -21,9 +21,11 @@ from log_broker.interfaces import RecordValidator
 from log_broker.server.compactor import CompactionSettings, Compactor, Place
 from log_broker.server.machine import Claim, Pool
 from log_broker.server.partition import PartitionRuntime
+from log_broker.server.partition_runner import Membership
 from log_broker.server.sync_pool import SyncPool
 from log_broker.storage.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
+    HIGH_WATERMARK_FILE,
     LOG_START_FILE,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
@@ -53,6 +55,9 @@ class KeepingSettings(CompactionSettings, Protocol):
     def log_flush_offset_checkpoint_interval_ms(self) -> int: ...
 
     @property
+    def replica_high_watermark_checkpoint_interval_ms(self) -> int: ...
+
+    @property
     def producer_id_expiration_ms(self) -> int: ...
 
     @property
@@ -67,6 +72,7 @@ class _Found(NamedTuple):
     config: TopicConfig
     recovery_point: int
     log_start_offset: int
+    high_watermark: int
 
 
 class LogManager:
@@ -83,8 +89,14 @@ class LogManager:
         claim: Claim | None = None,
         pool: Pool | None = None,
         settings: Callable[[], KeepingSettings] | None = None,
+        membership: Membership | None = None,
     ) -> None:
-        """Without `settings` nothing happens by itself: retention, checkpoints and compaction when they are called."""
+        """
+        Without `settings` nothing happens by itself: retention, checkpoints and compaction when they are called.
+
+        Without `membership` every partition is led here and has no other replica; with it, none is before
+        `become_leader` says so.
+        """
         self._data_dir = data_dir
         self._loop = loop
         self._validator = validator
@@ -95,12 +107,14 @@ class LogManager:
         self._partitions: dict[Place, PartitionRuntime] = {}
         self._compactor = Compactor(loop, self._files, data_dir, self._partitions, clock_ms=clock_ms)
         self._settings = settings
+        self._membership = membership
         self._removals: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
         self._closing = asyncio.Event()
         self._saving = Lock()  # one thread at a time writes a checkpoint
         self._log_starts_saved: dict[Place, int] = {}
         self._recovery_points_saved: dict[Place, int] = {}
+        self._high_watermarks_saved: dict[Place, int] = {}
         self._opened = False  # the directory is ours and every log in it was read
 
     def open_all(self, topic_config_of: Callable[[str], TopicConfig]) -> None:
@@ -120,6 +134,7 @@ class LogManager:
             self._files.sync_directory(self._data_dir)
         self._recovery_points_saved = decode_offsets(self._files.read(self._data_dir / RECOVERY_POINT_FILE))
         self._log_starts_saved = decode_offsets(self._files.read(self._data_dir / LOG_START_FILE))
+        self._high_watermarks_saved = decode_offsets(self._files.read(self._data_dir / HIGH_WATERMARK_FILE))
         found: list[_Found] = []
         for name in sorted(names):
             if name.endswith(_DELETED_SUFFIX):
@@ -137,6 +152,7 @@ class LogManager:
                     config,
                     self._recovery_points_saved.get(place, 0),
                     self._log_starts_saved.get(place, 0),
+                    self._high_watermarks_saved.get(place, 0),
                 )
             )
         if clean:
@@ -151,6 +167,7 @@ class LogManager:
             self._compactor.start(settings)
             self._again(lambda: settings().log_flush_offset_checkpoint_interval_ms, self.checkpoint)
             self._again(lambda: settings().log_retention_check_interval_ms, self._look_after)
+            self._again(lambda: settings().replica_high_watermark_checkpoint_interval_ms, self._save_high_watermarks)
         self._again(lambda: REOPEN_INTERVAL_MS, self.reopen_offline)
 
     def create(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> PartitionRuntime:
@@ -166,11 +183,12 @@ class LogManager:
             self.delete(topic, partition)
             found = None
         if found is None:
-            if place in self._log_starts_saved or place in self._recovery_points_saved:
+            checkpoints = (self._log_starts_saved, self._recovery_points_saved, self._high_watermarks_saved)
+            if any(place in saved for saved in checkpoints):
                 self._forget_deleted()
             self._files.make_directory(directory)
             self._files.replace(directory / PARTITION_METADATA_FILE, encode_topic_id(topic_id), sync=False)
-            entry = _Found(place, topic_id, config, recovery_point=0, log_start_offset=0)
+            entry = _Found(place, topic_id, config, recovery_point=0, log_start_offset=0, high_watermark=0)
             return self._take_in(entry, self._read(entry, clean=True))
         if found.topic_id != topic_id:
             self._files.replace(directory / PARTITION_METADATA_FILE, encode_topic_id(topic_id), sync=False)
@@ -234,6 +252,9 @@ class LogManager:
             clean=False,
             now_ms=self._clock_ms(),
             validator=self._validator,
+            leads=runtime.is_leader and not runtime.has_followers,
+            high_watermark=runtime.high_watermark,
+            lease=None if self._membership is None else self._membership.lease,
         )
 
     async def compact(self, *, map_bytes_max: int = 128 << 20) -> int:
@@ -270,6 +291,7 @@ class LogManager:
         try:
             self._files.replace(self._data_dir / RECOVERY_POINT_FILE, encode_offsets(self._recovery_points()))
             self._files.replace(self._data_dir / LOG_START_FILE, encode_offsets(self._log_starts()))
+            self._files.replace(self._data_dir / HIGH_WATERMARK_FILE, encode_offsets(self._high_watermarks()))
             if clean:
                 self._files.replace(self._data_dir / CLEAN_SHUTDOWN_FILE, b"")
         except OSError as error:
@@ -307,6 +329,9 @@ class LogManager:
             clean=clean,
             now_ms=self._clock_ms(),
             validator=self._validator,
+            leads=self._membership is None,
+            high_watermark=entry.high_watermark,
+            lease=None if self._membership is None else self._membership.lease,
         )
 
     def _take_in(self, entry: _Found, opened: tuple[Partition, PartitionLog]) -> PartitionRuntime:
@@ -318,6 +343,7 @@ class LogManager:
             pool=self._pool,
             loop=self._loop,
             clock_ms=self._clock_ms,
+            membership=self._membership,
         )
         self._partitions[entry.place] = runtime
         return runtime
@@ -355,6 +381,9 @@ class LogManager:
     def _log_starts(self) -> dict[Place, int]:
         return {place: runtime.log_start_offset for place, runtime in self._partitions.items()}
 
+    def _high_watermarks(self) -> dict[Place, int]:
+        return {place: runtime.high_watermark for place, runtime in self._partitions.items()}
+
     async def keep_log_starts(self) -> None:
         """Return once it is on the disk where each log starts; raises OSError."""
         self._log_starts_saved = self._log_starts()
@@ -368,8 +397,10 @@ class LogManager:
         """Write checkpoints without the deleted partitions: what they say must not be taken for a new one's."""
         self._log_starts_saved = self._log_starts()
         self._recovery_points_saved = self._recovery_points()
+        self._high_watermarks_saved = self._high_watermarks()
         self._write_log_starts()
         self._write_recovery_points()
+        self._write_high_watermarks()
 
     def _save_log_starts(self) -> None:
         starts = self._log_starts()
@@ -385,6 +416,16 @@ class LogManager:
     def _write_recovery_points(self) -> None:
         with self._saving:
             self._files.replace(self._data_dir / RECOVERY_POINT_FILE, encode_offsets(self._recovery_points_saved))
+
+    def _save_high_watermarks(self) -> None:
+        watermarks = self._high_watermarks()
+        if watermarks != self._high_watermarks_saved:
+            self._high_watermarks_saved = watermarks
+            self._in_thread(HIGH_WATERMARK_FILE, self._write_high_watermarks)
+
+    def _write_high_watermarks(self) -> None:
+        with self._saving:
+            self._files.replace(self._data_dir / HIGH_WATERMARK_FILE, encode_offsets(self._high_watermarks_saved))
 
     def _in_thread(self, name: str, write: Callable[[], None]) -> None:
         def done(error: BaseException | None) -> None:

@@ -19,6 +19,8 @@ from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core import controller
 from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage, TopicImage
 from log_broker.core.fetch_session import FetchSessions
+from log_broker.core.lease import Lease
+from log_broker.core.replication import Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, RecordValidator
 from log_broker.server.authority import Authority, LocalAuthority
@@ -32,6 +34,7 @@ from log_broker.server.machine import BACKLOG, Machine, RealMachine
 from log_broker.server.memory_budget import MemoryBudget
 from log_broker.server.meta_properties import settle_identity
 from log_broker.server.partition import PartitionRuntime
+from log_broker.server.partition_runner import Membership
 from log_broker.server.peers import Peers
 from log_broker.server.producer_ids import ProducerIds
 from log_broker.server.remote_authority import RemoteAuthority
@@ -46,6 +49,7 @@ TRANSACTIONS_OVERRIDES = {**OFFSETS_OVERRIDES, "compression.type": "uncompressed
 IDLE_CHECK_SECONDS_MAX = 10.0
 STALLED_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 5.0
+BROKER_SESSION_TIMEOUT_MS = 9_000  # after which a silent broker is fenced
 CACHED_ANSWERS_MAX = 64
 
 
@@ -95,6 +99,7 @@ class Node:
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
         self.cluster = ClusterImage(defaults=config)
+        self.lease = Lease(lambda: int(self.loop.time() * 1000), session_timeout_ms=BROKER_SESSION_TIMEOUT_MS)
         self.logs = LogManager(
             config.data_dir,
             self.loop,
@@ -104,6 +109,11 @@ class Node:
             claim=self.machine.claim(config.data_dir),
             pool=self.machine.pool(self.loop),
             settings=lambda: self.config,
+            membership=Membership(
+                node_id=config.node_id,
+                lease=self.lease,
+                replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+            ),
         )
         self.peers = Peers(self._address_of)
         self.groups = GroupCoordinator(self)
@@ -344,7 +354,11 @@ class Node:
     def metadata_partition(self) -> PartitionRuntime:
         """Return the metadata log's partition, made if it is not there; raises OSError."""
         config = TopicConfig.from_overrides(METADATA_OVERRIDES)
-        return self.logs.create(METADATA_TOPIC, 0, UUID(int=1), config)
+        runtime = self.logs.create(METADATA_TOPIC, 0, UUID(int=1), config)
+        alone = (self.config.node_id,)
+        epoch = runtime.leader_epoch
+        runtime.become_leader(Leadership(leader_epoch=epoch, partition_epoch=0, replicas=alone, isr=alone))
+        return runtime
 
     def _apply_settings(self) -> None:
         config = self.cluster.effective_config(self.static_config)
@@ -365,7 +379,14 @@ class Node:
                 continue
             if runtime.config != topic.config:
                 runtime.config = topic.config
-            runtime.leader_epoch = partition.leader_epoch
+            runtime.become_leader(
+                Leadership(
+                    leader_epoch=partition.leader_epoch,
+                    partition_epoch=partition.partition_epoch,
+                    replicas=(self.config.node_id,),
+                    isr=(self.config.node_id,),
+                )
+            )
             if topic.name == OFFSETS_TOPIC:
                 self.groups.load(runtime)
             elif topic.name == TRANSACTIONS_TOPIC:

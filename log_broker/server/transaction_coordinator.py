@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from log_broker.core.cluster import TRANSACTIONS_TOPIC
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.core.transaction import BUMPS_EPOCH_FROM, Transaction
 from log_broker.core.transaction_protocol import (
     AddPartitions,

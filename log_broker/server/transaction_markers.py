@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from log_broker.core.cluster import OFFSETS_TOPIC
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.core.transaction import BUMPS_EPOCH_FROM
 from log_broker.core.transaction_records import TopicPartition, by_topic
 from log_broker.errors import BrokerError, ErrorCode

@@ -5,7 +5,7 @@ Work on a log's files that may run outside the event loop's thread: it touches n
 from collections.abc import Sequence
 from pathlib import Path
 
-from log_broker.core.partition import PendingBatch
+from log_broker.core.partition_protocol import PendingBatch
 from log_broker.records.batch import Buffer
 from log_broker.storage.files import File, FileSystem
 from log_broker.storage.segment import Segment
@@ -16,6 +16,7 @@ class AppendJob:
 
     __slots__ = (
         "_directories",
+        "_epochs",
         "_files",
         "_sync_files",
         "batches",
@@ -36,8 +37,10 @@ class AppendJob:
         sync_files: Sequence[File],
         directories: Sequence[Path],
         sync: bool,
+        epochs: tuple[Path, bytes] | None = None,
     ) -> None:
         self._files = files
+        self._epochs = epochs
         self._sync_files = sync_files
         self._directories = directories
         self.segment = segment
@@ -47,8 +50,15 @@ class AppendJob:
         self.buffers = buffers
         self.synced = sync
 
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether `run` waits for the disk, so that the event loop must not."""
+        return self.synced or self._epochs is not None
+
     def run(self) -> None:
-        """Write, then sync; raises OSError."""
+        """Write, then sync; raises OSError. The epochs are on the disk before a batch that needs them is in the log."""
+        if self._epochs is not None:
+            self._files.replace(*self._epochs)
         if self.target is not None:
             self.target.write_at(self.position, self.buffers)
         if self.synced:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from log_broker.core.partition import PendingBatch
+from log_broker.core.partition_protocol import PendingBatch
 from log_broker.core.producer_state import AbortedTransaction, ProducerRow
-from log_broker.records.batch import NO_TIMESTAMP, BatchHeader, Buffer
+from log_broker.records.batch import LEADER_EPOCH_OFFSET, NO_TIMESTAMP, BatchHeader, Buffer
 from log_broker.records.record import iterate_records
 from log_broker.storage.append_job import AppendJob, SealedSync
-from log_broker.storage.checkpoints import encode_producers
+from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, encode_epochs, encode_producers
 from log_broker.storage.compaction import UNBOUNDED_MS, ClosedSegment, CompactionLimits
 from log_broker.storage.files import FileSystem
 from log_broker.storage.segment import (
@@ -109,9 +109,10 @@ class PartitionLog:
         sync: bool,
         now_ms: int,
         producer_rows: Callable[[int], Iterable[ProducerRow]],
+        epochs: Sequence[tuple[int, int]] | None = None,
     ) -> AppendJob:
         """
-        Plan the write of `batches`, or of as many from the front as go into one segment.
+        Plan the write of `batches`, or of as many from the front as go into one segment; of `epochs` before it.
 
         Begins a new segment where one is due, with a snapshot of the producers in front of it. Raises OSError.
         """
@@ -148,6 +149,7 @@ class PartitionLog:
             sync_files=[dirty.file for dirty in self._dirty] if sync else (),
             directories=list(self._dirty_directories) if sync else (),
             sync=sync,
+            epochs=None if epochs is None else (self.directory / LEADER_EPOCH_FILE, encode_epochs(epochs)),
         )
         return self._job
 
@@ -292,6 +294,13 @@ class PartitionLog:
             if segment.size:
                 for position, header in scan(segment.file, segment.position_of(offset), segment.size):
                     yield header, segment.file.read_at(position, header.size) if header.is_control else b""
+
+    def set_epoch(self, offset: int, epoch: int) -> None:
+        """Write the leader epoch of the batch at `offset`, on the disk too; raises OSError."""
+        segment = self._segments[max(bisect_right(self._bases, offset) - 1, 0)]
+        position = segment.position_of(offset)
+        segment.file.write_at(position + LEADER_EPOCH_OFFSET, [epoch.to_bytes(4, "big", signed=True)])
+        segment.file.sync()
 
     def note_aborted(self, transaction: AbortedTransaction) -> None:
         """Take in a transaction whose abort marker is the latest in the log."""

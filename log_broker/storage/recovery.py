@@ -4,16 +4,26 @@ From the files of a partition to a log that can be used: quick after an orderly 
 
 import logging
 from bisect import bisect_right
+from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
 
 from log_broker.config import TopicConfig
 from log_broker.core.epochs import LeaderEpochs
+from log_broker.core.lease import Lease
 from log_broker.core.partition import Partition
-from log_broker.core.producer_state import ProducerRow, ProducerStates
+from log_broker.core.partition_transactions import Ending
+from log_broker.core.producer_state import AbortedTransaction, ProducerRow, ProducerStates
 from log_broker.interfaces import RecordValidator
+from log_broker.records.batch import BatchHeader
 from log_broker.records.control import read_marker
-from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, SYNC_FAILED_FILE, decode_epochs, decode_producers
+from log_broker.storage.checkpoints import (
+    LEADER_EPOCH_FILE,
+    SYNC_FAILED_FILE,
+    decode_epochs,
+    decode_producers,
+    encode_epochs,
+)
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import LogLimits, PartitionLog, snapshot_offsets
 from log_broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name, scan
@@ -35,56 +45,133 @@ def open_partition(
     clean: bool,
     now_ms: int,
     validator: RecordValidator | None = None,
+    leads: bool = True,
+    high_watermark: int = 0,
+    lease: Lease | None = None,
 ) -> tuple[Partition, PartitionLog]:
     """
-    Bring one partition back: its log as `open_log` finds it, and the state that follows from the log. Raises OSError.
+    Bring one replica back: its log as `open_log` finds it, and the state that follows from the log. Raises OSError.
+
+    Without `leads` its role is not known, and nothing behind the last known `high_watermark` counts as committed.
     """
     log = open_log(files, directory, config, recovery_point=recovery_point, clean=clean, now_ms=now_ms)
-    producers = ProducerStates()
-    replay_from = log.start_offset
-    snapshot = latest_producers(files, directory, log.end_offset)
-    if snapshot is not None:
-        replay_from = max(snapshot[0], replay_from)
-        producers.load(snapshot[1])
-    log.aborted.forget_from(replay_from)
-    starts = decode_epochs(files.read(directory / LEADER_EPOCH_FILE))
-    epochs = LeaderEpochs((epoch, offset) for epoch, offset in starts if offset < log.end_offset)
-    if replay_from < log.end_offset:
-        for header, control in log.headers_from(replay_from):
-            if control:
-                aborted = producers.replay_marker(header, read_marker(control))
-                if aborted is not None:
-                    log.note_aborted(aborted)
-            else:
-                producers.replay(header)
-            # The file may have been lost with the last epochs in it: every batch names its own.
-            if epochs.begin(header.leader_epoch, header.base_offset):
-                epochs.current = epochs.latest
-        log.save_aborted(replay_from)
+    log_start_offset = min(max(log_start_offset, log.start_offset), log.end_offset)
+    watermark = log.end_offset if leads else min(max(high_watermark, log_start_offset), log.end_offset)
+    epochs = _recover_epochs(files, log, checked_from=log.end_offset if clean else recovery_point)
+    snapshot = producers_to_replay_from(files, log, watermark)
+    log.aborted.forget_from(snapshot[0])
+    producers, ending, aborted = replay_producers(log.headers_from(snapshot[0]), snapshot[1], watermark)
+    for transaction in aborted:
+        log.note_aborted(transaction)
+    log.save_aborted(snapshot[0])
     core = Partition(
         topic,
         config,
         producers=producers,
         epochs=epochs,
-        log_start_offset=min(max(log_start_offset, log.start_offset), log.end_offset),
+        log_start_offset=log_start_offset,
         end_offset=log.end_offset,
         validator=validator,
+        high_watermark=watermark,
+        ending=ending,
+        leads=leads,
+        lease=lease,
     )
     return core, log
 
 
-def latest_producers(files: FileSystem, directory: Path, end_offset: int) -> tuple[int, list[ProducerRow]] | None:
+def _recover_epochs(files: FileSystem, log: PartitionLog, *, checked_from: int) -> LeaderEpochs:
     """
-    Return (offset, rows) of the newest sound snapshot that does not reach behind the end of the log.
+    Return the epochs as their file has them, which was on the disk before any batch that needs it.
 
-    A snapshot from beyond the end speaks of batches that were lost, and is removed.
+    A batch's own epoch stands outside its checksum. Where one that may not have reached the disk whole says otherwise,
+    it is the batch that is mended. Only without the file are the batches believed. Raises OSError.
+    """
+    path = log.directory / LEADER_EPOCH_FILE
+    kept = decode_epochs(files.read(path))
+    epochs = LeaderEpochs((epoch, offset) for epoch, offset in kept if offset < log.end_offset)
+    if log.end_offset > log.start_offset and not epochs.starts:
+        for header, _ in log.headers_from(log.start_offset):
+            epochs.begin(header.leader_epoch, header.base_offset)
+        epochs.current = max(epochs.current, epochs.latest)
+    elif checked_from < log.end_offset:
+        for header, _ in log.headers_from(checked_from):
+            epoch = epochs.epoch_at(header.base_offset)
+            if header.leader_epoch != epoch:
+                _log.warning(
+                    "%s: the batch at %d has epoch %d and gets back %d",
+                    log.directory,
+                    header.base_offset,
+                    header.leader_epoch,
+                    epoch,
+                )
+                log.set_epoch(header.base_offset, epoch)
+    if epochs.starts != tuple(kept):
+        # What it says of offsets behind the end must not be taken for the truth about batches yet to come.
+        files.replace(path, encode_epochs(epochs.starts))
+    return epochs
+
+
+def producers_to_replay_from(
+    files: FileSystem, log: PartitionLog, high_watermark: int
+) -> tuple[int, list[ProducerRow]]:
+    """
+    Return (offset, producers) of the snapshot from which the log is to be replayed; without one, where the log starts.
+
+    That is the latest, unless transactions ended behind the high watermark: they are undecided until it has passed
+    their markers, and when they began only a replay from before it can tell. Raises OSError.
+    """
+    snapshot = latest_producers(files, log.directory, log.end_offset)
+    if snapshot is not None and snapshot[0] > high_watermark:
+        undecided = any(control for _, control in log.headers_from(high_watermark))
+        if undecided:
+            snapshot = latest_producers(files, log.directory, high_watermark, remove_behind=False)
+    if snapshot is None or snapshot[0] < log.start_offset:
+        return log.start_offset, [] if snapshot is None else snapshot[1]
+    return snapshot
+
+
+def replay_producers(
+    batches: Iterable[tuple[BatchHeader, bytes]], rows: Iterable[ProducerRow], high_watermark: int
+) -> tuple[ProducerStates, list[Ending], list[AbortedTransaction]]:
+    """
+    Replay `batches`, headers with the bytes of control batches, on what a snapshot knew.
+
+    Returns the producers, the transactions whose markers lie behind the high watermark, and all that were aborted.
+    """
+    producers = ProducerStates()
+    producers.load(rows)
+    ending: list[Ending] = []
+    found: list[AbortedTransaction] = []
+    for header, control in batches:
+        if not control:
+            producers.replay(header)
+            continue
+        first_offset = producers.open_transactions.get(header.producer_id)
+        marker = read_marker(control)
+        aborted = producers.replay_marker(header, marker)
+        if aborted is not None:
+            found.append(aborted)
+        if marker is not None and first_offset is not None and header.base_offset >= high_watermark:
+            ending.append(Ending(first_offset, header.base_offset, aborted))
+    return producers, ending, found
+
+
+def latest_producers(
+    files: FileSystem, directory: Path, end_offset: int, *, remove_behind: bool = True
+) -> tuple[int, list[ProducerRow]] | None:
+    """
+    Return (offset, rows) of the newest sound snapshot that does not reach behind `end_offset`.
+
+    A snapshot from beyond the end of the log speaks of batches that were lost, and is removed.
     """
     for offset in reversed(snapshot_offsets(files, directory)):
         path = directory / file_name(offset, SNAPSHOT_SUFFIX)
         rows = decode_producers(files.read(path)) if offset <= end_offset else None
         if rows is not None:
             return offset, rows
-        files.remove(path)
+        if remove_behind:
+            files.remove(path)
     return None
 
 

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.records.varint import write_uvarint
 from log_broker.wire.reading import MalformedRequestError, Reader
 

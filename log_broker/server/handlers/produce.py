@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from log_broker.core.cluster import METADATA_TOPIC
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.validation import check_client_version
 from log_broker.server.transactional_produce import ProducedBatch, append_in_transaction, is_transactional

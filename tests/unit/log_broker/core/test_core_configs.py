@@ -28,7 +28,8 @@ from log_broker.core.controller import (
     register_broker,
 )
 from log_broker.core.epochs import LeaderEpochs
-from log_broker.core.partition import Append, AppendResult, Effect, Partition, Reply, TurnEnded, Write, Written
+from log_broker.core.partition import Partition
+from log_broker.core.partition_protocol import Append, AppendResult, Effect, Reply, TurnEnded, Write, Written
 from log_broker.core.producer_state import ProducerStates
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import Codec, build_batch, iterate_records, read_header
