@@ -21,6 +21,7 @@ from log_broker.errors import BrokerError, ErrorCode
 
 VALIDATION_LEVELS = ("none", "id", "payload")
 DURABILITY_LEVELS = ("memory", "fsync-leader", "fsync-quorum")
+REPLICATION_FACTOR_USUAL = 3  # as many survive the loss of one while another one is being upgraded
 
 _TOPIC_KEYS = (
     ConfigKey(
@@ -55,7 +56,13 @@ _TOPIC_KEYS = (
     _long("max.compaction.lag.ms", LONG_MAX, "The longest time a record may stay uncompacted.", least=1),
     _long("min.compaction.lag.ms", 0, "The shortest time a record stays uncompacted."),
     _ratio("min.cleanable.dirty.ratio", 0.5, "The share of uncompacted bytes at which a log is compacted."),
-    _int("min.insync.replicas", 1, "The fewest in-sync replicas with which acks=all succeeds.", least=1),
+    _int(
+        "min.insync.replicas",
+        2,
+        "The fewest in-sync replicas with which acks=all succeeds; where a topic has fewer replicas, all of them.",
+        least=1,
+        kafka_default="1",
+    ),
     _long("message.timestamp.after.max.ms", HOUR_MS, "How far a timestamp may lie ahead of the broker's clock."),
     _long("message.timestamp.before.max.ms", LONG_MAX, "How far a timestamp may lie behind the broker's clock."),
     _word(
@@ -263,7 +270,23 @@ TOPIC_KEY_OF_BROKER_NAME: Mapping[str, str] = {broker_name(name): name for name 
 
 _BROKER_KEYS = (
     _int("num.partitions", 1, "Partitions of a topic that is made without saying how many.", least=1, most=100_000),
-    _int("default.replication.factor", 1, "Replicas of a topic that is made without saying how many.", least=1),
+    _int(
+        "default.replication.factor",
+        -1,
+        "Replicas of a topic that is made without saying how many; -1 is three, or fewer if the cluster is configured"
+        " to be smaller.",
+        least=-1,
+        kafka_default="1",
+    ),
+    _flag(
+        "auto.leader.rebalance.enable", True, "Whether leaderships are given back to preferred leaders by themselves."
+    ),
+    _int("leader.imbalance.check.interval.seconds", 300, "How often it is looked for such leaderships.", least=1),
+    _int(
+        "leader.imbalance.per.broker.percentage",
+        10,
+        "The share of the partitions that a broker should lead, in percent, that others may lead before it is.",
+    ),
     _flag("auto.create.topics.enable", True, "Whether a topic is made when a client asks for one that is not there."),
     _flag("delete.topic.enable", True, "Whether topics can be deleted."),
     _int(
@@ -420,7 +443,10 @@ class BrokerConfig:
     cluster_id: str | None = None
     controller: str | None = None
     num_partitions: int = 1
-    default_replication_factor: int = 1
+    default_replication_factor: int = -1
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_seconds: int = 300
+    leader_imbalance_per_broker_percentage: int = 10
     auto_create_topics_enable: bool = True
     delete_topic_enable: bool = True
     offsets_topic_num_partitions: int = 50
@@ -461,6 +487,17 @@ class BrokerConfig:
     fetch_max_bytes: int = 55 << 20
     max_incremental_fetch_session_cache_slots: int = 1000
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cluster_size(self) -> int:
+        """How many brokers the cluster is configured to have, whether they are up or not."""
+        return 1
+
+    @property
+    def replication_factor(self) -> int:
+        """How many replicas a topic has that is made without saying how many."""
+        wanted = self.default_replication_factor
+        return min(REPLICATION_FACTOR_USUAL, self.cluster_size) if wanted < 0 else wanted
 
     def with_settings(self, settings: Mapping[str, str]) -> Self:
         """

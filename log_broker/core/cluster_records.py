@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCreated:
-    """`replicas` names the brokers of each partition, the leader first."""
+    """`replicas` names the brokers of each partition, the preferred leader first; those that are up are in sync."""
 
     name: str
     topic_id: str
@@ -83,17 +83,37 @@ class GroupConfigured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistered:
-    """A broker process came up. Each partition it leads enters a new leader epoch."""
+    """
+    A broker process came up. It is fenced, so leads nothing, until it has replayed this record.
+
+    `directory` is the id of its data directory, empty where it told none.
+    """
 
     node_id: int
     host: str
     port: int
     incarnation: str
+    rack: str | None = None
+    directory: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerUnfenced:
+    """A broker may lead and may enter ISRs."""
+
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLeaving:
+    """A broker is about to stop: it is still there, but leads nothing more and enters no ISR."""
+
+    node_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFenced:
-    """A broker stopped or was not heard of in time; its partitions have no leader until it registers again."""
+    """A broker stopped or was not heard of in time. It has to register again: its epoch has ended."""
 
     node_id: int
 
@@ -121,6 +141,8 @@ MetadataRecord = (
     | BrokersConfigured
     | GroupConfigured
     | BrokerRegistered
+    | BrokerUnfenced
+    | BrokerLeaving
     | BrokerFenced
     | BrokerUnregistered
     | ProducerIdsReserved
@@ -137,6 +159,8 @@ _TYPES: Mapping[str, type[Any]] = {
         BrokersConfigured,
         GroupConfigured,
         BrokerRegistered,
+        BrokerUnfenced,
+        BrokerLeaving,
         BrokerFenced,
         BrokerUnregistered,
         ProducerIdsReserved,

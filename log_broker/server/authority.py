@@ -3,14 +3,14 @@ Where decisions about the cluster are made: here, on the controller, or over the
 """
 
 import asyncio
-from collections.abc import Sequence
+import logging
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from log_broker.core import controller
-from log_broker.core.cluster import ClusterImage
-from log_broker.core.cluster_records import MetadataRecord
+from log_broker.core.broker_registry import SESSION_MS, Heartbeat, Registration
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.controller import Controller, active_controller
 from log_broker.server.metadata_log import Decide, MetadataLog
 from log_broker.wire.apis import ApiKey
 
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext
     from log_broker.server.node import Node
 
-SESSION_MS = 9_000  # broker.session.timeout.ms
-SESSION_CHECK_SECONDS = 1.0
+HEARTBEAT_SECONDS = 2.0
+# Node 0 is the controller wherever it runs, so whoever comes as node 0 has taken the place of the one before.
+THIS_DIRECTORY = "0" * 32
+
+_log = logging.getLogger(__name__)
 
 
 class Authority(Protocol):
@@ -59,8 +62,7 @@ class LocalAuthority:
         self._node = node
         self._log: MetadataLog
         self._incarnation = uuid4().hex
-        self._heard_ms: dict[int, int] = {}
-        self._session_check: asyncio.TimerHandle | None = None
+        self._beating: asyncio.Task[None] | None = None
 
     async def cluster_id(self) -> str | None:
         return self._node.static_config.cluster_id
@@ -70,15 +72,20 @@ class LocalAuthority:
         self._log = MetadataLog(node.metadata_partition(), node.cluster, node.apply_image)
         self._log.load()
         node.remove_strays()
-        now_ms = node.clock_ms()
-        # Those that were alive before a restart get a whole session to be heard of.
-        self._heard_ms = {broker.node_id: now_ms for broker in node.cluster.alive_brokers()}
-        await self.register(node.static_config.node_id, node.advertised_host, node.port, self._incarnation)
-        self._check_sessions()
+        node.controller = Controller(node, self, 0, session_ms=SESSION_MS)
+        config = node.static_config
+        await node.controller.register(
+            Registration(config.node_id, node.advertised_host, node.port, self._incarnation, directory=THIS_DIRECTORY)
+        )
+        await self._heartbeat()
+        node.controller.start()
+        self._beating = node.loop.create_task(self._beat())
 
     async def stop(self) -> None:
-        if self._session_check is not None:
-            self._session_check.cancel()
+        if self._beating is not None:
+            self._beating.cancel()
+        if self._node.controller is not None:
+            self._node.controller.stop()
 
     async def create_topic(self, command: controller.CreateTopic) -> None:
         await self._log.submit(lambda image: [controller.create_topic(image, command, self._node.config)])
@@ -92,38 +99,14 @@ class LocalAuthority:
     async def ask_controller(self, api: ApiKey, version: int, values: dict[str, Any]) -> Any:
         raise BrokerError(ErrorCode.NOT_CONTROLLER, "the controller has nobody to ask")
 
-    async def register(self, node_id: int, host: str, port: int, incarnation: str) -> int:
-        """Take in a broker that came up and return its epoch; raises BrokerError."""
-        await self._log.submit(lambda _: [controller.register_broker(node_id, host, port, incarnation)])
-        self._heard_ms[node_id] = self._node.clock_ms()
-        return self._node.cluster.brokers[node_id].epoch
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            try:
+                await self._heartbeat()
+            except BrokerError as error:
+                _log.warning("this node is not heard of: %s", error)
 
-    async def heartbeat(self, node_id: int, epoch: int, *, leaves: bool) -> bool:
-        """Note that a broker is alive, or that it leaves; return whether it is fenced. Raises BrokerError."""
-        broker = self._node.cluster.brokers.get(node_id)
-        if broker is None:
-            raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"node {node_id} has never registered")
-        if broker.epoch != epoch:
-            raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"node {node_id} has registered anew since")
-        if leaves:
-            await self._fence([node_id])
-        self._heard_ms[node_id] = self._node.clock_ms()
-        return self._node.cluster.brokers[node_id].is_fenced
-
-    async def _fence(self, node_ids: Sequence[int]) -> None:
-        def decide(image: ClusterImage) -> list[MetadataRecord]:
-            fences = (controller.fence_broker(image, node_id) for node_id in node_ids)
-            return [fence for fence in fences if fence is not None]
-
-        await self._log.submit(decide)
-
-    def _check_sessions(self) -> None:
-        oldest_ms = self._node.clock_ms() - SESSION_MS
-        lost = [
-            broker.node_id
-            for broker in self._node.cluster.alive_brokers()
-            if broker.node_id != self._node.static_config.node_id and self._heard_ms.get(broker.node_id, 0) < oldest_ms
-        ]
-        if lost:
-            self._node.run(self._fence(lost))
-        self._session_check = self._node.loop.call_later(SESSION_CHECK_SECONDS, self._check_sessions)
+    async def _heartbeat(self) -> None:
+        image, node_id = self._node.cluster, self._node.static_config.node_id
+        await active_controller(self._node).heartbeat(Heartbeat(node_id, image.brokers[node_id].epoch, image.version))

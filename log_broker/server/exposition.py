@@ -47,6 +47,9 @@ class NodeCollector(Collector):
         yield _counter("received_bytes", "Bytes read from clients.", counters.bytes_in)
         yield _counter("sent_bytes", "Bytes written to clients.", counters.bytes_out)
         yield _counter("connections_accepted", "Connections that clients have opened.", counters.connections)
+        yield _counter(
+            "unclean_elections", "Elections in which records may have been lost.", counters.unclean_elections
+        )
         yield _gauge("connections", "Connections that are open.", len(node.connections))
         yield _gauge("tasks", "Requests whose work goes on beside the event loop's turn.", node.task_count)
         yield _gauge("queued_bytes", "Bytes of requests and answers beyond each connection's share.", node.memory.held)

@@ -25,6 +25,7 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, RecordValidator
 from log_broker.server.authority import Authority, LocalAuthority
 from log_broker.server.connection import STAGING_BYTES, Connection
+from log_broker.server.controller import Controller
 from log_broker.server.counters import Counters
 from log_broker.server.events import Events
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
@@ -130,6 +131,7 @@ class Node:
         self.cluster_id = ""
         self.port = config.port
         self.authority: Authority
+        self.controller: Controller | None = None  # while this node is the active controller
         self._applied: dict[str, TopicImage] = {}
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -347,7 +349,7 @@ class Node:
             if runtime.topic == METADATA_TOPIC:
                 continue
             known = topic is not None and runtime.partition < len(topic.partitions)
-            if not known or topic is None or topic.partitions[runtime.partition].leader != self.config.node_id:
+            if not known or topic is None or self.config.node_id not in topic.partitions[runtime.partition].replicas:
                 _log.warning("deleting %s-%d, which the cluster does not know", runtime.topic, runtime.partition)
                 self.logs.delete(runtime.topic, runtime.partition)
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
-from uuid import UUID, uuid4
+from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 from log_broker.core import controller
 from log_broker.core.cluster import METADATA_TOPIC
@@ -74,6 +74,7 @@ class RemoteAuthority:
         while self._node.cluster.brokers.get(self._node.static_config.node_id) is None or not self._knows_itself():
             await self._follow_once()
         self._node.remove_strays()
+        await self._heartbeat(leaves=False)
         self._loops = [self._node.loop.create_task(self._follow()), self._node.loop.create_task(self._beat())]
 
     async def stop(self) -> None:
@@ -83,7 +84,8 @@ class RemoteAuthority:
             await asyncio.wait(self._loops)
         with contextlib.suppress(BrokerError, TimeoutError):
             async with asyncio.timeout(RETRY_SECONDS * 4):
-                await self._heartbeat(leaves=True)
+                while not await self._heartbeat(leaves=True):  # noqa: ASYNC110 - the controller tells nobody
+                    await asyncio.sleep(RETRY_SECONDS / 10)
         self._link.close()
         self._follow_link.close()
 
@@ -128,7 +130,7 @@ class RemoteAuthority:
         node = self._node
         answer = await self._link.ask(
             ApiKey.BROKER_REGISTRATION,
-            0,
+            4,
             {
                 "broker_id": node.static_config.node_id,
                 "cluster_id": node.cluster_id,
@@ -143,6 +145,10 @@ class RemoteAuthority:
                 ),
                 "features": (),
                 "rack": None,
+                # Two processes that were given one id are told apart by where they keep their data.
+                "log_dirs": (
+                    uuid5(NAMESPACE_URL, f"{node.static_config.node_id}:{node.static_config.data_dir.absolute()}"),
+                ),
             },
         )
         if answer.error_code:
@@ -193,16 +199,22 @@ class RemoteAuthority:
             self._offset = header.last_offset + 1
         self._node.apply_image()
         self._news.set()
+        if any(broker.is_leaving for broker in self._node.cluster.brokers.values()):
+            self._node.run(self._tell())  # who leaves waits for the others to know
 
     async def _beat(self) -> None:
         while True:
-            try:
-                await self._heartbeat(leaves=False)
-            except BrokerError as error:
-                _log.warning("%s", error)
+            await self._tell()
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
-    async def _heartbeat(self, *, leaves: bool) -> None:
+    async def _tell(self) -> None:
+        try:
+            await self._heartbeat(leaves=False)
+        except BrokerError as error:
+            _log.warning("%s", error)
+
+    async def _heartbeat(self, *, leaves: bool) -> bool:
+        """Return whether this node may stop."""
         answer = await self._link.ask(
             ApiKey.BROKER_HEARTBEAT,
             0,
@@ -215,5 +227,6 @@ class RemoteAuthority:
             },
         )
         gone = answer.error_code in {ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED}
-        if not leaves and (gone or answer.is_fenced):
+        if not leaves and gone:
             await self._register()
+        return bool(answer.should_shut_down)

@@ -57,6 +57,7 @@ class ApiKey(IntEnum):
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
+    ALTER_PARTITION = 56
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
@@ -150,11 +151,12 @@ APIS: Mapping[int, Api] = {
         _api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), 0),
         _api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (0, 0), 0),
         _api(ApiKey.DESCRIBE_QUORUM, (0, 2), 0),
+        _api(ApiKey.ALTER_PARTITION, (2, 3), 0, inter_broker=True),
         _api(ApiKey.UPDATE_FEATURES, (0, 2), 0),
         _api(ApiKey.DESCRIBE_CLUSTER, (0, 2), 0),
         _api(ApiKey.DESCRIBE_PRODUCERS, (0, 0), 0),
-        _api(ApiKey.BROKER_REGISTRATION, (0, 0), 0, inter_broker=True),
-        _api(ApiKey.BROKER_HEARTBEAT, (0, 0), 0, inter_broker=True),
+        _api(ApiKey.BROKER_REGISTRATION, (0, 4), 0, inter_broker=True),
+        _api(ApiKey.BROKER_HEARTBEAT, (0, 1), 0, inter_broker=True),
         _api(ApiKey.UNREGISTER_BROKER, (0, 0), 0),
         _api(ApiKey.DESCRIBE_TRANSACTIONS, (0, 0), 0),
         _api(ApiKey.LIST_TRANSACTIONS, (0, 2), 0),
