@@ -40,7 +40,7 @@ class Host(Protocol):
 
 
 class NumberedFuture(asyncio.Future[Any]):
-    """A future that a set holds in the order of making, not of addresses: code that waits for several walks such sets."""
+    """Its place in a set hangs on the order of making, not on its address: who waits for several walks such sets."""
 
     number = 0
 

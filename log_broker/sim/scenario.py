@@ -1,5 +1,5 @@
 """
-Somebody's own code against a simulated cluster: an asyncio scenario that speaks to it through a client library.
+Somebody's own code against a simulated cluster: an asyncio scenario that speaks to it by a client library.
 
 The scenario and its clients run in virtual time on a loop of their own, so minutes of waiting cost nothing and a seed is
 the same run again. What they cannot use is what leaves the loop: threads, real sockets, real time.
@@ -20,7 +20,7 @@ from log_broker.wire.apis import ApiKey
 T = TypeVar("T")
 
 SECOND_US = 1_000_000
-STORY_LINES = 200
+STORY_LINES = 60
 # Some clients stamp records with a clock that they took hold of when they were imported: the real one.
 SETTINGS = {"log.message.timestamp.after.max.ms": str(2**63 - 1)}
 FAULTS = tuple(kind for kind in KINDS if kind not in {"ambush", "lose disk"})
@@ -89,13 +89,14 @@ class SimulatedCluster:
                 raise BrokerError(error, answer.error_message or "")
             await asyncio.sleep(0.2)
 
-    def leader_of(self, topic: str, partition: int = 0) -> int:
-        """Return the broker that leads a partition now; raises LookupError while none does."""
-        for address, machine in self._cluster.machines.items():
-            runtime = None if machine.broker is None else machine.broker.logs.get(topic, partition)
-            if runtime is not None and runtime.is_leader:
-                return address
-        raise LookupError(f"nobody leads {topic}-{partition} now")
+    async def leader_of(self, topic: str, partition: int = 0) -> int:
+        """Return the broker that leads a partition, as soon as one does."""
+        while True:
+            for address, machine in self._cluster.machines.items():
+                runtime = None if machine.broker is None else machine.broker.logs.get(topic, partition)
+                if runtime is not None and runtime.is_leader:
+                    return address
+            await asyncio.sleep(0.05)
 
     # Faults
 
@@ -196,11 +197,11 @@ def simulate(
             if isinstance(error, ScenarioError):
                 raise
             raise ScenarioError(seed, str(error), tuple(kernel.story())) from error
-        error = tasks[0].exception()
-        if error is None:
+        raised = tasks[0].exception()
+        if raised is None:
             return tasks[0].result()
-        error.add_note(f"in a simulation of seed {seed}, which ended so:\n" + "\n".join(kernel.story()[-60:]))
-        raise error
+        raised.add_note(f"in a simulation of seed {seed}, which ended so:\n" + "\n".join(kernel.story()))
+        raise raised
 
 
 def _drawn(cluster: Cluster, kinds: list[str], count: int, until_us: int) -> list[Fault]:
