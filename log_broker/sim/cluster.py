@@ -110,7 +110,10 @@ class Cluster:
         gc.disable()  # what a collection finishes off, it would finish off at other times in another run
         try:
             with seeded_interpreter(self.kernel):
-                yield
+                try:
+                    yield
+                finally:
+                    self.streams.hang_up(self.client_loop)
         finally:
             for loop in self._loops:
                 if not loop.is_dead:

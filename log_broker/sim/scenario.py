@@ -1,8 +1,8 @@
 """
-Somebody's own code against a simulated cluster: an asyncio scenario that speaks to it by a client library.
+Somebody's own code against a simulated cluster: an asyncio scenario that speaks to it with a stock client.
 
-The scenario and its clients run in virtual time on a loop of their own, so minutes of waiting cost nothing and a seed is
-the same run again. What they cannot use is what leaves the loop: threads, real sockets, real time.
+The scenario and its clients run in virtual time on a loop of their own, so minutes of waiting cost nothing and a seed
+is the same run again. What they cannot use is what leaves the loop: threads, real sockets, real time.
 """
 
 import asyncio

@@ -12,20 +12,24 @@ async def _copy_numbers(cluster: SimulatedCluster) -> tuple[list[int], float]:
     """Send numbers and read them back; return them and when that was done."""
     await cluster.create_topic("numbers", partitions=2)
     producer = AIOKafkaProducer(
-        bootstrap_servers=cluster.bootstrap_servers, enable_idempotence=True, request_timeout_ms=2_000
+        bootstrap_servers=cluster.bootstrap_servers, enable_idempotence=True, request_timeout_ms=20_000
     )
     await producer.start()
-    for number in range(30):
-        await producer.send_and_wait("numbers", str(number).encode(), partition=number % 2)
-        await asyncio.sleep(0.1)
-    await producer.stop()
+    try:
+        for number in range(30):
+            await producer.send_and_wait("numbers", str(number).encode(), partition=number % 2)
+            await asyncio.sleep(0.1)
+    finally:
+        await producer.stop()
     consumer = AIOKafkaConsumer(
         "numbers", bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest", request_timeout_ms=2_000
     )
     await consumer.start()
-    found = [int((await consumer.getone()).value or b"") for _ in range(30)]
-    await consumer.stop()
-    return sorted(found), asyncio.get_running_loop().time()
+    try:
+        found = [int((await consumer.getone()).value or b"") for _ in range(30)]
+        return sorted(found), asyncio.get_running_loop().time()
+    finally:
+        await consumer.stop()
 
 
 @pytest.mark.parametrize("seed", range(3))
