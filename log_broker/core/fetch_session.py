@@ -34,12 +34,14 @@ _NEVER_TOLD = -1
 
 
 class FetchedPartition(NamedTuple):
-    """What a request asks of one partition."""
+    """What a request asks of one partition; only replicas say what their own log is like."""
 
     partition: int
     leader_epoch: int
     offset: int
     bytes_max: int
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
 
 
 class FetchedTopic(NamedTuple):

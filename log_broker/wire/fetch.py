@@ -21,8 +21,8 @@ Fetch, versions 4-17, read and written by hand: the response carries the log's b
     rack id               string   11+
 
 Version 12 is flexible. From 13 on the 16 bytes of a topic's id stand in place of its name, and from 15 on there is no
-replica id in front (KIP-516, KIP-903). The tagged fields (cluster id, replica state; diverging epoch, current leader,
-snapshot id, node endpoints) serve replicas.
+replica id in front (KIP-516, KIP-903): a replica names itself and its broker epoch in a tagged field, and is told of a
+divergence in one (`replica_fetch`). Who leads instead of the broker that was asked is told everybody (KIP-951).
 """
 
 import struct
@@ -46,6 +46,10 @@ TOPIC_IDS_FROM = 13
 _NO_REPLICA_FROM = 15  # the replica id became a tagged field, which a client does not send
 TOPIC_ID_BYTES = 16
 
+ENDPOINTS_FROM = 16  # and with them the leader of each partition that is led elsewhere
+_REPLICA_STATE_TAG = 1
+_REPLICA_STATE = struct.Struct(">iq")  # replica id, broker epoch
+
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _LIMITS = struct.Struct(">iiiib")  # replica id, max wait, min bytes, max bytes, isolation level
@@ -59,6 +63,8 @@ _PARTITION = {
     12: struct.Struct(">iiqiqi"),  # and the last fetched epoch
 }
 _ABORTED = struct.Struct(">qq")
+_DIVERGING = struct.Struct(">iq")  # epoch, its end offset
+_LEADER = struct.Struct(">ii")  # node id, leader epoch
 _ANSWER_V4 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
 
@@ -75,6 +81,8 @@ class FetchRequest(NamedTuple):
     session_epoch: int
     topics: Sequence[FetchedTopic]
     forgotten: Sequence[ForgottenTopic]
+    rack: bytes = b""
+    broker_epoch: int = -1
 
 
 class PartitionData(NamedTuple):
@@ -87,6 +95,18 @@ class PartitionData(NamedTuple):
     log_start_offset: int
     records: Sequence[Buffer]
     aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset)
+    preferred_replica: int = -1
+    leader: tuple[int, int] | None = None  # (node id, leader epoch) of the one to ask instead
+    diverging: tuple[int, int] | None = None  # (epoch, its end offset), for a replica
+
+
+class NodeEndpoint(NamedTuple):
+    """Where a node listens."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
 
 
 def parse_request(body: memoryview, version: int) -> FetchRequest:
@@ -107,15 +127,40 @@ def parse_request(body: memoryview, version: int) -> FetchRequest:
         forgotten: Sequence[ForgottenTopic] = ()
         if version >= SESSION_FROM:
             forgotten = [_parse_forgotten(reader, body, version) for _ in range(reader.array_length())]
-        if version >= _RACK_FROM:
-            reader.string()
-        reader.tagged_fields()
+        rack = reader.string() if version >= _RACK_FROM else b""
+        replica = None
+        if version >= _NO_REPLICA_FROM and body[reader.position]:
+            replica = _parse_replica_state(reader)
+        else:
+            reader.tagged_fields()
     except (struct.error, IndexError, ValueError) as error:
         raise MalformedRequestError(f"Fetch v{version}: {error}") from None
     replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level = limits
+    broker_epoch = -1
+    if replica is not None:
+        replica_id, broker_epoch = replica
     return FetchRequest(
-        replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level, session_id, session_epoch, topics, forgotten
+        replica_id,
+        wait_ms_max,
+        bytes_min,
+        bytes_max,
+        isolation_level,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+        rack,
+        broker_epoch,
     )
+
+
+def _parse_replica_state(reader: Reader) -> tuple[int, int] | None:
+    """Read the tagged fields behind a request; return the replica's id and broker epoch if they are among them."""
+    found = None
+    for tag, content in reader.read_tagged_fields():
+        if tag == _REPLICA_STATE_TAG:
+            found = _REPLICA_STATE.unpack_from(content)
+    return found
 
 
 def _parse_name(reader: Reader, body: memoryview, version: int) -> bytes:
@@ -135,8 +180,12 @@ def _parse_topic(reader: Reader, body: memoryview, version: int) -> FetchedTopic
     for _ in range(reader.array_length()):
         if version >= FLEXIBLE_FROM:
             layout = _PARTITION[12]
-            index, epoch, offset, _, _, bytes_max = layout.unpack_from(body, reader.position)
-        elif version >= _LEADER_EPOCH_FROM:
+            index, epoch, offset, last_epoch, log_start, bytes_max = layout.unpack_from(body, reader.position)
+            reader.position += layout.size
+            reader.tagged_fields()
+            partitions.append(FetchedPartition(index, epoch, offset, bytes_max, last_epoch, log_start))
+            continue
+        if version >= _LEADER_EPOCH_FROM:
             layout = _PARTITION[9]
             index, epoch, offset, _, bytes_max = layout.unpack_from(body, reader.position)
         elif version >= _LOG_START_FROM:
@@ -170,6 +219,7 @@ def encode_response(
     *,
     error: ErrorCode = ErrorCode.NONE,
     session_id: int = NO_SESSION,
+    endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
     """Write the response with its header, as buffers to be sent one behind the other: records are not copied."""
     flexible = version >= FLEXIBLE_FROM
@@ -196,9 +246,9 @@ def encode_response(
                 chunks.append(out)
                 chunks.extend(data.records)
                 out = bytearray()
-            out += no_tags
+            out += no_tags if data[8] is None and data[9] is None else _partition_tags(data, version)
         out += no_tags
-    out += no_tags
+    out += _endpoint_tag(endpoints) if endpoints and version >= ENDPOINTS_FROM else no_tags
     if out:
         chunks.append(out)
     return chunks
@@ -217,8 +267,42 @@ def _write_partition(out: bytearray, data: PartitionData, size: int, version: in
         if flexible:
             out.append(0)
     if version >= _RACK_FROM:
-        out += b"\xff\xff\xff\xff"  # no preferred read replica
+        out += _INT32.pack(data.preferred_replica)
     _write_count(out, size, flexible=flexible)
+
+
+def _partition_tags(data: PartitionData, version: int) -> bytes:
+    if version < FLEXIBLE_FROM:
+        return b""
+    tags = []
+    if data.diverging is not None:
+        tags.append(b"\x00\x0d" + _DIVERGING.pack(*data.diverging) + b"\0")
+    if data.leader is not None and version >= ENDPOINTS_FROM:
+        tags.append(b"\x01\x09" + _LEADER.pack(*data.leader) + b"\0")
+    return bytes((len(tags),)) + b"".join(tags)
+
+
+def _endpoint_tag(endpoints: Sequence[NodeEndpoint]) -> bytes:
+    content = bytearray()
+    write_uvarint(content, len(endpoints) + 1)
+    for node_id, host, port, rack in endpoints:
+        content += _INT32.pack(node_id)
+        _write_string(content, host)
+        content += _INT32.pack(port)
+        if rack is None:
+            content.append(0)
+        else:
+            _write_string(content, rack)
+        content.append(0)
+    out = bytearray(b"\x01\x00")  # one tagged field, of number 0
+    write_uvarint(out, len(content))
+    return bytes(out + content)
+
+
+def _write_string(out: bytearray, text: str) -> None:
+    encoded = text.encode()
+    write_uvarint(out, len(encoded) + 1)
+    out += encoded
 
 
 def _write_count(out: bytearray, count: int, *, flexible: bool) -> None:

@@ -41,7 +41,7 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     except MalformedRequestError as error:
         slot.fail_connection(str(error))
         return
-    _, _, _, _, _, session_id, epoch, topics, forgotten = request
+    session_id, epoch, topics, forgotten = request[5:9]
     by_id = header.api_version >= TOPIC_IDS_FROM
     plan = node.fetch_sessions.begin(session_id, epoch, topics, forgotten, node.clock_ms(), by_id=by_id)
     if isinstance(plan, Refused):
