@@ -11,6 +11,7 @@ from collections.abc import Callable
 from log_broker.sim.client_link import Client
 from log_broker.sim.cluster import Cluster
 from log_broker.sim.cluster_checks import ClusterChecks
+from log_broker.sim.cluster_operators import ClusterOperator
 from log_broker.sim.copiers import Copier
 from log_broker.sim.group_history import GroupHistory
 from log_broker.sim.group_members import Member
@@ -57,6 +58,7 @@ class ClusterWorld(Cluster):
         self.groups = GroupHistory()
         self.checks = ClusterChecks(self)
         self.client_seconds = chance.choice((0.5, 1.0, 2.0))
+        self.is_calm = False
         self.producers_stop = False
         self.copiers_stop = False
         self.readers_stop = False
@@ -101,6 +103,7 @@ class ClusterWorld(Cluster):
         self.faults_done = nemesis.done
         self.kernel.run_until(began_us + TROUBLE_US)
         nemesis.heal()
+        self.is_calm = True
         self.kernel.trace("world", "all is healed")
         self.start()
         wanted = self.acknowledged + 20
@@ -128,6 +131,7 @@ class ClusterWorld(Cluster):
                 self._add(Copier(self, f"{copies}{instance}", copies, ("in", partition), "out"))
         self._add(Reader(self, "copies", "out", isolation_level=1))
         self._add(Reader(self, "raw", "out", isolation_level=0))
+        self._add(ClusterOperator(self, "operator"))
         for number in range(3):
             self._add(Member(self, f"member{number}", "group", "in"))
 
