@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from log_broker.config import BrokerConfig
+from log_broker.errors import BrokerError
 from log_broker.server.machine import Claim, Pool
 from log_broker.server.node import Node as BrokerNode
 from log_broker.sim.entropy import WALL_CLOCK_MS
@@ -167,7 +168,7 @@ class BrokerProcess:
             await self.broker.start()
         except Exception as error:
             machine.kernel.trace(machine.name, f"could not start: {error!r}")
-            if not isinstance(error, OSError):
+            if not isinstance(error, OSError | BrokerError) and not isinstance(error.__cause__, OSError):
                 self._failed(machine.name, f"could not start: {error!r}")
             machine.stop(f"ends: {error}", machine.disk.abandon)
             machine.kernel.after(RESTART_US, machine.start)
