@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,6 +78,8 @@ def move(
         if not targets:
             terminal.say("nothing to move: every partition is there already")
             return
+        if stuck := without_leader(picture, targets):
+            raise stuck_error(stuck)
         before = {place: picture.replicas_of(place) for place in targets}
         show_layout(before, targets, answer_format)
         _start(cluster, picture, targets, rate)
@@ -202,7 +204,27 @@ def reassign(
         if not execute:
             terminal.say("nothing was changed; --execute does it")
             return
-        carry_out(settings, cluster, picture, changes, rate=rate, at_once=at_once)
+        stuck = without_leader(picture, changes)
+        changes = {place: nodes for place, nodes in changes.items() if place not in stuck}
+        if changes:
+            carry_out(settings, cluster, picture, changes, rate=rate, at_once=at_once)
+        if stuck:
+            raise stuck_error(stuck)
+
+
+def without_leader(picture: "Picture", places: Iterable["Place"]) -> list["Place"]:
+    """Return those of which nobody could be copied from now: a move of theirs would wait without an end."""
+    return [place for place in places if picture.partitions[place].is_offline]
+
+
+def stuck_error(stuck: Sequence["Place"]) -> Exception:
+    """Return what to raise for partitions that nobody leads."""
+    from fluvial.cli.cluster import ClusterError
+
+    named = ", ".join(map(str, stuck[:3])) + (f" and {len(stuck) - 3} more" if len(stuck) > 3 else "")
+    return ClusterError(
+        f"{_count(len(stuck))} without a leader cannot be copied: {named}; bring a node back that holds them in sync"
+    )
 
 
 def carry_out(

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.cluster_moves import Throttle, carry_out, rate_of, show_layout, size_of
+from fluvial.cli.cluster_moves import (
+    Throttle,
+    carry_out,
+    rate_of,
+    show_layout,
+    size_of,
+    stuck_error,
+    without_leader,
+)
 from fluvial.cli.cluster_status import size_text
 from fluvial.cli.options import AnswerFormat, BootstrapServer, DataDir, Form, settings_of
 from fluvial.config import Settings
@@ -52,6 +60,8 @@ def remove(
         if not execute:
             terminal.say("nothing was changed; --execute does it")
             return
+        if stuck := without_leader(picture, changes):
+            raise stuck_error(stuck)
         if changes:
             carry_out(settings, cluster, picture, changes, rate=rate, at_once=at_once)
         _leave(settings, cluster, picture, platform, node)
