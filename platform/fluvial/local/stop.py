@@ -44,14 +44,14 @@ def stop(
     asked = {node_id: pid for node_id, lock in locks.items() if (pid := _signal(node_id, lock, signal.SIGTERM))}
     deadline = time.monotonic() + timeout_seconds
     stopped = []
-    for node_id, pid in asked.items():
-        gone = _gone(locks[node_id], pid)
+    for each, pid in asked.items():
+        gone = _gone(locks[each], pid)
         killed = not _wait_until(gone, deadline)
         if killed:
-            _signal(node_id, locks[node_id], signal.SIGKILL)
+            _signal(each, locks[each], signal.SIGKILL)
             if not _wait_until(gone, time.monotonic() + _KILL_SECONDS):
-                raise NodeError(node_id, f"process {pid} does not end, even on SIGKILL; look at it with `ps -p {pid}`")
-        stopped.append(Stopped(id=node_id, pid=pid, killed=killed))
+                raise NodeError(each, f"process {pid} does not end, even on SIGKILL; look at it with `ps -p {pid}`")
+        stopped.append(Stopped(id=each, pid=pid, killed=killed))
     return tuple(stopped)
 
 
