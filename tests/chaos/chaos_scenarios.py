@@ -227,6 +227,16 @@ def read(
         consumer.close()
 
 
+def expect(cluster: Cluster, topic: str, values: list[str], *, servers: str | None = None) -> None:
+    """Wait until a partition reads so: a new leader shows what its predecessor showed once a follower has told it."""
+    found: list[str] = []
+    deadline = time.monotonic() + 60
+    while found != values and time.monotonic() < deadline:
+        with suppress(AssertionError):
+            found = read(servers or cluster.bootstrap, topic)
+    assert found == values
+
+
 def cannot_read(servers: str, topic: str, partition: int = 0, seconds: float = 3.0) -> bool:
     try:
         read(servers, topic, partition, seconds=seconds)
