@@ -114,6 +114,14 @@ class Cluster:
         rest = [number for number in self.nodes if number not in numbers]
         self.links.cut(self.names(numbers), self.names(rest), both_ways=both_ways)
 
+    def kill(self, *numbers: int) -> None:
+        """SIGKILL nodes; what waits on cut links from them is gone as well, as if the machine had died."""
+        for number in numbers:
+            self.nodes[number].kill()
+        for number in numbers:
+            self.links.break_connections(source=self.nodes[number].name)
+            self.links.break_connections(target=self.nodes[number].name)
+
     def restart(self, *numbers: int) -> None:
         """Start nodes that were killed or stopped, and wait until they take part again."""
         for number in numbers:

@@ -17,7 +17,8 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import scenarios_leaders  # noqa: F401 enters its scenarios
+import scenarios_isolation  # noqa: F401 enters its scenarios
+import scenarios_leaders  # noqa: F401
 from chaos_cluster import KINDS, Cluster
 from chaos_scenarios import SCENARIOS, Clusters, Stage
 from chaos_storm import storm

@@ -234,7 +234,14 @@ def expect(cluster: Cluster, topic: str, values: list[str], *, servers: str | No
     while found != values and time.monotonic() < deadline:
         with suppress(AssertionError):
             found = read(servers or cluster.bootstrap, topic)
-    assert found == values
+    assert found == values, f"{topic} holds {len(found)} records instead of {len(values)}: {difference(found, values)}"
+
+
+def difference(found: list[str], expected: list[str]) -> str:
+    """Where two lists part."""
+    at = next((at for at, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
+    at = min(len(found), len(expected)) if at is None else at
+    return f"from {at} on {found[at : at + 5]} instead of {expected[at : at + 5]}"
 
 
 def cannot_read(servers: str, topic: str, partition: int = 0, seconds: float = 3.0) -> bool:
@@ -252,8 +259,7 @@ def error_names(told: Iterable[Sent]) -> set[str]:
 @contextmanager
 def killed(cluster: Cluster, *numbers: int) -> Iterator[None]:
     """Nodes are dead within the block, and back after it."""
-    for number in numbers:
-        cluster.node(number).kill()
+    cluster.kill(*numbers)
     try:
         yield
     finally:

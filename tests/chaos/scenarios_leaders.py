@@ -102,7 +102,7 @@ def acks_one_window(stage: Stage) -> None:
             assert acked(sending.wait(5)) == [*before, "r1"]
         else:
             assert acked(sending.wait(2)) == before, "acks=all waits for followers"
-        cluster.node(leader).kill()
+        cluster.kill(leader)
         cluster.links.heal()
         cluster.await_leader(topic, followers)
         assert acked(sending.wait(60)) == [*before, "r1"], sending.told
@@ -129,7 +129,7 @@ def never_shown(stage: Stage) -> None:
     expect(cluster, topic, ["before"], servers=cluster.addresses([leader]))
     time.sleep(1)
     assert read(cluster.addresses([leader]), topic) == ["before"]
-    cluster.node(leader).kill()
+    cluster.kill(leader)
     cluster.links.heal()
     cluster.await_leader(topic, followers)
     expect(cluster, topic, ["before"])
@@ -150,7 +150,7 @@ def divergent_tail(stage: Stage) -> None:
     cluster.isolate(leader)
     old = sending.send(values_of(stage, 5, "old")).wait()[10:]
     assert len(acked(old)) == 5
-    cluster.node(leader).kill()
+    cluster.kill(leader)
     cluster.links.heal()
     cluster.await_leader(topic, followers)
     new = values_of(stage, 7, "new")
