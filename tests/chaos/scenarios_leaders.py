@@ -96,6 +96,7 @@ def acks_one_window(stage: Stage) -> None:
         before = values_of(stage, 10, "before")
         sending = Sending(cluster.bootstrap, topic, acks=acks, message_timeout_ms=120_000).send(before)
         assert acked(sending.wait()) == before
+        expect(cluster, topic, before)
         cluster.isolate(leader)
         sending.send(["r1"])
         if acks == "1":
