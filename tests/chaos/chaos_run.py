@@ -17,7 +17,9 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import scenarios_isolation  # noqa: F401 enters its scenarios
+import scenarios_clients  # noqa: F401 enters its scenarios
+import scenarios_copies  # noqa: F401
+import scenarios_isolation  # noqa: F401
 import scenarios_leaders  # noqa: F401
 from chaos_cluster import KINDS, Cluster
 from chaos_scenarios import SCENARIOS, Clusters, Stage
