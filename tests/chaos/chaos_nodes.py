@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from abc import ABC, abstractmethod
@@ -166,6 +167,7 @@ class OurNode(NodeProcess):
         super().__init__(folder, node_id, roles, (ports[0], ports[0]))
         self._faults: dict[str, Any] = {}
         self._faults_path = folder / "faults.json"
+        (folder / "synced").mkdir()
         self._tell_faults()
 
     def command(self) -> list[str]:
@@ -181,12 +183,25 @@ class OurNode(NodeProcess):
 
     def environment(self) -> dict[str, str]:
         path = os.pathsep.join((str(ROOT / "platform"), str(ROOT), os.environ.get("PYTHONPATH", "")))
-        return {"PYTHONPATH": path, "FLUVIAL_CHAOS_FAULTS": str(self._faults_path)}
+        return {"PYTHONPATH": path, "FLUVIAL_CHAOS_FAULTS": str(self.folder)}
 
     def fault(self, **faults: Any) -> None:
-        """Set `clock_ms` or `disk_full`."""
+        """Set `clock_ms` or `disk_full` (`chaos_node_process`)."""
         self._faults.update(faults)
         self._tell_faults()
+
+    def lose_power(self) -> int:
+        """End at once and cut off what no sync has carried to the disk; return how many bytes of logs that is."""
+        self.kill()
+        lost = 0
+        for ledger in (self.folder / "synced").iterdir():
+            path = Path(ledger.name.replace("%", "/"))
+            held = ledger.read_bytes()
+            synced = struct.unpack(">q", held)[0] if held else 0
+            if path.exists() and path.stat().st_size > synced:
+                lost += path.stat().st_size - synced
+                os.truncate(path, synced)
+        return lost
 
     def _tell_faults(self) -> None:
         new = self._faults_path.with_suffix(".new")

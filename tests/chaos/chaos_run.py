@@ -19,6 +19,7 @@ from pathlib import Path
 
 import scenarios_clients  # noqa: F401 enters its scenarios
 import scenarios_copies  # noqa: F401
+import scenarios_groups  # noqa: F401
 import scenarios_isolation  # noqa: F401
 import scenarios_leaders  # noqa: F401
 from chaos_cluster import KINDS, Cluster

@@ -293,24 +293,24 @@ def power_loss(stage: Stage) -> None:
         cluster.create_topic(
             topic, placed=placed(cluster, cluster.brokers[0]), min_insync_replicas="2", fluvial_durability=durability
         )
-        for number in cluster.brokers:
-            node = cluster.node(number)
-            assert isinstance(node, OurNode)
-            node.fault(forget_unsynced=True)
         values = values_of(stage, 1000)
         assert len(acked(send(cluster.bootstrap, topic, values))) == 1000
-        cluster.kill(*cluster.brokers)
-        for number in cluster.brokers:
-            node = cluster.node(number)
-            assert isinstance(node, OurNode)
-            node.fault(forget_unsynced=False)
+        taken = lose_power(cluster)
         cluster.restart(*cluster.brokers)
         cluster.await_leader(topic, cluster.brokers)
         found = read(cluster.bootstrap, topic)
         assert found == values[: len(found)], "a prefix: no hole, no garbage"
         if durability == "fsync-quorum":
             assert found == values
-        stage.note(f"{durability}: {1000 - len(found)} of 1000 acknowledged records are gone")
+        stage.note(f"{durability}: {1000 - len(found)} of 1000 acknowledged records are gone, {taken:,} bytes unsynced")
+
+
+def lose_power(cluster: Cluster) -> int:
+    """Cut the power of every broker at once; return how many bytes of logs were not on their disks."""
+    nodes = [node for node in map(cluster.node, cluster.brokers) if isinstance(node, OurNode)]
+    for node in nodes:
+        node.pause()
+    return sum(node.lose_power() for node in nodes)
 
 
 @scenario("fates", "the expected fate of an acknowledged record: each cell of the table from a run of its own")
@@ -322,6 +322,8 @@ def fates(stage: Stage) -> None:
         stage.fate(setting, CRASH, fate_of_crash(stage, setting, acks, config))
         stage.fate(setting, FOLLOWERS, fate_of_lost_followers(stage, setting, acks, config))
         stage.fate(setting, UNCLEAN, fate_of_unclean_election(stage, setting, acks, config))
+        if stage.is_ours:
+            stage.fate(setting, POWER, fate_of_power_loss(stage, setting, acks, config))
 
 
 def told_and_lost(cluster: Cluster, topic: str, sending: Sending) -> str:
@@ -388,4 +390,17 @@ def fate_of_unclean_election(stage: Stage, setting: str, acks: str, config: dict
     cluster.restart(stale)
     cluster.await_leader(topic, [stale])
     cluster.restart(leader, second)
+    return told_and_lost(cluster, topic, sending)
+
+
+def fate_of_power_loss(stage: Stage, setting: str, acks: str, config: dict[str, str]) -> str:
+    """The power of all brokers goes right after the acknowledgements."""
+    cluster = stage.cluster(separate_voters=3)
+    topic = stage.topic(name_of(setting, POWER))
+    cluster.create_topic(topic, placed=placed(cluster, cluster.brokers[0]), **config)
+    sending = Sending(cluster.bootstrap, topic, acks=acks, message_timeout_ms=60_000)
+    sending.send(values_of(stage, 100)).wait()
+    lose_power(cluster)
+    cluster.restart(*cluster.brokers)
+    cluster.await_leader(topic, cluster.brokers)
     return told_and_lost(cluster, topic, sending)
