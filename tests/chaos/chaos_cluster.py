@@ -67,7 +67,7 @@ class Cluster:
         )
         for node in self.nodes.values():
             node.voters = voters
-            node.settings = {**QUICK, **replication_of_internal_topics(brokers), **(settings or {})}
+            node.settings = {**QUICK, **(settings or {})}
         self.links = Links(lambda: {node.pid: node.name for node in self.nodes.values() if node.is_running})
         for node in self.nodes.values():
             for port in node.proxied_ports:
@@ -287,16 +287,6 @@ class Cluster:
             raise ConnectionRefusedError("no broker answers")
         # Of as many on each side the one that has seen higher epochs.
         return max(answers.items(), key=lambda item: (len(item[1]), sum(epoch for *_, epoch in item[0])))[1][0]
-
-
-def replication_of_internal_topics(brokers: int) -> dict[str, str]:
-    """Kafka's settings for the copies of its own topics."""
-    copies = str(min(3, brokers))
-    return {
-        "offsets.topic.replication.factor": copies,
-        "transaction.state.log.replication.factor": copies,
-        "transaction.state.log.min.isr": "2",
-    }
 
 
 def free_ports(count: int) -> list[int]:

@@ -31,13 +31,22 @@ QUICK = {
     "broker.session.timeout.ms": "6000",
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "6000",
-    "replica.fetch.wait.max.ms": "250",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "auto.create.topics.enable": "false",
     "auto.leader.rebalance.enable": "false",
+}
+
+# What Kafka has to be told, and ours has no setting for: it is so by default.
+KAFKA_ALONE = {
+    "replica.fetch.wait.max.ms": "250",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "log.initial.task.delay.ms": "500",
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 }
 
 
@@ -213,7 +222,7 @@ class KafkaNode(NodeProcess):
     """Apache Kafka in KRaft mode."""
 
     def prepare(self) -> None:
-        properties = {**self.settings, **self._identity()}
+        properties = {**KAFKA_ALONE, **self.settings, **self._identity()}
         path = self.folder / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         done = run_kafka("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", path)

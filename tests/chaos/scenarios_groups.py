@@ -158,7 +158,7 @@ def two_consumers(stage: Stage) -> None:
 
 @scenario("F-33", "consumers come late: they get what is retained and are told of the gap")
 def late_consumers(stage: Stage) -> None:
-    cluster = stage.cluster(settings={"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"})
+    cluster = stage.cluster(settings={"log.retention.check.interval.ms": "500"})
     topic = stage.topic()
     cluster.create_topic(topic, 1, segment_bytes="1048576", retention_bytes="1048576")
     block = "x" * 100_000

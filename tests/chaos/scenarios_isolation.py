@@ -46,7 +46,7 @@ def isolated_leader(stage: Stage, cluster: Cluster, leader: int, cut: Callable[[
     for minimum, topic in topics.items():
         assert read(cluster.addresses([leader]), topic)[visible:] == [], "nothing above the watermark is visible"
         assert acked(inside[minimum, "all"].told)[1:] == [], "the isolated leader never acknowledges acks=all"
-    for topic in topics.values():
+    for minimum, topic in topics.items():
         cluster.await_leader(topic, outside)
         assert cluster.partition(topic, asking=cluster.leader(topic)).leader_epoch > epochs[topic]
         cluster.await_isr(topic, outside)
