@@ -222,6 +222,11 @@ class ReplicaFetcher:
     def __contains__(self, place: Place) -> bool:
         return place in self._followed
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the leader owes an answer."""
+        return bool(self._under_way)
+
     def lag_of(self, place: Place) -> int:
         """How many offsets the replica was behind its leader when that was last heard of; -1 before."""
         entry = self._followed.get(place)
