@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker fuzz kill clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker fuzz kill chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ fuzz: $(READY) ## a million broken requests at the broker: FUZZ="--seed 2 --from
 
 kill: $(READY) ## 50 rounds of SIGKILL under load: KILL="--rounds 10 --seed 3"
 	$(BIN)/python tests/chaos/kill_run.py $(KILL)
+
+chaos: $(READY) ## real processes under faults: CHAOS="--seconds 600 --seed 3", SCENARIOS="F-16 F-02"
+	$(BIN)/python tests/chaos/chaos_run.py $(CHAOS) $(if $(SCENARIOS),--scenarios $(SCENARIOS))
 
 clean: ## stop the local platform and remove what the project made here
 	@if [ -x $(BIN)/fluvial ]; then $(BIN)/fluvial down || true; fi

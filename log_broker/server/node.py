@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -255,15 +255,6 @@ class Node:
         topic = self.cluster.topics.get(OFFSETS_TOPIC)
         return None if topic is None else partition_of(group_id, len(topic.partitions))
 
-    def coordination_error(self, topic: str, partition: int | None, loaded: Container[int]) -> ErrorCode:
-        """Say whether this node coordinates what belongs to a partition, having read those in `loaded`; if not, why."""
-        if partition is None:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        leader = self.cluster.leader_of(topic, partition)
-        if leader is None or leader.node_id != self.config.node_id:
-            return ErrorCode.NOT_COORDINATOR
-        return ErrorCode.NONE if partition in loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
     async def ensure_topic(self, command: controller.CreateTopic) -> None:
         """Make a topic if it is not there; raises BrokerError. Many may ask at once, one request is made."""
         if command.name in self.cluster.topics:
@@ -340,6 +331,8 @@ class Node:
             if self._applied.get(name) is not topic:
                 self._apply_topic(topic)
         self._applied = dict(image)
+        self.groups.follow()
+        self.transactions.follow()
         self.events.image_changed()
 
     def remove_strays(self) -> None:
@@ -389,10 +382,6 @@ class Node:
                     isr=(self.config.node_id,),
                 )
             )
-            if topic.name == OFFSETS_TOPIC:
-                self.groups.load(runtime)
-            elif topic.name == TRANSACTIONS_TOPIC:
-                self.transactions.load(runtime)
 
     def _drop_topic(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
@@ -400,12 +389,7 @@ class Node:
                 self.logs.delete(topic.name, index)
             except OSError as error:
                 _log.error("the partition %s-%d could not be deleted: %s", topic.name, index, error)
-        if topic.name == OFFSETS_TOPIC:
-            self.groups.unload_all()
-        elif topic.name == TRANSACTIONS_TOPIC:
-            self.transactions.unload_all()
-        else:
-            self.groups.topic_deleted(topic.name)
+        self.groups.topic_deleted(topic.name)
 
     def _address_of(self, node_id: int) -> str | None:
         broker = self.cluster.brokers.get(node_id)
