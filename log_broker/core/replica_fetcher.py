@@ -155,7 +155,6 @@ class RestartAt(NamedTuple):
     place: Place
     token: int
     offset: int
-    leader_epoch: int
 
 
 class Delayed(NamedTuple):
@@ -457,7 +456,7 @@ class ReplicaFetcher:
             end = entry.log.log_end_offset
             if answer.log_start_offset > end:
                 token = self._begin(entry, place, now_ms)
-                effects.append(RestartAt(place, token, answer.log_start_offset, entry.leader_epoch))
+                effects.append(RestartAt(place, token, answer.log_start_offset))
                 return
             if 0 <= answer.log_end_offset < end:
                 token = self._begin(entry, place, now_ms)

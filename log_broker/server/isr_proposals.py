@@ -91,7 +91,9 @@ class IsrProposals:
         answer = await node.authority.ask_controller(ApiKey.ALTER_PARTITION, VERSION, values)
         if answer.error_code:
             raise BrokerError(ErrorCode(answer.error_code), "the controller refused")
-        answers = {(topic.topic_id, found.partition_index): found for topic in answer.topics for found in topic.partitions}
+        answers = {
+            (topic.topic_id, found.partition_index): found for topic in answer.topics for found in topic.partitions
+        }
         for runtime, proposal in batch:
             found = answers.get((runtime.topic_id, runtime.partition))
             self._take(runtime, proposal, found)
@@ -118,7 +120,9 @@ class IsrProposals:
     ) -> None:
         if error is not ErrorCode.NONE or leadership is None:
             self.failures += 1
-            _log.info("%s-%d: the ISR does not become %s: %s", runtime.topic, runtime.partition, proposal.isr, error.name)
+            _log.info(
+                "%s-%d: the ISR does not become %s: %s", runtime.topic, runtime.partition, proposal.isr, error.name
+            )
             runtime.isr_refused(error, proposal)
             return
         before = set(runtime.isr)

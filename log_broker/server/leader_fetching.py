@@ -28,7 +28,6 @@ from log_broker.core.replica_fetcher import (
 )
 from log_broker.core.replica_messages import Place, ReplicaFetchRequest
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.records.batch import Buffer
 from log_broker.server.fetch_link import FetchLink
 from log_broker.server.partition import PartitionRuntime
 from log_broker.wire.reading import MalformedRequestError
@@ -139,8 +138,8 @@ class LeaderFetching:
         match effect:
             case SendFetch(request):
                 self._send(request)
-            case AppendFetched(place, token, records, leader_epoch, high_watermark, log_start_offset):
-                self._append(place, token, records, leader_epoch, high_watermark, log_start_offset)
+            case AppendFetched():
+                self._append(effect)
             case LeaderAdvanced(place, leader_epoch, high_watermark, log_start_offset):
                 runtime = self._runtimes.get(place)
                 if runtime is not None:
@@ -148,9 +147,8 @@ class LeaderFetching:
             case Truncate(place, token, offset, leader_epoch):
                 runtime = self._runtimes.get(place)
                 if runtime is not None:
-                    done = partial(self._truncated, runtime, place, token, leader_epoch)
-                    runtime.truncate(offset, done)
-            case RestartAt(place, token, offset, leader_epoch):
+                    runtime.truncate(offset, partial(self._truncated, Appended(place, token), leader_epoch))
+            case RestartAt(place, token, offset):
                 runtime = self._runtimes.get(place)
                 if runtime is not None:
                     _log.warning(
@@ -161,21 +159,14 @@ class LeaderFetching:
                         self.leader_id,
                         offset,
                     )
-                    runtime.restart_at(offset, partial(self._restarted, place, token))
+                    runtime.restart_at(offset, partial(self._cut, Appended(place, token)))
             case Delayed(place, error, _):
                 self._delayed(place, error)
 
     # The log.
 
-    def _append(
-        self,
-        place: Place,
-        token: int,
-        records: Buffer,
-        leader_epoch: int,
-        high_watermark: int,
-        log_start_offset: int,
-    ) -> None:
+    def _append(self, effect: AppendFetched) -> None:
+        place, token, records, leader_epoch, high_watermark, log_start_offset = effect
         runtime = self._runtimes.get(place)
         if runtime is None:
             return
@@ -184,36 +175,36 @@ class LeaderFetching:
         def done(error: BrokerError | None, _: int) -> None:
             if error is None:
                 self._handle(Appended(place, token))
-            else:
-                if error.code is ErrorCode.CORRUPT_MESSAGE:
-                    self._manager.corrupt_fetches += 1
-                    _log.error("%s-%d: node %d: %s", runtime.topic, runtime.partition, self.leader_id, error)
-                self._handle(Appended(place, token, error.code))
+                return
+            if error.code is ErrorCode.CORRUPT_MESSAGE:
+                self._manager.corrupt_fetches += 1
+                _log.error("%s-%d from node %d: %s", runtime.topic, runtime.partition, self.leader_id, error)
+            self._handle(Appended(place, token, error.code))
 
         runtime.append_fetched(memoryview(records), leader_epoch, high_watermark, log_start_offset, done)
 
-    def _truncated(
-        self,
-        runtime: PartitionRuntime,
-        place: Place,
-        token: int,
-        leader_epoch: int,
-        lost: Lost | None,
-        error: BrokerError | None = None,
-    ) -> None:
-        if lost is not None:
+    def _truncated(self, done: Appended, leader_epoch: int, lost: Lost | None) -> None:
+        runtime = self._runtimes.get(done.place)
+        if lost is not None and runtime is not None:
             self._manager.report_lost(runtime, self.leader_id, leader_epoch, lost)
-        self._handle(Appended(place, token, ErrorCode.NONE if error is None else error.code))
+        self._cut(done)
 
-    def _restarted(self, place: Place, token: int, error: BrokerError | None = None) -> None:
-        self._handle(Appended(place, token, ErrorCode.NONE if error is None else error.code))
+    def _cut(self, done: Appended) -> None:
+        """The log has been cut, unless the disk failed and took it offline."""
+        runtime = self._runtimes.get(done.place)
+        failed = runtime is not None and runtime.offline_reason is not None
+        self._handle(done._replace(error=ErrorCode.KAFKA_STORAGE_ERROR) if failed else done)
 
     def _delayed(self, place: Place, error: ErrorCode) -> None:
         runtime = self._runtimes.get(place)
         if runtime is not None:
             level = logging.DEBUG if error in _QUIET else logging.WARNING
             _log.log(
-                level, "%s-%d is not fetched from node %d: %s", runtime.topic, runtime.partition, self.leader_id,
+                level,
+                "%s-%d is not fetched from node %d: %s",
+                runtime.topic,
+                runtime.partition,
+                self.leader_id,
                 error.name,
             )
 

@@ -43,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 REOPEN_INTERVAL_MS = 10_000  # after a disk error
 _DELETED_SUFFIX = "-delete"
+_STRAY_SUFFIX = "-stray"
+STRAY_SECONDS = 24 * 3600.0
 
 
 class KeepingSettings(CompactionSettings, Protocol):
@@ -140,6 +142,9 @@ class LogManager:
             if name.endswith(_DELETED_SUFFIX):
                 self._files.remove_tree(self._data_dir / name)
                 continue
+            if name.endswith(_STRAY_SUFFIX):
+                self._remove_later(self._data_dir / name)
+                continue
             place = _place_of(name)
             if place is None:
                 continue
@@ -210,6 +215,28 @@ class LogManager:
         task = self._loop.create_task(self._remove(runtime, doomed))
         self._removals.add(task)
         task.add_done_callback(self._removals.discard)
+
+    def set_aside(self, topic: str, partition: int) -> None:
+        """Take a partition out under another name, under which its files stay for a day. Raises OSError."""
+        runtime = self._partitions.pop((topic, partition))
+        aside = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_STRAY_SUFFIX}"
+        runtime.cancel_compaction()
+        self._files.rename(self._data_dir / f"{topic}-{partition}", aside)
+        self._compactor.forget((topic, partition))
+        runtime.give_up()
+        self._removals.add(task := self._loop.create_task(runtime.until_released()))
+        task.add_done_callback(self._removals.discard)
+        self._remove_later(aside)
+
+    def _remove_later(self, stray: Path) -> None:
+        """Remove what was set aside, after whoever may miss it has had a day."""
+
+        def remove() -> None:
+            self._timers.remove(handle)
+            self._pool.submit(lambda: self._files.remove_tree(stray), lambda _: None)
+
+        handle = self._loop.call_later(STRAY_SECONDS, remove)
+        self._timers.append(handle)
 
     def get(self, topic: str, partition: int) -> PartitionRuntime | None:
         return self._partitions.get((topic, partition))

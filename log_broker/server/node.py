@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 
 from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core import controller
-from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage, TopicImage
+from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage
 from log_broker.core.fetch_session import FetchSessions
 from log_broker.core.lease import Lease
 from log_broker.core.replication import Leadership
@@ -39,6 +39,8 @@ from log_broker.server.partition_runner import Membership
 from log_broker.server.peers import Peers
 from log_broker.server.producer_ids import ProducerIds
 from log_broker.server.remote_authority import RemoteAuthority
+from log_broker.server.replica_fetches import ReplicaFetches
+from log_broker.server.replica_manager import ReplicaManager
 from log_broker.server.transaction_coordinator import TransactionCoordinator
 
 _log = logging.getLogger(__name__)
@@ -122,6 +124,8 @@ class Node:
         self.producer_ids = ProducerIds(self)
         self.events = Events(self)
         self.staging = memoryview(bytearray(STAGING_BYTES))
+        self.replica_fetches = ReplicaFetches(self)
+        self.replicas = ReplicaManager(self)
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.metadata_answers = AnswerCache()
         self.counters = Counters()
@@ -132,7 +136,6 @@ class Node:
         self.port = config.port
         self.authority: Authority
         self.controller: Controller | None = None  # while this node is the active controller
-        self._applied: dict[str, TopicImage] = {}
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._idle_check: asyncio.TimerHandle | None = None
@@ -178,6 +181,7 @@ class Node:
             listener.close()
             self.groups.stop()
             self.transactions.stop()
+            self.replicas.stop()
             self.peers.close()
             await self.logs.close()
             raise
@@ -203,6 +207,7 @@ class Node:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_SECONDS_MAX)
+        self.replicas.stop()
         self.peers.close()
         await self.logs.close()
 
@@ -322,29 +327,10 @@ class Node:
         """Make logs, configs and groups what the image says they are."""
         self._apply_settings()
         self.metadata_answers.clear()
-        image = self.cluster.topics
-        for name, old in list(self._applied.items()):
-            new = image.get(name)
-            if new is None or new.topic_id != old.topic_id:
-                self._drop_topic(old)
-        for name, topic in image.items():
-            if self._applied.get(name) is not topic:
-                self._apply_topic(topic)
-        self._applied = dict(image)
+        self.replicas.apply()
         self.groups.follow()
         self.transactions.follow()
         self.events.image_changed()
-
-    def remove_strays(self) -> None:
-        """Delete partitions that the image does not give to this node: their topic was deleted while it was down."""
-        for runtime in list(self.logs.partitions()):
-            topic = self.cluster.topics.get(runtime.topic)
-            if runtime.topic == METADATA_TOPIC:
-                continue
-            known = topic is not None and runtime.partition < len(topic.partitions)
-            if not known or topic is None or self.config.node_id not in topic.partitions[runtime.partition].replicas:
-                _log.warning("deleting %s-%d, which the cluster does not know", runtime.topic, runtime.partition)
-                self.logs.delete(runtime.topic, runtime.partition)
 
     def metadata_partition(self) -> PartitionRuntime:
         """Return the metadata log's partition, made if it is not there; raises OSError."""
@@ -362,34 +348,6 @@ class Node:
             self.cluster.set_defaults(config)
             self.fetch_sessions.slots_max = config.max_incremental_fetch_session_cache_slots
             self.memory.limit = _memory_limit(config)
-
-    def _apply_topic(self, topic: TopicImage) -> None:
-        for index, partition in enumerate(topic.partitions):
-            if partition.leader != self.config.node_id:
-                continue
-            try:
-                runtime = self.logs.create(topic.name, index, UUID(hex=topic.topic_id), topic.config)
-            except OSError as error:
-                _log.error("the partition %s-%d could not be made: %s", topic.name, index, error)
-                continue
-            if runtime.config != topic.config:
-                runtime.config = topic.config
-            runtime.become_leader(
-                Leadership(
-                    leader_epoch=partition.leader_epoch,
-                    partition_epoch=partition.partition_epoch,
-                    replicas=(self.config.node_id,),
-                    isr=(self.config.node_id,),
-                )
-            )
-
-    def _drop_topic(self, topic: TopicImage) -> None:
-        for index in range(len(topic.partitions)):
-            try:
-                self.logs.delete(topic.name, index)
-            except OSError as error:
-                _log.error("the partition %s-%d could not be deleted: %s", topic.name, index, error)
-        self.groups.topic_deleted(topic.name)
 
     def _address_of(self, node_id: int) -> str | None:
         broker = self.cluster.brokers.get(node_id)

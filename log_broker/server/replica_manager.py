@@ -175,6 +175,7 @@ class ReplicaManager:
     def _drop_topic(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
             self._drop_partition(topic.name, index)
+        self._node.groups.topic_deleted(topic.name)
 
     def _drop_partition(self, topic: str, index: int) -> None:
         self._unfollow(topic, index)
@@ -213,13 +214,13 @@ class ReplicaManager:
     def _move(self, fetching: LeaderFetching) -> None:
         """A node listens elsewhere now, or nowhere: what is fetched from it is applied anew."""
         places = [place for place, (_, known) in self._followed.items() if known is fetching]
-        for topic, index in places:
-            self._unfollow(topic, index)
+        for name, index in places:
+            self._unfollow(name, index)
         image = self._node.cluster.topics
         for name, index in places:
             topic = image.get(name)
-            before = self._applied.get(name)
-            if topic is not None and topic is before:
+            # What has changed is applied after this anyway.
+            if topic is not None and topic is self._applied.get(name):
                 self._apply_partition(topic, index, topic.partitions[index])
 
     def _address_of(self, node_id: int) -> tuple[str, int] | None:
@@ -266,4 +267,3 @@ def leadership_of(partition: PartitionImage) -> Leadership:
         isr=partition.isr,
         recovering=partition.recovering,
     )
-

@@ -25,6 +25,8 @@ from log_broker.server.readers import READ_COMMITTED
 from log_broker.wire.fetch import TOPIC_IDS_FROM, FetchRequest, PartitionData, encode_response, parse_request
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.reading import MalformedRequestError
+from log_broker.wire.replica_fetch import VERSION as REPLICA_VERSION
+from log_broker.wire.replica_fetch import replica_request
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import Slot
@@ -41,6 +43,9 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     except MalformedRequestError as error:
         slot.fail_connection(str(error))
         return
+    if request.replica_id >= 0:
+        _handle_replica(node, header, request, slot)
+        return
     session_id, epoch, topics, forgotten = request[5:9]
     by_id = header.api_version >= TOPIC_IDS_FROM
     plan = node.fetch_sessions.begin(session_id, epoch, topics, forgotten, node.clock_ms(), by_id=by_id)
@@ -48,6 +53,13 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
         slot.complete(*encode_response(header.correlation_id, header.api_version, [], error=plan.error))
         return
     _Fetch(node, header, request, plan, slot).start()
+
+
+def _handle_replica(node: "Node", header: RequestHeader, request: FetchRequest, slot: "Slot") -> None:
+    if header.api_version != REPLICA_VERSION:
+        slot.fail_connection(f"replicas fetch with version {REPLICA_VERSION}, not {header.api_version}")
+        return
+    node.replica_fetches.handle(header, replica_request(request), slot)
 
 
 def _fresh_id(sessions: FetchSessions) -> int:
