@@ -57,6 +57,18 @@ _TOPIC_KEYS = (
     _long("max.compaction.lag.ms", LONG_MAX, "The longest time a record may stay uncompacted.", least=1),
     _long("min.compaction.lag.ms", 0, "The shortest time a record stays uncompacted."),
     _ratio("min.cleanable.dirty.ratio", 0.5, "The share of uncompacted bytes at which a log is compacted."),
+    ConfigKey(
+        name="leader.replication.throttled.replicas",
+        type=ConfigType.LIST,
+        default="",
+        doc="Replicas to which leaders send no faster than the broker's rate: partition:broker, or * for all.",
+    ),
+    ConfigKey(
+        name="follower.replication.throttled.replicas",
+        type=ConfigType.LIST,
+        default="",
+        doc="Replicas that fetch no faster than the broker's rate: partition:broker, or * for all.",
+    ),
     _int(
         "min.insync.replicas",
         2,
