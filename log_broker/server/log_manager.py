@@ -241,6 +241,11 @@ class LogManager:
     def get(self, topic: str, partition: int) -> PartitionRuntime | None:
         return self._partitions.get((topic, partition))
 
+    def led(self, topic: str, partition: int) -> PartitionRuntime | None:
+        """Return the partition if it is led here."""
+        runtime = self._partitions.get((topic, partition))
+        return runtime if runtime is not None and runtime.is_leader else None
+
     def partitions(self) -> Iterable[PartitionRuntime]:
         return self._partitions.values()
 

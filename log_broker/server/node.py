@@ -242,11 +242,11 @@ class Node:
             del self._connections_of[connection.host]
 
     def absence_of(self, topic: str, partition: int) -> ErrorCode:
-        """Say why `logs` has no such partition."""
+        """Say why `logs` has no such partition, or does not lead it."""
         image = self.cluster.topics.get(topic)
         if image is None or not 0 <= partition < len(image.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if image.partitions[partition].leader == self.config.node_id:
+        if image.partitions[partition].leader == self.config.node_id and self.logs.get(topic, partition) is None:
             return ErrorCode.KAFKA_STORAGE_ERROR  # it could not be made; the log said why
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
