@@ -1,7 +1,7 @@
 import pytest
+from fetcher_pair import ModelLog, Pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replica_pair import ModelLog, Pair
 
 from log_broker.core.replica_fetcher import (
     GATHER_MS,
