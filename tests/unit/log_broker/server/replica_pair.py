@@ -66,6 +66,13 @@ class ReplicaNode:
         await self.logs.close()
         self.open()
 
+    async def written(self, end: int) -> None:
+        """Wait until a leader's log has got so far."""
+        while self.runtime.log_end_offset < end:
+            more = asyncio.Event()
+            self.runtime.on_appended(self.runtime.log_end_offset, more.set)
+            await more.wait()
+
     def lead(
         self, epoch: int, *, isr: tuple[int, ...], replicas: tuple[int, ...] = (1, 2, 3), version: int = 0
     ) -> None:
