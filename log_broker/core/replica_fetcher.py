@@ -155,7 +155,6 @@ class RestartAt(NamedTuple):
     place: Place
     token: int
     offset: int
-    leader_epoch: int
 
 
 class Delayed(NamedTuple):
@@ -221,6 +220,11 @@ class ReplicaFetcher:
 
     def __contains__(self, place: Place) -> bool:
         return place in self._followed
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the leader owes an answer."""
+        return bool(self._under_way)
 
     def lag_of(self, place: Place) -> int:
         """How many offsets the replica was behind its leader when that was last heard of; -1 before."""
@@ -452,7 +456,7 @@ class ReplicaFetcher:
             end = entry.log.log_end_offset
             if answer.log_start_offset > end:
                 token = self._begin(entry, place, now_ms)
-                effects.append(RestartAt(place, token, answer.log_start_offset, entry.leader_epoch))
+                effects.append(RestartAt(place, token, answer.log_start_offset))
                 return
             if 0 <= answer.log_end_offset < end:
                 token = self._begin(entry, place, now_ms)

@@ -4,12 +4,12 @@ A partition's role in this process: leading with followers, or following.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from log_broker.core.following import Lost
 from log_broker.core.partition_protocol import AppendResult
-from log_broker.core.replication import IsrProposal, Leadership
+from log_broker.core.replication import Follower, IsrProposal, Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.partition_runner import PartitionRunner
 from log_broker.server.readers import Cancel, ReplicaRead, read_for_replica
@@ -52,6 +52,18 @@ class ReplicaRuntime(PartitionRunner):
         """That of the state this leader goes by; -1 for a follower and for a leader that is the only replica."""
         leading = self._core.leading
         return -1 if leading is None else leading.partition_epoch
+
+    @property
+    def followers(self) -> Mapping[int, Follower]:
+        """Those that follow this leader, by their node."""
+        leading = self._core.leading
+        return {} if leading is None else leading.followers
+
+    @property
+    def awaits_watermark(self) -> bool:
+        """Whether this leader's high watermark is still that of its time as a follower: more is committed perhaps."""
+        leading = self._core.leading
+        return leading is not None and self._core.high_watermark < leading.epoch_start
 
     @property
     def log_end_offset(self) -> int:

@@ -1,7 +1,7 @@
 import pytest
+from fetcher_pair import ModelLog, Pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replica_pair import ModelLog, Pair
 
 from log_broker.core.replica_fetcher import (
     GATHER_MS,
@@ -162,7 +162,7 @@ def test_a_replica_that_lies_behind_the_leaders_start_begins_anew() -> None:
     log = ModelLog(records=[1] * 5)
     machine.handle(Follow(A, 2, log), 0)
     (restart,) = machine.handle(answered(ReplicaAnswer(A, ErrorCode.OFFSET_OUT_OF_RANGE, 9, 20, 8)), 1)
-    assert restart == RestartAt(A, 1, 8, 2)
+    assert restart == RestartAt(A, 1, 8)
     log.records, log.start = [], 8
     assert sent(machine.handle(Appended(A, 1), 2)) == [(A, 8)]
 
