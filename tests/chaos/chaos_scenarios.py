@@ -26,18 +26,17 @@ class Scenario:
     title: str
     tell: Callable[["Stage"], None]
     only_ours: bool = False
-    long: bool = False
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(name: str, title: str, *, only_ours: bool = False, long: bool = False) -> Callable[[Any], Any]:
-    """Enter a function under the name of a row; `long` ones are left out unless asked for by name or all are."""
+def scenario(name: str, title: str, *, only_ours: bool = False) -> Callable[[Any], Any]:
+    """Enter a function under the name of a row."""
 
     def enter(tell: Callable[["Stage"], None]) -> Callable[["Stage"], None]:
         assert name not in SCENARIOS
-        SCENARIOS[name] = Scenario(name=name, title=title, tell=tell, only_ours=only_ours, long=long)
+        SCENARIOS[name] = Scenario(name=name, title=title, tell=tell, only_ours=only_ours)
         return tell
 
     return enter

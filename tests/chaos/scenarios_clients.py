@@ -419,7 +419,7 @@ def saturated(stage: Stage) -> None:
     )
 
 
-@scenario("F-35", "a broker crashes with very many partitions", long=True)
+@scenario("F-35", "a broker crashes with very many partitions")
 def many_partitions(stage: Stage) -> None:
     cluster = stage.cluster(separate_voters=3)
     victim = cluster.brokers[0]
