@@ -84,6 +84,7 @@ def write_inside(inside: dict[tuple[str, str], Sending], cut_at: float) -> dict[
     number = 0
     while time.monotonic() < cut_at + 1.5 * SESSION_SECONDS:
         number += 1
+        time.sleep(0.05)
         for minimum in took:
             for acks in ("0", "1"):
                 before = len(acked(inside[minimum, acks].told))
