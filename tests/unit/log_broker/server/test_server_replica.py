@@ -346,23 +346,3 @@ async def test_a_cut_log_takes_what_comes_next(nodes: Nodes) -> None:
     await restart_at(b, 100)
     assert (b.runtime.log_start_offset, b.runtime.log_end_offset, b.runtime.high_watermark) == (100, 100, 100)
     assert b.runtime.producer_count == 0
-
-
-async def test_an_epoch_in_which_a_leader_wrote_nothing_is_forgotten_where_the_next_leader_never_had_it(
-    nodes: Nodes,
-) -> None:
-    a, b = nodes(2)
-    a.lead(1, isr=(1, 2), replicas=(1, 2))
-    b.runtime.become_follower(1, 1)
-    a.produce(b"x")
-    await a.written(1)
-    await catch_up(a, b)
-    a.lead(2, isr=(1, 2), replicas=(1, 2))
-    b.lead(3, isr=(1, 2), replicas=(1, 2))
-    a.runtime.become_follower(3, 2)
-    assert a.runtime.latest_epoch == 2
-    diverging = b.runtime.read_replica(1, 1000, a.runtime.latest_epoch).diverging
-    assert diverging == (1, 1)
-    await truncate(a, 1)
-    assert a.runtime.latest_epoch == 1
-    assert b.runtime.read_replica(1, 1000, 1).diverging is None
