@@ -427,7 +427,8 @@ def many_partitions(stage: Stage) -> None:
     victim = cluster.brokers[0]
     for count in (10, 100, 1000):
         topic = stage.topic(str(count))
-        cluster.admin().create_topics([NewTopic(topic, count, 3)], request_timeout=60)[topic].result(90)
+        admin = cluster.admin()
+        admin.create_topics([NewTopic(topic, count, 3)], request_timeout=60)[topic].result(90)
         cluster.eventually(
             lambda topic=topic, count=count: leaders(cluster, topic, count) and in_sync(cluster, topic, 3),
             "all lead",
@@ -448,7 +449,7 @@ def many_partitions(stage: Stage) -> None:
         stage.note(
             f"{count:>5} partitions: all led {led:.1f} s after the kill, all in sync {synced:.1f} s after the return"
         )
-        cluster.admin().delete_topics([topic])[topic].result(60)
+        admin.delete_topics([topic])[topic].result(60)
 
 
 def leaders(cluster: Cluster, topic: str, count: int, asking: int | None = None, but: int = -1) -> bool:

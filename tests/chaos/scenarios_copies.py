@@ -36,7 +36,8 @@ def set_topic(cluster: Cluster, topic: str, name: str, value: str) -> None:
     """Change one setting of a topic."""
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    cluster.admin().incremental_alter_configs([resource], request_timeout=10)[resource].result(20)
+    admin = cluster.admin()
+    admin.incremental_alter_configs([resource], request_timeout=10)[resource].result(20)
 
 
 def alone(cluster: Cluster, topic: str, leader: int) -> None:
@@ -64,7 +65,6 @@ def disk_gone(stage: Stage) -> None:
     cluster.await_equal_logs(three)
     expect(cluster, three, values)
     stage.note("three copies: rebuilt from the others, in sync only with the whole log, all 100 readable")
-    cluster.admin().delete_topics([lone, three])
 
 
 @scenario("F-07", "acks=0 loses silently and is never sent again")
@@ -73,10 +73,9 @@ def silent_loss(stage: Stage) -> None:
     topic = stage.topic()
     leader = cluster.brokers[0]
     cluster.create_topic(topic, placed=placed(cluster, leader))
-    sending = Sending(cluster.bootstrap, topic, zone="dropped", acks="0", linger_ms=0, batch_num_messages=1)
+    sending = Sending(cluster.bootstrap, topic, zone="dropped", acks="0", batch_num_messages=1)
     sending.send(["first"]).wait()
     expect(cluster, topic, ["first"])
-    requests: list[bytes] = []
     cluster.links.rule("dropped", str(leader), discard=True)
     values = values_of(stage, 100)
     told = sending.send(values).wait()
@@ -88,7 +87,6 @@ def silent_loss(stage: Stage) -> None:
     found = read(cluster.bootstrap, topic)
     assert len(found) < 101
     assert len(set(found)) == len(found)
-    assert requests == []
     stage.note(f"101 reported as sent, {len(found)} stored, none sent again")
 
 
@@ -272,7 +270,8 @@ def lowered_minimum(stage: Stage) -> None:
 def copies_by_default(stage: Stage) -> None:
     cluster = stage.cluster()
     topic = stage.topic()
-    cluster.admin().create_topics([NewTopic(topic, 1)])[topic].result(30)
+    admin = cluster.admin()
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
     cluster.await_leader(topic, cluster.brokers)
     copies = len(cluster.partition(topic).replicas)
     values = values_of(stage, 20)

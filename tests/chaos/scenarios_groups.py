@@ -95,8 +95,8 @@ def partitions_raised(stage: Stage) -> None:
             )
         assert producer.flush(30) == 0
         if round_ == 0:
-            future = cluster.admin().create_partitions([NewPartitions(topic, 6)])[topic]
-            future.result(30)
+            admin = cluster.admin()
+            admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
             cluster.eventually(lambda: cluster.partition(topic, 5).leader >= 0, "there are six partitions")
     split = [key for key, found in places.items() if len(found) > 1]
     assert split

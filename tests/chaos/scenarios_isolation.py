@@ -42,7 +42,7 @@ def isolated_leader(stage: Stage, cluster: Cluster, leader: int, cut: Callable[[
     cut()
     cluster.links.cut(["in"], cluster.names(outside))
     cut_at = time.monotonic()
-    took = write_inside(inside, cut_at)
+    took, led = write_inside(cluster, leader, topics, inside, cut_at)
     for minimum, topic in topics.items():
         assert read(cluster.addresses([leader]), topic)[visible:] == [], "nothing above the watermark is visible"
         assert acked(inside[minimum, "all"].told)[1:] == [], "the isolated leader never acknowledges acks=all"
@@ -68,30 +68,38 @@ def isolated_leader(stage: Stage, cluster: Cluster, leader: int, cut: Callable[[
         assert [value for value in found if value.endswith("all 0")] == retried
         gone = [value for value in lost if value not in found]
         stage.note(
-            f"{minimum}: acks=0/1 taken by the isolated leader for {took[minimum]:.1f} s, {len(gone)} of {len(lost)} of"
-            f" these records lost; acks=all stored once; three equal logs{f'; {len(late)} late' if late else ''}"
+            f"{minimum}: a successor led after {led[minimum]:.1f} s, acks=0/1 was taken for {took[minimum]:.1f} s;"
+            f" {len(gone)} of these {len(lost)} records lost; acks=all stored once; three equal logs"
+            f"{f'; {len(late)} acknowledged by the successor' if late else ''}"
         )
 
 
-def write_inside(inside: dict[tuple[str, str], Sending], cut_at: float) -> dict[str, float]:
+def write_inside(
+    cluster: Cluster, leader: int, topics: dict[str, str], inside: dict[tuple[str, str], Sending], cut_at: float
+) -> tuple[dict[str, float], dict[str, float]]:
     """
-    Write with every acks on the isolated leader's side until it refuses or a session and a half have passed; return
-    how long acks=1 was taken.
+    Write with every acks on the isolated leader's side until all have successors and some seconds more; return for how
+    long acks=1 was taken, and when the others had a leader.
     """
-    took = dict.fromkeys(("min-1", "min-2"), 0.0)
+    took = dict.fromkeys(topics, 0.0)
+    led: dict[str, float] = {}
     for (minimum, acks), sending in inside.items():
         sending.send([f"{minimum} {acks} 0"])
     number = 0
-    while time.monotonic() < cut_at + 1.5 * SESSION_SECONDS:
+    asked = cluster.others(leader)[0]
+    while len(led) < len(topics) or time.monotonic() - cut_at < max(led.values()) + 2:
+        assert time.monotonic() - cut_at < 10 * SESSION_SECONDS, "the others have a leader"
         number += 1
         time.sleep(0.05)
-        for minimum in took:
+        for minimum, topic in topics.items():
             for acks in ("0", "1"):
                 before = len(acked(inside[minimum, acks].told))
                 inside[minimum, acks].send([f"{minimum} {acks} {number}"]).wait(0.1)
                 if acks == "1" and len(acked(inside[minimum, acks].told)) > before:
                     took[minimum] = time.monotonic() - cut_at
-    return took
+            if minimum not in led and cluster.partition(topic, asking=asked).leader != leader:
+                led[minimum] = time.monotonic() - cut_at
+    return took, led
 
 
 def later(sending: Sending) -> list[str]:
@@ -276,10 +284,9 @@ def majority_lost(stage: Stage) -> None:
     cluster.kill(*lost)
     time.sleep(1.5 * SESSION_SECONDS)
     assert len(acked(sending.send(values_of(stage, 20, "without")).wait(30))) == 40, "the data path goes on"
+    admin, refused = cluster.admin(), stage.topic("refused")
     with suppress(KafkaException):
-        cluster.admin().create_topics([NewTopic(stage.topic("refused"), 1, 3)], request_timeout=4)[
-            stage.topic("refused")
-        ].result(10)
+        admin.create_topics([NewTopic(refused, 1, 3)], request_timeout=4)[refused].result(10)
         raise AssertionError("a topic was created without a majority")
     cluster.kill(leader)
     sending.send(["waits"])
