@@ -44,9 +44,9 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
             done = answers.done(topic_at, partition_at)
             runtime = node.logs.get(name, partition)
             if runtime is None:
-                done(AppendResult(node.absence_of(name, partition)))
+                done(AppendResult(_absence_of(node, name, partition)))
                 continue
-            if runtime.is_internal and (name == METADATA_TOPIC or header.client_id != ADMIN_CLIENT_ID):
+            if runtime.is_internal and header.client_id != ADMIN_CLIENT_ID:
                 done(AppendResult(ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"clients do not write to {name}"))
                 continue
             if records is None:
@@ -65,6 +65,10 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     if request.transactional_id is not None and transactional:
         append_in_transaction(node, request.transactional_id.decode(errors="replace"), version, transactional)
     answers.all_asked()
+
+
+def _absence_of(node: "Node", topic: str, partition: int) -> ErrorCode:
+    return ErrorCode.INVALID_TOPIC_EXCEPTION if topic == METADATA_TOPIC else node.absence_of(topic, partition)
 
 
 def _append_single(node: "Node", header: RequestHeader, request: SingleProduce, slot: "Slot") -> bool:
