@@ -144,7 +144,8 @@ class Cluster:
             host=node.host,
             port=PORT,
             data_dir=DATA_DIR,
-            controller_quorum_voters=frozenset(f"{number}@{address}" for number, address in enumerate(self.bootstrap)),
+            process_roles=BOTH_ROLES if node.address in self.voters else BROKER_ROLE,
+            controller_quorum_voters=frozenset(f"{number}@{self.bootstrap[number]}" for number in self.voters),
         ).with_settings(self.settings)
         process = BrokerProcess(node, config, self.failed)
         self._loops.append(process.loop)

@@ -8,7 +8,6 @@ every partition must take records again, every replica be equal, and every recor
 import random
 from collections.abc import Callable
 
-from log_broker.config import BROKER_KEYS
 from log_broker.sim.client_link import Client
 from log_broker.sim.cluster import Cluster
 from log_broker.sim.cluster_checks import ClusterChecks
@@ -220,7 +219,7 @@ def draw_settings(chance: random.Random) -> dict[str, str]:
     fetch_ms = chance.choice((300, 600, 1_000))
     election_ms = chance.choice((100, 300))
     lag_ms = chance.choice((400, 1_000, 2_000))
-    settings = {
+    return {
         "broker.session.timeout.ms": str(session_ms),
         "broker.heartbeat.interval.ms": str(session_ms // 5),
         "controller.quorum.election.timeout.ms": str(election_ms),
@@ -233,7 +232,6 @@ def draw_settings(chance: random.Random) -> dict[str, str]:
         "transaction.state.log.num.partitions": "2",
         "group.initial.rebalance.delay.ms": "100",
     }
-    return {name: value for name, value in settings.items() if name in BROKER_KEYS}
 
 
 def _later(fault: Fault, by_us: int) -> Fault:
