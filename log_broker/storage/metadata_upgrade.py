@@ -24,9 +24,7 @@ _PARTITION_FILE = "partition.metadata"
 _FIRST_EPOCH = 1
 
 
-def upgrade(
-    files: FileSystem, directory: Path, voters: VoterSet, image_of: Callable[[Iterator[bytes]], bytes]
-) -> bool:
+def upgrade(files: FileSystem, directory: Path, voters: VoterSet, image_of: Callable[[Iterator[bytes]], bytes]) -> bool:
     """
     Put a quorum log in place of an old metadata log, if there is one; say whether there was. Raises OSError.
 
