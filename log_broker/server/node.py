@@ -25,6 +25,7 @@ from log_broker.core.fetch_session import FetchSessions
 from log_broker.core.lease import Lease
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, RecordValidator
+from log_broker.server.ack_deadlines import AckDeadlines
 from log_broker.server.authority import Authority
 from log_broker.server.broker_lifecycle import BrokerLifecycle
 from log_broker.server.connection import STAGING_BYTES, Connection
@@ -135,6 +136,7 @@ class Node:
         self.replicas = ReplicaManager(self)
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.metadata_answers = AnswerCache()
+        self.ack_deadlines = AckDeadlines(self.loop)
         self.counters = Counters()
         self.memory = MemoryBudget(self.loop, _memory_limit(config))
         self.connections: set[Connection] = set()
