@@ -79,7 +79,7 @@ class Platform:
         return cls(cluster_id=_new_cluster_id(), nodes=nodes, next_id=brokers)
 
     def with_layout(self, *, brokers: int, port: int, registry_port: int, metrics_port: int | None = None) -> Self:
-        """Return the same cluster with so many nodes, no fewer than it has; ports are counted from these by their ids."""
+        """Return the same cluster with so many nodes, no fewer than it has; ports are counted from these by ids."""
         added = range(self.next_id, self.next_id + max(brokers - len(self.nodes), 0))
         fresh = (
             NodeSpec(id=number, host=HOST, port=0, registry_port=None, data_dir=f"node-{number}") for number in added
