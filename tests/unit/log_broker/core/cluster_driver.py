@@ -108,6 +108,6 @@ class ClusterDriver:
         }
         node_id = given.pop("node_id", now.leader)
         topic_id = given.pop("topic_id", self.image.topics[name].topic_id)
-        wish = IsrWish(topic_id=topic_id, partition=index, **given)
+        wish = IsrWish(topic_id=topic_id, partition=given.pop("asked", index), **given)
         self.commit([alter_partition(self.image, node_id, wish)])
         return self.partition(index, name)
