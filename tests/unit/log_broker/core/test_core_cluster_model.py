@@ -152,14 +152,16 @@ class ClusterOfLogs(RuleBasedStateMachine):
         may_be = sorted(({*now.isr} | caught_up) - {node_id})
         members = {node_id, *data.draw(st.sets(st.sampled_from(may_be)) if may_be else st.just(set()), "ISR")}
         isr = tuple(IsrMember(each, known.get(each, -1)) for each in sorted(members, key=now.replicas.index))
-        # Asked into it from the moment the words are sent, until an answer or the image says otherwise.
-        broker.asked, broker.asked_epoch = members, now.partition_epoch
+        # An earlier wish may have been granted and the answer lost: it counts until the image says what became of it.
+        is_first = not broker.asked
+        broker.asked, broker.asked_epoch = broker.asked | members, now.partition_epoch
         try:
             self.cluster.want_isr(
                 node_id=node_id, leader_epoch=now.leader_epoch, partition_epoch=now.partition_epoch, isr=isr
             )
         except BrokerError:
-            broker.asked = set()
+            if is_first:
+                broker.asked = set()
 
     @rule(node_id=one)
     def is_fenced(self, node_id: int) -> None:
