@@ -20,6 +20,7 @@ from log_broker.config_keys import word_key as _word
 from log_broker.errors import BrokerError, ErrorCode
 
 VALIDATION_LEVELS = ("none", "id", "payload")
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 DURABILITY_LEVELS = ("memory", "fsync-leader", "fsync-quorum")
 REPLICATION_FACTOR_USUAL = 3  # as many survive the loss of one while another one is being upgraded
 
@@ -56,6 +57,18 @@ _TOPIC_KEYS = (
     _long("max.compaction.lag.ms", LONG_MAX, "The longest time a record may stay uncompacted.", least=1),
     _long("min.compaction.lag.ms", 0, "The shortest time a record stays uncompacted."),
     _ratio("min.cleanable.dirty.ratio", 0.5, "The share of uncompacted bytes at which a log is compacted."),
+    ConfigKey(
+        name="leader.replication.throttled.replicas",
+        type=ConfigType.LIST,
+        default="",
+        doc="Replicas to which leaders send no faster than the broker's rate: partition:broker, or * for all.",
+    ),
+    ConfigKey(
+        name="follower.replication.throttled.replicas",
+        type=ConfigType.LIST,
+        default="",
+        doc="Replicas that fetch no faster than the broker's rate: partition:broker, or * for all.",
+    ),
     _int(
         "min.insync.replicas",
         2,
@@ -128,6 +141,8 @@ class TopicConfig:
     max_compaction_lag_ms: int
     min_compaction_lag_ms: int
     min_cleanable_dirty_ratio: float
+    leader_replication_throttled_replicas: frozenset[str]
+    follower_replication_throttled_replicas: frozenset[str]
     min_insync_replicas: int
     message_timestamp_after_max_ms: int
     message_timestamp_before_max_ms: int
@@ -417,6 +432,35 @@ _BROKER_KEYS = (
         least=-1,
         kafka_default="-1",
     ),
+    _int("replica.fetch.max.bytes", 1 << 20, "The most bytes that a replica fetches of one partition at once."),
+    _int("replica.fetch.response.max.bytes", 10 << 20, "The most bytes that a replica fetches at once."),
+    _int("replica.fetch.min.bytes", 1, "The fewest bytes for which a leader answers a replica before its time is up."),
+    _int("replica.fetch.wait.max.ms", 500, "How long a leader lets a replica wait for news."),
+    _int("replica.fetch.backoff.ms", 1000, "The longest pause before a partition is fetched again after an error."),
+    _int(
+        "replica.socket.timeout.ms",
+        5_000,
+        "A leader that owes an answer and sends nothing for so long is connected to anew.",
+        least=1,
+        kafka_default="30000",
+    ),
+    _word(
+        "replica.selector.class",
+        "",
+        "What chooses the replica that a consumer is to read from; without one that is the leader.",
+        "",
+        RACK_AWARE_SELECTOR,
+    ),
+    _long(
+        "leader.replication.throttled.rate",
+        LONG_MAX,
+        "Bytes per second that this broker sends of throttled replicas that are not in sync.",
+    ),
+    _long(
+        "follower.replication.throttled.rate",
+        LONG_MAX,
+        "Bytes per second that this broker fetches of throttled replicas that are not in sync.",
+    ),
     _int("max.incremental.fetch.session.cache.slots", 1000, "The most fetch sessions that are kept at once."),
 )
 BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _BROKER_KEYS}
@@ -485,6 +529,15 @@ class BrokerConfig:
     max_connections_per_ip: int = INT_MAX
     queued_max_request_bytes: int = 512 << 20
     fetch_max_bytes: int = 55 << 20
+    replica_fetch_max_bytes: int = 1 << 20
+    replica_fetch_response_max_bytes: int = 10 << 20
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_backoff_ms: int = 1000
+    replica_socket_timeout_ms: int = 5_000
+    replica_selector_class: str = ""
+    leader_replication_throttled_rate: int = LONG_MAX
+    follower_replication_throttled_rate: int = LONG_MAX
     max_incremental_fetch_session_cache_slots: int = 1000
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
 

@@ -66,8 +66,10 @@ class LeaderEpochs:
         """
         if epoch == self.current:
             return epoch, log_end_offset
-        if not self._starts or epoch > self.current or epoch < 0:
+        if epoch > self.current or epoch < 0:
             return UNKNOWN_EPOCH, UNKNOWN_OFFSET
+        if not self._starts:
+            return epoch, log_end_offset  # nothing is left of it, and nothing was written since
         if epoch < self._starts[0][0]:
             return epoch, self._starts[0][1]
         found = UNKNOWN_EPOCH

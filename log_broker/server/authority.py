@@ -71,7 +71,7 @@ class LocalAuthority:
         node = self._node
         self._log = MetadataLog(node.metadata_partition(), node.cluster, node.apply_image)
         self._log.load()
-        node.remove_strays()
+        node.replicas.remove_strays()
         node.controller = Controller(node, self, 0, session_ms=SESSION_MS)
         config = node.static_config
         await node.controller.register(

@@ -21,7 +21,7 @@ from log_broker.interfaces import RecordValidator
 from log_broker.server.compactor import CompactionSettings, Compactor, Place
 from log_broker.server.machine import Claim, Pool
 from log_broker.server.partition import PartitionRuntime
-from log_broker.server.partition_runner import Membership
+from log_broker.server.partition_runner import Membership, PartitionRunner
 from log_broker.server.sync_pool import SyncPool
 from log_broker.storage.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
@@ -43,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 REOPEN_INTERVAL_MS = 10_000  # after a disk error
 _DELETED_SUFFIX = "-delete"
+_STRAY_SUFFIX = "-stray"
+STRAY_SECONDS = 24 * 3600.0
 
 
 class KeepingSettings(CompactionSettings, Protocol):
@@ -140,6 +142,9 @@ class LogManager:
             if name.endswith(_DELETED_SUFFIX):
                 self._files.remove_tree(self._data_dir / name)
                 continue
+            if name.endswith(_STRAY_SUFFIX):
+                self._remove_later(self._data_dir / name)
+                continue
             place = _place_of(name)
             if place is None:
                 continue
@@ -203,6 +208,7 @@ class LogManager:
             return
         doomed = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_DELETED_SUFFIX}"
         runtime.cancel_compaction()
+        runtime.cancel_truncation()
         self._files.rename(self._data_dir / f"{topic}-{partition}", doomed)
         del self._partitions[topic, partition]
         self._compactor.forget((topic, partition))
@@ -211,8 +217,35 @@ class LogManager:
         self._removals.add(task)
         task.add_done_callback(self._removals.discard)
 
+    def set_aside(self, topic: str, partition: int) -> None:
+        """Take a partition out under another name, under which its files stay for a day. Raises OSError."""
+        runtime = self._partitions.pop((topic, partition))
+        aside = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_STRAY_SUFFIX}"
+        runtime.cancel_compaction()
+        self._files.rename(self._data_dir / f"{topic}-{partition}", aside)
+        self._compactor.forget((topic, partition))
+        runtime.give_up()
+        self._removals.add(task := self._loop.create_task(runtime.until_released()))
+        task.add_done_callback(self._removals.discard)
+        self._remove_later(aside)
+
+    def _remove_later(self, stray: Path) -> None:
+        """Remove what was set aside, after whoever may miss it has had a day."""
+
+        def remove() -> None:
+            self._timers.remove(handle)
+            self._pool.submit(lambda: self._files.remove_tree(stray), lambda _: None)
+
+        handle = self._loop.call_later(STRAY_SECONDS, remove)
+        self._timers.append(handle)
+
     def get(self, topic: str, partition: int) -> PartitionRuntime | None:
         return self._partitions.get((topic, partition))
+
+    def led(self, topic: str, partition: int) -> PartitionRuntime | None:
+        """Return the partition if it is led here."""
+        runtime = self._partitions.get((topic, partition))
+        return runtime if runtime is not None and runtime.is_leader else None
 
     def partitions(self) -> Iterable[PartitionRuntime]:
         return self._partitions.values()
@@ -344,6 +377,7 @@ class LogManager:
             loop=self._loop,
             clock_ms=self._clock_ms,
             membership=self._membership,
+            lower_checkpoints=self._lower_checkpoints,
         )
         self._partitions[entry.place] = runtime
         return runtime
@@ -416,6 +450,23 @@ class LogManager:
     def _write_recovery_points(self) -> None:
         with self._saving:
             self._files.replace(self._data_dir / RECOVERY_POINT_FILE, encode_offsets(self._recovery_points_saved))
+
+    def _lower_checkpoints(self, runtime: PartitionRunner) -> Callable[[], None]:
+        """Return what writes the checkpoints anew where they would speak of offsets that a log no longer has."""
+        place = (runtime.topic, runtime.partition)
+        writes: list[Callable[[], None]] = []
+        if self._recovery_points_saved.get(place, 0) > runtime.recovery_point:
+            self._recovery_points_saved = self._recovery_points()
+            writes.append(self._write_recovery_points)
+        if self._high_watermarks_saved.get(place, 0) > runtime.high_watermark:
+            self._high_watermarks_saved = self._high_watermarks()
+            writes.append(self._write_high_watermarks)
+
+        def lower() -> None:
+            for write in writes:
+                write()
+
+        return lower
 
     def _save_high_watermarks(self) -> None:
         watermarks = self._high_watermarks()

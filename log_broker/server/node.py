@@ -11,13 +11,13 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any
 from uuid import UUID, uuid4
 
 from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core import controller
-from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage, TopicImage
+from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage
 from log_broker.core.fetch_session import FetchSessions
 from log_broker.core.lease import Lease
 from log_broker.core.replication import Leadership
@@ -39,6 +39,8 @@ from log_broker.server.partition_runner import Membership
 from log_broker.server.peers import Peers
 from log_broker.server.producer_ids import ProducerIds
 from log_broker.server.remote_authority import RemoteAuthority
+from log_broker.server.replica_fetches import ReplicaFetches
+from log_broker.server.replica_manager import ReplicaManager
 from log_broker.server.transaction_coordinator import TransactionCoordinator
 
 _log = logging.getLogger(__name__)
@@ -122,6 +124,8 @@ class Node:
         self.producer_ids = ProducerIds(self)
         self.events = Events(self)
         self.staging = memoryview(bytearray(STAGING_BYTES))
+        self.replica_fetches = ReplicaFetches(self)
+        self.replicas = ReplicaManager(self)
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.metadata_answers = AnswerCache()
         self.counters = Counters()
@@ -132,7 +136,6 @@ class Node:
         self.port = config.port
         self.authority: Authority
         self.controller: Controller | None = None  # while this node is the active controller
-        self._applied: dict[str, TopicImage] = {}
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._idle_check: asyncio.TimerHandle | None = None
@@ -178,6 +181,7 @@ class Node:
             listener.close()
             self.groups.stop()
             self.transactions.stop()
+            self.replicas.stop()
             self.peers.close()
             await self.logs.close()
             raise
@@ -203,6 +207,7 @@ class Node:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_SECONDS_MAX)
+        self.replicas.stop()
         self.peers.close()
         await self.logs.close()
 
@@ -237,11 +242,11 @@ class Node:
             del self._connections_of[connection.host]
 
     def absence_of(self, topic: str, partition: int) -> ErrorCode:
-        """Say why `logs` has no such partition."""
+        """Say why `logs` has no such partition, or does not lead it."""
         image = self.cluster.topics.get(topic)
         if image is None or not 0 <= partition < len(image.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if image.partitions[partition].leader == self.config.node_id:
+        if image.partitions[partition].leader == self.config.node_id and self.logs.get(topic, partition) is None:
             return ErrorCode.KAFKA_STORAGE_ERROR  # it could not be made; the log said why
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -254,15 +259,6 @@ class Node:
         """Return the partition of `__consumer_offsets` that a group belongs to, None before that topic exists."""
         topic = self.cluster.topics.get(OFFSETS_TOPIC)
         return None if topic is None else partition_of(group_id, len(topic.partitions))
-
-    def coordination_error(self, topic: str, partition: int | None, loaded: Container[int]) -> ErrorCode:
-        """Say whether this node coordinates what belongs to a partition, having read those in `loaded`; if not, why."""
-        if partition is None:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        leader = self.cluster.leader_of(topic, partition)
-        if leader is None or leader.node_id != self.config.node_id:
-            return ErrorCode.NOT_COORDINATOR
-        return ErrorCode.NONE if partition in loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     async def ensure_topic(self, command: controller.CreateTopic) -> None:
         """Make a topic if it is not there; raises BrokerError. Many may ask at once, one request is made."""
@@ -331,27 +327,10 @@ class Node:
         """Make logs, configs and groups what the image says they are."""
         self._apply_settings()
         self.metadata_answers.clear()
-        image = self.cluster.topics
-        for name, old in list(self._applied.items()):
-            new = image.get(name)
-            if new is None or new.topic_id != old.topic_id:
-                self._drop_topic(old)
-        for name, topic in image.items():
-            if self._applied.get(name) is not topic:
-                self._apply_topic(topic)
-        self._applied = dict(image)
+        self.replicas.apply()
+        self.groups.follow()
+        self.transactions.follow()
         self.events.image_changed()
-
-    def remove_strays(self) -> None:
-        """Delete partitions that the image does not give to this node: their topic was deleted while it was down."""
-        for runtime in list(self.logs.partitions()):
-            topic = self.cluster.topics.get(runtime.topic)
-            if runtime.topic == METADATA_TOPIC:
-                continue
-            known = topic is not None and runtime.partition < len(topic.partitions)
-            if not known or topic is None or self.config.node_id not in topic.partitions[runtime.partition].replicas:
-                _log.warning("deleting %s-%d, which the cluster does not know", runtime.topic, runtime.partition)
-                self.logs.delete(runtime.topic, runtime.partition)
 
     def metadata_partition(self) -> PartitionRuntime:
         """Return the metadata log's partition, made if it is not there; raises OSError."""
@@ -369,43 +348,6 @@ class Node:
             self.cluster.set_defaults(config)
             self.fetch_sessions.slots_max = config.max_incremental_fetch_session_cache_slots
             self.memory.limit = _memory_limit(config)
-
-    def _apply_topic(self, topic: TopicImage) -> None:
-        for index, partition in enumerate(topic.partitions):
-            if partition.leader != self.config.node_id:
-                continue
-            try:
-                runtime = self.logs.create(topic.name, index, UUID(hex=topic.topic_id), topic.config)
-            except OSError as error:
-                _log.error("the partition %s-%d could not be made: %s", topic.name, index, error)
-                continue
-            if runtime.config != topic.config:
-                runtime.config = topic.config
-            runtime.become_leader(
-                Leadership(
-                    leader_epoch=partition.leader_epoch,
-                    partition_epoch=partition.partition_epoch,
-                    replicas=(self.config.node_id,),
-                    isr=(self.config.node_id,),
-                )
-            )
-            if topic.name == OFFSETS_TOPIC:
-                self.groups.load(runtime)
-            elif topic.name == TRANSACTIONS_TOPIC:
-                self.transactions.load(runtime)
-
-    def _drop_topic(self, topic: TopicImage) -> None:
-        for index in range(len(topic.partitions)):
-            try:
-                self.logs.delete(topic.name, index)
-            except OSError as error:
-                _log.error("the partition %s-%d could not be deleted: %s", topic.name, index, error)
-        if topic.name == OFFSETS_TOPIC:
-            self.groups.unload_all()
-        elif topic.name == TRANSACTIONS_TOPIC:
-            self.transactions.unload_all()
-        else:
-            self.groups.topic_deleted(topic.name)
 
     def _address_of(self, node_id: int) -> str | None:
         broker = self.cluster.brokers.get(node_id)

@@ -73,7 +73,7 @@ class RemoteAuthority:
         await self._register()
         while self._node.cluster.brokers.get(self._node.static_config.node_id) is None or not self._knows_itself():
             await self._follow_once()
-        self._node.remove_strays()
+        self._node.replicas.remove_strays()
         await self._heartbeat(leaves=False)
         self._loops = [self._node.loop.create_task(self._follow()), self._node.loop.create_task(self._beat())]
 

@@ -25,7 +25,7 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
 
 
 def _partition(node: "Node", topic: str, wanted: Any) -> "Values":
-    runtime = node.logs.get(topic, wanted.partition_index)
+    runtime = node.logs.led(topic, wanted.partition_index)
     low_watermark = -1
     error = ErrorCode.NONE
     if runtime is None:

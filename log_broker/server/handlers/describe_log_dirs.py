@@ -30,7 +30,7 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
             {
                 "partition_index": runtime.partition,
                 "partition_size": runtime.size_bytes(),
-                "offset_lag": max(0, runtime.log_end_offset - runtime.high_watermark),
+                "offset_lag": max(0, runtime.high_watermark - runtime.log_end_offset),
                 "is_future_key": False,
             }
         )

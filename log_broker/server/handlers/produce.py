@@ -7,9 +7,10 @@ from log_broker.core.cluster import METADATA_TOPIC
 from log_broker.core.partition_protocol import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.validation import check_client_version
+from log_broker.server.current_leader import WRONG_LEADER, current_leader, endpoints_of
 from log_broker.server.transactional_produce import ProducedBatch, append_in_transaction, is_transactional
 from log_broker.wire.framing import RequestHeader
-from log_broker.wire.produce import PartitionAnswer, ProduceRequest, encode_response, parse_request
+from log_broker.wire.produce import LEADERS_FROM, PartitionAnswer, ProduceRequest, encode_response, parse_request
 from log_broker.wire.produce_single import SingleProduce, encode_single, parse_single
 from log_broker.wire.reading import MalformedRequestError
 
@@ -32,7 +33,7 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     except MalformedRequestError as error:
         slot.fail_connection(str(error))
         return
-    answers = _Answers(request, header, slot)
+    answers = _Answers(node, request, header, slot)
     if request.acks not in {-1, 0, 1}:
         answers.refuse_all(AppendResult(ErrorCode.INVALID_REQUIRED_ACKS))
         return
@@ -72,16 +73,19 @@ def _append_single(node: "Node", header: RequestHeader, request: SingleProduce, 
     runtime = node.logs.get(topic.decode(errors="replace"), partition)
     if runtime is None or runtime.is_internal or not -1 <= acks <= 1:
         return False
-    runtime.append(records, acks=acks, done=_Single(header, slot, topic, partition, acks).done)
+    runtime.append(records, acks=acks, done=_Single(node, header, slot, topic, partition, acks).done)
     return True
 
 
 class _Single:
     """The answer of a request for one partition."""
 
-    __slots__ = ("_acks", "_header", "_partition", "_slot", "_topic")
+    __slots__ = ("_acks", "_header", "_node", "_partition", "_slot", "_topic")
 
-    def __init__(self, header: RequestHeader, slot: "Slot", topic: bytes, partition: int, acks: int) -> None:
+    def __init__(  # noqa: PLR0917 - called once for every small request, where a keyword costs
+        self, node: "Node", header: RequestHeader, slot: "Slot", topic: bytes, partition: int, acks: int
+    ) -> None:
+        self._node = node
         self._header = header
         self._slot = slot
         self._topic = topic
@@ -91,6 +95,10 @@ class _Single:
     def done(self, result: AppendResult) -> None:
         if self._acks:
             header = self._header
+            if result.error in WRONG_LEADER and header.api_version >= LEADERS_FROM:
+                topics = [(self._topic, [PartitionAnswer(self._partition, result)])]
+                self._slot.complete(_with_leaders(self._node, header, topics))
+                return
             self._slot.complete_framed(
                 encode_single(header.correlation_id, header.api_version, self._topic, self._partition, result)
             )
@@ -101,9 +109,10 @@ class _Single:
 class _Answers:
     """Gathers the partitions' results; the last one sends the response."""
 
-    __slots__ = ("_header", "_missing", "_request", "_results", "_slot")
+    __slots__ = ("_header", "_missing", "_node", "_request", "_results", "_slot")
 
-    def __init__(self, request: ProduceRequest, header: RequestHeader, slot: "Slot") -> None:
+    def __init__(self, node: "Node", request: ProduceRequest, header: RequestHeader, slot: "Slot") -> None:
+        self._node = node
         self._request = request
         self._header = header
         self._slot = slot
@@ -135,12 +144,25 @@ class _Answers:
         if self._request.acks == 0:
             _end_unanswered(self._slot, (answer.result for topic in self._results for answer in topic))
             return
-        names = [topic.name for topic in self._request.topics]
-        self._slot.complete(
-            encode_response(
-                self._header.correlation_id, self._header.api_version, list(zip(names, self._results, strict=True))
-            )
-        )
+        header = self._header
+        topics = list(zip([topic.name for topic in self._request.topics], self._results, strict=True))
+        if header.api_version >= LEADERS_FROM:
+            self._slot.complete(_with_leaders(self._node, header, topics))
+        else:
+            self._slot.complete(encode_response(header.correlation_id, header.api_version, topics))
+
+
+def _with_leaders(node: "Node", header: RequestHeader, topics: list[tuple[bytes, list[PartitionAnswer]]]) -> bytearray:
+    """Encode an answer; where this node is not the leader it says who is."""
+    leaders = []
+    for name, answers in topics:
+        for at, answer in enumerate(answers):
+            if answer.result.error in WRONG_LEADER:
+                leader = current_leader(node, name.decode(errors="replace"), answer.partition)
+                answers[at] = answer._replace(leader=leader)
+                leaders.append(leader)
+    endpoints = endpoints_of(node, leaders) if leaders else ()
+    return encode_response(header.correlation_id, header.api_version, topics, endpoints)
 
 
 def _end_unanswered(slot: "Slot", results: Iterable[AppendResult]) -> None:
