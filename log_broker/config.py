@@ -17,6 +17,7 @@ from log_broker.config_keys import int_key as _int
 from log_broker.config_keys import long_key as _long
 from log_broker.config_keys import ratio_key as _ratio
 from log_broker.config_keys import word_key as _word
+from log_broker.config_quorum import QUORUM_KEYS
 from log_broker.errors import BrokerError, ErrorCode
 
 VALIDATION_LEVELS = ("none", "id", "payload")
@@ -284,6 +285,7 @@ def in_ms(alias: str, text: str, unit_ms: int) -> str:
 TOPIC_KEY_OF_BROKER_NAME: Mapping[str, str] = {broker_name(name): name for name in TOPIC_KEYS}
 
 _BROKER_KEYS = (
+    *QUORUM_KEYS,
     _int("num.partitions", 1, "Partitions of a topic that is made without saying how many.", least=1, most=100_000),
     _int(
         "default.replication.factor",
@@ -485,7 +487,16 @@ class BrokerConfig:
     port: int = 9092
     advertised_host: str | None = None
     cluster_id: str | None = None
-    controller: str | None = None
+    process_roles: frozenset[str] = frozenset({"broker", "controller"})
+    controller_quorum_voters: frozenset[str] = frozenset()
+    controller_quorum_bootstrap_servers: frozenset[str] = frozenset()
+    broker_rack: str = ""
+    broker_heartbeat_interval_ms: int = 2_000
+    broker_session_timeout_ms: int = 9_000
+    controller_quorum_election_timeout_ms: int = 1_000
+    controller_quorum_election_backoff_max_ms: int = 1_000
+    controller_quorum_fetch_timeout_ms: int = 2_000
+    controller_quorum_request_timeout_ms: int = 2_000
     num_partitions: int = 1
     default_replication_factor: int = -1
     auto_leader_rebalance_enable: bool = True

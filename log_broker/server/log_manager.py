@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID, uuid4
 
 from log_broker.config import TopicConfig
+from log_broker.core.cluster import METADATA_TOPIC
 from log_broker.core.partition import Partition
 from log_broker.interfaces import RecordValidator
 from log_broker.server.compactor import CompactionSettings, Compactor, Place
@@ -146,7 +147,7 @@ class LogManager:
                 self._remove_later(self._data_dir / name)
                 continue
             place = _place_of(name)
-            if place is None:
+            if place is None or place[0] == METADATA_TOPIC:
                 continue
             topic_id = decode_topic_id(self._files.read(self._data_dir / name / PARTITION_METADATA_FILE))
             config = topic_config_of(place[0])

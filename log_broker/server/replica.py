@@ -54,11 +54,6 @@ class ReplicaRuntime(PartitionRunner):
         return -1 if leading is None else leading.partition_epoch
 
     @property
-    def has_followers(self) -> bool:
-        """Whether acks=all waits for others."""
-        return self._core.leading is not None
-
-    @property
     def followers(self) -> Mapping[int, Follower]:
         """Those that follow this leader, by their node."""
         leading = self._core.leading
@@ -91,7 +86,7 @@ class ReplicaRuntime(PartitionRunner):
             steady_ms=self._steady_ms(),
         )
         self._run(effects)
-        self._arm_followers()
+        self._role_changed()
         self._set_flush_timer()
 
     def become_follower(self, leader_epoch: int, leader_id: int = -1) -> None:
@@ -102,12 +97,12 @@ class ReplicaRuntime(PartitionRunner):
             # Who waits here for more is to ask the new leader.
             self._waiters.wake_all()
             self._replica_waiters.wake_all()
-            self._arm_followers()
+            self._role_changed()
 
     def isr_settled(self, leadership: Leadership) -> None:
         """Take the state that the controller answered a proposal with."""
         self._run(self._core.isr_settled(leadership, steady_ms=self._steady_ms()))
-        self._arm_followers()
+        self._role_changed()
 
     def isr_refused(self, error: ErrorCode, proposal: IsrProposal | None = None) -> None:
         """
@@ -119,6 +114,10 @@ class ReplicaRuntime(PartitionRunner):
         if proposal is None or (leading is not None and leading.proposal is proposal):
             self._run(self._core.isr_refused(error, steady_ms=self._steady_ms()))
             self._arm_followers()
+
+    def _role_changed(self) -> None:
+        self.has_followers = self._core.leading is not None
+        self._arm_followers()
 
     def _arm_followers(self) -> None:
         if self._followers_timer is not None:

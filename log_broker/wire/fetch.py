@@ -37,7 +37,7 @@ from log_broker.wire.leader_tags import NodeEndpoint, endpoint_tags, leader_tag
 from log_broker.wire.reading import MalformedRequestError, Reader
 
 VERSION_MIN = 4
-VERSION_MAX = 17
+VERSION_MAX = 18
 FLEXIBLE_FROM = 12
 SESSION_FROM = 7
 _LOG_START_FROM = 5

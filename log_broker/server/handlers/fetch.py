@@ -24,9 +24,11 @@ from log_broker.records.batch import batches_in
 from log_broker.server.current_leader import WRONG_LEADER, current_leader, endpoints_of
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.preferred_replica import NO_REPLICA, preferred_replica
+from log_broker.server.quorum_fetch import fetch_metadata
 from log_broker.server.readers import READ_COMMITTED
 from log_broker.wire.fetch import TOPIC_IDS_FROM, FetchRequest, PartitionData, encode_response, parse_request
 from log_broker.wire.framing import RequestHeader
+from log_broker.wire.quorum import FETCH_VERSION, METADATA_TOPIC_ID
 from log_broker.wire.reading import MalformedRequestError
 from log_broker.wire.replica_fetch import VERSION as REPLICA_VERSION
 from log_broker.wire.replica_fetch import replica_request
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from log_broker.server.dispatch import Slot
     from log_broker.server.node import Node
 
+_METADATA = METADATA_TOPIC_ID.bytes
 CONGESTED_RETRY_SECONDS = 0.05
 WAIT_MS_MAX = 5 * 60 * 1000
 FROM_FOLLOWERS = 11  # clients of this version know what a follower may answer
@@ -48,6 +51,9 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
         slot.fail_connection(str(error))
         return
     if request.replica_id >= 0:
+        if header.api_version == FETCH_VERSION and request.topics and request.topics[0].name == _METADATA:
+            fetch_metadata(node, header, body, slot)
+            return
         _handle_replica(node, header, request, slot)
         return
     session_id, epoch, topics, forgotten = request[5:9]
