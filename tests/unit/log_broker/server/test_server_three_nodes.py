@@ -26,7 +26,9 @@ async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
 
 
 async def topic_on(nodes: list[Node], name: str, partitions: int) -> None:
-    await nodes[0].ensure_topic(CreateTopic(name=name, topic_id=uuid4().hex, partitions=partitions))
+    await nodes[0].ensure_topic(
+        CreateTopic(name=name, topic_id=uuid4().hex, partitions=partitions, replication_factor=1)
+    )
     await eventually(lambda: all(name in node.cluster.topics for node in nodes))
     await eventually(lambda: sum(len(led(node, name, partitions)) for node in nodes) == partitions)
 
