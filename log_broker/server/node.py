@@ -331,15 +331,14 @@ class Node:
         )
 
     def internal_log(self, topic: str) -> InternalLog:
-        """Return a log for a service beside the broker: a compacted topic of one partition, made on first use."""
+        """Return a log for a service beside the broker: a compacted topic of one partition, made here on first use."""
 
         async def runtime() -> PartitionRuntime:
             await self.ensure_topic(
                 controller.CreateTopic(
                     name=topic,
                     topic_id=uuid4().hex,
-                    partitions=1,
-                    replication_factor=1,
+                    assignments={0: (self.config.node_id,)},
                     overrides={"cleanup.policy": "compact"},
                 )
             )
