@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
@@ -39,7 +40,10 @@ def led(node: Node, topic: str, partitions: int) -> list[int]:
 
 async def test_more_partitions_than_nodes_are_shared_out(nodes: list[Node]) -> None:
     await topic_on(nodes, "many", 16)
-    assert sorted(len(led(node, "many", 16)) for node in nodes) == [5, 5, 6]
+    assert sum(len(led(node, "many", 16)) for node in nodes) == 16
+    # Shares are even over all topics, and the cluster may have made some of its own.
+    leads = Counter(each.leader for topic in nodes[0].cluster.topics.values() for each in topic.partitions)
+    assert max(leads.values()) - min(leads[node.config.node_id] for node in nodes) <= 1
 
 
 async def test_one_address_leads_a_stock_client_to_every_leader(nodes: list[Node]) -> None:
