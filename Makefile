@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker fuzz kill chaos clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-cluster fuzz kill chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,16 +53,20 @@ compat: java $(READY) ## run other people's client suites, N of M each: SUITES="
 	$(BIN)/python -m tests.compat.run $(SUITES)
 
 sim: $(READY) ## simulate the cluster under faults: SEEDS=A:B, JOBS=N
-	@$(BIN)/python -m log_broker sim --seeds $(or $(SEEDS),0:1000) --jobs $(or $(JOBS),2)
+	@$(BIN)/python -m log_broker sim --world quorum --seeds $(or $(SEEDS),0:1000) --jobs $(or $(JOBS),2)
+	@$(BIN)/python -m log_broker sim --world cluster --seeds $(or $(SEEDS),0:400) --jobs $(or $(JOBS),2)
 
 sim-mutations: $(READY) ## break each rule of the quorum on purpose: which check finds it, in how many seeds
-	@$(BIN)/python -m tests.sim.quorum_mutations
+	@$(BIN)/python tests/sim/quorum_mutations.py
 
 bench: java $(READY) ## measure the main path on this machine
 	$(BIN)/python -m tests.bench.main_path
 
 bench-broker: java $(READY) ## measure the broker beside Apache Kafka (about 25 minutes)
 	$(BIN)/python -m tests.bench.broker
+
+bench-cluster: java $(READY) ## measure three nodes beside three of Apache Kafka (about 40 minutes)
+	$(BIN)/python -m tests.bench.cluster
 
 fuzz: $(READY) ## a million broken requests at the broker: FUZZ="--seed 2 --from 500000" goes on elsewhere
 	$(BIN)/python tests/fuzz/fuzz_run.py $(FUZZ)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from log_broker.config import BrokerConfig
+from log_broker.errors import BrokerError
 from log_broker.server.machine import Claim, Pool
 from log_broker.server.node import Node as BrokerNode
+from log_broker.sim.entropy import WALL_CLOCK_MS
 from log_broker.sim.event_loop import VirtualLoop
 from log_broker.sim.kernel import Action, Kernel
 from log_broker.sim.network import Message, Network
@@ -20,7 +22,6 @@ from log_broker.storage.files import FileSystem
 
 PORT = 9092
 DATA_DIR = Path("/data")
-WALL_CLOCK_MS = 1_700_000_000_000  # at the start of every run
 RESTART_US = 300_000  # after a process has ended by itself, as a supervisor would have it
 
 
@@ -167,7 +168,7 @@ class BrokerProcess:
             await self.broker.start()
         except Exception as error:
             machine.kernel.trace(machine.name, f"could not start: {error!r}")
-            if not isinstance(error, OSError):
+            if not isinstance(error, OSError | BrokerError) and not isinstance(error.__cause__, OSError):
                 self._failed(machine.name, f"could not start: {error!r}")
             machine.stop(f"ends: {error}", machine.disk.abandon)
             machine.kernel.after(RESTART_US, machine.start)
@@ -183,19 +184,18 @@ class BrokerProcess:
 
 
 class TracingHandler(logging.Handler):
-    """Writes what brokers log into the story of the run, and remembers the errors."""
+    """Writes what brokers log into the story of the run."""
 
-    def __init__(self, kernel: Kernel, errors: Callable[[str, str], None]) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         super().__init__(logging.WARNING)
         self._kernel = kernel
-        self._errors = errors
 
     def emit(self, record: logging.LogRecord) -> None:
+        if not self._kernel.tracing:
+            return
         loop = asyncio._get_running_loop()
         who = loop.host.name if isinstance(loop, VirtualLoop) else "?"
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text = f"{text}: {record.exc_info[1]!r}"
         self._kernel.trace(who, f"{record.levelname.lower()}: {text}")
-        if record.levelno >= logging.ERROR:
-            self._errors(who, text)

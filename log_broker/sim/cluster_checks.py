@@ -61,7 +61,7 @@ class ClusterChecks:
             if epoch < known.leader_epoch:
                 raise InvariantError("leader epochs only grow", f"{name} {place} went {known.leader_epoch} → {epoch}")
             known.leader_epoch = epoch
-        if getattr(runtime, "is_leader", True) and known.leads != epoch:
+        if runtime.is_leader and known.leads != epoch:
             known.leads = epoch
             self._began_to_lead(name, place, runtime, epoch)
         high_watermark = runtime.high_watermark

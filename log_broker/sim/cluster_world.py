@@ -5,43 +5,27 @@ One run goes through three acts: the cluster comes up and gets its topics; troub
 every partition must take records again, every replica be equal, and every record have the fate that was promised.
 """
 
-import gc
-import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from log_broker.config import BrokerConfig
-from log_broker.sim.broker_process import (
-    DATA_DIR,
-    PORT,
-    WALL_CLOCK_MS,
-    BrokerMachine,
-    BrokerProcess,
-    TracingHandler,
-)
 from log_broker.sim.client_link import Client
+from log_broker.sim.cluster import Cluster
 from log_broker.sim.cluster_checks import ClusterChecks
+from log_broker.sim.cluster_operators import ClusterOperator
 from log_broker.sim.copiers import Copier
-from log_broker.sim.entropy import seeded_entropy
-from log_broker.sim.event_loop import VirtualLoop
 from log_broker.sim.group_history import GroupHistory
 from log_broker.sim.group_members import Member
 from log_broker.sim.history import History
-from log_broker.sim.kernel import Action, InvariantError, Kernel
+from log_broker.sim.kernel import InvariantError, Kernel
 from log_broker.sim.nemesis import KINDS, Fault, Nemesis, draw_faults
-from log_broker.sim.network import Network
-from log_broker.sim.node import Node
 from log_broker.sim.producers import Producer
 from log_broker.sim.readers import Reader
-from log_broker.sim.streams import Streams
 from log_broker.sim.topics import TOPICS, Founder
 
 SECOND_US = 1_000_000
 FOUNDING_US = 20 * SECOND_US
 TROUBLE_US = 8 * SECOND_US
 PATIENCE_US = 90 * SECOND_US
-
-CLIENTS_ADDRESS = 100
 
 WEIGHTS = {
     "kill": 4,
@@ -59,66 +43,32 @@ WEIGHTS = {
 }
 
 
-class ClientMachine:
-    """Where the clients run: a machine that never fails, on a loop of its own."""
-
-    name = "clients"
-    address = CLIENTS_ADDRESS
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-
-    def do(self, action: Action) -> None:
-        self.kernel.events += 1
-        action()
-
-    def work(self, job: Action, ended: Callable[[BaseException | None], None]) -> None:
-        raise AssertionError("clients have no disk")
-
-
-class ClusterWorld:
+class ClusterWorld(Cluster):
     """Everything of one run."""
 
     def __init__(self, seed: int, *, trace_lines_max: int = 0) -> None:
-        self.kernel = Kernel(seed, trace_lines_max=trace_lines_max)
-        self.network = Network(self.kernel)
-        self.streams = Streams(self.kernel, self.network)
-        chance = self.kernel.stream("world")
-        self.settings = draw_settings(chance)
+        chance = Kernel(seed).stream("world")
+        super().__init__(
+            seed,
+            brokers=chance.choice((3, 3, 3, 4)),
+            settings=draw_settings(chance),
+            trace_lines_max=trace_lines_max,
+        )
         self.history = History()
-        self.checks = ClusterChecks(self)
-        self.machines = {
-            address: BrokerMachine(self.kernel, self.network, self.streams, address, self._boot)
-            for address in range(chance.choice((3, 3, 3, 4)))
-        }
-        self.streams.powered = self._powered
-        self.bootstrap = [f"{machine.host}:{PORT}" for machine in self.machines.values()]
-        self.client_seconds = chance.choice((0.5, 1.0, 2.0))
         self.groups = GroupHistory()
+        self.checks = ClusterChecks(self)
+        self.client_seconds = chance.choice((0.5, 1.0, 2.0))
+        self.is_calm = False
         self.producers_stop = False
         self.copiers_stop = False
         self.readers_stop = False
         self.faults_done: list[Fault] = []
-        self._client_loop = VirtualLoop(
-            ClientMachine(self.kernel), self.streams, lambda what: self._process_failed("clients", what)
-        )
-        self._failures: list[AssertionError] = []
-        self._loops: list[VirtualLoop] = [self._client_loop]
-        self._victim = self.kernel.stream("victim")
         self.clients: list[Client] = []
         self.kernel.after_event = self._check
 
     @property
-    def nodes(self) -> Mapping[int, Node]:
-        return self.machines
-
-    @property
     def acknowledged(self) -> int:
         return self.history.acknowledged_count
-
-    def wall_ms(self) -> int:
-        """The time as the clients have it."""
-        return WALL_CLOCK_MS + self.kernel.now_us // 1000
 
     def partitions_of(self, topic: str) -> int:
         return TOPICS[topic].partitions
@@ -136,43 +86,13 @@ class ClusterWorld:
             kinds=WEIGHTS,
         )
 
-    def leader(self) -> int | None:
-        """Return the address of a broker that leads something."""
-        leading = [
-            address
-            for address, machine in self.machines.items()
-            if machine.broker is not None
-            and any(getattr(runtime, "is_leader", True) for runtime in machine.broker.logs.partitions())
-        ]
-        return self._victim.choice(leading) if leading else None
-
-    def may_lose_disk(self, address: int) -> bool:
-        return False
-
     def run(self, faults: list[Fault]) -> None:
         """Go through the acts; raises InvariantError."""
-        handler = TracingHandler(self.kernel, self._logged_error)
-        logger = logging.getLogger("log_broker")
-        logger.addHandler(handler)
-        propagates, logger.propagate = logger.propagate, False
-        collecting = gc.isenabled()
-        gc.disable()  # what a collection finishes off, it would finish off at other times in another run
-        try:
-            with seeded_entropy(self.kernel.stream("entropy")):
-                self._run(faults)
-        finally:
-            for loop in self._loops:
-                if not loop.is_dead:
-                    loop.die()
-                loop.bury()
-            logger.removeHandler(handler)
-            logger.propagate = propagates
-            if collecting:
-                gc.enable()
+        with self.running():
+            self._run(faults)
 
     def _run(self, faults: list[Fault]) -> None:
-        for machine in self.machines.values():
-            machine.start()
+        self.start()
         founder = self._add(Founder(self, "founder"))
         if not self.kernel.run_until(FOUNDING_US, lambda: founder.task is not None and founder.task.done()):
             raise InvariantError("a cluster comes up", f"no topics after {FOUNDING_US // SECOND_US} virtual seconds")
@@ -183,16 +103,16 @@ class ClusterWorld:
         self.faults_done = nemesis.done
         self.kernel.run_until(began_us + TROUBLE_US)
         nemesis.heal()
+        self.is_calm = True
         self.kernel.trace("world", "all is healed")
-        for machine in self.machines.values():
-            machine.start()
+        self.start()
         wanted = self.acknowledged + 20
         self._expect(lambda: self.acknowledged >= wanted, "progress after healing")
         self._end()
 
     def _add(self, client: Client) -> Client:
         self.clients.append(client)
-        self._client_loop.run(client.start, self._client_loop)
+        self.client_loop.run(client.start, self.client_loop)
         return client
 
     def _add_load(self) -> None:
@@ -211,6 +131,7 @@ class ClusterWorld:
                 self._add(Copier(self, f"{copies}{instance}", copies, ("in", partition), "out"))
         self._add(Reader(self, "copies", "out", isolation_level=1))
         self._add(Reader(self, "raw", "out", isolation_level=0))
+        self._add(ClusterOperator(self, "operator"))
         for number in range(3):
             self._add(Member(self, f"member{number}", "group", "in"))
 
@@ -270,48 +191,23 @@ class ClusterWorld:
         if not self.kernel.run_until(self.kernel.now_us + PATIENCE_US, done):
             raise InvariantError(what, f"nothing within {PATIENCE_US // SECOND_US} virtual seconds")
 
-    def _boot(self, node: Node) -> BrokerProcess:
-        assert isinstance(node, BrokerMachine)
-        config = BrokerConfig(
-            node_id=node.address,
-            host=node.host,
-            port=PORT,
-            data_dir=DATA_DIR,
-            controller=None if node.address == 0 else self.bootstrap[0],
-        ).with_settings(self.settings)
-        process = BrokerProcess(node, config, self._process_failed)
-        self._loops.append(process.loop)
-        return process
-
-    def _powered(self, address: int) -> bool:
-        machine = self.machines.get(address)
-        return machine is None or machine.has_power
-
     def _check(self) -> None:
-        if self._failures:
-            raise self._failures[0]
+        if self.failures:
+            raise self.failures[0]
         for machine in self.machines.values():
             if machine.touched:
                 machine.touched = False
                 self.checks.after(machine)
 
-    def _process_failed(self, who: str, what: str) -> None:
-        self.kernel.trace(who, f"FAILED: {what}")
-        self._failures.append(InvariantError("a process raises nothing", f"{who}: {what}"))
-
     def client_failed(self, who: str, error: BaseException) -> None:
         """A client found a promise broken, or is itself in error."""
         self.kernel.trace(who, f"FAILED: {error!r}")
-        self._failures.append(error if isinstance(error, InvariantError) else AssertionError(f"{who}: {error!r}"))
-
-    def _logged_error(self, who: str, what: str) -> None:
-        """Disks and peers fail as they are told to; what else is logged as an error is a fault of the broker's own."""
+        self.failures.append(error if isinstance(error, InvariantError) else AssertionError(f"{who}: {error!r}"))
 
 
 def draw_settings(chance: random.Random) -> dict[str, str]:
     """Draw the brokers' settings: times far shorter than in production, so that much happens in a few seconds."""
     return {
-        "num.recovery.threads.per.data.dir": "1",
         "offsets.topic.num.partitions": "2",
         "transaction.state.log.num.partitions": "2",
         "group.initial.rebalance.delay.ms": "100",

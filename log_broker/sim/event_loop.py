@@ -39,6 +39,24 @@ class Host(Protocol):
         ...
 
 
+class NumberedFuture(asyncio.Future[Any]):
+    """Its place in a set hangs on the order of making, not on its address: who waits for several walks such sets."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class NumberedTask(asyncio.Task[Any]):
+    """Likewise."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """As much of an event loop as the broker uses."""
 
@@ -52,6 +70,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
         self._timed = 0
+        self._made = 0
         self._turn_asked = False
         self._wake_us = -1  # when a wake-up for timers is in the kernel's queue
         self._left: list[asyncio.Task[Any]] = []
@@ -190,12 +209,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """It is skipped when its time comes."""
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+        future = NumberedFuture(loop=self)
+        self._made = future.number = self._made + 1
+        return future
 
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        NumberedTask.number = self._made = self._made + 1  # its hash is asked for before it is returned
+        task = NumberedTask(coro, loop=self, name=name, context=context)
+        task.number = self._made
         if self.is_dead:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             self._left.append(task)

@@ -42,7 +42,7 @@ class Producer(Client):
         self.topic = topic
         self.acks = acks
         self.idempotent = idempotent
-        self.pause_s = self.random.choice((0.02, 0.05, 0.15))
+        self.pause_s = self.random.choice((0.1, 0.2, 0.4))
         if idempotent:
             world.history.idempotent.add(name)
         self._producer = NO_PRODUCER

@@ -55,6 +55,11 @@ class Streams:
         for end in list(self._ends.pop(loop, {})):
             end.vanish(closes=not power_lost)
 
+    def hang_up(self, loop: VirtualLoop) -> None:
+        """Tell a process that all its connections are gone: the run is over, and what it left open is not its fault."""
+        for end in list(self._ends.get(loop, {})):
+            loop.run(end.lose, None)
+
     async def connect(
         self, loop: VirtualLoop, factory: ProtocolFactory, host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
@@ -181,7 +186,7 @@ class StreamEnd(asyncio.Transport):
         self._closes = True
         if not self._sending:
             self._send(RETRY_US)
-        self.loop.call_soon(self._lost, None)
+        self.loop.call_soon(self.lose, None)
 
     def abort(self) -> None:
         if self.is_gone:
@@ -298,7 +303,7 @@ class StreamEnd(asyncio.Transport):
     def _tell_process(self, error: Exception | None) -> None:
         self.is_gone = True
         self._streams.forget(self)
-        self.loop.host.do(lambda: self.loop.run(self._lost, error))
+        self.loop.host.do(lambda: self.loop.run(self.lose, error))
 
     def _hand_over(self) -> None:
         protocol = self._protocol
@@ -319,7 +324,8 @@ class StreamEnd(asyncio.Transport):
             cast(asyncio.Protocol, protocol).eof_received()
             self.close()
 
-    def _lost(self, error: Exception | None) -> None:
+    def lose(self, error: Exception | None) -> None:
+        """Tell the process, once, that the connection is gone."""
         if self._is_closed:
             return
         self._is_closed = True
