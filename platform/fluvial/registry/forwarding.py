@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fluvial.registry import errors
+from fluvial.registry import errors, requests
 from fluvial.registry.errors import RefusedError
 from fluvial.registry.handlers import MEDIA_TYPE, register, register_known
 from fluvial.registry.registry import Registry
@@ -98,7 +98,7 @@ class Forwarder:
             answer = await self._http.request(
                 request.method,
                 f"{url}{path}{query}",
-                content=await request.body(),
+                content=await requests.body_of(request),
                 headers={**headers, FORWARDED: "true"},
             )
         except httpx.HTTPError as error:
