@@ -103,12 +103,14 @@ class Write(NamedTuple):
     Append `batches` to the log in one go; then sync what is unsynced, if asked. No batches: only sync.
 
     `epochs`, where an epoch begins with these batches, must be on the disk before the first of them is in the log:
-    recovery believes them rather than the batches, whose checksums leave the epoch out.
+    recovery believes them rather than the batches, whose checksums leave the epoch out. `gaps` says that offsets may be
+    missing between batches, which recovery must know of too.
     """
 
     batches: Sequence[PendingBatch]
     sync: bool
     epochs: Sequence[tuple[int, int]] | None = None
+    gaps: bool = False
 
 
 class Reply(NamedTuple):

@@ -34,14 +34,18 @@ class PartitionRoles(PartitionWriting):
         An older epoch changes nothing. `steady_ms` is monotonic time.
         """
         epoch = leadership.leader_epoch
-        if epoch < self.epochs.current:
+        if epoch < self.epochs.current or epoch == self._epoch_lost:
             return NOTHING
+        self._forgive_lost_epoch(epoch)
         if epoch == self.epochs.current and self.is_leader and self._leading is not None:
             return self.isr_settled(leadership, steady_ms=steady_ms)
         self.is_leader, self.leader_id = True, node_id
         self.epochs.current = epoch
         self.epochs.begin(epoch, self.next_offset)
         self._leading = None
+        if self._led_from is None:
+            self._led_from = self.next_offset
+            self._answered_alone.clear()
         if leadership.replicas != (node_id,):
             self._leading = Leading(
                 node_id, leadership, epoch_start=self.next_offset, lag_ms_max=lag_ms_max, now_ms=steady_ms
@@ -53,6 +57,7 @@ class PartitionRoles(PartitionWriting):
         """Follow in this epoch, or nobody (-1) until a leader is known. An older epoch changes nothing."""
         if leader_epoch < self.epochs.current or (leader_epoch == self.epochs.current and self.is_leader):
             return NOTHING
+        self._forgive_lost_epoch(leader_epoch)
         self.epochs.current, self.leader_id = leader_epoch, leader_id
         if not self.is_leader:
             return NOTHING
@@ -69,6 +74,31 @@ class PartitionRoles(PartitionWriting):
         self.transactions.forget_expected()
         self._set_role_rules()
         return [*replies, *dropped]
+
+    def resume(self, old: "PartitionRoles") -> Sequence[Effect]:
+        """
+        Go on in the role of `old`, whose log was read from the disk anew; return the answers that it still owes.
+
+        A leader that has lost what followers may hold must not give out the same offsets again in the same epoch: it
+        stays offline until another epoch begins.
+        """
+        self.leader_id = old.leader_id
+        leading = old._leading
+        if leading is None:
+            return NOTHING
+        if self.written_end >= old.written_end:
+            self.is_leader, self._leading = True, leading
+            self._awaiting, self._answered_alone, self._led_from = old._awaiting, old._answered_alone, old._led_from
+            self._set_role_rules()
+            return NOTHING
+        self._epoch_lost = self.epochs.current
+        self.offline_reason = f"records of epoch {self._epoch_lost} are lost that followers may have"
+        result = AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER, message="another replica is to lead")
+        return [Reply(token, result) for _, token, _ in old._awaiting]
+
+    def _forgive_lost_epoch(self, epoch: int) -> None:
+        if self._epoch_lost is not None and epoch > self._epoch_lost:
+            self._epoch_lost = self.offline_reason = None
 
     def _check_open(self, acks: int) -> None:
         """Raise BrokerError when a batch that wants these acks cannot be taken now."""
@@ -194,6 +224,8 @@ class PartitionRoles(PartitionWriting):
         for at, (batch, header) in enumerate(batches):
             previous = self._replay_fetched(batch, header) if header.producer_id >= 0 else None
             self.epochs.begin(header.leader_epoch, header.base_offset)
+            self._has_gaps = self._has_gaps or header.base_offset != self.next_offset
+            self.next_offset = header.last_offset + 1
             self._gathered_bytes += len(batch)
             self._pending.append(
                 PendingBatch(
@@ -207,7 +239,7 @@ class PartitionRoles(PartitionWriting):
                     previous,
                 )
             )
-        self.next_offset = batches[last][1].last_offset + 1
+        self._led_from = None
         self.advance_log_start(log_start_offset)
         return self._ask_turn()
 
@@ -233,26 +265,32 @@ class PartitionRoles(PartitionWriting):
         lost = None
         if offset < self.written_end:
             first, end = offset, self.written_end
-            acknowledged = records_in(self._answered_alone, first, end) if self._answered_alone else None
+            ours = self._led_from is not None and first >= self._led_from
+            acknowledged = records_in(self._answered_alone, first, end) if ours else None
             lost = Lost(first, end, max(min(self.high_watermark, end) - first, 0), acknowledged)
         self._set_ends(offset)
         self.epochs.truncate(offset)
+        self._epochs_cut = self.epochs.changes
         return lost
 
     def restart_at(self, offset: int) -> None:
         """Give up everything, to begin again at `offset`; otherwise as `truncate`."""
         self._begin_truncation()
         self.epochs.truncate(-1)
+        self._epochs_cut = self.epochs.changes
         self._set_ends(offset)
         self.log_start_offset = self.high_watermark = self._leader_watermark = offset
 
-    def truncated(self, producers: ProducerStates, ending: Sequence[Ending]) -> None:
-        """The log is cut on the disk too, epochs included; this follows from what is left of it."""
+    def truncated(self, producers: ProducerStates, ending: Sequence[Ending]) -> Sequence[Effect]:
+        """The log is cut on the disk too, epochs included; `producers` and `ending` follow from what is left of it."""
         self._truncating = False
         self._set_role_rules()
         self.producers = producers
         self.transactions = PartitionTransactions(producers, ending)
-        self._epochs_kept = self.epochs.changes
+        self._epochs_kept = self._epochs_cut
+        effects: list[Effect] = []
+        self._advance(effects, [])
+        return effects
 
     def _begin_truncation(self) -> None:
         assert not self.is_leader, "a leader's log is not cut"
@@ -266,4 +304,4 @@ class PartitionRoles(PartitionWriting):
         self.high_watermark = min(self.high_watermark, offset)
         self._leader_watermark = self.high_watermark
         self.log_start_offset = min(self.log_start_offset, offset)
-        self._answered_alone.clear()
+        self._led_from = None

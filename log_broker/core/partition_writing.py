@@ -82,8 +82,12 @@ class PartitionWriting:
         self._leader_watermark = self.high_watermark  # as the leader last said
         self._awaiting: deque[tuple[int, Any, AppendResult]] = deque()  # acks=all: the end that must be passed, rising
         self._answered_alone: list[tuple[int, int]] = []  # behind the high watermark, yet answered at acks 0 or 1
+        self._led_from: int | None = None  # all behind it was taken in by this process, leading
+        self._epoch_lost: int | None = None  # in which this replica led and lost what it had given out
         self._epochs_kept = epochs.changes  # as of those on the disk
         self._truncating = False
+        self._epochs_cut = 0  # changes of `epochs` as of the last cut
+        self._has_gaps = False  # a leader that had compacted sent batches with offsets missing between them
         self._pending: deque[PendingBatch] = deque()
         self._gathered_bytes = 0
         self._turn_asked = False
@@ -210,7 +214,8 @@ class PartitionWriting:
         self._writing = True
         self._write_count = len(self._pending)
         self._write_epochs = epochs.changes
-        return (Write(list(self._pending), sync, None if epochs.changes == self._epochs_kept else epochs.starts),)
+        fresh = None if epochs.changes == self._epochs_kept else epochs.starts
+        return (Write(list(self._pending), sync, fresh, self._has_gaps),)
 
     def _written(self, event: Written, now_ms: int) -> Sequence[Effect]:
         assert self._writing, "a write is reported once"

@@ -176,6 +176,8 @@ class Leading:
         for replica, follower in self.followers.items():
             if replica in self.isr:
                 follower.joins = False
+                if replica not in before:
+                    follower.caught_up_ms = now_ms
             elif replica in before:
                 # Put out: it counts again when it is seen to keep up.
                 follower.joins, follower.caught_up_ms, follower.leader_end_then = False, NEVER_MS, 2**63 - 1

@@ -21,7 +21,7 @@ from log_broker.interfaces import RecordValidator
 from log_broker.server.compactor import CompactionSettings, Compactor, Place
 from log_broker.server.machine import Claim, Pool
 from log_broker.server.partition import PartitionRuntime
-from log_broker.server.partition_runner import Membership
+from log_broker.server.partition_runner import Membership, PartitionRunner
 from log_broker.server.sync_pool import SyncPool
 from log_broker.storage.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
@@ -203,6 +203,7 @@ class LogManager:
             return
         doomed = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_DELETED_SUFFIX}"
         runtime.cancel_compaction()
+        runtime.cancel_truncation()
         self._files.rename(self._data_dir / f"{topic}-{partition}", doomed)
         del self._partitions[topic, partition]
         self._compactor.forget((topic, partition))
@@ -344,6 +345,7 @@ class LogManager:
             loop=self._loop,
             clock_ms=self._clock_ms,
             membership=self._membership,
+            lower_checkpoints=self._lower_checkpoints,
         )
         self._partitions[entry.place] = runtime
         return runtime
@@ -416,6 +418,23 @@ class LogManager:
     def _write_recovery_points(self) -> None:
         with self._saving:
             self._files.replace(self._data_dir / RECOVERY_POINT_FILE, encode_offsets(self._recovery_points_saved))
+
+    def _lower_checkpoints(self, runtime: PartitionRunner) -> Callable[[], None]:
+        """Return what writes the checkpoints anew where they would speak of offsets that a log no longer has."""
+        place = (runtime.topic, runtime.partition)
+        writes: list[Callable[[], None]] = []
+        if self._recovery_points_saved.get(place, 0) > runtime.recovery_point:
+            self._recovery_points_saved = self._recovery_points()
+            writes.append(self._write_recovery_points)
+        if self._high_watermarks_saved.get(place, 0) > runtime.high_watermark:
+            self._high_watermarks_saved = self._high_watermarks()
+            writes.append(self._write_high_watermarks)
+
+        def lower() -> None:
+            for write in writes:
+                write()
+
+        return lower
 
     def _save_high_watermarks(self) -> None:
         watermarks = self._high_watermarks()

@@ -58,16 +58,8 @@ class PartitionRuntime(ReplicaRuntime):
         return self._core.log_start_offset
 
     @property
-    def high_watermark(self) -> int:
-        return self._core.high_watermark
-
-    @property
     def last_stable_offset(self) -> int:
         return self._core.last_stable_offset
-
-    @property
-    def recovery_point(self) -> int:
-        return self._log.recovery_point
 
     def at_risk(self) -> AtRisk:
         core, log = self._core, self._log
@@ -241,7 +233,7 @@ class PartitionRuntime(ReplicaRuntime):
 
     def enforce_retention(self, now_ms: int) -> int:
         """Let go of what retention no longer keeps; return the number of segments removed. Raises OSError."""
-        if self._closed or self._compaction is not None:
+        if self._closed or self._compaction is not None or self._log.truncation is not None:
             return 0
         core, log = self._core, self._log
         by_config = "delete" in core.config.cleanup_policy
@@ -284,7 +276,8 @@ class PartitionRuntime(ReplicaRuntime):
     def sync_sealed(self) -> None:
         """Bring sealed segments that no append will sync to the disk, in a pool thread."""
         offline = self._core.offline_reason is not None
-        sync = None if self._closed or offline else self._log.sealed_sync()
+        busy = self._log.truncation is not None or bool(self._when_quiet)
+        sync = None if self._closed or offline or busy else self._log.sealed_sync()
         if sync is not None:
             self._sealed_syncs += 1
             self._pool.submit(sync.run, partial(self._sealed_synced, sync))
@@ -298,6 +291,7 @@ class PartitionRuntime(ReplicaRuntime):
             self.storage_errors += 1
             # A second try would succeed without these bytes being on the disk.
             self._go_offline(f"a sync failed: {error}")
+        self._maybe_quiet()
 
     # Compaction: begun, then rewritten beside the event loop, installed piece by piece, ended.
 
@@ -309,6 +303,8 @@ class PartitionRuntime(ReplicaRuntime):
         """
         core, log, config = self._core, self._log, self._core.config
         if self._closed or self._compaction is not None or self._sealed_syncs or not config.is_compacted:
+            return None
+        if log.truncation is not None or self._when_quiet:
             return None
         if core.is_idle and core.offline_reason is None and log.active_overdue(now_ms):
             log.roll_active(core.producer_rows, now_ms)
@@ -357,3 +353,4 @@ class PartitionRuntime(ReplicaRuntime):
 
     def end_compaction(self) -> None:
         self._compaction = None
+        self._maybe_quiet()

@@ -70,7 +70,9 @@ class PartitionRunner:
         loop: asyncio.AbstractEventLoop,
         clock_ms: Callable[[], int],
         membership: Membership | None = None,
+        lower_checkpoints: Callable[["PartitionRunner"], Callable[[], None]] = lambda _: _nothing,
     ) -> None:
+        """`lower_checkpoints` returns what brings the node's checkpoints down to a log that became shorter."""
         self.topic = core.topic
         self.partition = partition
         self.topic_id = topic_id
@@ -81,6 +83,7 @@ class PartitionRunner:
         self._pool = pool
         self._loop = loop
         self._clock_ms = clock_ms
+        self._lower_checkpoints = lower_checkpoints
         self._membership = membership if membership is not None else Membership(node_id=0)
         self._effects: deque[Effect] = deque()
         self._running = False
@@ -90,6 +93,7 @@ class PartitionRunner:
         self._job: AppendJob | None = None
         self._compaction: CompactionJob | None = None
         self._sealed_syncs = 0  # under way, finding segments by name
+        self._when_quiet: deque[Callable[[], None]] = deque()  # what must not meet anything else in the log
         self._closed = False
         self._given_up = False
         self._idle: asyncio.Future[None] | None = None
@@ -97,6 +101,15 @@ class PartitionRunner:
         self.appended_bytes = 0  # since it was opened
         self.storage_errors = 0  # since it was opened
         self.on_isr_wanted: Callable[[IsrProposal], None] = _ask_nobody
+
+    @property
+    def high_watermark(self) -> int:
+        return self._core.high_watermark
+
+    @property
+    def recovery_point(self) -> int:
+        """The end of what is known to be on the disk."""
+        return self._log.recovery_point
 
     def _steady_ms(self) -> int:
         """Monotonic time: what a leader measures its followers by."""
@@ -142,8 +155,26 @@ class PartitionRunner:
                         self._run_rare(effect)
         finally:
             self._running = False
+        if self._idle is not None or self._when_quiet:
+            self._maybe_idle()
+
+    def _maybe_idle(self) -> None:
         if self._idle is not None and self._core.is_idle and not self._idle.done():
             self._idle.set_result(None)
+        self._maybe_quiet()
+
+    def _once_quiet(self, action: Callable[[], None]) -> None:
+        """Run `action` when nothing is being written, synced or compacted; nothing new begins before."""
+        self._when_quiet.append(action)
+        self._maybe_quiet()
+
+    def _maybe_quiet(self) -> None:
+        if self._when_quiet and self._compaction is not None:
+            self._compaction.cancel()
+        while self._when_quiet and not (self._running or self._compaction or self._sealed_syncs):
+            if not self._core.is_idle:
+                return
+            self._when_quiet.popleft()()
 
     def _run_rare(self, effect: TransactionsAborted | IsrWanted | AskValidator) -> None:
         match effect:
@@ -175,6 +206,7 @@ class PartitionRunner:
                 now_ms=self._clock_ms(),
                 producer_rows=self._core.producer_rows,
                 epochs=write.epochs,
+                gaps=write.gaps,
             )
         except OSError as error:
             self._fail(error, lost_sync=False)
@@ -221,7 +253,9 @@ class PartitionRunner:
         """Bring an offline partition back as after a crash; say whether that could be tried. Raises OSError."""
         if self._closed or not self._core.is_idle or self._compaction is not None or self._sealed_syncs:
             return False
-        self._core, self._log = read_again(self._files, self._core, self._log, recover)
+        old = self._core
+        self._core, self._log = read_again(self._files, old, self._log, recover)
+        self._run(self._core.resume(old))
         self._opened_at = min(self._opened_at, self._core.written_end)
         self._waiters.wake_all()
         return True
@@ -275,6 +309,10 @@ class PartitionRunner:
         if not self._core.is_idle:
             self._idle = self._loop.create_future()
             await self._idle
+
+
+def _nothing() -> None:
+    """Where nobody keeps checkpoints there are none to lower."""
 
 
 def _ask_nobody(proposal: IsrProposal) -> None:

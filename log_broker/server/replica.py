@@ -3,13 +3,19 @@ A partition's role in this process: leading with followers, or following.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
+from functools import partial
 
+from log_broker.core.following import Lost
 from log_broker.core.partition_protocol import AppendResult
 from log_broker.core.replication import IsrProposal, Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.partition_runner import PartitionRunner
 from log_broker.server.readers import Cancel, ReplicaRead, read_for_replica
+from log_broker.storage.truncation import TruncationCancelledError, TruncationJob
+
+_log = logging.getLogger(__name__)
 
 FetchDone = Callable[[BrokerError | None, int], None]
 
@@ -180,3 +186,64 @@ class ReplicaRuntime(PartitionRunner):
             done(BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is closed"), self._core.written_end)
             return
         self._run(self._core.append_fetched(records, leader_epoch, high_watermark, log_start_offset, answer))
+
+    def truncate(self, offset: int, done: Callable[[Lost | None], None]) -> None:
+        """
+        Cut off `offset` and what lies behind; `done` gets what that was, once it is gone from the disk too.
+
+        None when there was nothing. A log that cannot be cut goes offline, and the next append says so.
+        """
+
+        def cut() -> None:
+            if self._closed or self._core.is_leader or offset >= self._core.written_end:
+                done(None)
+                return
+            log = self._log
+            try:
+                inside = offset >= log.start_offset
+                job = log.prepare_truncation(offset) if inside else log.prepare_restart(offset, self._clock_ms())
+            except OSError as error:
+                self._go_offline(f"the log could not be cut at {offset}: {error}")
+                done(None)
+                return
+            self._cut(job, partial(done, self._core.truncate(job.end_offset)))
+
+        self._once_quiet(cut)
+
+    def restart_at(self, offset: int, done: Callable[[], None] = lambda: None) -> None:
+        """Drop the whole log, which lies below the leader's, and begin again at `offset`; `done` as in `truncate`."""
+
+        def restart() -> None:
+            if self._closed or self._core.is_leader:
+                done()
+                return
+            job = self._log.prepare_restart(offset, self._clock_ms())
+            self._core.restart_at(offset)
+            self._cut(job, done)
+
+        self._once_quiet(restart)
+
+    def cancel_truncation(self) -> None:
+        """Have a cut under way touch nothing more by name; returns once it does not."""
+        if self._log.truncation is not None:
+            self._log.truncation.cancel()
+
+    def _cut(self, job: TruncationJob, done: Callable[[], None]) -> None:
+        epochs, watermark = self._core.epochs.starts, self._core.high_watermark
+        lower_checkpoints = self._lower_checkpoints(self)
+
+        def run() -> None:
+            # First: a recovery point behind the end would keep recovery from checking what is written there next.
+            lower_checkpoints()
+            job.run(epochs, watermark)
+
+        def cut(error: BaseException | None) -> None:
+            if error is None:
+                self._log.commit_truncation(job)
+            elif not isinstance(error, TruncationCancelledError):
+                self.storage_errors += 1
+                self._go_offline(f"the log could not be cut: {error}")
+            self._run(self._core.truncated(job.producers, job.ending))
+            done()
+
+        self._pool.submit(run, cut)

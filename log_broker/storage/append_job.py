@@ -16,11 +16,11 @@ class AppendJob:
 
     __slots__ = (
         "_directories",
-        "_epochs",
         "_files",
         "_sync_files",
         "batches",
         "buffers",
+        "marks",
         "position",
         "segment",
         "synced",
@@ -37,10 +37,11 @@ class AppendJob:
         sync_files: Sequence[File],
         directories: Sequence[Path],
         sync: bool,
-        epochs: tuple[Path, bytes] | None = None,
+        marks: Sequence[tuple[Path, bytes]] = (),
     ) -> None:
+        """`marks` are small files, (path, content), that are on the disk before the first batch is in the log."""
         self._files = files
-        self._epochs = epochs
+        self.marks = marks
         self._sync_files = sync_files
         self._directories = directories
         self.segment = segment
@@ -53,12 +54,12 @@ class AppendJob:
     @property
     def waits_for_disk(self) -> bool:
         """Whether `run` waits for the disk, so that the event loop must not."""
-        return self.synced or self._epochs is not None
+        return self.synced or bool(self.marks)
 
     def run(self) -> None:
-        """Write, then sync; raises OSError. The epochs are on the disk before a batch that needs them is in the log."""
-        if self._epochs is not None:
-            self._files.replace(*self._epochs)
+        """Write, then sync; raises OSError."""
+        for path, content in self.marks:
+            self._files.replace(path, content)
         if self.target is not None:
             self.target.write_at(self.position, self.buffers)
         if self.synced:

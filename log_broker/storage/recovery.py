@@ -4,7 +4,6 @@ From the files of a partition to a log that can be used: quick after an orderly 
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
 
@@ -12,21 +11,18 @@ from log_broker.config import TopicConfig
 from log_broker.core.epochs import LeaderEpochs
 from log_broker.core.lease import Lease
 from log_broker.core.partition import Partition
-from log_broker.core.partition_transactions import Ending
-from log_broker.core.producer_state import AbortedTransaction, ProducerRow, ProducerStates
 from log_broker.interfaces import RecordValidator
-from log_broker.records.batch import BatchHeader
-from log_broker.records.control import read_marker
 from log_broker.storage.checkpoints import (
+    GAPS_FILE,
     LEADER_EPOCH_FILE,
     SYNC_FAILED_FILE,
     decode_epochs,
-    decode_producers,
     encode_epochs,
 )
 from log_broker.storage.files import FileSystem
-from log_broker.storage.log import LogLimits, PartitionLog, snapshot_offsets
-from log_broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name, scan
+from log_broker.storage.log import LogLimits, PartitionLog
+from log_broker.storage.producer_replay import producers_to_replay_from, replay_producers
+from log_broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Segment, file_name, scan
 from log_broker.storage.segment_swap import finish_swaps
 
 _log = logging.getLogger(__name__)
@@ -112,69 +108,6 @@ def _recover_epochs(files: FileSystem, log: PartitionLog, *, checked_from: int) 
     return epochs
 
 
-def producers_to_replay_from(
-    files: FileSystem, log: PartitionLog, high_watermark: int
-) -> tuple[int, list[ProducerRow]]:
-    """
-    Return (offset, producers) of the snapshot from which the log is to be replayed; without one, where the log starts.
-
-    That is the latest, unless transactions ended behind the high watermark: they are undecided until it has passed
-    their markers, and when they began only a replay from before it can tell. Raises OSError.
-    """
-    snapshot = latest_producers(files, log.directory, log.end_offset)
-    if snapshot is not None and snapshot[0] > high_watermark:
-        undecided = any(control for _, control in log.headers_from(high_watermark))
-        if undecided:
-            snapshot = latest_producers(files, log.directory, high_watermark, remove_behind=False)
-    if snapshot is None or snapshot[0] < log.start_offset:
-        return log.start_offset, [] if snapshot is None else snapshot[1]
-    return snapshot
-
-
-def replay_producers(
-    batches: Iterable[tuple[BatchHeader, bytes]], rows: Iterable[ProducerRow], high_watermark: int
-) -> tuple[ProducerStates, list[Ending], list[AbortedTransaction]]:
-    """
-    Replay `batches`, headers with the bytes of control batches, on what a snapshot knew.
-
-    Returns the producers, the transactions whose markers lie behind the high watermark, and all that were aborted.
-    """
-    producers = ProducerStates()
-    producers.load(rows)
-    ending: list[Ending] = []
-    found: list[AbortedTransaction] = []
-    for header, control in batches:
-        if not control:
-            producers.replay(header)
-            continue
-        first_offset = producers.open_transactions.get(header.producer_id)
-        marker = read_marker(control)
-        aborted = producers.replay_marker(header, marker)
-        if aborted is not None:
-            found.append(aborted)
-        if marker is not None and first_offset is not None and header.base_offset >= high_watermark:
-            ending.append(Ending(first_offset, header.base_offset, aborted))
-    return producers, ending, found
-
-
-def latest_producers(
-    files: FileSystem, directory: Path, end_offset: int, *, remove_behind: bool = True
-) -> tuple[int, list[ProducerRow]] | None:
-    """
-    Return (offset, rows) of the newest sound snapshot that does not reach behind `end_offset`.
-
-    A snapshot from beyond the end of the log speaks of batches that were lost, and is removed.
-    """
-    for offset in reversed(snapshot_offsets(files, directory)):
-        path = directory / file_name(offset, SNAPSHOT_SUFFIX)
-        rows = decode_producers(files.read(path)) if offset <= end_offset else None
-        if rows is not None:
-            return offset, rows
-        if remove_behind:
-            files.remove(path)
-    return None
-
-
 def open_log(
     files: FileSystem, directory: Path, limits: LogLimits, *, recovery_point: int, clean: bool, now_ms: int
 ) -> PartitionLog:
@@ -212,16 +145,40 @@ def open_log(
     if not segments:
         empty = Segment(files, directory, 0, size=0, index_interval_bytes=limits.index_interval_bytes, now_ms=now_ms)
         empty.begin_empty()
-        return PartitionLog(files, directory, limits, segments=[empty], end_offset=0, recovery_point=0)
+        return PartitionLog(
+            files,
+            directory,
+            limits,
+            segments=[empty],
+            end_offset=0,
+            recovery_point=0,
+            may_have_gaps=GAPS_FILE in names,
+        )
     if clean:
         end_offset = segments[-1].resume() or segments[-1].base_offset
     else:
-        end_offset = _recover(files, directory, segments, limits, recovery_point=recovery_point, now_ms=now_ms)
+        end_offset = _recover(
+            files,
+            directory,
+            segments,
+            limits,
+            recovery_point=recovery_point,
+            now_ms=now_ms,
+            may_have_gaps=GAPS_FILE in names,
+        )
     for segment in segments[:-1]:
         segment.release()
     if SYNC_FAILED_FILE in names:
         files.remove(directory / SYNC_FAILED_FILE)
-    return PartitionLog(files, directory, limits, segments=segments, end_offset=end_offset, recovery_point=end_offset)
+    return PartitionLog(
+        files,
+        directory,
+        limits,
+        segments=segments,
+        end_offset=end_offset,
+        recovery_point=end_offset,
+        may_have_gaps=GAPS_FILE in names,
+    )
 
 
 def _recover(
@@ -232,6 +189,7 @@ def _recover(
     *,
     recovery_point: int,
     now_ms: int,
+    may_have_gaps: bool,
 ) -> int:
     """Check the segments from the recovery point on, drop what follows the first bad batch, return the end offset."""
     first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
@@ -243,7 +201,10 @@ def _recover(
             _log.info("%s: checking segment %d of %d", directory, at - first + 1, len(segments) - first)
         size_found = segment.size
         is_last = segment is segments[-1]
-        end_offset = segment.rebuild(checked_from=recovery_point, without_gaps=is_last) or segment.base_offset
+        end_offset = (
+            segment.rebuild(checked_from=recovery_point, without_gaps=is_last and not may_have_gaps)
+            or segment.base_offset
+        )
         cut = segment.size < size_found
         lost = segments[at + 1 :]
         if cut:
@@ -254,7 +215,7 @@ def _recover(
                 end_offset,
             )
             del segments[at + 1 :]
-            if lost and _has_gaps(segment):
+            if lost and not may_have_gaps and _has_gaps(segment):
                 # It was compacted and must not grow: in a segment that grows a gap means damage. The next one is there
                 # before the damage is gone, so that a crash in between finds that again.
                 segments.append(_begin_segment(files, directory, end_offset, limits, now_ms))
