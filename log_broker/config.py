@@ -17,9 +17,11 @@ from log_broker.config_keys import int_key as _int
 from log_broker.config_keys import long_key as _long
 from log_broker.config_keys import ratio_key as _ratio
 from log_broker.config_keys import word_key as _word
+from log_broker.config_quorum import QUORUM_KEYS
 from log_broker.errors import BrokerError, ErrorCode
 
 VALIDATION_LEVELS = ("none", "id", "payload")
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 DURABILITY_LEVELS = ("memory", "fsync-leader", "fsync-quorum")
 REPLICATION_FACTOR_USUAL = 3  # as many survive the loss of one while another one is being upgraded
 
@@ -56,6 +58,18 @@ _TOPIC_KEYS = (
     _long("max.compaction.lag.ms", LONG_MAX, "The longest time a record may stay uncompacted.", least=1),
     _long("min.compaction.lag.ms", 0, "The shortest time a record stays uncompacted."),
     _ratio("min.cleanable.dirty.ratio", 0.5, "The share of uncompacted bytes at which a log is compacted."),
+    ConfigKey(
+        name="leader.replication.throttled.replicas",
+        type=ConfigType.LIST,
+        default="",
+        doc="Replicas to which leaders send no faster than the broker's rate: partition:broker, or * for all.",
+    ),
+    ConfigKey(
+        name="follower.replication.throttled.replicas",
+        type=ConfigType.LIST,
+        default="",
+        doc="Replicas that fetch no faster than the broker's rate: partition:broker, or * for all.",
+    ),
     _int(
         "min.insync.replicas",
         2,
@@ -128,6 +142,8 @@ class TopicConfig:
     max_compaction_lag_ms: int
     min_compaction_lag_ms: int
     min_cleanable_dirty_ratio: float
+    leader_replication_throttled_replicas: frozenset[str]
+    follower_replication_throttled_replicas: frozenset[str]
     min_insync_replicas: int
     message_timestamp_after_max_ms: int
     message_timestamp_before_max_ms: int
@@ -269,6 +285,7 @@ def in_ms(alias: str, text: str, unit_ms: int) -> str:
 TOPIC_KEY_OF_BROKER_NAME: Mapping[str, str] = {broker_name(name): name for name in TOPIC_KEYS}
 
 _BROKER_KEYS = (
+    *QUORUM_KEYS,
     _int("num.partitions", 1, "Partitions of a topic that is made without saying how many.", least=1, most=100_000),
     _int(
         "default.replication.factor",
@@ -417,6 +434,35 @@ _BROKER_KEYS = (
         least=-1,
         kafka_default="-1",
     ),
+    _int("replica.fetch.max.bytes", 1 << 20, "The most bytes that a replica fetches of one partition at once."),
+    _int("replica.fetch.response.max.bytes", 10 << 20, "The most bytes that a replica fetches at once."),
+    _int("replica.fetch.min.bytes", 1, "The fewest bytes for which a leader answers a replica before its time is up."),
+    _int("replica.fetch.wait.max.ms", 500, "How long a leader lets a replica wait for news."),
+    _int("replica.fetch.backoff.ms", 1000, "The longest pause before a partition is fetched again after an error."),
+    _int(
+        "replica.socket.timeout.ms",
+        5_000,
+        "A leader that owes an answer and sends nothing for so long is connected to anew.",
+        least=1,
+        kafka_default="30000",
+    ),
+    _word(
+        "replica.selector.class",
+        "",
+        "What chooses the replica that a consumer is to read from; without one that is the leader.",
+        "",
+        RACK_AWARE_SELECTOR,
+    ),
+    _long(
+        "leader.replication.throttled.rate",
+        LONG_MAX,
+        "Bytes per second that this broker sends of throttled replicas that are not in sync.",
+    ),
+    _long(
+        "follower.replication.throttled.rate",
+        LONG_MAX,
+        "Bytes per second that this broker fetches of throttled replicas that are not in sync.",
+    ),
     _int("max.incremental.fetch.session.cache.slots", 1000, "The most fetch sessions that are kept at once."),
 )
 BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _BROKER_KEYS}
@@ -441,7 +487,16 @@ class BrokerConfig:
     port: int = 9092
     advertised_host: str | None = None
     cluster_id: str | None = None
-    controller: str | None = None
+    process_roles: frozenset[str] = frozenset({"broker", "controller"})
+    controller_quorum_voters: frozenset[str] = frozenset()
+    controller_quorum_bootstrap_servers: frozenset[str] = frozenset()
+    broker_rack: str = ""
+    broker_heartbeat_interval_ms: int = 2_000
+    broker_session_timeout_ms: int = 9_000
+    controller_quorum_election_timeout_ms: int = 1_000
+    controller_quorum_election_backoff_max_ms: int = 1_000
+    controller_quorum_fetch_timeout_ms: int = 2_000
+    controller_quorum_request_timeout_ms: int = 2_000
     num_partitions: int = 1
     default_replication_factor: int = -1
     auto_leader_rebalance_enable: bool = True
@@ -485,6 +540,15 @@ class BrokerConfig:
     max_connections_per_ip: int = INT_MAX
     queued_max_request_bytes: int = 512 << 20
     fetch_max_bytes: int = 55 << 20
+    replica_fetch_max_bytes: int = 1 << 20
+    replica_fetch_response_max_bytes: int = 10 << 20
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_backoff_ms: int = 1000
+    replica_socket_timeout_ms: int = 5_000
+    replica_selector_class: str = ""
+    leader_replication_throttled_rate: int = LONG_MAX
+    follower_replication_throttled_rate: int = LONG_MAX
     max_incremental_fetch_session_cache_slots: int = 1000
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
 

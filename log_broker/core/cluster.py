@@ -5,7 +5,7 @@ Every broker holds one. Only `replay` changes it; whoever decides something (`co
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core.cluster_records import (
@@ -15,6 +15,7 @@ from log_broker.core.cluster_records import (
     BrokersConfigured,
     BrokerUnfenced,
     BrokerUnregistered,
+    ClusterNamed,
     GroupConfigured,
     MetadataRecord,
     PartitionChanged,
@@ -125,6 +126,7 @@ class ClusterImage:
     broker_overrides: dict[int | None, Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: int = 0
     group_overrides: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    cluster_id: str = ""
 
     def draft(self) -> "ClusterImage":
         """Return a copy to try records on."""
@@ -137,6 +139,7 @@ class ClusterImage:
             dict(self.broker_overrides),
             self.next_producer_id,
             dict(self.group_overrides),
+            self.cluster_id,
         )
 
     def topic_by_id(self, topic_id: str) -> TopicImage | None:
@@ -215,8 +218,15 @@ class ClusterImage:
                     del self.group_overrides[record.group]
             case BrokerRegistered() | BrokerUnfenced() | BrokerLeaving() | BrokerFenced() | BrokerUnregistered():
                 self._replay_broker(record)
+            case ClusterNamed():
+                self.cluster_id = record.cluster_id
             case ProducerIdsReserved():
                 self.next_producer_id = record.end
+
+    def become(self, other: "ClusterImage") -> None:
+        """Be what another image is, as after the replay of all its records."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))
 
     def set_defaults(self, defaults: BrokerConfig) -> None:
         """Take other defaults for topics, which the broker's own settings hold."""

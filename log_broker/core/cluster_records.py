@@ -7,7 +7,7 @@ one that an older record lacks takes its default. Topic ids are the 32 hex digit
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -126,6 +126,13 @@ class BrokerUnregistered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterNamed:
+    """The id of the cluster, written by the first controller that it had."""
+
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsReserved:
     """Every producer id below `end` may be in use."""
 
@@ -145,6 +152,7 @@ MetadataRecord = (
     | BrokerLeaving
     | BrokerFenced
     | BrokerUnregistered
+    | ClusterNamed
     | ProducerIdsReserved
 )
 
@@ -163,6 +171,7 @@ _TYPES: Mapping[str, type[Any]] = {
         BrokerLeaving,
         BrokerFenced,
         BrokerUnregistered,
+        ClusterNamed,
         ProducerIdsReserved,
     )
 }
@@ -174,17 +183,38 @@ class UnknownMetadataRecordError(Exception):
 
 def encode(record: MetadataRecord) -> bytes:
     """Return the record's value; the key is null."""
-    return json.dumps({"type": type(record).__name__, **asdict(record)}, separators=(",", ":")).encode()
+    return json.dumps(_content(record), separators=(",", ":")).encode()
+
+
+def encode_all(records: Sequence[MetadataRecord]) -> bytes:
+    """Return one value that holds all records of a decision, so that they are committed together or not at all."""
+    return json.dumps([_content(record) for record in records], separators=(",", ":")).encode()
+
+
+def decode_all(value: bytes) -> Sequence[MetadataRecord]:
+    """Return what `encode` or `encode_all` wrote; raises UnknownMetadataRecordError."""
+    try:
+        content = json.loads(value)
+        return [_record(each) for each in (content if isinstance(content, list) else [content])]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnknownMetadataRecordError(f"metadata record {value[:200]!r}: {error}") from None
 
 
 def decode(value: bytes) -> MetadataRecord:
     """Return the record that `encode` wrote; raises UnknownMetadataRecordError."""
-    try:
-        content = json.loads(value)
-        kind = _TYPES[content.pop("type")]
-        record: MetadataRecord = kind(**{name: _as_tuples(each) for name, each in content.items()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnknownMetadataRecordError(f"metadata record {value[:200]!r}: {error}") from None
+    records = decode_all(value)
+    if len(records) != 1:
+        raise UnknownMetadataRecordError(f"metadata record {value[:200]!r}: {len(records)} records")
+    return records[0]
+
+
+def _content(record: MetadataRecord) -> dict[str, Any]:
+    return {"type": type(record).__name__, **asdict(record)}
+
+
+def _record(content: dict[str, Any]) -> MetadataRecord:
+    kind = _TYPES[content.pop("type")]
+    record: MetadataRecord = kind(**{name: _as_tuples(each) for name, each in content.items()})
     return record
 
 

@@ -84,6 +84,7 @@ class PartitionWriting:
         self._answered_alone: list[tuple[int, int]] = []  # behind the high watermark, yet answered at acks 0 or 1
         self._led_from: int | None = None  # all behind it was taken in by this process, leading
         self._epoch_lost: int | None = None  # in which this replica led and lost what it had given out
+        self._epoch_begun: int | None = None  # the epoch that is known to be among `epochs`
         self._epochs_kept = epochs.changes  # as of those on the disk
         self._truncating = False
         self._epochs_cut = 0  # changes of `epochs` as of the last cut
@@ -93,7 +94,7 @@ class PartitionWriting:
         self._turn_asked = False
         self._writing = False
         self._write_count = 0  # batches of the write under way
-        self._write_epochs = 0
+        self._write_epochs: int | None = None  # the changes of `epochs` that it keeps
         self._unsynced_since_ms: int | None = None
         self.config = config
         self._set_role_rules()
@@ -209,18 +210,23 @@ class PartitionWriting:
 
     def _begin_write(self, sync: bool) -> Sequence[Effect]:
         epochs = self.epochs
-        if epochs.latest != epochs.current and self.is_leader and self._pending:
+        if self._epoch_begun != epochs.current and self.is_leader and self._pending:
             epochs.begin(epochs.current, self.written_end)
+            self._epoch_begun = epochs.current
+        batches = list(self._pending)
         self._writing = True
-        self._write_count = len(self._pending)
-        self._write_epochs = epochs.changes
+        self._write_count = len(batches)
+        if epochs.changes == self._epochs_kept and not self._has_gaps:
+            return (Write(batches, sync),)
         fresh = None if epochs.changes == self._epochs_kept else epochs.starts
-        return (Write(list(self._pending), sync, fresh, self._has_gaps),)
+        self._write_epochs = epochs.changes
+        return (Write(batches, sync, fresh, self._has_gaps),)
 
     def _written(self, event: Written, now_ms: int) -> Sequence[Effect]:
         assert self._writing, "a write is reported once"
         self._writing = False
-        self._epochs_kept = self._write_epochs
+        if self._write_epochs is not None:
+            self._epochs_kept, self._write_epochs = self._write_epochs, None
         pending = self._pending
         replies: list[Effect] = []
         effects: list[Effect] = []
@@ -231,13 +237,9 @@ class PartitionWriting:
             if done.batch is not None:
                 self._gathered_bytes -= len(done.batch)
             self.written_end = done.last_offset + 1
-            if leading is not None and done.awaits_all:
-                if done.token is not None:
-                    self._awaiting.append((self.written_end, done.token, done.result))
-                continue
-            if leading is not None and done.batch is not None:
-                merged(self._answered_alone, done.base_offset, self.written_end)
-            if done.token is not None:
+            if leading is not None:
+                self._await_others(done, replies)
+            elif done.token is not None:
                 replies.append(Reply(done.token, done.result))
         if event.synced:
             self.synced_end = self.written_end
@@ -248,11 +250,23 @@ class PartitionWriting:
             effects.append(TransactionsAborted(aborted))
         if leading is not None:
             effects.append(LogEndMoved(self.written_end))
-        self._advance(effects, replies)
+            self._advance(effects, replies)
+        elif self.written_end > self.high_watermark:
+            self._advance(effects, replies)  # alone, or following as far as the leader has said
         # The next write starts before the replies are made: the disk works while they are.
         effects.extend(self._next_write(now_ms))
         effects.extend(replies)
         return effects
+
+    def _await_others(self, done: PendingBatch, replies: list[Effect]) -> None:
+        """Answer a batch that this leader has written, or keep the answer until the high watermark has passed it."""
+        if not done.awaits_all:
+            if done.batch is not None:
+                merged(self._answered_alone, done.base_offset, self.written_end)
+            if done.token is not None:
+                replies.append(Reply(done.token, done.result))
+        elif done.token is not None:
+            self._awaiting.append((self.written_end, done.token, done.result))
 
     def _advance(self, effects: list[Effect], replies: list[Effect]) -> None:
         """Move the high watermark as far as the role allows, and answer what has waited for it."""
@@ -283,6 +297,7 @@ class PartitionWriting:
 
     def _write_failed(self, event: WriteFailed) -> Sequence[Effect]:
         self._writing = False
+        self._write_epochs = None
         message = f"the log could not be written: {event.reason}"
         result = AppendResult(ErrorCode.KAFKA_STORAGE_ERROR, log_start_offset=self.log_start_offset, message=message)
         replies = self._drop_pending(0, result)
@@ -306,6 +321,7 @@ class PartitionWriting:
         self.next_offset = self._pending[-1].last_offset + 1 if self._pending else self.written_end
         self.transactions.undo(self.next_offset)
         self.epochs.truncate(self.next_offset)
+        self._epoch_begun = None
         if self.is_leader and self._leading is not None:
             self.epochs.begin(self.epochs.current, self.next_offset)
             self._leading.epoch_start = min(self._leading.epoch_start, self.next_offset)

@@ -88,8 +88,8 @@ class NotLed(NamedTuple):
 class Throttle(Protocol):
     """Holds back replicas that are not in sync."""
 
-    def must_wait(self, place: Place) -> bool: ...
-    def sent(self, place: Place, size: int) -> None: ...
+    def must_wait(self, replica_id: int, place: Place) -> bool: ...
+    def sent(self, replica_id: int, place: Place, size: int) -> None: ...
 
 
 Find = Callable[[Place], LedLog | NotLed]
@@ -226,7 +226,7 @@ class ReplicaSession:
         error = log.check_leader_epoch(asked.leader_epoch)
         if error is not ErrorCode.NONE:
             return self._refuse(wanted, ReplicaAnswer(place, error)), 0
-        throttled = self._throttle is not None and self._throttle.must_wait(place)
+        throttled = self._throttle is not None and self._throttle.must_wait(self.replica_id, place)
         read = log.read_replica(
             asked.offset,
             0 if throttled else min(asked.bytes_max, room),
@@ -249,7 +249,7 @@ class ReplicaSession:
             self._wait(place, wanted, log, read, throttled=throttled)
             return None, 0
         if self._throttle is not None:
-            self._throttle.sent(place, read.size)
+            self._throttle.sent(self.replica_id, place, read.size)
         wanted.sleep()
         self._behind.pop(place, None)
         wanted.high_watermark, wanted.log_start_offset = log.high_watermark, read.log_start_offset

@@ -76,7 +76,7 @@ class Leading:
         self.followers: dict[int, Follower] = {}
         self.proposal: IsrProposal | None = None
         self._node_id = node_id
-        self._retry_ms: int | None = None  # when to ask again; the proposal stands until then
+        self._retry_ms: int | None = None  # when to ask again for what is proposed
         self._counted: tuple[Follower, ...] = ()
         self._check_ms = now_ms
         for replica in self.replicas:
@@ -134,7 +134,7 @@ class Leading:
         if self.proposal is not None:
             if self._retry_ms is None or now_ms < self._retry_ms:
                 return None
-            self._retry_ms = None
+            self._retry_ms = now_ms + self.lag_ms_max
             return self.proposal
         isr = tuple(replica for replica in self.replicas if self._belongs(replica, high_watermark, leader_end, now_ms))
         if set(isr) == set(self.isr):
@@ -147,6 +147,7 @@ class Leading:
             leader_epoch=self.epoch,
             partition_epoch=self.partition_epoch,
         )
+        self._retry_ms = now_ms + self.lag_ms_max
         self._count()
         return self.proposal
 

@@ -18,6 +18,10 @@ class ReplicationQuota:
         self.total = 0
         self._windows: dict[int, int] = {}  # number of the window -> bytes
 
+    @property
+    def is_limited(self) -> bool:
+        return self.rate < UNLIMITED
+
     def record(self, size: int, now_ms: int) -> None:
         """Count bytes of a throttled replica."""
         self.total += size

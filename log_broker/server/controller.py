@@ -25,8 +25,7 @@ from log_broker.core.reassignments import reassign
 from log_broker.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
-    from log_broker.server.authority import Authority
-    from log_broker.server.metadata_log import Decide
+    from log_broker.server.authority import Authority, Decide
     from log_broker.server.node import Node
 
 _log = logging.getLogger(__name__)

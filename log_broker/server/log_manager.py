@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID, uuid4
 
 from log_broker.config import TopicConfig
+from log_broker.core.cluster import METADATA_TOPIC
 from log_broker.core.partition import Partition
 from log_broker.interfaces import RecordValidator
 from log_broker.server.compactor import CompactionSettings, Compactor, Place
@@ -43,6 +44,8 @@ _log = logging.getLogger(__name__)
 
 REOPEN_INTERVAL_MS = 10_000  # after a disk error
 _DELETED_SUFFIX = "-delete"
+_STRAY_SUFFIX = "-stray"
+STRAY_SECONDS = 24 * 3600.0
 
 
 class KeepingSettings(CompactionSettings, Protocol):
@@ -140,8 +143,11 @@ class LogManager:
             if name.endswith(_DELETED_SUFFIX):
                 self._files.remove_tree(self._data_dir / name)
                 continue
+            if name.endswith(_STRAY_SUFFIX):
+                self._remove_later(self._data_dir / name)
+                continue
             place = _place_of(name)
-            if place is None:
+            if place is None or place[0] == METADATA_TOPIC:
                 continue
             topic_id = decode_topic_id(self._files.read(self._data_dir / name / PARTITION_METADATA_FILE))
             config = topic_config_of(place[0])
@@ -212,8 +218,35 @@ class LogManager:
         self._removals.add(task)
         task.add_done_callback(self._removals.discard)
 
+    def set_aside(self, topic: str, partition: int) -> None:
+        """Take a partition out under another name, under which its files stay for a day. Raises OSError."""
+        runtime = self._partitions.pop((topic, partition))
+        aside = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_STRAY_SUFFIX}"
+        runtime.cancel_compaction()
+        self._files.rename(self._data_dir / f"{topic}-{partition}", aside)
+        self._compactor.forget((topic, partition))
+        runtime.give_up()
+        self._removals.add(task := self._loop.create_task(runtime.until_released()))
+        task.add_done_callback(self._removals.discard)
+        self._remove_later(aside)
+
+    def _remove_later(self, stray: Path) -> None:
+        """Remove what was set aside, after whoever may miss it has had a day."""
+
+        def remove() -> None:
+            self._timers.remove(handle)
+            self._pool.submit(lambda: self._files.remove_tree(stray), lambda _: None)
+
+        handle = self._loop.call_later(STRAY_SECONDS, remove)
+        self._timers.append(handle)
+
     def get(self, topic: str, partition: int) -> PartitionRuntime | None:
         return self._partitions.get((topic, partition))
+
+    def led(self, topic: str, partition: int) -> PartitionRuntime | None:
+        """Return the partition if it is led here."""
+        runtime = self._partitions.get((topic, partition))
+        return runtime if runtime is not None and runtime.is_leader else None
 
     def partitions(self) -> Iterable[PartitionRuntime]:
         return self._partitions.values()

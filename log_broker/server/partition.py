@@ -223,6 +223,8 @@ class PartitionRuntime(ReplicaRuntime):
 
         Raises BrokerError(OFFSET_OUT_OF_RANGE) beyond the high watermark. Segments go with the next retention pass.
         """
+        if not self._core.is_leader:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica follows")
         offset = self._core.high_watermark if before_offset == -1 else before_offset
         if offset < 0 or offset > self._core.high_watermark:
             raise BrokerError(

@@ -100,6 +100,7 @@ class PartitionRunner:
         self._opened_at = core.written_end
         self.appended_bytes = 0  # since it was opened
         self.storage_errors = 0  # since it was opened
+        self.has_followers = False  # whether acks=all waits for others
         self.on_isr_wanted: Callable[[IsrProposal], None] = _ask_nobody
 
     @property
@@ -256,6 +257,7 @@ class PartitionRunner:
         old = self._core
         self._core, self._log = read_again(self._files, old, self._log, recover)
         self._run(self._core.resume(old))
+        self.has_followers = self._core.leading is not None
         self._opened_at = min(self._opened_at, self._core.written_end)
         self._waiters.wake_all()
         return True

@@ -4,12 +4,12 @@ A partition's role in this process: leading with followers, or following.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from log_broker.core.following import Lost
 from log_broker.core.partition_protocol import AppendResult
-from log_broker.core.replication import IsrProposal, Leadership
+from log_broker.core.replication import Follower, IsrProposal, Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.partition_runner import PartitionRunner
 from log_broker.server.readers import Cancel, ReplicaRead, read_for_replica
@@ -54,9 +54,16 @@ class ReplicaRuntime(PartitionRunner):
         return -1 if leading is None else leading.partition_epoch
 
     @property
-    def has_followers(self) -> bool:
-        """Whether acks=all waits for others."""
-        return self._core.leading is not None
+    def followers(self) -> Mapping[int, Follower]:
+        """Those that follow this leader, by their node."""
+        leading = self._core.leading
+        return {} if leading is None else leading.followers
+
+    @property
+    def awaits_watermark(self) -> bool:
+        """Whether this leader's high watermark is still that of its time as a follower: more is committed perhaps."""
+        leading = self._core.leading
+        return leading is not None and self._core.high_watermark < leading.epoch_start
 
     @property
     def log_end_offset(self) -> int:
@@ -79,7 +86,7 @@ class ReplicaRuntime(PartitionRunner):
             steady_ms=self._steady_ms(),
         )
         self._run(effects)
-        self._arm_followers()
+        self._role_changed()
         self._set_flush_timer()
 
     def become_follower(self, leader_epoch: int, leader_id: int = -1) -> None:
@@ -90,12 +97,12 @@ class ReplicaRuntime(PartitionRunner):
             # Who waits here for more is to ask the new leader.
             self._waiters.wake_all()
             self._replica_waiters.wake_all()
-            self._arm_followers()
+            self._role_changed()
 
     def isr_settled(self, leadership: Leadership) -> None:
         """Take the state that the controller answered a proposal with."""
         self._run(self._core.isr_settled(leadership, steady_ms=self._steady_ms()))
-        self._arm_followers()
+        self._role_changed()
 
     def isr_refused(self, error: ErrorCode, proposal: IsrProposal | None = None) -> None:
         """
@@ -107,6 +114,10 @@ class ReplicaRuntime(PartitionRunner):
         if proposal is None or (leading is not None and leading.proposal is proposal):
             self._run(self._core.isr_refused(error, steady_ms=self._steady_ms()))
             self._arm_followers()
+
+    def _role_changed(self) -> None:
+        self.has_followers = self._core.leading is not None
+        self._arm_followers()
 
     def _arm_followers(self) -> None:
         if self._followers_timer is not None:
@@ -196,6 +207,8 @@ class ReplicaRuntime(PartitionRunner):
 
         def cut() -> None:
             if self._closed or self._core.is_leader or offset >= self._core.written_end:
+                if not self._core.is_leader:
+                    self._core.epochs.truncate(offset)  # one in which this replica led and wrote nothing
                 done(None)
                 return
             log = self._log

@@ -131,7 +131,7 @@ class Cluster:
             host=node.host,
             port=PORT,
             data_dir=DATA_DIR,
-            controller=None if node.address == 0 else self.bootstrap[0],
+            controller_quorum_voters=frozenset(f"{number}@{address}" for number, address in enumerate(self.bootstrap)),
         ).with_settings(self.settings)
         process = BrokerProcess(node, config, self.failed)
         self._loops.append(process.loop)

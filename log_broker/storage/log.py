@@ -150,11 +150,11 @@ class PartitionLog:
                 self._note_new_file()
             if segment not in self._dirty:
                 self._dirty[segment] = segment.size
-        marks: list[tuple[Path, bytes]] = []
+        marks: tuple[tuple[Path, bytes], ...] = ()
         if epochs is not None:
-            marks.append((self.directory / LEADER_EPOCH_FILE, encode_epochs(epochs)))
+            marks = ((self.directory / LEADER_EPOCH_FILE, encode_epochs(epochs)),)
         if gaps and not self._may_have_gaps:
-            marks.append((self.directory / GAPS_FILE, b""))
+            marks = (*marks, (self.directory / GAPS_FILE, b""))
         self._job = AppendJob(
             self._files,
             segment=segment,
@@ -171,7 +171,8 @@ class PartitionLog:
         """Take the job's batches into the log."""
         assert job is self._job
         self._job = None
-        self._may_have_gaps = self._may_have_gaps or any(path.name == GAPS_FILE for path, _ in job.marks)
+        if job.marks and any(path.name == GAPS_FILE for path, _ in job.marks):
+            self._may_have_gaps = True
         segment = job.segment
         if segment is not None:
             for pending in job.batches:

@@ -33,10 +33,11 @@ from log_broker.core.fetch_session import FINAL_EPOCH, NO_SESSION, FetchedPartit
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import Buffer
 from log_broker.records.varint import write_uvarint
+from log_broker.wire.leader_tags import NodeEndpoint, endpoint_tags, leader_tag
 from log_broker.wire.reading import MalformedRequestError, Reader
 
 VERSION_MIN = 4
-VERSION_MAX = 17
+VERSION_MAX = 18
 FLEXIBLE_FROM = 12
 SESSION_FROM = 7
 _LOG_START_FROM = 5
@@ -64,7 +65,6 @@ _PARTITION = {
 }
 _ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">iq")  # epoch, its end offset
-_LEADER = struct.Struct(">ii")  # node id, leader epoch
 _ANSWER_V4 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
 
@@ -98,15 +98,6 @@ class PartitionData(NamedTuple):
     preferred_replica: int = -1
     leader: tuple[int, int] | None = None  # (node id, leader epoch) of the one to ask instead
     diverging: tuple[int, int] | None = None  # (epoch, its end offset), for a replica
-
-
-class NodeEndpoint(NamedTuple):
-    """Where a node listens."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None
 
 
 def parse_request(body: memoryview, version: int) -> FetchRequest:
@@ -248,7 +239,7 @@ def encode_response(
                 out = bytearray()
             out += no_tags if data[8] is None and data[9] is None else _partition_tags(data, version)
         out += no_tags
-    out += _endpoint_tag(endpoints) if endpoints and version >= ENDPOINTS_FROM else no_tags
+    out += endpoint_tags(endpoints) if endpoints and version >= ENDPOINTS_FROM else no_tags
     if out:
         chunks.append(out)
     return chunks
@@ -278,31 +269,8 @@ def _partition_tags(data: PartitionData, version: int) -> bytes:
     if data.diverging is not None:
         tags.append(b"\x00\x0d" + _DIVERGING.pack(*data.diverging) + b"\0")
     if data.leader is not None and version >= ENDPOINTS_FROM:
-        tags.append(b"\x01\x09" + _LEADER.pack(*data.leader) + b"\0")
+        tags.append(leader_tag(1, data.leader))
     return bytes((len(tags),)) + b"".join(tags)
-
-
-def _endpoint_tag(endpoints: Sequence[NodeEndpoint]) -> bytes:
-    content = bytearray()
-    write_uvarint(content, len(endpoints) + 1)
-    for node_id, host, port, rack in endpoints:
-        content += _INT32.pack(node_id)
-        _write_string(content, host)
-        content += _INT32.pack(port)
-        if rack is None:
-            content.append(0)
-        else:
-            _write_string(content, rack)
-        content.append(0)
-    out = bytearray(b"\x01\x00")  # one tagged field, of number 0
-    write_uvarint(out, len(content))
-    return bytes(out + content)
-
-
-def _write_string(out: bytearray, text: str) -> None:
-    encoded = text.encode()
-    write_uvarint(out, len(encoded) + 1)
-    out += encoded
 
 
 def _write_count(out: bytearray, count: int, *, flexible: bool) -> None:

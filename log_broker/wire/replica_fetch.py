@@ -20,7 +20,8 @@ from log_broker.errors import ErrorCode
 from log_broker.records.batch import Buffer
 from log_broker.records.varint import read_uvarint, write_uvarint
 from log_broker.wire.apis import ApiKey
-from log_broker.wire.fetch import TOPIC_ID_BYTES, FetchRequest, NodeEndpoint, PartitionData, encode_response
+from log_broker.wire.fetch import TOPIC_ID_BYTES, FetchRequest, PartitionData, encode_response
+from log_broker.wire.leader_tags import NodeEndpoint
 from log_broker.wire.reading import MalformedRequestError, Reader
 
 VERSION = 17

@@ -233,7 +233,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--metrics-port", type=int, help="port of the metrics for Prometheus; none without it")
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of this node alone")
     parser.add_argument("--cluster-id", help="the cluster this node belongs to (default: the one in its folder)")
-    parser.add_argument("--controller", metavar="HOST:PORT", help="the first node, for every other node")
+    parser.add_argument("--process-roles", metavar="ROLES", help="broker, controller or both (the default)")
+    parser.add_argument(
+        "--controller-quorum-voters",
+        metavar="ID@HOST:PORT,…",
+        help="the nodes that elect the controller; without any this node is alone",
+    )
+    parser.add_argument(
+        "--controller-quorum-bootstrap-servers",
+        metavar="HOST:PORT,…",
+        help="where a node that is no voter asks for the controller",
+    )
+    parser.add_argument("--broker-rack", metavar="RACK", help="where this broker stands")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="a broker setting by Kafka's name; repeatable"
+    )
     parser.add_argument("--notify-fd", type=int, help=argparse.SUPPRESS)
     return parser
 
@@ -246,9 +260,24 @@ def _options(words: argparse.Namespace) -> NodeOptions:
         port=words.port,
         advertised_host=words.advertised_host,
         cluster_id=words.cluster_id,
-        controller=words.controller,
-    )
+    ).with_settings(_settings(words))
     return NodeOptions(broker=broker, registry_port=words.registry_port, metrics_port=words.metrics_port)
+
+
+def _settings(words: argparse.Namespace) -> dict[str, str]:
+    flags = {
+        "process.roles": words.process_roles,
+        "controller.quorum.voters": words.controller_quorum_voters,
+        "controller.quorum.bootstrap.servers": words.controller_quorum_bootstrap_servers,
+        "broker.rack": words.broker_rack,
+    }
+    settings: dict[str, str] = {name: text for name, text in flags.items() if text is not None}
+    for text in words.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise LocalPlatformError(f"--set takes KEY=VALUE, not {text!r}")
+        settings[name] = value
+    return settings
 
 
 def _configure_logging() -> None:

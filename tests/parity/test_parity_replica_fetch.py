@@ -30,6 +30,7 @@ from log_broker.core.replica_messages import (
 )
 from log_broker.errors import ErrorCode
 from log_broker.wire import fetch
+from log_broker.wire.leader_tags import NodeEndpoint as LeaderEndpoint
 from log_broker.wire.replica_fetch import (
     CLIENT_ID,
     VERSION,
@@ -72,7 +73,7 @@ answers = st.builds(
     st.none() | st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1)),
 )
 endpoints = st.lists(
-    st.builds(fetch.NodeEndpoint, st.integers(0, 2**31 - 1), texts, st.integers(0, 65535), st.none() | texts),
+    st.builds(LeaderEndpoint, st.integers(0, 2**31 - 1), texts, st.integers(0, 65535), st.none() | texts),
     max_size=3,
 )
 
@@ -154,7 +155,7 @@ def _slow_partition(answer: ReplicaAnswer) -> PartitionData:
 @FEW
 @given(st.integers(0, 2**31 - 1), st.lists(answers, max_size=5), int32, endpoints)
 def test_an_answer_is_what_kio_writes(
-    correlation_id: int, given_answers: list[ReplicaAnswer], session_id: int, nodes: list[fetch.NodeEndpoint]
+    correlation_id: int, given_answers: list[ReplicaAnswer], session_id: int, nodes: list[LeaderEndpoint]
 ) -> None:
     response = ReplicaFetchResponse(given_answers, session_id)
     written = b"".join(map(bytes, encode_replica_response(correlation_id, response, nodes)))

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,16 +75,30 @@ async def begin(stack: AsyncExitStack, config: BrokerConfig) -> Member:
     return Member(node=node, registry=registry, schemas=schemas, http=http)
 
 
+def configs(data_dir: Path) -> list[BrokerConfig]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(NODES)]
+        ports = [probe.getsockname()[1] for probe in probes]
+    voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports))
+    settings = {
+        "controller.quorum.voters": voters,
+        "controller.quorum.election.timeout.ms": "300",
+        "controller.quorum.fetch.timeout.ms": "600",
+        "broker.heartbeat.interval.ms": "100",
+        "broker.session.timeout.ms": "1500",
+    }
+    return [
+        BrokerConfig(data_dir=data_dir / f"n{number}", port=port, node_id=number).with_settings(settings)
+        for number, port in enumerate(ports)
+    ]
+
+
 @pytest.fixture
 async def members(tmp_path: Path) -> AsyncIterator[list[Member]]:
     async with AsyncExitStack() as stack:
-        begun: list[Member] = []
-        for number in range(NODES):
-            controller = f"127.0.0.1:{begun[0].node.port}" if begun else None
-            config = BrokerConfig(data_dir=tmp_path / f"n{number}", port=0, node_id=number, controller=controller)
-            begun.append(await begin(stack, config))
+        begun = await asyncio.gather(*(begin(stack, config) for config in configs(tmp_path)))
         await eventually(lambda: all(len(member.node.cluster.alive_brokers()) == NODES for member in begun))
-        yield begun
+        yield list(begun)
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

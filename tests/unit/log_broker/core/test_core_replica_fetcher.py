@@ -1,7 +1,7 @@
 import pytest
+from fetcher_pair import ModelLog, Pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replica_pair import ModelLog, Pair
 
 from log_broker.core.replica_fetcher import (
     GATHER_MS,
@@ -162,7 +162,7 @@ def test_a_replica_that_lies_behind_the_leaders_start_begins_anew() -> None:
     log = ModelLog(records=[1] * 5)
     machine.handle(Follow(A, 2, log), 0)
     (restart,) = machine.handle(answered(ReplicaAnswer(A, ErrorCode.OFFSET_OUT_OF_RANGE, 9, 20, 8)), 1)
-    assert restart == RestartAt(A, 1, 8, 2)
+    assert restart == RestartAt(A, 1, 8)
     log.records, log.start = [], 8
     assert sent(machine.handle(Appended(A, 1), 2)) == [(A, 8)]
 
@@ -190,7 +190,10 @@ def test_where_a_divided_log_is_cut(own: list[int], told: tuple[int, int], offse
 def test_a_divergence_that_leaves_nothing_to_cut_is_not_asked_again_at_once() -> None:
     machine = fetcher()
     machine.handle(Follow(A, 2, ModelLog(records=[1] * 5)), 0)
-    effects = machine.handle(answered(ReplicaAnswer(A, diverging=Diverging(1, 9))), 1)
+    (cut,) = machine.handle(answered(ReplicaAnswer(A, diverging=Diverging(1, 9))), 1)
+    assert cut == Truncate(A, 1, 5, 2)  # of an epoch without records
+    machine.handle(Appended(A, 1), 1)
+    effects = machine.handle(answered(ReplicaAnswer(A, diverging=Diverging(1, 9))), 2)
     assert [type(effect) for effect in effects] == [Delayed]
 
 

@@ -1,38 +1,21 @@
 """Several nodes in one event loop that make a cluster, and what tests ask of them."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from log_broker.config import BrokerConfig
+from node_cluster import cluster_of, eventually
+
 from log_broker.core.controller import CreateTopic
 from log_broker.server.node import Node
-
-SECONDS_MAX = 30.0
 
 
 @asynccontextmanager
 async def cluster(data_dir: Path, count: int = 3) -> AsyncIterator[list[Node]]:
-    """Run nodes that know each other; the first is the controller."""
-    async with AsyncExitStack() as stack:
-        started: list[Node] = []
-        for number in range(count):
-            controller = f"127.0.0.1:{started[0].port}" if started else None
-            node = Node(BrokerConfig(data_dir=data_dir / f"n{number}", port=0, node_id=number, controller=controller))
-            await node.start()
-            stack.push_async_callback(node.stop)
-            started.append(node)
-        await eventually(lambda: all(len(node.cluster.alive_brokers()) == count for node in started))
-        yield started
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what tells nobody when it comes true."""
-    async with asyncio.timeout(SECONDS_MAX):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    """Run nodes that know each other, in the order of their ids."""
+    async with cluster_of(data_dir, count) as running:
+        yield [running.nodes[node_id] for node_id in range(count)]
 
 
 async def topic_of(nodes: list[Node], name: str, leaders: list[int]) -> None:

@@ -3,12 +3,12 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from node_cluster import cluster_of
 
 from log_broker.config import BrokerConfig
 from log_broker.core.cluster import EVENTS_TOPIC
@@ -19,16 +19,9 @@ from log_broker.server.node import Node
 
 @pytest.fixture
 async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
-    """Two nodes, the first is the controller."""
-    async with AsyncExitStack() as stack:
-        started: list[Node] = []
-        for number in range(2):
-            controller = f"127.0.0.1:{started[0].port}" if started else None
-            node = Node(BrokerConfig(data_dir=tmp_path / f"n{number}", port=0, node_id=number, controller=controller))
-            await node.start()
-            stack.push_async_callback(node.stop)
-            started.append(node)
-        yield started
+    """Two nodes that know each other."""
+    async with cluster_of(tmp_path, 2) as cluster:
+        yield [cluster.nodes[node_id] for node_id in range(2)]
 
 
 @pytest.fixture
@@ -56,12 +49,17 @@ def texts(nodes: list[Node]) -> list[str]:
     return [event["text"] for event in written(nodes)]
 
 
-async def test_what_the_image_shows_is_told_once_and_in_words(nodes: list[Node]) -> None:
-    joined = f"node 1 joined the cluster at 127.0.0.1:{nodes[1].port}"
-    await eventually(lambda: joined in texts(nodes))
-    assert texts(nodes).count(joined) == 1
-    (event,) = (event for event in written(nodes) if event["text"] == joined)
-    assert (event["kind"], event["node"], event["broker"]) == ("broker_registered", 0, 1)
+async def test_what_the_image_shows_is_told_once_and_in_words(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 2) as cluster:
+        nodes = list(cluster.nodes.values())
+        third = cluster.nodes[2] = cluster.node(2, process_roles="broker")
+        await third.start()
+        joined = f"node 2 joined the cluster at 127.0.0.1:{third.port}"
+        await eventually(lambda: joined in texts(nodes))
+        assert texts(nodes).count(joined) == 1
+        (event,) = (event for event in written(nodes) if event["text"] == joined)
+        known = (event["kind"], event["node"], event["broker"])
+        assert known == ("broker_registered", cluster.controller.config.node_id, 2)
 
 
 async def test_every_node_notes_into_one_topic_wherever_that_is_led(nodes: list[Node]) -> None:

@@ -11,7 +11,7 @@ from several_nodes import cluster, coordinated_by, eventually, topic_of
 
 from log_broker.core.controller import PRODUCER_ID_BLOCK
 from log_broker.core.transaction_records import TransactionState
-from log_broker.errors import BrokerError, ErrorCode
+from log_broker.errors import ErrorCode
 from log_broker.records.control import EndMarker
 from log_broker.server.node import Node
 from log_broker.server.transaction_markers import Ending, MarkerSender
@@ -220,6 +220,6 @@ async def test_each_node_has_producer_ids_of_its_own(nodes: list[Node]) -> None:
     await nodes[0].stop()
     left = [await nodes[1].producer_ids.take() for _ in range(PRODUCER_ID_BLOCK // 10)]
     assert not set(left) & set(taken)
-    with pytest.raises(BrokerError) as refusal:
-        await asyncio.gather(*(nodes[1].producer_ids.take() for _ in range(2 * PRODUCER_ID_BLOCK)))
-    assert refusal.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    # The next controller knows what the one before it has given away.
+    more = await asyncio.gather(*(nodes[1].producer_ids.take() for _ in range(2 * PRODUCER_ID_BLOCK)))
+    assert not set(more) & {*taken, *left}
