@@ -135,4 +135,4 @@ def test_a_node_that_is_drained_moves_nothing_else() -> None:
     after = drained(before, 3, [1, 2, 3], {})
     assert after == {Place("t", 0): (1, 2), Place("t", 1): (1, 2), Place("t", 2): (4, 1), Place("t", 3): (1, 2)}
     with pytest.raises(PlacementError, match="no other broker is up"):
-        drained({Place("t", 0): (1, 2, 3)}, 3, [1, 2, 3], {})
+        drained({Place("t", 0): (1, 2), Place("t", 1): (1, 5)}, 2, [1, 2], {})
