@@ -22,13 +22,14 @@ ALONE = "loose"  # the topic that is written at acks 0 and 1 only
 class Seen:
     """What was last seen of one replica in one process."""
 
-    __slots__ = ("high_watermark", "leader_epoch", "leads", "next_offset", "runtime")
+    __slots__ = ("high_watermark", "leader_epoch", "leads", "next_offset", "runtime", "state")
 
     def __init__(self, runtime: PartitionRuntime) -> None:
         self.runtime = runtime
         self.high_watermark = -1
         self.leader_epoch = -1
         self.next_offset = 0
+        self.state: tuple[object, ...] = ()
         self.leads = -1  # the epoch in which it was last seen to lead
 
 
@@ -57,7 +58,11 @@ class ClusterChecks:
             known = seen.get((process, place))
             if known is None or known.runtime is not runtime:
                 known = seen[process, place] = Seen(runtime)
-            self._check_replica(machine.name, place, runtime, known)
+            core = runtime._core
+            state = core.high_watermark, core.next_offset, core.synced_end, core.leader_epoch, core.is_leader
+            if state != known.state:
+                known.state = state
+                self._check_replica(machine.name, place, runtime, known)
 
     def _check_replica(self, name: str, place: Place, runtime: PartitionRuntime, known: Seen) -> None:
         epoch = runtime.leader_epoch
