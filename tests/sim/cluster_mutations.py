@@ -7,13 +7,12 @@ prints which check notices, and after how many seeds. A mutation replaces attrib
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mutation_hunt import Patch, named, tell
 
 from log_broker.core import elections, isr_changes
-from log_broker.core.cluster import ClusterImage
 from log_broker.core.epochs import LeaderEpochs
 from log_broker.core.following import Lost
 from log_broker.core.group_members import GroupMembers
@@ -30,6 +29,7 @@ from log_broker.errors import ErrorCode
 from log_broker.server import replica
 from log_broker.server.coordinator_shards import Shards
 from log_broker.server.group_coordinator import GroupCoordinator
+from log_broker.server.internal_log import stored_entries
 from log_broker.server.replica_manager import ReplicaManager
 from log_broker.server.transaction_coordinator import TransactionCoordinator
 from log_broker.sim.cli import make_cluster
@@ -120,10 +120,6 @@ def _elects_from_outside_the_isr() -> list[Patch]:
     return [(elections, "election_for", lambda topic: Election.UNCLEAN)]
 
 
-def _elects_who_is_fenced() -> list[Patch]:
-    return [(ClusterImage, "may_lead", lambda self, node_id: node_id in self.brokers)]
-
-
 def _fenced_brokers_join_the_isr() -> list[Patch]:
     return [(isr_changes, "_check_eligible", lambda image, member: None)]
 
@@ -196,16 +192,21 @@ def _decided_transactions_are_not_finished() -> list[Patch]:
     return [(Transaction, "resume", lambda self: ())]
 
 
-def _coordinates_before_it_has_loaded() -> list[Patch]:
-    def error_of(self: Shards[Any], partition: int | None) -> ErrorCode:
-        error = real(self, partition)
-        return ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
+def _coordinators_load_what_is_committed_by_then() -> list[Patch]:
+    """They do not wait until all is that their predecessor has answered."""
 
-    real = Shards.error_of
-    return [
-        (Shards, "error_of", error_of),
-        (Shards, "get", lambda self, partition: None if partition is None else self._shards.get(partition)),
-    ]
+    def load(self: Shards[Any], shard: Any) -> Iterator[int | None]:
+        for header, content in stored_entries(
+            shard.runtime, shard.runtime.log_start_offset, shard.runtime.high_watermark
+        ):
+            self._owner.replay(shard, header, content)
+        shard.is_replayed = True
+        list(self._owner.replayed(shard))
+        shard.is_loaded = True
+        self._owner.loaded(shard)
+        yield from ()
+
+    return [(Shards, "_load", load)]
 
 
 def _no_lease() -> list[Patch]:
@@ -250,7 +251,6 @@ MUTATIONS = named(
     _follower_truncates_in_memory_only,
     _a_deposed_leader_goes_on,
     _elects_from_outside_the_isr,
-    _elects_who_is_fenced,
     _fenced_brokers_join_the_isr,
     _an_empty_disk_is_taken_for_the_old_one,
     _followers_forget_producers,
@@ -263,7 +263,7 @@ MUTATIONS = named(
     _group_offsets_are_not_replayed,
     _transactions_are_not_replayed,
     _decided_transactions_are_not_finished,
-    _coordinates_before_it_has_loaded,
+    _coordinators_load_what_is_committed_by_then,
     _no_lease,
     _does_not_report_losses,
     _any_generation_may_commit,
