@@ -182,6 +182,7 @@ class Leading:
             elif replica in before:
                 # Put out: it counts again when it is seen to keep up.
                 follower.joins, follower.caught_up_ms, follower.leader_end_then = False, NEVER_MS, 2**63 - 1
+                follower.fetched_ms = NEVER_MS
         self._count()
         self._plan_check(now_ms)
         return True
@@ -233,8 +234,12 @@ class Leading:
         follower = self.followers[replica]
         if replica in self.isr:
             return self._keeps_up(follower, leader_end, now_ms)
+        # Only its fetches let it in: while the high watermark stands still, one that is silent has all before it as well.
         return (
-            follower.end >= high_watermark and follower.end >= self.epoch_start and now_ms >= follower.barred_until_ms
+            now_ms - follower.fetched_ms <= self.lag_ms_max
+            and follower.end >= high_watermark
+            and follower.end >= self.epoch_start
+            and now_ms >= follower.barred_until_ms
         )
 
     def _count(self) -> None:
