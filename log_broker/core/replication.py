@@ -234,7 +234,7 @@ class Leading:
         follower = self.followers[replica]
         if replica in self.isr:
             return self._keeps_up(follower, leader_end, now_ms)
-        # Only its fetches let it in: while the high watermark stands still, one that is silent has all before it as well.
+        # Only its fetches let it in: a silent one has all before a high watermark that stands still as well.
         return (
             now_ms - follower.fetched_ms <= self.lag_ms_max
             and follower.end >= high_watermark
