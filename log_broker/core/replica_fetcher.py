@@ -141,7 +141,11 @@ class LeaderAdvanced(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """The log has divided from the leader's: drop everything from `offset` on, durably; then Appended."""
+    """
+    The log has divided from the leader's: drop everything from `offset` on, durably; then Appended.
+
+    At the end of the log that is no record, only an epoch that had none.
+    """
 
     place: Place
     token: int
@@ -172,7 +176,7 @@ _NOTHING: tuple[Effect, ...] = ()
 class _Followed:
     """One partition. `told_in` is the number of the request that named it last."""
 
-    __slots__ = ("backoff_ms", "busy", "is_throttled", "leader_end", "leader_epoch", "log", "told_in")
+    __slots__ = ("backoff_ms", "busy", "emptied", "is_throttled", "leader_end", "leader_epoch", "log", "told_in")
 
     def __init__(self, leader_epoch: int, log: FollowedLog, *, is_throttled: bool) -> None:
         self.leader_epoch = leader_epoch
@@ -180,6 +184,7 @@ class _Followed:
         self.is_throttled = is_throttled
         self.busy = 0  # the token of what is being done to the log, 0 when nothing is
         self.backoff_ms = 0
+        self.emptied = UNKNOWN  # the epoch without a record that was cut off last
         self.told_in = 0
         self.leader_end = UNKNOWN
 
@@ -418,9 +423,13 @@ class ReplicaFetcher:
             entry.leader_end = answer.log_end_offset
         if answer.diverging is not None:
             offset = truncation_offset(entry.log, answer.diverging)
-            if offset >= entry.log.log_end_offset:  # nothing to cut: asking again at once would go on forever
-                self._delay(entry, place, ErrorCode.OFFSET_OUT_OF_RANGE, now_ms, effects)
-                return
+            if offset >= entry.log.log_end_offset:
+                # No record is to go. Then the latest epoch is one in which this replica led and wrote nothing; if it
+                # has been cut off before, asking again at once would go on forever.
+                if entry.emptied == entry.log.latest_epoch:
+                    self._delay(entry, place, ErrorCode.OFFSET_OUT_OF_RANGE, now_ms, effects)
+                    return
+                entry.emptied = entry.log.latest_epoch
             effects.append(Truncate(place, self._begin(entry, place, now_ms), offset, entry.leader_epoch))
         elif answer.records:
             records = answer.records[0] if len(answer.records) == 1 else b"".join(answer.records)

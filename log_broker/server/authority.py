@@ -139,13 +139,20 @@ class Authority:
         return (await self._at_controller(here, there))[4:]
 
     async def ask_controller(
-        self, api: ApiKey, version: int, values: dict[str, Any], *, timeout_seconds: float = ANSWER_SECONDS_MAX
+        self,
+        api: ApiKey,
+        version: int,
+        values: dict[str, Any],
+        *,
+        timeout_seconds: float = ANSWER_SECONDS_MAX,
+        purpose: str = _LINK,
     ) -> Any:
         """
         Ask the active controller, this node or another, and return its answer.
 
         Waits while there is none and asks the next one where another has taken over, so a request may reach two of
-        them. Raises BrokerError when the time is up.
+        them. Answers come in the order asked, so what must not wait behind others has a `purpose` of its own. Raises
+        BrokerError when the time is up.
         """
 
         async def here() -> Any:
@@ -154,13 +161,14 @@ class Authority:
         async def there(link: PeerLink) -> Any:
             return _checked(await link.ask(api, version, values, timeout_seconds=timeout_seconds))
 
-        return await self._at_controller(here, there, timeout_seconds)
+        return await self._at_controller(here, there, timeout_seconds, purpose)
 
     async def _at_controller(
         self,
         here: Callable[[], Awaitable[T]],
         there: Callable[[PeerLink], Awaitable[T]],
         timeout_seconds: float = ANSWER_SECONDS_MAX,
+        purpose: str = _LINK,
     ) -> T:
         loop = self._node.loop
         deadline = loop.time() + timeout_seconds
@@ -171,7 +179,7 @@ class Authority:
                 if self.is_active:
                     return await here()
                 if controller_id not in {-1, self._node.static_config.node_id}:
-                    link = self._node.peers.link(controller_id, _LINK)
+                    link = self._node.peers.link(controller_id, purpose)
                     return await self._while_it_leads(controller_id, there(link), deadline)
             except BrokerError as error:
                 if error.code not in {ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE}:

@@ -27,6 +27,7 @@ ASK_SECONDS_MAX = 4.5  # half a session: another heartbeat fits into the rest
 RETRY_SECONDS = 0.1
 LEAVE_SECONDS_MAX = 10.0
 LEAVE_ASK_SECONDS_MAX = 1.0  # all may be stopping, and then the last ones find no controller
+_LINK = "lifecycle"
 _FATAL = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
 
 
@@ -103,7 +104,11 @@ class BrokerLifecycle:
         while True:
             try:
                 answer = await node.authority.ask_controller(
-                    ApiKey.BROKER_REGISTRATION, REGISTRATION_VERSION, values, timeout_seconds=ASK_SECONDS_MAX
+                    ApiKey.BROKER_REGISTRATION,
+                    REGISTRATION_VERSION,
+                    values,
+                    timeout_seconds=ASK_SECONDS_MAX,
+                    purpose=_LINK,
                 )
                 error = ErrorCode(answer.error_code)
                 if error is ErrorCode.NONE:
@@ -145,7 +150,8 @@ class BrokerLifecycle:
                 _log.warning("a heartbeat was not answered: %s", error)
                 pause = RETRY_SECONDS
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._urgent.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._urgent.wait()
 
     async def _heartbeat(self, *, leaves: bool, timeout_seconds: float = ASK_SECONDS_MAX) -> Any:
         values = {
@@ -156,5 +162,5 @@ class BrokerLifecycle:
             "want_shut_down": leaves,
         }
         return await self._node.authority.ask_controller(
-            ApiKey.BROKER_HEARTBEAT, HEARTBEAT_VERSION, values, timeout_seconds=timeout_seconds
+            ApiKey.BROKER_HEARTBEAT, HEARTBEAT_VERSION, values, timeout_seconds=timeout_seconds, purpose=_LINK
         )

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import Buffer
 from log_broker.server.counters import Durations
+from log_broker.server.peers import CLIENT_ID
 from log_broker.wire.apis import APIS, Api, ApiKey
 from log_broker.wire.control import read_request, write_refusal, write_response
 from log_broker.wire.framing import RequestHeader, read_header
-from log_broker.wire.quorum import FETCH_VERSION, METADATA_TOPIC_ID
 from log_broker.wire.reading import MalformedRequestError
 
 if TYPE_CHECKING:
@@ -168,6 +168,7 @@ _PASSED_ON = frozenset(
         ApiKey.REMOVE_RAFT_VOTER,
     }
 )
+_ASKED_OF_STARTING = frozenset({ApiKey.API_VERSIONS, ApiKey.DESCRIBE_QUORUM})
 # What nodes ask the controller itself: another tells them that it is not, and they look for the one that is.
 _CONTROLLERS_ONLY = frozenset(
     {
@@ -178,32 +179,14 @@ _CONTROLLERS_ONLY = frozenset(
         ApiKey.ALLOCATE_PRODUCER_IDS,
     }
 )
-# What a node answers that is still starting: it could not start without the others.
-_WHILE_STARTING = frozenset(
-    {
-        ApiKey.API_VERSIONS,
-        ApiKey.VOTE,
-        ApiKey.BEGIN_QUORUM_EPOCH,
-        ApiKey.END_QUORUM_EPOCH,
-        ApiKey.FETCH_SNAPSHOT,
-        ApiKey.DESCRIBE_QUORUM,
-        *_CONTROLLERS_ONLY,
-    }
-)
 
 
 def dispatch_while_starting(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) -> None:
-    """Let a request wait until the node serves, unless it is one of those that help it to."""
-    early = header.api_key in _WHILE_STARTING or (header.api_key == ApiKey.FETCH and is_of_metadata(header, body))
-    if node.is_serving or early:
+    """Let clients wait until the node serves; other nodes must be answered, or none could start without the others."""
+    if node.is_serving or header.client_id == CLIENT_ID or header.api_key in _ASKED_OF_STARTING:
         dispatch(node, header, body, slot)
     else:
         node.hold(lambda: dispatch(node, header, body, slot))
-
-
-def is_of_metadata(header: RequestHeader, body: memoryview) -> bool:
-    """Whether a Fetch is one of the metadata log by a replica of it."""
-    return header.api_version == FETCH_VERSION and METADATA_TOPIC_ID.bytes in bytes(body)
 
 
 async def answer_here(node: "Node", request: bytes, peer: str) -> bytes:

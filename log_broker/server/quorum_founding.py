@@ -5,20 +5,28 @@ Only the first start of a cluster asks: from then on the log says who votes.
 """
 
 import base64
+import logging
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from log_broker.config import BrokerConfig
-from log_broker.core.cluster import METADATA_TOPIC
+from log_broker.core.cluster import METADATA_TOPIC, ClusterImage
+from log_broker.core.cluster_records import BrokerRegistered, decode
+from log_broker.core.cluster_snapshot import encode_image
 from log_broker.core.raft_replica import RaftConfig
 from log_broker.core.raft_voters import ReplicaKey, Voter, VoterSet
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.meta_properties import MetaProperties
 from log_broker.server.quorum import Place, Quorum
+from log_broker.storage.metadata_upgrade import upgrade
 
 if TYPE_CHECKING:
     from log_broker.server.node import Node
+
+_log = logging.getLogger(__name__)
 
 METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 FETCH_WAIT_MS_MAX = 500
@@ -53,10 +61,18 @@ def is_voter_of(config: BrokerConfig) -> bool:
 
 
 def open_quorum(node: "Node", identity: MetaProperties) -> Quorum:
-    """Return this node's replica, not started yet; raises BrokerError(INVALID_CONFIG)."""
+    """
+    Return this node's replica, not started yet.
+
+    Raises BrokerError(INVALID_CONFIG), and for a metadata log of before the quorum OSError or
+    UnknownMetadataRecordError.
+    """
     config = node.static_config
     key = ReplicaKey(config.node_id, identity.quorum_directory_id)
     place = Place(key, config.data_dir / METADATA_DIRECTORY, node.advertised_host, node.port)
+    alone = VoterSet([Voter(key=key, host=place.host, port=place.port)])
+    if upgrade(node.machine.files, place.directory, alone, lambda values: _image_of(values, config)):
+        _log.info("the metadata in %s is a quorum's log now, of which this node is the only voter", place.directory)
     return Quorum(
         place,
         RaftConfig(
@@ -72,6 +88,21 @@ def open_quorum(node: "Node", identity: MetaProperties) -> Quorum:
         pool=node.machine.pool(node.loop),
         cluster_id=lambda: node.cluster_id or None,
     )
+
+
+def _image_of(values: Iterable[bytes], config: BrokerConfig) -> bytes:
+    """Return the image that records from before the quorum come to, as it was understood then."""
+    image = ClusterImage(defaults=config)
+    for value in values:
+        record = decode(value)
+        image.replay(record)
+        if isinstance(record, BrokerRegistered):
+            # Each registration began new leader epochs, which are in the logs of the partitions.
+            for topic, index, partition in list(image.led_by(record.node_id)):
+                now = list(image.topics[topic.name].partitions)
+                now[index] = replace(partition, leader_epoch=partition.leader_epoch + 1)
+                image.topics[topic.name] = replace(image.topics[topic.name], partitions=tuple(now))
+    return encode_image(image)
 
 
 def _founders(config: BrokerConfig, place: Place) -> VoterSet:

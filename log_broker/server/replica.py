@@ -207,6 +207,8 @@ class ReplicaRuntime(PartitionRunner):
 
         def cut() -> None:
             if self._closed or self._core.is_leader or offset >= self._core.written_end:
+                if not self._core.is_leader:
+                    self._core.epochs.truncate(offset)  # one in which this replica led and wrote nothing
                 done(None)
                 return
             log = self._log

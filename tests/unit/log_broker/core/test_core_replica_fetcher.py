@@ -190,7 +190,10 @@ def test_where_a_divided_log_is_cut(own: list[int], told: tuple[int, int], offse
 def test_a_divergence_that_leaves_nothing_to_cut_is_not_asked_again_at_once() -> None:
     machine = fetcher()
     machine.handle(Follow(A, 2, ModelLog(records=[1] * 5)), 0)
-    effects = machine.handle(answered(ReplicaAnswer(A, diverging=Diverging(1, 9))), 1)
+    (cut,) = machine.handle(answered(ReplicaAnswer(A, diverging=Diverging(1, 9))), 1)
+    assert cut == Truncate(A, 1, 5, 2)  # of an epoch without records
+    machine.handle(Appended(A, 1), 1)
+    effects = machine.handle(answered(ReplicaAnswer(A, diverging=Diverging(1, 9))), 2)
     assert [type(effect) for effect in effects] == [Delayed]
 
 
