@@ -108,7 +108,7 @@ class Node:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
-        self.cluster = ClusterImage(defaults=config)
+        self.cluster = ClusterImage(defaults=config, static=config)
         self.lease = Lease(lambda: int(self.loop.time() * 1000), session_timeout_ms=config.broker_session_timeout_ms)
         self.logs = LogManager(
             config.data_dir,
