@@ -35,6 +35,7 @@ from log_broker.server.dispatch import dispatch, dispatch_while_starting
 from log_broker.server.events import Events
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
+from log_broker.server.liveness import Liveness
 from log_broker.server.log_manager import LogManager
 from log_broker.server.machine import BACKLOG, Machine, RealMachine
 from log_broker.server.memory_budget import MemoryBudget
@@ -130,6 +131,7 @@ class Node:
         self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
         self.events = Events(self)
+        self.liveness = Liveness(self._process_ended)
         self.staging = memoryview(bytearray(STAGING_BYTES))
         self.replica_fetches = ReplicaFetches(self)
         self.replicas = ReplicaManager(self)
@@ -220,6 +222,7 @@ class Node:
         """
         if self.lifecycle is not None:
             await self.lifecycle.leave()
+        self.liveness.stop()
         if self._server is not None:
             self._server.close()
         if self._idle_check is not None:
@@ -356,6 +359,9 @@ class Node:
             self.apply_image()
         if self.lifecycle is not None:
             self.lifecycle.image_changed()
+        if "controller" in self.static_config.process_roles:
+            own_id = self.static_config.node_id
+            self.liveness.watch(each for each in self.cluster.alive_brokers() if each.node_id != own_id)
 
     def hold(self, request: Callable[[], None]) -> None:
         """Keep a request until this node serves."""
@@ -369,6 +375,10 @@ class Node:
         self.groups.follow()
         self.transactions.follow()
         self.events.image_changed()
+
+    def _process_ended(self, node_id: int, certain: bool) -> None:
+        if self.controller is not None:
+            self.controller.process_ended(node_id, certain)
 
     def _apply_settings(self) -> None:
         config = self.cluster.effective_config(self.static_config)
