@@ -158,7 +158,7 @@ class Events:
                 name=EVENTS_TOPIC,
                 topic_id=uuid4().hex,
                 partitions=1,
-                replication_factor=1,
+                replication_factor=node.static_config.replication_factor,
                 overrides=OVERRIDES,
             )
         )
