@@ -146,8 +146,6 @@ class ReplicaManager:
         except OSError as error:
             _log.error("the partition %s-%d could not be made: %s", topic.name, index, error)
             return
-        if runtime.config != topic.config:
-            runtime.config = topic.config
         if partition.leader == node.config.node_id:
             self._unfollow(topic.name, index)
             runtime.on_isr_wanted = partial(self._isr_wanted, runtime)
