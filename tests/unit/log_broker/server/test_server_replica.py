@@ -301,8 +301,19 @@ async def test_acks_all_needs_enough_replicas_before_and_after(nodes: Nodes) -> 
     a.runtime.isr_settled(Leadership(leader_epoch=1, partition_epoch=2, replicas=(1, 2, 3), isr=(1,)))
     assert (await answer).error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert (await a.produce(b"y")).error is ErrorCode.NOT_ENOUGH_REPLICAS
+
     assert a.runtime.high_watermark == 0, "with too few in sync nothing is committed"
     assert a.runtime.log_end_offset == 1
+
+
+async def test_replicas_that_are_only_being_added_are_not_asked_for(nodes: Nodes) -> None:
+    a, _, _ = nodes(min_insync_replicas="2")
+    a.runtime.become_leader(
+        Leadership(leader_epoch=1, partition_epoch=1, replicas=(1, 2, 3), isr=(1,), adding=(2, 3)),
+    )
+    assert (await a.produce(b"x")).error is ErrorCode.NONE
+    a.runtime.isr_settled(Leadership(leader_epoch=1, partition_epoch=2, replicas=(1, 2, 3), isr=(1,)))
+    assert (await a.produce(b"y")).error is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 async def test_waiting_fetches_are_woken(nodes: Nodes) -> None:
