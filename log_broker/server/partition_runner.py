@@ -289,6 +289,7 @@ class PartitionRunner:
             return
         self._end()
         await self._until_idle()
+        self._run(self._core.abandon_waiting())
         if self._core.offline_reason is not None:
             self._log.close_files()
             raise OSError(errno.EIO, self._core.offline_reason)
@@ -307,6 +308,7 @@ class PartitionRunner:
     async def until_released(self) -> None:
         """Return once nothing touches the files of a partition that was given up."""
         await self._until_idle()
+        self._run(self._core.abandon_waiting())
         self._log.close_files()
 
     def _end(self) -> None:
