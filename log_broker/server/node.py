@@ -366,6 +366,10 @@ class Node:
 
     def image_changed(self) -> None:
         """Make the image true here, once it is known to be no older than this process."""
+        if not self.cluster_id and self.cluster.cluster_id:
+            self.cluster_id = self.cluster.cluster_id
+            self._identity = replace(self._identity, cluster_id=self.cluster_id)
+            write_meta_properties(self.machine.files, self.static_config.data_dir, self._identity)
         if self._is_current:
             self.apply_image()
         if self.lifecycle is not None:
@@ -416,12 +420,7 @@ class Node:
     async def _join(self) -> None:
         """Become a broker of the cluster; return when this node may lead."""
         while not self.cluster_id:
-            if self.cluster.cluster_id:
-                self.cluster_id = self.cluster.cluster_id
-                self._identity = replace(self._identity, cluster_id=self.cluster_id)
-                write_meta_properties(self.machine.files, self.static_config.data_dir, self._identity)
-            else:
-                await self.quorum.wait_for_news(1.0)
+            await self.quorum.wait_for_news(1.0)
         self.lifecycle = BrokerLifecycle(self)
         await self.lifecycle.register()
         self._is_current = True
