@@ -82,9 +82,9 @@ class BrokerMachine(Node):
 
     @property
     def broker(self) -> BrokerNode | None:
-        """The node that runs here and serves, if one does."""
+        """The node that runs here, if one does; it may not serve yet."""
         process = self.broker_process
-        return process.broker if process is not None and process.serves else None
+        return None if process is None else process.broker
 
     @property
     def broker_process(self) -> "BrokerProcess | None":
@@ -132,10 +132,9 @@ class BrokerMachine(Node):
 class BrokerProcess:
     """One process: its loop, and the node that runs in it."""
 
-    broker: BrokerNode
-
     def __init__(self, machine: BrokerMachine, config: BrokerConfig, failed: Callable[[str, str], None]) -> None:
         self.machine = machine
+        self.broker: BrokerNode | None = None
         self.serves = False
         self._config = config
         self._failed = failed
@@ -164,9 +163,11 @@ class BrokerProcess:
     async def _serve(self) -> None:
         machine = self.machine
         try:
-            self.broker = BrokerNode(self._config, clock_ms=machine.wall_ms, machine=machine)
-            await self.broker.start()
+            self.broker = broker = BrokerNode(self._config, clock_ms=machine.wall_ms, machine=machine)
+            await broker.start()
         except Exception as error:
+            if self.loop.is_dead:
+                return
             machine.kernel.trace(machine.name, f"could not start: {error!r}")
             if not isinstance(error, OSError | BrokerError) and not isinstance(error.__cause__, OSError):
                 self._failed(machine.name, f"could not start: {error!r}")
@@ -179,6 +180,7 @@ class BrokerProcess:
     async def _shut_down(self) -> None:
         machine = self.machine
         machine.kernel.trace(machine.name, "shuts down")
+        assert self.broker is not None
         await self.broker.stop()
         machine.stop("has shut down", machine.disk.abandon)
 

@@ -20,6 +20,8 @@ from log_broker.sim.node import Node
 from log_broker.sim.streams import Streams
 
 CLIENTS_ADDRESS = 100
+BROKER_ROLE = frozenset({"broker"})
+BOTH_ROLES = frozenset({"broker", "controller"})
 
 ON_ONE_DISK = {"num.recovery.threads.per.data.dir": "1"}  # threads would come to things in an order of their own
 
@@ -29,6 +31,7 @@ class ClientMachine:
 
     name = "clients"
     address = CLIENTS_ADDRESS
+    spy: Callable[[str], None] | None = None
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -50,7 +53,16 @@ class ClientMachine:
 class Cluster:
     """Brokers 0 … n-1, none of which runs before `start`; use it within `running`."""
 
-    def __init__(self, seed: int, *, brokers: int, settings: Mapping[str, str], trace_lines_max: int = 0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        brokers: int,
+        settings: Mapping[str, str],
+        voters: int | None = None,
+        trace_lines_max: int = 0,
+    ) -> None:
+        """The first `voters` brokers, all by default, elect the controller."""
         self.kernel = Kernel(seed, trace_lines_max=trace_lines_max)
         self.network = Network(self.kernel)
         self.streams = Streams(self.kernel, self.network)
@@ -60,6 +72,7 @@ class Cluster:
             address: BrokerMachine(self.kernel, self.network, self.streams, address, self._boot)
             for address in range(brokers)
         }
+        self.voters = range(brokers if voters is None else voters)
         self.bootstrap = [f"{machine.host}:{PORT}" for machine in self.machines.values()]
         self.client_loop = VirtualLoop(
             ClientMachine(self.kernel), self.streams, lambda what: self.failed("clients", what)
@@ -131,7 +144,8 @@ class Cluster:
             host=node.host,
             port=PORT,
             data_dir=DATA_DIR,
-            controller_quorum_voters=frozenset(f"{number}@{address}" for number, address in enumerate(self.bootstrap)),
+            process_roles=BOTH_ROLES if node.address in self.voters else BROKER_ROLE,
+            controller_quorum_voters=frozenset(f"{number}@{self.bootstrap[number]}" for number in self.voters),
         ).with_settings(self.settings)
         process = BrokerProcess(node, config, self.failed)
         self._loops.append(process.loop)

@@ -38,12 +38,14 @@ class ClusterChecks:
         self._seen: dict[tuple[BrokerProcess, Place], Seen] = {}
         self._leaders: dict[tuple[Place, int], str] = {}  # (partition, epoch) -> who led first
         self._versions: dict[BrokerProcess, int] = {}
+        self._on_disk: dict[tuple[str, Place], int] = {}  # how far each machine holds a partition, when last seen
+        self._latest_epoch: dict[Place, int] = {}  # in which anybody has led
         self.elections = 0
 
     def after(self, machine: BrokerMachine) -> None:
         """Check the replicas of a machine on which something has happened; raises InvariantError."""
         process = machine.broker_process
-        if process is None or not process.serves:
+        if process is None or process.broker is None:
             return
         seen = self._seen
         for runtime in process.broker.logs.partitions():
@@ -61,6 +63,7 @@ class ClusterChecks:
             if epoch < known.leader_epoch:
                 raise InvariantError("leader epochs only grow", f"{name} {place} went {known.leader_epoch} → {epoch}")
             known.leader_epoch = epoch
+        self._on_disk[name, place] = runtime.synced_end
         if runtime.is_leader and known.leads != epoch:
             known.leads = epoch
             self._began_to_lead(name, place, runtime, epoch)
@@ -77,11 +80,79 @@ class ClusterChecks:
             )
         self._note_committed(name, place, runtime, max(known.high_watermark, runtime.log_start_offset), high_watermark)
         known.high_watermark = high_watermark
+        if runtime.is_leader and runtime.has_followers:
+            self._check_isr(name, place, runtime)
+            self._check_copies(name, place, runtime)
+
+    def _check_isr(self, name: str, place: Place, runtime: PartitionRuntime) -> None:
+        """Whoever is in sync holds all that is committed, on its disk where the topic asks for that."""
+        synced = runtime.config.fluvial_durability == "fsync-quorum"
+        for replica in runtime.isr:
+            broker = self._world.machines[replica].broker
+            other = None if broker is None else broker.logs.get(*place)
+            if other is None or other.leader_epoch > runtime.leader_epoch:
+                continue
+            end = other.synced_end if synced else other.log_end_offset
+            if end < runtime.high_watermark:
+                raise InvariantError(
+                    "who is in sync holds what is committed",
+                    f"{name} says that {place} is committed up to {runtime.high_watermark}, and n{replica} of its "
+                    f"ISR {runtime.isr} holds it up to {end}",
+                )
+
+    def _check_copies(self, name: str, place: Place, runtime: PartitionRuntime) -> None:
+        """As many machines hold what is committed as the topic asks for, whoever is in sync."""
+        leading = runtime._core.leading
+        assert leading is not None, "it has followers"
+        wanted = min(runtime.config.min_insync_replicas, len(leading.replicas))
+        have = [
+            machine.name
+            for machine in self._world.machines.values()
+            if self._on_disk.get((machine.name, place), 0) >= runtime.high_watermark
+        ]
+        if len(have) < wanted:
+            raise InvariantError(
+                "what is committed is on as many disks as was asked for",
+                f"{name} has {place} committed up to {runtime.high_watermark}, which only {have} hold",
+            )
+
+    def complete(self) -> None:
+        """At the end, all being well: every replica of a partition is the same, and all are in sync."""
+        for place in self._world.history.logs:
+            runtimes = {
+                machine.name: runtime
+                for machine in self._world.machines.values()
+                if machine.broker is not None and (runtime := machine.broker.logs.get(*place)) is not None
+            }
+            leaders = [name for name, runtime in runtimes.items() if runtime.is_leader]
+            if len(leaders) != 1:
+                raise InvariantError("one leader in the end", f"{place} is led by {leaders}")
+            for name, runtime in runtimes.items():
+                self._note_committed(name, place, runtime, runtime.log_start_offset, runtime.high_watermark)
+            ends = {name: (runtime.log_end_offset, runtime.high_watermark) for name, runtime in runtimes.items()}
+            if len(set(ends.values())) > 1:
+                raise InvariantError("replicas are equal in the end", f"{place}: {ends}")
+
+    def has_settled(self) -> bool:
+        """Whether every partition has a leader with all its replicas in sync and as far as it is itself."""
+        for place in self._world.history.logs:
+            runtimes = {
+                address: runtime
+                for address, machine in self._world.machines.items()
+                if machine.broker is not None and (runtime := machine.broker.logs.get(*place)) is not None
+            }
+            leading = [runtime for runtime in runtimes.values() if runtime.is_leader]
+            if len(leading) != 1 or set(leading[0].isr) != set(runtimes):
+                return False
+            if len({(runtime.log_end_offset, runtime.high_watermark) for runtime in runtimes.values()}) > 1:
+                return False
+        return True
 
     def _began_to_lead(self, name: str, place: Place, runtime: PartitionRuntime, epoch: int) -> None:
         first = self._leaders.setdefault((place, epoch), name)
         if first != name:
             raise InvariantError("one leader per epoch", f"{first} and {name} lead {place} in epoch {epoch}")
+        self._latest_epoch[place] = max(self._latest_epoch.get(place, -1), epoch)
         self.elections += 1
         committed = self._world.history.log(place)
         if runtime.log_end_offset < committed.end_offset:

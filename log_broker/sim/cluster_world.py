@@ -11,13 +11,14 @@ from collections.abc import Callable
 from log_broker.sim.client_link import Client
 from log_broker.sim.cluster import Cluster
 from log_broker.sim.cluster_checks import ClusterChecks
+from log_broker.sim.cluster_nemesis import CLUSTER_KINDS, CLUSTER_WEIGHTS
 from log_broker.sim.cluster_operators import ClusterOperator
 from log_broker.sim.copiers import Copier
 from log_broker.sim.group_history import GroupHistory
 from log_broker.sim.group_members import Member
 from log_broker.sim.history import History
 from log_broker.sim.kernel import InvariantError, Kernel
-from log_broker.sim.nemesis import KINDS, Fault, Nemesis, draw_faults
+from log_broker.sim.nemesis import Fault, Nemesis, draw_faults
 from log_broker.sim.producers import Producer
 from log_broker.sim.readers import Reader
 from log_broker.sim.topics import TOPICS, Founder
@@ -27,21 +28,6 @@ FOUNDING_US = 20 * SECOND_US
 TROUBLE_US = 8 * SECOND_US
 PATIENCE_US = 90 * SECOND_US
 
-WEIGHTS = {
-    "kill": 4,
-    "cut power": 4,
-    "cut power of all": 1,
-    "pause": 2,
-    "jump clock": 1,
-    "isolate": 3,
-    "cut one way": 2,
-    "cut both ways": 3,
-    "split": 2,
-    "storm": 2,
-    "slow disk": 2,
-    "fill disk": 1,
-}
-
 
 class ClusterWorld(Cluster):
     """Everything of one run."""
@@ -50,7 +36,8 @@ class ClusterWorld(Cluster):
         chance = Kernel(seed).stream("world")
         super().__init__(
             seed,
-            brokers=chance.choice((3, 3, 3, 4)),
+            brokers=chance.choice((3, 4)),
+            voters=3,
             settings=draw_settings(chance),
             trace_lines_max=trace_lines_max,
         )
@@ -58,6 +45,7 @@ class ClusterWorld(Cluster):
         self.groups = GroupHistory()
         self.checks = ClusterChecks(self)
         self.client_seconds = chance.choice((0.5, 1.0, 2.0))
+        self.disks_lost = 0
         self.is_calm = False
         self.producers_stop = False
         self.copiers_stop = False
@@ -83,8 +71,26 @@ class ClusterWorld(Cluster):
             from_us=100_000,
             until_us=TROUBLE_US - SECOND_US,
             lasts_us=(SECOND_US // 20, 2 * SECOND_US),
-            kinds=WEIGHTS,
+            kinds=CLUSTER_WEIGHTS,
         )
+
+    def may_lose_disk(self, address: int) -> bool:
+        """One broker that is no voter may, once, while others are in sync wherever it is."""
+        if address in self.voters or self.disks_lost:
+            return False
+        image = max(
+            (machine.broker.cluster for machine in self.machines.values() if machine.broker is not None),
+            key=lambda cluster: cluster.version,
+            default=None,
+        )
+        if image is None or any(
+            partition.isr == (address,) or partition.leader < 0
+            for topic in image.topics.values()
+            for partition in topic.partitions
+        ):
+            return False
+        self.disks_lost += 1
+        return True
 
     def run(self, faults: list[Fault]) -> None:
         """Go through the acts; raises InvariantError."""
@@ -99,7 +105,7 @@ class ClusterWorld(Cluster):
         began_us = self.kernel.now_us
         self.kernel.trace("world", "trouble begins")
         self._add_load()
-        nemesis = Nemesis(self, [_later(fault, began_us) for fault in faults], KINDS)
+        nemesis = Nemesis(self, [_later(fault, began_us) for fault in faults], CLUSTER_KINDS)
         self.faults_done = nemesis.done
         self.kernel.run_until(began_us + TROUBLE_US)
         nemesis.heal()
@@ -145,6 +151,8 @@ class ClusterWorld(Cluster):
         self._expect(self._groups_are_done, "groups reach the end")
         self.readers_stop = True
         self._expect(lambda: self._are_done(Client), "clients end")
+        self._expect(self.checks.has_settled, "replicas come to be equal")
+        self.checks.complete()
         self._check_copies()
 
     def _are_done(self, kind: type[Client]) -> bool:
@@ -207,7 +215,19 @@ class ClusterWorld(Cluster):
 
 def draw_settings(chance: random.Random) -> dict[str, str]:
     """Draw the brokers' settings: times far shorter than in production, so that much happens in a few seconds."""
+    session_ms = chance.choice((600, 1_500, 3_000))
+    fetch_ms = chance.choice((300, 600, 1_000))
+    election_ms = chance.choice((100, 300))
+    lag_ms = chance.choice((400, 1_000, 2_000))
     return {
+        "broker.session.timeout.ms": str(session_ms),
+        "broker.heartbeat.interval.ms": str(session_ms // 5),
+        "controller.quorum.election.timeout.ms": str(election_ms),
+        "controller.quorum.election.backoff.max.ms": str(election_ms),
+        "controller.quorum.fetch.timeout.ms": str(fetch_ms),
+        "controller.quorum.request.timeout.ms": str(fetch_ms),
+        "replica.lag.time.max.ms": str(lag_ms),
+        "leader.imbalance.check.interval.seconds": "2",
         "offsets.topic.num.partitions": "2",
         "transaction.state.log.num.partitions": "2",
         "group.initial.rebalance.delay.ms": "100",

@@ -29,6 +29,7 @@ class Host(Protocol):
     kernel: Kernel
     name: str
     address: int
+    spy: Callable[[str], None] | None
 
     def do(self, action: Action) -> None:
         """Run `action` now, or once the process is no longer paused."""

@@ -230,8 +230,16 @@ def _fill_disk(victims: Victims, nodes: Sequence[Node], amount: float) -> Action
 
 
 def _ambush(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:
-    """On a slow network, cut the power of whoever does a certain thing just as it has begun; give it back at once."""
-    awaited = AMBUSHES[int(amount * len(AMBUSHES))]
+    return lie_in_ambush(victims, AMBUSHES, amount)
+
+
+def lie_in_ambush(victims: Victims, ambushes: Sequence[str], amount: float) -> Action:
+    """
+    On a slow network, cut the power of whoever does a certain thing just as it has begun; give it back at once.
+
+    `amount` chooses what, of the names that a node's spy is told.
+    """
+    awaited = ambushes[int(amount * len(ambushes))]
     everyone = list(victims.nodes.values())
     kernel = victims.kernel
     left = [6]

@@ -56,7 +56,9 @@ class Producer(Client):
             partition = self.random.randrange(partitions)
             if self.idempotent and self._producer == NO_PRODUCER:
                 await self._become_idempotent()
-            window = WINDOW if self.idempotent and self.random.random() < 0.3 else 1
+            # A broker that knows nothing of a producer takes whatever comes first: nothing may overtake that.
+            known = self.idempotent and self._next_number.get(partition, 0) > 0
+            window = WINDOW if known and self.random.random() < 0.3 else 1
             await self._send(partition, [self._next(partition) for _ in range(window)])
             await self.rest(self.pause_s)
 

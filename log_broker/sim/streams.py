@@ -142,6 +142,7 @@ class StreamEnd(asyncio.Transport):
         self.loop = loop
         self._streams = streams
         self._kernel = streams.kernel
+        self._is_asker = peername[1] < EPHEMERAL_PORT  # who opened the connection sends requests
         self._address = loop.host.address
         self._other = other
         self._peername = peername
@@ -169,6 +170,9 @@ class StreamEnd(asyncio.Transport):
     def write(self, data: Any) -> None:
         if self._closes or self.is_gone:
             return
+        host = self.loop.host
+        if host.spy is not None and self._is_asker:
+            host.spy(f"api {int.from_bytes(data[4:6], 'big')}")
         self._unsent.append(bytes(data))
         self._unsent_bytes += len(data)
         if not self._sending:

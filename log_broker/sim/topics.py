@@ -25,7 +25,7 @@ TOPICS: Mapping[str, Topic] = {
     "out": Topic(2, {}, is_safe=True),
     "loose": Topic(1, {"min.insync.replicas": "1"}, is_safe=False),
 }
-REPLICATION_FACTOR = 1
+REPLICATION_FACTOR = 3
 
 
 class Founder(Client):

@@ -232,10 +232,11 @@ def external_sends(evidence: Evidence) -> Iterator[Anomaly]:
                 continue
             for key, records in _by_key(op.sends).items():
                 if key in last and evidence.step(last[key][1], records[0]) < 1:
+                    before, after = last[key][1].value, records[0].value
                     yield Anomaly(
                         kind=Kind.NONMONOTONIC_SEND,
                         key=key,
-                        text=f"{last[key][1].value} was sent by {op.process} before {records[0].value} and lies behind it",
+                        text=f"{op.process} sent {before} before {after}, and it lies behind it",
                         ops=(last[key][0].number, op.number),
                     )
                 last[key] = (op, records[-1])

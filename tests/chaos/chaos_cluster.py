@@ -67,7 +67,7 @@ class Cluster:
         )
         for node in self.nodes.values():
             node.voters = voters
-            node.settings = {**QUICK, **replication_of_internal_topics(brokers), **(settings or {})}
+            node.settings = {**QUICK, **(settings or {})}
         self.links = Links(lambda: {node.pid: node.name for node in self.nodes.values() if node.is_running})
         for node in self.nodes.values():
             for port in node.proxied_ports:
@@ -113,6 +113,14 @@ class Cluster:
         """Cut some nodes from all other nodes; clients still reach them."""
         rest = [number for number in self.nodes if number not in numbers]
         self.links.cut(self.names(numbers), self.names(rest), both_ways=both_ways)
+
+    def kill(self, *numbers: int) -> None:
+        """SIGKILL nodes; what waits on cut links from them is gone as well, as if the machine had died."""
+        for number in numbers:
+            self.nodes[number].kill()
+        for number in numbers:
+            self.links.break_connections(source=self.nodes[number].name)
+            self.links.break_connections(target=self.nodes[number].name)
 
     def restart(self, *numbers: int) -> None:
         """Start nodes that were killed or stopped, and wait until they take part again."""
@@ -279,16 +287,6 @@ class Cluster:
             raise ConnectionRefusedError("no broker answers")
         # Of as many on each side the one that has seen higher epochs.
         return max(answers.items(), key=lambda item: (len(item[1]), sum(epoch for *_, epoch in item[0])))[1][0]
-
-
-def replication_of_internal_topics(brokers: int) -> dict[str, str]:
-    """Kafka's settings for the copies of its own topics."""
-    copies = str(min(3, brokers))
-    return {
-        "offsets.topic.replication.factor": copies,
-        "transaction.state.log.replication.factor": copies,
-        "transaction.state.log.min.isr": "2",
-    }
 
 
 def free_ports(count: int) -> list[int]:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from abc import ABC, abstractmethod
@@ -30,13 +31,22 @@ QUICK = {
     "broker.session.timeout.ms": "6000",
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "6000",
-    "replica.fetch.wait.max.ms": "250",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "auto.create.topics.enable": "false",
     "auto.leader.rebalance.enable": "false",
+}
+
+# What Kafka has to be told, and ours has no setting for: it is so by default.
+KAFKA_ALONE = {
+    "replica.fetch.wait.max.ms": "250",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "log.initial.task.delay.ms": "500",
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 }
 
 
@@ -166,6 +176,7 @@ class OurNode(NodeProcess):
         super().__init__(folder, node_id, roles, (ports[0], ports[0]))
         self._faults: dict[str, Any] = {}
         self._faults_path = folder / "faults.json"
+        (folder / "synced").mkdir()
         self._tell_faults()
 
     def command(self) -> list[str]:
@@ -181,12 +192,25 @@ class OurNode(NodeProcess):
 
     def environment(self) -> dict[str, str]:
         path = os.pathsep.join((str(ROOT / "platform"), str(ROOT), os.environ.get("PYTHONPATH", "")))
-        return {"PYTHONPATH": path, "FLUVIAL_CHAOS_FAULTS": str(self._faults_path)}
+        return {"PYTHONPATH": path, "FLUVIAL_CHAOS_FAULTS": str(self.folder)}
 
     def fault(self, **faults: Any) -> None:
-        """Set `clock_ms` or `disk_full`."""
+        """Set `clock_ms` or `disk_full` (`chaos_node_process`)."""
         self._faults.update(faults)
         self._tell_faults()
+
+    def lose_power(self) -> int:
+        """End at once and cut off what no sync has carried to the disk; return how many bytes of logs that is."""
+        self.kill()
+        lost = 0
+        for ledger in (self.folder / "synced").iterdir():
+            path = Path(ledger.name.replace("%", "/"))
+            held = ledger.read_bytes()
+            synced = struct.unpack(">q", held)[0] if held else 0
+            if path.exists() and path.stat().st_size > synced:
+                lost += path.stat().st_size - synced
+                os.truncate(path, synced)
+        return lost
 
     def _tell_faults(self) -> None:
         new = self._faults_path.with_suffix(".new")
@@ -198,7 +222,7 @@ class KafkaNode(NodeProcess):
     """Apache Kafka in KRaft mode."""
 
     def prepare(self) -> None:
-        properties = {**self.settings, **self._identity()}
+        properties = {**KAFKA_ALONE, **self.settings, **self._identity()}
         path = self.folder / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         done = run_kafka("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", path)

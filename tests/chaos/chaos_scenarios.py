@@ -26,18 +26,17 @@ class Scenario:
     title: str
     tell: Callable[["Stage"], None]
     only_ours: bool = False
-    long: bool = False
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(name: str, title: str, *, only_ours: bool = False, long: bool = False) -> Callable[[Any], Any]:
-    """Enter a function under the name of a row; `long` ones are left out unless asked for by name or all are."""
+def scenario(name: str, title: str, *, only_ours: bool = False) -> Callable[[Any], Any]:
+    """Enter a function under the name of a row."""
 
     def enter(tell: Callable[["Stage"], None]) -> Callable[["Stage"], None]:
         assert name not in SCENARIOS
-        SCENARIOS[name] = Scenario(name=name, title=title, tell=tell, only_ours=only_ours, long=long)
+        SCENARIOS[name] = Scenario(name=name, title=title, tell=tell, only_ours=only_ours)
         return tell
 
     return enter
@@ -227,6 +226,23 @@ def read(
         consumer.close()
 
 
+def expect(cluster: Cluster, topic: str, values: list[str], *, servers: str | None = None) -> None:
+    """Wait until a partition reads so: a new leader shows what its predecessor showed once a follower has told it."""
+    found: list[str] = []
+    deadline = time.monotonic() + 60
+    while found != values and time.monotonic() < deadline:
+        with suppress(AssertionError):
+            found = read(servers or cluster.bootstrap, topic)
+    assert found == values, f"{topic} holds {len(found)} records instead of {len(values)}: {difference(found, values)}"
+
+
+def difference(found: list[str], expected: list[str]) -> str:
+    """Where two lists part."""
+    at = next((at for at, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
+    at = min(len(found), len(expected)) if at is None else at
+    return f"from {at} on {found[at : at + 5]} instead of {expected[at : at + 5]}"
+
+
 def cannot_read(servers: str, topic: str, partition: int = 0, seconds: float = 3.0) -> bool:
     try:
         read(servers, topic, partition, seconds=seconds)
@@ -242,8 +258,7 @@ def error_names(told: Iterable[Sent]) -> set[str]:
 @contextmanager
 def killed(cluster: Cluster, *numbers: int) -> Iterator[None]:
     """Nodes are dead within the block, and back after it."""
-    for number in numbers:
-        cluster.node(number).kill()
+    cluster.kill(*numbers)
     try:
         yield
     finally:

@@ -44,7 +44,7 @@ def test_a_scenario_brings_faults_about_itself() -> None:
     async def scenario(cluster: SimulatedCluster) -> int:
         await cluster.create_topic("numbers")
         leader = await cluster.leader_of("numbers")
-        producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, request_timeout_ms=2_000)
+        producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, request_timeout_ms=20_000)
         await producer.start()
         try:
             end = cluster.fault("isolate", leader)

@@ -8,13 +8,19 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from several_nodes import cluster, eventually
+from node_cluster import cluster_of, eventually
+from several_nodes import cluster
 
+from log_broker.config import RACK_AWARE_SELECTOR
 from log_broker.core.controller import CreateTopic
+from log_broker.core.replication_quota import UNLIMITED
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
+from log_broker.server.exposition import NodeCollector
 from log_broker.server.node import Node
+from log_broker.server.peers import PeerLink
 from log_broker.server.replica_manager import ReplicaManager
+from log_broker.wire.apis import ApiKey
 
 TOPIC = "t"
 
@@ -184,3 +190,110 @@ async def test_a_wiped_replica_is_filled_again_from_where_the_leader_begins(node
         follower = node.logs.get(TOPIC, 0)
         assert follower is not None
         await eventually(lambda f=follower: f.log_start_offset == 4)
+
+
+async def test_replication_is_counted(nodes: list[Node]) -> None:
+    await make_topic(nodes, (1, 2, 0), (2, 0, 1))
+    await produce(nodes[1], 5)
+    await eventually(lambda: ends(nodes) == {(5, 5)})
+
+    def samples(node: Node) -> dict[str, float]:
+        families = NodeCollector(node).collect()
+        return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
+
+    leader, follower = samples(nodes[1]), samples(nodes[0])
+    assert leader["log_broker_leaders"] >= 1
+    assert leader["log_broker_under_replicated_partitions"] == leader["log_broker_under_min_isr_partitions"] == 0
+    assert leader["log_broker_replication_sent_bytes_total"] > 5 * 61
+    assert follower["log_broker_replication_received_bytes_total"] > 5 * 61
+    assert follower["log_broker_replica_lag_max"] == 0
+    await nodes[2].stop()
+    await eventually(lambda: nodes[1].cluster.topics[TOPIC].partitions[0].isr == (1, 0))
+    assert samples(nodes[1])["log_broker_under_replicated_partitions"] >= 1
+
+
+async def test_a_throttled_replica_that_is_out_of_sync_is_filled_slowly_and_others_are_not_held_up(
+    tmp_path: Path,
+) -> None:
+    settings = {"replica.fetch.max.bytes": "2000", "replica.fetch.response.max.bytes": "4000"}
+    async with cluster_of(tmp_path, 3, settings=settings) as running:
+        nodes = [running.nodes[node_id] for node_id in range(3)]
+        await make_topic(nodes, (1, 2, 0), leader_replication_throttled_replicas="*")
+        await running.stop(2)
+        await eventually(lambda: nodes[1].cluster.topics[TOPIC].partitions[0].isr == (1, 0))
+        await produce(nodes[1], 500)
+        nodes[1].replica_fetches.quota.rate = 1  # byte a second: the first answer uses up hours
+        await running.start(2)
+        late = running.nodes[2]
+        await eventually(lambda: (found := late.logs.get(TOPIC, 0)) is not None and found.log_end_offset > 0)
+        await produce(nodes[1], 20, first=500)
+        held_back = late.logs.get(TOPIC, 0)
+        assert held_back is not None
+        assert held_back.log_end_offset < 500, "the throttle holds while those in sync go on"
+        assert nodes[1].cluster.topics[TOPIC].partitions[0].isr == (1, 0)
+        nodes[1].replica_fetches.quota.rate = UNLIMITED
+        await eventually(lambda: ends([nodes[0], nodes[1], late]) == {(520, 520)})
+        await eventually(lambda: set(nodes[1].cluster.topics[TOPIC].partitions[0].isr) == {0, 1, 2})
+
+
+async def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back_with_an_equal_log(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 3, settings={"replica.lag.time.max.ms": "300"}) as running:
+        nodes = [running.nodes[node_id] for node_id in range(3)]
+        await make_topic(nodes, (1, 2, 0))
+        await produce(nodes[1], 10)
+        await eventually(lambda: ends(nodes) == {(10, 10)})
+        nodes[2].replicas.stop()
+        await produce(nodes[1], 1, first=10)  # answered once the ISR is without node 2
+        assert nodes[1].cluster.topics[TOPIC].partitions[0].isr == (1, 0)
+        cut_off = nodes[2].logs.get(TOPIC, 0)
+        assert cut_off is not None
+        assert cut_off.log_end_offset == 10
+        nodes[2].replicas = ReplicaManager(nodes[2])
+        nodes[2].replicas.apply()
+        await eventually(lambda: set(nodes[1].cluster.topics[TOPIC].partitions[0].isr) == {0, 1, 2})
+        await eventually(lambda: ends(nodes) == {(11, 11)})
+        assert len(set(log_bytes(tmp_path))) == 1
+
+
+async def test_a_client_reads_from_the_replica_in_its_rack_and_waits_there_for_what_it_has_not(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 3, settings={"replica.selector.class": RACK_AWARE_SELECTOR}) as running:
+        for node_id in range(3):
+            await running.stop(node_id)
+            running.nodes[node_id] = node = running.node(node_id, broker_rack=f"r{node_id}")
+            await node.start()
+        nodes = [running.nodes[node_id] for node_id in range(3)]
+        await eventually(lambda: {broker.rack for broker in nodes[1].cluster.brokers.values()} == {"r0", "r1", "r2"})
+        await make_topic(nodes, (1, 2, 0))
+        await produce(nodes[1], 30)
+        await eventually(lambda: ends(nodes) == {(30, 30)})
+        before = nodes[2].counters.requests[ApiKey.FETCH].count
+        found = await asyncio.to_thread(read_all, servers(nodes), 30, **{"client.rack": "r2"})
+        assert found == [b"%d" % at for at in range(30)]
+        assert nodes[2].counters.requests[ApiKey.FETCH].count > before
+
+        # Written and not copied yet: a follower has nothing to say of it, and calls no offset of the leader's wrong.
+        for follower in (nodes[0], nodes[2]):
+            follower.replicas.stop()
+        leader, follower = nodes[1].logs.led(TOPIC, 0), nodes[2].logs.get(TOPIC, 0)
+        assert leader is not None
+        assert follower is not None
+        ahead = asyncio.ensure_future(leader.append_records([(None, b"late")]))
+        await eventually(lambda: leader.log_end_offset == 31)
+        assert follower.read(30, 1000).chunks == ()
+        link = PeerLink(f"127.0.0.1:{nodes[2].port}")
+        for offset, expected in ((30, ErrorCode.NONE), (31, ErrorCode.OFFSET_NOT_AVAILABLE)):
+            partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1000}
+            values = {
+                "max_wait": 0,
+                "min_bytes": 1,
+                "topics": ({"topic": TOPIC, "partitions": (partition,)},),
+                "forgotten_topics_data": (),
+            }
+            answer = (await link.ask(ApiKey.FETCH, 12, values)).responses[0].partitions[0]
+            assert (answer.error_code, answer.records or b"") == (expected, b"")
+        link.close()
+        for behind in (nodes[0], nodes[2]):
+            behind.replicas = ReplicaManager(behind)
+            behind.replicas.apply()
+        await ahead
+        await eventually(lambda: bool(follower.read(30, 1000).chunks))
