@@ -555,8 +555,8 @@ class BrokerConfig:
 
     @property
     def cluster_size(self) -> int:
-        """How many brokers the cluster is configured to have, whether they are up or not."""
-        return 1
+        """How many brokers the cluster is configured to have at least, whether they are up or not."""
+        return max(1, len(self.controller_quorum_voters))
 
     @property
     def replication_factor(self) -> int:

@@ -463,6 +463,7 @@ class LogManager:
     def _lower_checkpoints(self, runtime: PartitionRunner) -> Callable[[], None]:
         """Return what writes the checkpoints anew where they would speak of offsets that a log no longer has."""
         place = (runtime.topic, runtime.partition)
+        self._compactor.forget_behind(place, runtime.recovery_point)
         writes: list[Callable[[], None]] = []
         if self._recovery_points_saved.get(place, 0) > runtime.recovery_point:
             self._recovery_points_saved = self._recovery_points()

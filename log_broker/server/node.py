@@ -24,7 +24,7 @@ from log_broker.core.cluster_records import ClusterNamed
 from log_broker.core.fetch_session import FetchSessions
 from log_broker.core.lease import Lease
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.interfaces import InternalLog, RecordValidator
+from log_broker.interfaces import RecordValidator
 from log_broker.server.ack_deadlines import AckDeadlines
 from log_broker.server.authority import Authority
 from log_broker.server.broker_lifecycle import BrokerLifecycle
@@ -44,7 +44,6 @@ from log_broker.server.meta_properties import (
     settle_identity,
     write_meta_properties,
 )
-from log_broker.server.partition import PartitionRuntime
 from log_broker.server.partition_runner import Membership
 from log_broker.server.peers import Peers
 from log_broker.server.producer_ids import ProducerIds
@@ -109,7 +108,7 @@ class Node:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
-        self.cluster = ClusterImage(defaults=config)
+        self.cluster = ClusterImage(defaults=config, static=config)
         self.lease = Lease(lambda: int(self.loop.time() * 1000), session_timeout_ms=config.broker_session_timeout_ms)
         self.logs = LogManager(
             config.data_dir,
@@ -142,6 +141,7 @@ class Node:
         self.connections: set[Connection] = set()
         self._connections_of: Counter[str] = Counter()
         self.cluster_id = ""
+        self.registry_url = ""  # of the schema registry beside this broker, for whoever asks for its settings
         self.port = config.port
         self.authority = Authority(self)
         self.quorum: Quorum
@@ -319,7 +319,7 @@ class Node:
                 name=OFFSETS_TOPIC,
                 topic_id=uuid4().hex,
                 partitions=self.config.offsets_topic_num_partitions,
-                replication_factor=1,
+                replication_factor=self.static_config.replication_factor,
                 overrides=dict(OFFSETS_OVERRIDES),
             )
         )
@@ -335,29 +335,14 @@ class Node:
                 name=TRANSACTIONS_TOPIC,
                 topic_id=uuid4().hex,
                 partitions=self.config.transaction_state_log_num_partitions,
-                replication_factor=1,
+                replication_factor=self.static_config.replication_factor,
                 overrides=dict(TRANSACTIONS_OVERRIDES),
             )
         )
 
-    def internal_log(self, topic: str) -> InternalLog:
-        """Return a log for a service beside the broker: a compacted topic of one partition, made here on first use."""
-
-        async def runtime() -> PartitionRuntime:
-            await self.ensure_topic(
-                controller.CreateTopic(
-                    name=topic,
-                    topic_id=uuid4().hex,
-                    assignments={0: (self.config.node_id,)},
-                    overrides={"cleanup.policy": "compact"},
-                )
-            )
-            found = self.logs.get(topic, 0)
-            if found is None:
-                raise BrokerError(self.absence_of(topic, 0), f"{topic} is not led by node {self.config.node_id}")
-            return found
-
-        return TopicLog(runtime)
+    def internal_log(self, topic: str) -> TopicLog:
+        """Return a log for a service beside the broker: a compacted topic of one partition, made on first use."""
+        return TopicLog(self, topic)
 
     # What the authority uses.
 

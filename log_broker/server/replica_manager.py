@@ -265,5 +265,6 @@ def leadership_of(partition: PartitionImage) -> Leadership:
         partition_epoch=partition.partition_epoch,
         replicas=partition.replicas,
         isr=partition.isr,
+        adding=partition.adding,
         recovering=partition.recovering,
     )
