@@ -161,11 +161,11 @@ async def test_brokers_need_not_vote_and_voters_need_be_no_brokers(tmp_path: Pat
         )
         await broker.start()
         cluster.nodes[7] = broker
-        await make(broker, "t")
+        await make(broker, "t", replication_factor=1)
         assert [each.node_id for each in broker.cluster.alive_brokers()] == [7]
         assert broker.controller_id == 7, "clients are sent to a broker, which passes on what the controller decides"
         await cluster.kill(cluster.controller.config.node_id)
-        await make(broker, "u")
+        await make(broker, "u", replication_factor=1)
         found = await quorum_of(broker)
         assert {voter.replica_id for voter in found.current_voters} == {0, 1, 2}
         assert [observer.replica_id for observer in found.observers] == [7]
