@@ -203,7 +203,8 @@ class LogManager:
         if found.topic_id != topic_id:
             self._files.replace(directory / PARTITION_METADATA_FILE, encode_topic_id(topic_id), sync=False)
             found.topic_id = topic_id
-        found.config = config
+        if found.config != config:
+            found.config = config
         return found
 
     def delete(self, topic: str, partition: int) -> None:
