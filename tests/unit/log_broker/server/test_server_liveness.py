@@ -100,6 +100,7 @@ async def kill(cluster: NodeCluster, node_id: int) -> Node:
     node = cluster.nodes.pop(node_id)
     assert node.lifecycle is not None
     await node.lifecycle.stop()
+    node.lifecycle = None  # who is dead does not take leave
     await node.quorum.stop()
     assert node._server is not None
     node._server.close()
