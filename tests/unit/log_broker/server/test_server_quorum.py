@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from node_client import client_of
-from node_cluster import NodeCluster, cluster_of, eventually
+from node_cluster import NodeCluster, cluster_of, eventually, free_ports
 
 from log_broker.core.controller import CreateTopic
 from log_broker.core.raft_effects import AddVoter, RemoveVoter
@@ -189,6 +189,23 @@ async def test_voters_come_and_go_while_the_cluster_runs(tmp_path: Path) -> None
         found = await quorum_of(joining)
         assert {each.replica_id for each in found.current_voters} == {0, 1, 2, 3} - {gone}
         await make(cluster.nodes[gone], "by-one-that-votes-no-more")
+
+
+async def test_a_voter_that_listens_elsewhere_is_found_there(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 3) as cluster:
+        moved = next(node_id for node_id, node in cluster.nodes.items() if not node.is_controller)
+        await cluster.stop(moved)
+        cluster.ports[moved] = free_ports(1)[0]
+        await cluster.start(moved)
+        others = [node for node_id, node in cluster.nodes.items() if node_id != moved]
+
+        def known(node: Node) -> int:
+            voter = node.quorum.voters.get(moved)
+            return -1 if voter is None else voter.port
+
+        await eventually(lambda: all(known(node) == cluster.ports[moved] for node in others))
+        await cluster.kill(cluster.controller.config.node_id)
+        await cluster.has_controller()
 
 
 async def test_a_replica_whose_disk_fails_stands_still_until_it_works_again(
