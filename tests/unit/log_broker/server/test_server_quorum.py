@@ -19,7 +19,9 @@ from log_broker.wire.apis import ApiKey
 
 
 async def make(node: Node, name: str, **fields: Any) -> None:
-    await node.authority.create_topic(CreateTopic(name=name, topic_id=uuid4().hex, **fields))
+    """Make a topic; who is up does not matter for one of one replica."""
+    wanted = fields or {"replication_factor": 1}
+    await node.authority.create_topic(CreateTopic(name=name, topic_id=uuid4().hex, **wanted))
 
 
 def same_images(cluster: NodeCluster) -> bool:
@@ -116,7 +118,7 @@ async def test_a_node_far_behind_is_given_a_snapshot(tmp_path: Path) -> None:
         await cluster.kill(behind)
         controller = await cluster.has_controller()
         for number in range(30):
-            await make(controller, f"t{number}", replication_factor=1)
+            await make(controller, f"t{number}")
         directory = cluster.directory(controller.config.node_id)
         await eventually(lambda: any(directory.glob("__cluster_metadata-0/*.checkpoint")))
         await cluster.start(behind)
@@ -161,11 +163,11 @@ async def test_brokers_need_not_vote_and_voters_need_be_no_brokers(tmp_path: Pat
         )
         await broker.start()
         cluster.nodes[7] = broker
-        await make(broker, "t", replication_factor=1)
+        await make(broker, "t")
         assert [each.node_id for each in broker.cluster.alive_brokers()] == [7]
         assert broker.controller_id == 7, "clients are sent to a broker, which passes on what the controller decides"
         await cluster.kill(cluster.controller.config.node_id)
-        await make(broker, "u", replication_factor=1)
+        await make(broker, "u")
         found = await quorum_of(broker)
         assert {voter.replica_id for voter in found.current_voters} == {0, 1, 2}
         assert [observer.replica_id for observer in found.observers] == [7]
