@@ -73,6 +73,7 @@ class IsrProposals:
                         partition_epoch=image.partition_epoch,
                         replicas=image.replicas,
                         isr=image.isr,
+                        adding=image.adding,
                         recovering=image.recovering,
                     )
                 self._settle(runtime, proposal, outcome.error, leadership)
