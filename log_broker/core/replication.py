@@ -189,6 +189,7 @@ class Leading:
             elif replica in before:
                 # Put out: it counts again when it is seen to keep up.
                 follower.joins, follower.caught_up_ms, follower.leader_end_then = False, NEVER_MS, 2**63 - 1
+                follower.fetched_ms = NEVER_MS
         self._count()
         self._plan_check(now_ms)
         return True
@@ -240,8 +241,12 @@ class Leading:
         follower = self.followers[replica]
         if replica in self.isr:
             return self._keeps_up(follower, leader_end, now_ms)
+        # Only its fetches let it in: a silent one has all before a high watermark that stands still as well.
         return (
-            follower.end >= high_watermark and follower.end >= self.epoch_start and now_ms >= follower.barred_until_ms
+            now_ms - follower.fetched_ms <= self.lag_ms_max
+            and follower.end >= high_watermark
+            and follower.end >= self.epoch_start
+            and now_ms >= follower.barred_until_ms
         )
 
     def _count(self) -> None:

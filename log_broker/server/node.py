@@ -340,6 +340,7 @@ class Node:
         """Take office: this node is the active controller."""
         self.controller = Controller(self, self.authority, epoch, session_ms=self.config.broker_session_timeout_ms)
         self.controller.start()
+        self.events.controller_began(epoch)
         if not self.cluster.cluster_id:
             self.run(self._name_cluster())
 

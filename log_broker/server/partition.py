@@ -78,6 +78,11 @@ class PartitionRuntime(ReplicaRuntime):
         return self._core.producers.all()
 
     @property
+    def unsequenced_batches(self) -> int:
+        """How many batches came from producers that are not idempotent, or from the broker itself."""
+        return self._core.unsequenced_batches
+
+    @property
     def appended_records(self) -> int:
         """How many records have been appended since the partition was opened."""
         return self._core.written_end - self._opened_at
