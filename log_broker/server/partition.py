@@ -182,8 +182,16 @@ class PartitionRuntime(ReplicaRuntime):
         OFFSET_OUT_OF_RANGE.
         """
         result = read_batches(
-            self._core, self._log, offset, max_bytes, committed=isolation_level == READ_COMMITTED, min_one=min_one
+            self._core,
+            self._log,
+            offset,
+            max_bytes,
+            committed=isolation_level == READ_COMMITTED,
+            min_one=min_one,
+            trusted_from=self._trusted_from,
         )
+        if result.damaged_at >= 0:
+            self.on_damaged(result.damaged_at)
         if result.error is ErrorCode.KAFKA_STORAGE_ERROR:
             self.storage_errors += 1
         return result
