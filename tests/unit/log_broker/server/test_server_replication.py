@@ -12,6 +12,7 @@ from node_cluster import cluster_of, eventually
 from several_nodes import cluster
 
 from log_broker.config import RACK_AWARE_SELECTOR
+from log_broker.core.cluster import ClusterImage
 from log_broker.core.controller import CreateTopic
 from log_broker.core.replication_quota import UNLIMITED
 from log_broker.errors import ErrorCode
@@ -338,3 +339,14 @@ async def test_a_batch_that_a_disk_has_changed_is_never_read_and_is_mended_from_
         assert read == healthy[0], "what was damaged came only when it was mended"
         assert log_bytes(tmp_path) == healthy
         await eventually(lambda: nodes[damaged].replicas.repair.repaired == 1)
+
+
+async def test_metadata_that_have_gone_back_delete_nothing(nodes: list[Node], tmp_path: Path) -> None:
+    await make_topic(nodes, (1, 2, 0))
+    await produce(nodes[1], 3)
+    node = nodes[2]
+    before, node.cluster = node.cluster, ClusterImage(defaults=node.static_config)
+    node.replicas.apply()
+    node.cluster = before
+    assert node.logs.get(TOPIC, 0) is None
+    assert len(await asyncio.to_thread(lambda: list(tmp_path.glob(f"n2/{TOPIC}-0.*-stray/*.log")))) == 1
