@@ -257,7 +257,8 @@ async def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back_with_an_
         await eventually(lambda: ends(nodes) == {(10, 10)})
         nodes[2].replicas.stop()
         await produce(nodes[1], 1, first=10)  # answered once the ISR is without node 2
-        assert nodes[1].cluster.topics[TOPIC].partitions[0].isr == (1, 0)
+        # The leader knows it by the controller's answer, and sees it in the image a moment later.
+        await eventually(lambda: nodes[1].cluster.topics[TOPIC].partitions[0].isr == (1, 0))
         cut_off = nodes[2].logs.get(TOPIC, 0)
         assert cut_off is not None
         assert cut_off.log_end_offset == 10
