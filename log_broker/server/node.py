@@ -53,6 +53,7 @@ from log_broker.server.quorum_founding import fresh_cluster_id, is_voter_of, ope
 from log_broker.server.replica_fetches import ReplicaFetches
 from log_broker.server.replica_manager import ReplicaManager
 from log_broker.server.transaction_coordinator import TransactionCoordinator
+from log_broker.server.voter_membership import tell_address
 
 _log = logging.getLogger(__name__)
 
@@ -218,6 +219,7 @@ class Node:
             await self.stop()
             raise
         self._serve()
+        self.run(tell_address(self))
         self._check_idle()
         self.events.start()
         _log.info(
