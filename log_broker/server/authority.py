@@ -178,7 +178,9 @@ class Authority:
             controller_id = self.controller_id
             try:
                 if self.is_active:
-                    return await here()
+                    # Without a majority it answers only once it has found out that it leads no more.
+                    async with asyncio.timeout_at(deadline):
+                        return await here()
                 if controller_id not in {-1, self._node.static_config.node_id}:
                     link = self._node.peers.link(controller_id, purpose)
                     return await self._while_it_leads(controller_id, there(link), deadline)
@@ -186,6 +188,8 @@ class Authority:
                 if error.code not in {ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE}:
                     raise
                 reason = str(error)
+            except TimeoutError:
+                reason = "this node, which is the controller, cannot commit"
             if loop.time() >= deadline:
                 raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, f"no controller has answered: {reason}")
             await self._quorum.wait_for_news(_RETRY_SECONDS)

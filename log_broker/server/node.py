@@ -245,10 +245,11 @@ class Node:
         for connection in list(self.connections):
             connection.close()
         await asyncio.sleep(0)  # work that has not begun cannot be told that it ends
-        for task in list(self._tasks):
+        under_way = [*self._tasks, *self._creating.values()]
+        for task in under_way:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=STOP_SECONDS_MAX)
+        if under_way:
+            await asyncio.wait(under_way, timeout=STOP_SECONDS_MAX)
         self.replicas.stop()
         self.peers.close()
         if hasattr(self, "quorum"):

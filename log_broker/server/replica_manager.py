@@ -47,9 +47,11 @@ class ReplicaManager:
         self._settings = FetcherSettings()
         self._fetching: dict[int, LeaderFetching] = {}
         self._followed: dict[tuple[str, int], tuple[Place, LeaderFetching]] = {}
+        self._is_stopped = False
 
     def stop(self) -> None:
-        """Fetch no more."""
+        """Fetch no more, and take no more images in: the quorum tells of some while the node stops."""
+        self._is_stopped = True
         for fetching in self._fetching.values():
             fetching.stop()
         self._fetching.clear()
@@ -74,6 +76,8 @@ class ReplicaManager:
 
     def apply(self) -> None:
         """Take what has changed in the image since the last time."""
+        if self._is_stopped:
+            return
         self._take_settings()
         cluster = self._node.cluster
         image = cluster.topics

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from node_cluster import eventually
 
 from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core.fetch_session import FetchSessions
@@ -75,6 +76,30 @@ class Slot:
 
     def on_close(self, callback: Callable[[], None]) -> None:
         self.callbacks.append(callback)
+
+
+class HeldClock:
+    """What deadlines use of a loop; its time passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, (), asyncio.get_running_loop())
+        self._timers.append(timer)
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        due = [timer for timer in self._timers if timer.when() <= self.now]
+        self._timers = [timer for timer in self._timers if timer.when() > self.now]
+        for timer in due:
+            if not timer.cancelled():
+                timer._run()
 
 
 @dataclass
@@ -329,9 +354,15 @@ async def test_offsets_are_listed(broker, timestamp, answer) -> None:
 async def test_acks_all_waits_for_followers_as_long_as_the_client_allows(broker, partitions) -> None:
     led = Leadership(leader_epoch=1, partition_epoch=1, replicas=(0, 1), isr=(0, 1))
     broker.node.logs.get("t", 0).become_leader(led)
+    clock = HeldClock()
+    broker.node.ack_deadlines = AckDeadlines(clock)
     asked = [(partition, batch(b"x")) for partition in partitions]
     late = broker.produce(*asked, timeout_ms=20)
     in_time = broker.produce(*asked, timeout_ms=60_000)
+    for partition in partitions:
+        runtime = broker.node.logs.get("t", partition)
+        await eventually(lambda runtime=runtime: runtime.log_end_offset == 2)
+    clock.advance(0.02)
     errors = {partition: error for partition, error, _ in await produced(late)}
     assert errors == {at: ErrorCode.NONE if at else ErrorCode.REQUEST_TIMED_OUT for at in partitions}
     assert not in_time.filled.done()
