@@ -28,6 +28,7 @@ RETRY_SECONDS = 0.1
 LEAVE_SECONDS_MAX = 10.0
 LEAVE_ASK_SECONDS_MAX = 1.0  # all may be stopping, and then the last ones find no controller
 _LINK = "lifecycle"
+_GONE = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED})
 _FATAL = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
 
 
@@ -64,7 +65,9 @@ class BrokerLifecycle:
         deadline = self._node.loop.time() + LEAVE_SECONDS_MAX
         try:
             while self._node.loop.time() < deadline:
-                if (await self._heartbeat(leaves=True, timeout_seconds=LEAVE_ASK_SECONDS_MAX)).should_shut_down:
+                answer = await self._heartbeat(leaves=True, timeout_seconds=LEAVE_ASK_SECONDS_MAX)
+                # Who has been fenced as dead already, and is to register again, leads nothing any more.
+                if answer.should_shut_down or answer.error_code in _GONE:
                     return
                 await self._node.quorum.wait_for_news(RETRY_SECONDS)
         except BrokerError as error:
@@ -131,8 +134,7 @@ class BrokerLifecycle:
             sent_ms = int(node.loop.time() * 1000)
             try:
                 answer = await self._heartbeat(leaves=False)
-                gone = answer.error_code in {ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED}
-                if gone:
+                if answer.error_code in _GONE:
                     node.lease.ended()
                     _log.warning("node %d lost its session and registers again", node.static_config.node_id)
                     await self._register()

@@ -37,6 +37,7 @@ class Liveness:
         self._ended = ended
         self._gone: set[Address] = set()
         self._watches: dict[Address, asyncio.Task[None]] = {}
+        self._is_stopped = False
 
     @property
     def gone(self) -> list[int]:
@@ -45,7 +46,8 @@ class Liveness:
 
     def watch(self, brokers: Iterable[BrokerImage]) -> None:
         """Watch these brokers and no others; a new registration of one is watched anew."""
-        wanted = {Address(broker.node_id, broker.epoch, broker.host, broker.port) for broker in brokers}
+        watched = () if self._is_stopped else brokers
+        wanted = {Address(broker.node_id, broker.epoch, broker.host, broker.port) for broker in watched}
         for address in sorted(self._watches.keys() - wanted):
             self._watches.pop(address).cancel()
             self._gone.discard(address)
@@ -54,7 +56,8 @@ class Liveness:
             self._watches[address] = loop.create_task(self._watch(address))
 
     def stop(self) -> None:
-        """Watch nobody any more."""
+        """Watch nobody any more, whatever is wanted while the node stops."""
+        self._is_stopped = True
         self.watch(())
 
     async def _watch(self, address: Address) -> None:
