@@ -65,13 +65,35 @@ class BrokerLifecycle:
         deadline = self._node.loop.time() + LEAVE_SECONDS_MAX
         try:
             while self._node.loop.time() < deadline:
-                answer = await self._heartbeat(leaves=True, timeout_seconds=LEAVE_ASK_SECONDS_MAX)
-                # Who has been fenced as dead already, and is to register again, leads nothing any more.
-                if answer.should_shut_down or answer.error_code in _GONE:
+                answer = await self._ask_to_leave()
+                # Who has been fenced already, and is to register again, leads nothing any more.
+                if answer is None or answer.should_shut_down or answer.error_code in _GONE:
                     return
                 await self._node.quorum.wait_for_news(RETRY_SECONDS)
         except BrokerError as error:
             _log.warning("the controller was not told that this broker stops: %s", error)
+
+    async def _ask_to_leave(self) -> Any:
+        """Return the controller's answer, None where nobody is left to give one; raises BrokerError."""
+        quorum = self._node.quorum
+        asking = self._node.loop.create_task(
+            self._heartbeat(leaves=True, timeout_seconds=LEAVE_ASK_SECONDS_MAX), name="leaving"
+        )
+        try:
+            while not asking.done():
+                if self._all_leave() and quorum.leader_id is None:
+                    return None
+                news = quorum.news()
+                await asyncio.wait((asking, news), return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+            return asking.result()
+        finally:
+            asking.cancel()
+
+    def _all_leave(self) -> bool:
+        """Whether all other brokers are gone or about to go, so that there is nobody to hand anything to."""
+        node_id = self._node.static_config.node_id
+        return all(each.is_leaving or each.node_id == node_id for each in self._node.cluster.alive_brokers())
 
     def image_changed(self) -> None:
         """Tell the controller at once how far this broker is while another leaves, who waits for the others to know."""

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+import pytest
 from node_cluster import NodeCluster, cluster_of, eventually
 
 from log_broker.core.cluster import PartitionImage
 from log_broker.core.cluster_checks import check_image
 from log_broker.core.controller import CreateTopic
 from log_broker.server.node import Node
+from log_broker.wire.apis import ApiKey
 
 LEVELLED = {
     "leader.imbalance.check.interval.seconds": "1",
@@ -87,3 +90,22 @@ async def test_the_next_controller_ends_what_the_one_before_it_had_not_begun(tmp
         await cluster.start(first)
         await everywhere(cluster, lambda node: [each.leader for each in partitions(node)] == [silent, first])
         assert not list(check_image(cluster.nodes[last].cluster))
+
+
+async def test_a_broker_that_was_fenced_while_it_leaves_asks_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster_of(tmp_path, 3) as cluster:
+        node = next(each for each in cluster.nodes.values() if not each.is_controller)
+        assert node.lifecycle is not None
+        asked: list[ApiKey] = []
+        ask = node.authority.ask_controller
+
+        def traced(api: ApiKey, *rest: Any, **named: Any) -> Any:
+            asked.append(api)
+            return ask(api, *rest, **named)
+
+        monkeypatch.setattr(node.authority, "ask_controller", traced)
+        node.lifecycle.epoch -= 1  # as after an answer that was lost: the controller has let this broker go
+        await node.lifecycle.leave()
+        assert asked == [ApiKey.BROKER_HEARTBEAT]

@@ -89,6 +89,19 @@ async def test_a_controller_that_is_cut_off_decides_nothing_and_is_overruled(tmp
         assert "kept" in old.cluster.topics
 
 
+async def test_a_controller_that_has_not_noticed_yet_is_waited_for_no_longer_than_asked(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 3, {"controller.quorum.fetch.timeout.ms": "600000"}) as cluster:
+        old = cluster.controller
+        cluster.isolate(old.config.node_id)
+        topic = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+        values = {"topics": (topic,), "timeout": 100, "validate_only": False}
+        with pytest.raises(BrokerError, match="cannot commit") as refusal:
+            await old.authority.ask_controller(ApiKey.CREATE_TOPICS, 7, values, timeout_seconds=0.1)
+        assert refusal.value.code is ErrorCode.REQUEST_TIMED_OUT
+        assert old.is_controller
+        cluster.heal()
+
+
 @pytest.mark.parametrize(("voters", "survives"), [(3, 1), (4, 1), (5, 2)])
 async def test_so_many_voters_survive_the_loss_of_so_many(tmp_path: Path, voters: int, survives: int) -> None:
     async with cluster_of(tmp_path, voters) as cluster:
