@@ -24,15 +24,21 @@ MARKED_MAX = 0.3
 BATCHES_BETWEEN = 8
 
 
-def compact_files(session: "SparkSession", path: str, *, files_max: int = FILES_MAX) -> bool:
+def is_due(batch: int) -> bool:
+    """Whether to look after the table now that it holds so many batches."""
+    return batch % BATCHES_BETWEEN == 0
+
+
+def compact_files(session: "SparkSession", path: str, *, files_max: int | None = None) -> bool:
     """
     Write a table's small files together, without the rows that deletion vectors mark; whether it was done.
 
-    It is, once more than `files_max` files are small. `session` must be the table's own: settings of it are changed.
+    It is, once more than `files_max` (FILES_MAX) files are small. `session` must be the table's own: settings of it are changed.
     Another writer's commit goes before: then nothing is done.
     """
+    most = FILES_MAX if files_max is None else files_max
     sizes = file_sizes(session, path)
-    below = next((size for size in SIZES if sum(each < size for each in sizes) > files_max), None)
+    below = next((size for size in SIZES if sum(each < size for each in sizes) > most), None)
     if below is None:
         return False
     session.conf.set("spark.databricks.delta.optimize.minFileSize", str(below))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fluvial.delta.commit import KEYED_TABLE, append, commit_once
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import Position, Stamp, TableError, read_position
-from fluvial.delta.upkeep import BATCHES_BETWEEN, compact_files
+from fluvial.delta.upkeep import compact_files, is_due
 from fluvial.entities import frames
 from fluvial.entities.checks import check_state, compacted_key, state_definition
 from fluvial.entities.declarations import Compacted, Declaration, History, Pipeline, State
@@ -133,7 +133,7 @@ class _TopicRun:
 
     def _keep_up(self, stamp: Stamp, log: TableLog) -> None:
         # Batches add files to a keyed table without rewriting any; those of a history are as large as they came.
-        if isinstance(self.declaration, History) or stamp.batch % BATCHES_BETWEEN:
+        if isinstance(self.declaration, History) or not is_due(stamp.batch):
             return
         session = self.spark.newSession()
         if compact_files(session, self.path):
