@@ -33,8 +33,8 @@ def compact_files(session: "SparkSession", path: str, *, files_max: int | None =
     """
     Write a table's small files together, without the rows that deletion vectors mark; whether it was done.
 
-    It is, once more than `files_max` (FILES_MAX) files are small. `session` must be the table's own: settings of it are changed.
-    Another writer's commit goes before: then nothing is done.
+    It is, once more than `files_max` (FILES_MAX) files are small. `session` must be the table's own: its settings are
+    changed. Another writer's commit goes before: then nothing is done.
     """
     most = FILES_MAX if files_max is None else files_max
     sizes = file_sizes(session, path)

@@ -132,7 +132,8 @@ def state_partials(events: "DataFrame", declaration: State) -> "DataFrame":
 
     `_ended` says that a tombstone took away what the table holds; `_alive`, that events came (after it).
     """
-    aggregates = [f"{fold.partial()} AS `_p_{name}`" for name, fold in declaration.fields.items()]
+    place = PLACE if declaration.order is None else f"struct({declaration.order} AS _order, _partition, _offset)"
+    aggregates = [f"{fold.partial(place)} AS `_p_{name}`" for name, fold in declaration.fields.items()]
     aggregates += ["bool_or(_tombstone) AS _ended", "count(*) FILTER (WHERE NOT _tombstone) > 0 AS _alive"]
     return events.groupBy("_entity").agg(*(_sql_expr(aggregate) for aggregate in aggregates))
 

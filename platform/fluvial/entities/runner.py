@@ -116,7 +116,8 @@ class _TopicRun:
         for _ in range(_ATTEMPTS_MAX):
             position = read_position(log, self.table)
             bounds = topic_bounds(self.bootstrap_servers, self.declaration.topic)
-            keyed = not isinstance(self.declaration, History)
+            declaration = self.declaration
+            keyed = isinstance(declaration, Compacted) or (isinstance(declaration, State) and not declaration.order)
             span = plan_span(self.table, position, bounds, path=self.path, keyed=keyed)
             if position.stamp is not None:
                 self._check_definition(position.stamp)
