@@ -89,6 +89,8 @@ _RECIPES: Mapping[Kind, _Recipe] = {
     ),
 }
 _NUMERIC = frozenset({Kind.SUM, Kind.MEAN})
+# Of these a last digit may depend on the order in which floating-point numbers were added.
+FLOATING = _NUMERIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
