@@ -1,14 +1,24 @@
 """`fluvial verify`: prove that tables hold what the log says."""
 
+import io
 import json
 from dataclasses import replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import BootstrapServer, DataDir, RegistryUrl, SparkConf, SparkMaster, Warehouse, settings_of
+from fluvial.cli.options import (
+    AnswerFormat,
+    BootstrapServer,
+    DataDir,
+    Form,
+    RegistryUrl,
+    SparkConf,
+    SparkMaster,
+    Warehouse,
+    settings_of,
+)
 from fluvial.cli.run import UnknownPipelineError
 from fluvial.errors import FluvialError
 
@@ -17,13 +27,6 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = ("table", "version", "records", "rows", "differences", "exact")
-
-
-class Format(StrEnum):
-    """How verdicts are written."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class NotExactError(FluvialError):
@@ -47,7 +50,7 @@ def verify(
             "--project", metavar="MODULE", help="Module of the declarations (default: pipelines).", show_default=False
         ),
     ] = None,
-    fmt: Annotated[Format, typer.Option("--format", help="How the verdicts are written.")] = Format.TABLE,
+    answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
     registry_url: RegistryUrl = None,
@@ -77,7 +80,7 @@ def verify(
             raise UnknownPipelineError(name, list(declared), settings.project)
     verdicts: list[Verdict] = []
     with (
-        terminal.keep_stdout_for_the_answer(),
+        terminal.keep_stdout_for_the_answer() as stdout,
         terminal.stderr().status("starting Spark …") as status,
         RegistryClient(settings.registry_url) as schemas,
     ):
@@ -88,14 +91,20 @@ def verify(
                 verdicts.append(compare(declared[name], settings, spark, schemas=schemas))
         finally:
             spark.stop()
-    rows = [_row(each) for each in verdicts]
-    if fmt is Format.JSON:
-        terminal.answer(json.dumps(rows, indent=2))
-    else:
-        terminal.table(_COLUMNS, ([row[name] for name in _COLUMNS] for row in rows))
+        stdout.write(_told([_row(each) for each in verdicts], answer_format).encode())
     wrong = [each for each in verdicts if not each.is_exact]
     if wrong:
         raise NotExactError("; ".join(map(_complaint, wrong)))
+
+
+def _told(rows: list[dict[str, Any]], form: Form) -> str:
+    if form is Form.JSON:
+        return json.dumps(rows, indent=2) + "\n"
+    from rich.console import Console
+
+    out = io.StringIO()
+    terminal.table(_COLUMNS, ([row[name] for name in _COLUMNS] for row in rows), Console(file=out, highlight=False))
+    return out.getvalue()
 
 
 def _row(verdict: "Verdict") -> dict[str, Any]:

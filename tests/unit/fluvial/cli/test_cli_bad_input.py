@@ -54,6 +54,7 @@ CASES: list[tuple[tuple[str, ...], str]] = [
     (("schema", "check", ".", "--subject", "s-value"), "--subject s-value"),
     (("run", "state.x", "--project", "no_such_project"), "no project module no_such_project"),
     (("run", "--conf", "x"), "--conf 'x': write KEY=VALUE"),
+    (("verify", "state.x", "--project", "no_such_project"), "no project module no_such_project"),
     (("sql",), "Missing argument 'QUERY'"),
     (("sql", "  "), "QUERY is empty"),
     (("sql", "select 1", "--format", "xml"), "--format"),
