@@ -51,11 +51,13 @@ def materialize(
     schemas: SchemaSource | None = None,
     progress: Progress | None = None,
     indexes: TableIndexes | None = None,
+    records_max: int | None = None,
 ) -> RunResult:
     """
     Bring one table up to date and say what was done; a table that is up to date gets no commit.
 
     A driver that calls this again and again gives the same `indexes` each time, so that a table need not be searched.
+    `records_max` bounds what one commit takes in; a caller who gives it goes on until `skipped`.
     `schemas` defaults to the registry of the settings. `progress` gets a line when a step begins. Raises a
     :class:`~fluvial.errors.FluvialError` with one clear line for what a user can mend.
     """
@@ -74,6 +76,7 @@ def materialize(
                 schemas=schemas or opened.enter_context(_registry(settings)),
                 say=say,
                 indexes=indexes,
+                records_max=records_max,
             )
             result = run.run()
     if result.version_before is None and result.version_after is not None:
@@ -102,6 +105,7 @@ class _TopicRun:
     schemas: SchemaSource
     say: Progress
     indexes: TableIndexes | None
+    records_max: int | None
 
     @property
     def table(self) -> str:
@@ -119,6 +123,8 @@ class _TopicRun:
             declaration = self.declaration
             keyed = isinstance(declaration, Compacted) or (isinstance(declaration, State) and not declaration.order)
             span = plan_span(self.table, position, bounds, path=self.path, keyed=keyed)
+            if self.records_max is not None:
+                span = span.at_most(self.records_max)
             if position.stamp is not None:
                 self._check_definition(position.stamp)
                 if not has_news(span):
