@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker fuzz kill clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-cluster fuzz kill chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,15 +48,16 @@ test: java $(READY) check ## check, then every test
 unit: $(READY) ## only the tests that need neither Spark nor whole processes
 	$(BIN)/python -m pytest -m "not spark and not e2e"
 
-compat: java $(READY) ## run other people's client suites, N of M each: SUITES="franz-go kafkajs" for some
+compat: java $(READY) ## run other people's client suites, N of M each: SUITES="franz-go kafkajs", BROKERS=3
 	$(BIN)/python -m fluvial.spark.jars
-	$(BIN)/python -m tests.compat.run $(SUITES)
+	$(BIN)/python -m tests.compat.run $(SUITES) $(if $(BROKERS),--brokers $(BROKERS))
 
 sim: $(READY) ## simulate the cluster under faults: SEEDS=A:B, JOBS=N
-	@$(BIN)/python -m log_broker sim --seeds $(or $(SEEDS),0:1000) --jobs $(or $(JOBS),2)
+	@$(BIN)/python -m log_broker sim --world quorum --seeds $(or $(SEEDS),0:1000) --jobs $(or $(JOBS),2)
+	@$(BIN)/python -m log_broker sim --world cluster --seeds $(or $(SEEDS),0:400) --jobs $(or $(JOBS),2)
 
 sim-mutations: $(READY) ## break each rule of the quorum on purpose: which check finds it, in how many seeds
-	@$(BIN)/python -m tests.sim.quorum_mutations
+	@$(BIN)/python tests/sim/quorum_mutations.py
 
 bench: java $(READY) ## measure the main path on this machine
 	$(BIN)/python -m tests.bench.main_path
@@ -64,11 +65,17 @@ bench: java $(READY) ## measure the main path on this machine
 bench-broker: java $(READY) ## measure the broker beside Apache Kafka (about 25 minutes)
 	$(BIN)/python -m tests.bench.broker
 
+bench-cluster: java $(READY) ## measure three nodes beside three of Apache Kafka (about 40 minutes)
+	$(BIN)/python -m tests.bench.cluster
+
 fuzz: $(READY) ## a million broken requests at the broker: FUZZ="--seed 2 --from 500000" goes on elsewhere
 	$(BIN)/python tests/fuzz/fuzz_run.py $(FUZZ)
 
 kill: $(READY) ## 50 rounds of SIGKILL under load: KILL="--rounds 10 --seed 3"
 	$(BIN)/python tests/chaos/kill_run.py $(KILL)
+
+chaos: $(READY) ## real processes under faults: CHAOS="--seconds 600 --seed 3", SCENARIOS="F-16 F-02"
+	$(BIN)/python tests/chaos/chaos_run.py $(CHAOS) $(if $(SCENARIOS),--scenarios $(SCENARIOS))
 
 clean: ## stop the local platform and remove what the project made here
 	@if [ -x $(BIN)/fluvial ]; then $(BIN)/fluvial down || true; fi

@@ -15,7 +15,8 @@ from log_broker.config import BrokerConfig
 from log_broker.core.cluster_records import UnknownMetadataRecordError
 from log_broker.errors import BrokerError
 from log_broker.server.event_loop import loop_factory
-from log_broker.server.node import BindError, Node
+from log_broker.server.machine import BindError
+from log_broker.server.node import Node
 from log_broker.storage.data_directory import DataDirectoryError
 
 
@@ -38,8 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
             port=options.port,
             advertised_host=options.advertised_host,
             cluster_id=options.cluster_id,
-            controller=options.controller,
-        ).with_settings(dict(_setting(text) for text in options.set))
+        ).with_settings(_settings(options))
         _run(config)
     except (BrokerError, BindError, DataDirectoryError, UnknownMetadataRecordError, OSError) as error:
         sys.stderr.write(f"log_broker: {error}\n")
@@ -76,14 +76,36 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=9092, help="port to listen on; 0 takes any free one")
     parser.add_argument("--advertised-host", help="address that clients are told, if it differs")
-    parser.add_argument("--node-id", type=int, default=0, help="0 is the controller")
+    parser.add_argument("--node-id", type=int, default=0, help="this node's number in its cluster")
     parser.add_argument("--cluster-id", help="refuse to join or serve another cluster")
-    parser.add_argument("--controller", metavar="HOST:PORT", help="where node 0 is; every other node needs it")
+    parser.add_argument("--process-roles", metavar="ROLES", help="broker, controller or both (broker,controller)")
+    parser.add_argument(
+        "--controller-quorum-voters",
+        metavar="ID@HOST:PORT,…",
+        help="the nodes that elect the controller; without any this node is alone",
+    )
+    parser.add_argument(
+        "--controller-quorum-bootstrap-servers",
+        metavar="HOST:PORT,…",
+        help="where a node that is no voter asks for the controller",
+    )
+    parser.add_argument("--broker-rack", metavar="RACK", help="where this broker stands")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="a broker setting by Kafka's name; repeatable"
     )
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     return parser
+
+
+def _settings(options: argparse.Namespace) -> dict[str, str]:
+    flags = {
+        "process.roles": options.process_roles,
+        "controller.quorum.voters": options.controller_quorum_voters,
+        "controller.quorum.bootstrap.servers": options.controller_quorum_bootstrap_servers,
+        "broker.rack": options.broker_rack,
+    }
+    given = {name: text for name, text in flags.items() if text is not None}
+    return {**dict(_setting(text) for text in options.set), **given}
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -6,146 +6,24 @@ ours are safer; those that start with `fluvial.` are our own. A config is checke
 a `TopicConfig` or a `BrokerConfig` never meets an unusable value.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from pathlib import Path
 from typing import Any, Self
 
+from log_broker.config_keys import DAY_MS, HOUR_MS, INT_MAX, LONG_MAX, MINUTE_MS, ConfigKey, ConfigType
+from log_broker.config_keys import flag_key as _flag
+from log_broker.config_keys import int_key as _int
+from log_broker.config_keys import long_key as _long
+from log_broker.config_keys import ratio_key as _ratio
+from log_broker.config_keys import word_key as _word
+from log_broker.config_quorum import QUORUM_KEYS
 from log_broker.errors import BrokerError, ErrorCode
 
-LONG_MAX = 2**63 - 1
-INT_MAX = 2**31 - 1
-MINUTE_MS = 60 * 1000
-HOUR_MS = 60 * MINUTE_MS
-DAY_MS = 24 * HOUR_MS
-
-
-class ConfigType(IntEnum):
-    """The type of a setting as DescribeConfigs reports it."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    SHORT = 4
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    CLASS = 8
-    PASSWORD = 9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigKey:
-    """One setting. `default` is text as a user would write it; bounds are inclusive; `choices` limits the words."""
-
-    name: str
-    type: ConfigType
-    default: str
-    doc: str
-    least: float | None = None
-    most: float | None = None
-    choices: tuple[str, ...] = ()
-    read_only: bool = False  # given at start, or never looked at again: a change would not take effect
-    kafka_default: str | None = None  # Kafka's, where ours is another
-
-    @property
-    def attribute(self) -> str:
-        """The field of the config class that holds it."""
-        return self.name.replace(".", "_")
-
-    def parse(self, text: str) -> Any:
-        """Return the typed value; raises BrokerError(INVALID_CONFIG) that says what is allowed."""
-        try:
-            value = _PARSERS[self.type](text.strip())
-        except ValueError:
-            raise self._refusal(text, f"is not a {self.type.name.lower()}") from None
-        if (self.least is not None and value < self.least) or (self.most is not None and value > self.most):
-            raise self._refusal(text, f"is outside {self.bounds}")
-        words = value if self.type is ConfigType.LIST else (value,)
-        if self.choices and not set(words) <= set(self.choices):
-            raise self._refusal(text, f"is not one of {self.bounds}")
-        return value
-
-    @property
-    def bounds(self) -> str:
-        """What is allowed, for people: `0 … 9`, `producer, gzip`; empty where the type says all."""
-        if self.choices:
-            return ", ".join(self.choices)
-        if self.least is None or self.most is None:
-            return ""
-        return f"{self.least:g} … {self.most:g}" if self.type is ConfigType.DOUBLE else f"{self.least} … {self.most}"
-
-    def _refusal(self, text: str, why: str) -> BrokerError:
-        return BrokerError(ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {self.name}: it {why}")
-
-
-def _parse_boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(text)
-    return text.lower() == "true"
-
-
-_PARSERS: dict[ConfigType, Callable[[str], Any]] = {
-    ConfigType.BOOLEAN: _parse_boolean,
-    ConfigType.STRING: str,
-    ConfigType.INT: int,
-    ConfigType.LONG: int,
-    ConfigType.DOUBLE: float,
-    ConfigType.LIST: lambda text: frozenset(word.strip() for word in text.split(",") if word.strip()),
-}
-
-
-def _long(
-    name: str, default: int, doc: str, *, least: int = 0, most: int = LONG_MAX, kafka_default: str | None = None
-) -> ConfigKey:
-    return ConfigKey(
-        name=name,
-        type=ConfigType.LONG,
-        default=str(default),
-        doc=doc,
-        least=least,
-        most=most,
-        kafka_default=kafka_default,
-    )
-
-
-def _int(
-    name: str,
-    default: int,
-    doc: str,
-    *,
-    least: int = 0,
-    most: int = INT_MAX,
-    read_only: bool = False,
-    kafka_default: str | None = None,
-) -> ConfigKey:
-    return ConfigKey(
-        name=name,
-        type=ConfigType.INT,
-        default=str(default),
-        doc=doc,
-        least=least,
-        most=most,
-        read_only=read_only,
-        kafka_default=kafka_default,
-    )
-
-
-def _ratio(name: str, default: float, doc: str) -> ConfigKey:
-    return ConfigKey(name=name, type=ConfigType.DOUBLE, default=str(default), doc=doc, least=0, most=1)
-
-
-def _flag(name: str, default: bool, doc: str) -> ConfigKey:
-    return ConfigKey(name=name, type=ConfigType.BOOLEAN, default=str(default).lower(), doc=doc)
-
-
-def _word(name: str, default: str, doc: str, *choices: str) -> ConfigKey:
-    return ConfigKey(name=name, type=ConfigType.STRING, default=default, doc=doc, choices=choices)
-
-
 VALIDATION_LEVELS = ("none", "id", "payload")
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 DURABILITY_LEVELS = ("memory", "fsync-leader", "fsync-quorum")
+REPLICATION_FACTOR_USUAL = 3  # as many survive the loss of one while another one is being upgraded
 
 _TOPIC_KEYS = (
     ConfigKey(
@@ -180,7 +58,25 @@ _TOPIC_KEYS = (
     _long("max.compaction.lag.ms", LONG_MAX, "The longest time a record may stay uncompacted.", least=1),
     _long("min.compaction.lag.ms", 0, "The shortest time a record stays uncompacted."),
     _ratio("min.cleanable.dirty.ratio", 0.5, "The share of uncompacted bytes at which a log is compacted."),
-    _int("min.insync.replicas", 1, "The fewest in-sync replicas with which acks=all succeeds.", least=1),
+    ConfigKey(
+        name="leader.replication.throttled.replicas",
+        type=ConfigType.LIST,
+        default="",
+        doc="Replicas to which leaders send no faster than the broker's rate: partition:broker, or * for all.",
+    ),
+    ConfigKey(
+        name="follower.replication.throttled.replicas",
+        type=ConfigType.LIST,
+        default="",
+        doc="Replicas that fetch no faster than the broker's rate: partition:broker, or * for all.",
+    ),
+    _int(
+        "min.insync.replicas",
+        2,
+        "The fewest in-sync replicas with which acks=all succeeds; where a topic has fewer replicas, all of them.",
+        least=1,
+        kafka_default="1",
+    ),
     _long("message.timestamp.after.max.ms", HOUR_MS, "How far a timestamp may lie ahead of the broker's clock."),
     _long("message.timestamp.before.max.ms", LONG_MAX, "How far a timestamp may lie behind the broker's clock."),
     _word(
@@ -246,6 +142,8 @@ class TopicConfig:
     max_compaction_lag_ms: int
     min_compaction_lag_ms: int
     min_cleanable_dirty_ratio: float
+    leader_replication_throttled_replicas: frozenset[str]
+    follower_replication_throttled_replicas: frozenset[str]
     min_insync_replicas: int
     message_timestamp_after_max_ms: int
     message_timestamp_before_max_ms: int
@@ -387,8 +285,25 @@ def in_ms(alias: str, text: str, unit_ms: int) -> str:
 TOPIC_KEY_OF_BROKER_NAME: Mapping[str, str] = {broker_name(name): name for name in TOPIC_KEYS}
 
 _BROKER_KEYS = (
+    *QUORUM_KEYS,
     _int("num.partitions", 1, "Partitions of a topic that is made without saying how many.", least=1, most=100_000),
-    _int("default.replication.factor", 1, "Replicas of a topic that is made without saying how many.", least=1),
+    _int(
+        "default.replication.factor",
+        -1,
+        "Replicas of a topic that is made without saying how many; -1 is three, or fewer if the cluster is configured"
+        " to be smaller.",
+        least=-1,
+        kafka_default="1",
+    ),
+    _flag(
+        "auto.leader.rebalance.enable", True, "Whether leaderships are given back to preferred leaders by themselves."
+    ),
+    _int("leader.imbalance.check.interval.seconds", 300, "How often it is looked for such leaderships.", least=1),
+    _int(
+        "leader.imbalance.per.broker.percentage",
+        10,
+        "The share of the partitions that a broker should lead, in percent, that others may lead before it is.",
+    ),
     _flag("auto.create.topics.enable", True, "Whether a topic is made when a client asks for one that is not there."),
     _flag("delete.topic.enable", True, "Whether topics can be deleted."),
     _int(
@@ -476,6 +391,19 @@ _BROKER_KEYS = (
         "How often it is written down how far each log is on the disk and where it starts.",
         least=1,
     ),
+    _long(
+        "replica.high.watermark.checkpoint.interval.ms",
+        5_000,
+        "How often it is written down up to where each log is known to be on all in-sync replicas.",
+        least=1,
+    ),
+    _int(
+        "replica.lag.time.max.ms",
+        30_000,
+        "A follower that has not had all its leader had for so long leaves the in-sync replicas.",
+        least=1,
+        read_only=True,
+    ),
     _long("producer.id.expiration.ms", DAY_MS, "How long a silent idempotent producer is remembered.", least=1),
     _int(
         "num.recovery.threads.per.data.dir", 2, "Threads that open and recover logs at start.", least=1, read_only=True
@@ -506,6 +434,35 @@ _BROKER_KEYS = (
         least=-1,
         kafka_default="-1",
     ),
+    _int("replica.fetch.max.bytes", 1 << 20, "The most bytes that a replica fetches of one partition at once."),
+    _int("replica.fetch.response.max.bytes", 10 << 20, "The most bytes that a replica fetches at once."),
+    _int("replica.fetch.min.bytes", 1, "The fewest bytes for which a leader answers a replica before its time is up."),
+    _int("replica.fetch.wait.max.ms", 500, "How long a leader lets a replica wait for news."),
+    _int("replica.fetch.backoff.ms", 1000, "The longest pause before a partition is fetched again after an error."),
+    _int(
+        "replica.socket.timeout.ms",
+        5_000,
+        "A leader that owes an answer and sends nothing for so long is connected to anew.",
+        least=1,
+        kafka_default="30000",
+    ),
+    _word(
+        "replica.selector.class",
+        "",
+        "What chooses the replica that a consumer is to read from; without one that is the leader.",
+        "",
+        RACK_AWARE_SELECTOR,
+    ),
+    _long(
+        "leader.replication.throttled.rate",
+        LONG_MAX,
+        "Bytes per second that this broker sends of throttled replicas that are not in sync.",
+    ),
+    _long(
+        "follower.replication.throttled.rate",
+        LONG_MAX,
+        "Bytes per second that this broker fetches of throttled replicas that are not in sync.",
+    ),
     _int("max.incremental.fetch.session.cache.slots", 1000, "The most fetch sessions that are kept at once."),
 )
 BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _BROKER_KEYS}
@@ -530,9 +487,21 @@ class BrokerConfig:
     port: int = 9092
     advertised_host: str | None = None
     cluster_id: str | None = None
-    controller: str | None = None
+    process_roles: frozenset[str] = frozenset({"broker", "controller"})
+    controller_quorum_voters: frozenset[str] = frozenset()
+    controller_quorum_bootstrap_servers: frozenset[str] = frozenset()
+    broker_rack: str = ""
+    broker_heartbeat_interval_ms: int = 2_000
+    broker_session_timeout_ms: int = 9_000
+    controller_quorum_election_timeout_ms: int = 1_000
+    controller_quorum_election_backoff_max_ms: int = 1_000
+    controller_quorum_fetch_timeout_ms: int = 2_000
+    controller_quorum_request_timeout_ms: int = 2_000
     num_partitions: int = 1
-    default_replication_factor: int = 1
+    default_replication_factor: int = -1
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_seconds: int = 300
+    leader_imbalance_per_broker_percentage: int = 10
     auto_create_topics_enable: bool = True
     delete_topic_enable: bool = True
     offsets_topic_num_partitions: int = 50
@@ -558,6 +527,8 @@ class BrokerConfig:
     group_consumer_migration_policy: str = "bidirectional"
     log_retention_check_interval_ms: int = 300_000
     log_flush_offset_checkpoint_interval_ms: int = 60_000
+    replica_high_watermark_checkpoint_interval_ms: int = 5_000
+    replica_lag_time_max_ms: int = 30_000
     producer_id_expiration_ms: int = DAY_MS
     num_recovery_threads_per_data_dir: int = 2
     log_cleaner_enable: bool = True
@@ -569,8 +540,28 @@ class BrokerConfig:
     max_connections_per_ip: int = INT_MAX
     queued_max_request_bytes: int = 512 << 20
     fetch_max_bytes: int = 55 << 20
+    replica_fetch_max_bytes: int = 1 << 20
+    replica_fetch_response_max_bytes: int = 10 << 20
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_backoff_ms: int = 1000
+    replica_socket_timeout_ms: int = 5_000
+    replica_selector_class: str = ""
+    leader_replication_throttled_rate: int = LONG_MAX
+    follower_replication_throttled_rate: int = LONG_MAX
     max_incremental_fetch_session_cache_slots: int = 1000
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cluster_size(self) -> int:
+        """How many brokers the cluster is configured to have, whether they are up or not."""
+        return 1
+
+    @property
+    def replication_factor(self) -> int:
+        """How many replicas a topic has that is made without saying how many."""
+        wanted = self.default_replication_factor
+        return min(REPLICATION_FACTOR_USUAL, self.cluster_size) if wanted < 0 else wanted
 
     def with_settings(self, settings: Mapping[str, str]) -> Self:
         """

@@ -14,14 +14,11 @@ from log_broker.config import (
     BROKER_ALIASES,
     BROKER_KEYS,
     GROUP_KEYS,
-    INT_MAX,
-    LONG_MAX,
     TOPIC_ALIASES,
     TOPIC_KEYS,
-    ConfigKey,
-    ConfigType,
     broker_name,
 )
+from log_broker.config_keys import INT_MAX, LONG_MAX, ConfigKey, ConfigType
 
 _UNITS_MS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 _UNITS_BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

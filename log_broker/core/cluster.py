@@ -5,14 +5,17 @@ Every broker holds one. Only `replay` changes it; whoever decides something (`co
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core.cluster_records import (
     BrokerFenced,
+    BrokerLeaving,
     BrokerRegistered,
     BrokersConfigured,
+    BrokerUnfenced,
     BrokerUnregistered,
+    ClusterNamed,
     GroupConfigured,
     MetadataRecord,
     PartitionChanged,
@@ -26,7 +29,8 @@ from log_broker.core.cluster_records import (
 METADATA_TOPIC = "__cluster_metadata"
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, METADATA_TOPIC, TRANSACTIONS_TOPIC})
+EVENTS_TOPIC = "__fluvial_events"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, METADATA_TOPIC, TRANSACTIONS_TOPIC, EVENTS_TOPIC})
 NO_LEADER = -1
 
 
@@ -52,6 +56,15 @@ class PartitionImage:
     removing: tuple[int, ...] = ()
     recovering: bool = False
 
+    @property
+    def factor(self) -> int:
+        """How many replicas it is meant to have; those that are only being added do not count yet."""
+        return len(self.replicas) - len(self.adding)
+
+    @property
+    def is_moving(self) -> bool:
+        return bool(self.adding or self.removing)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicImage:
@@ -67,10 +80,22 @@ class TopicImage:
     def is_internal(self) -> bool:
         return self.name in INTERNAL_TOPICS
 
+    def min_isr(self, index: int) -> int:
+        """
+        Return how many in-sync replicas a partition needs for acks=all and for its high watermark to move (KIP-966).
+
+        A partition that has fewer replicas than `min.insync.replicas` needs all of them.
+        """
+        return min(self.config.min_insync_replicas, self.partitions[index].factor)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerImage:
-    """One broker that has ever registered. `epoch` counts the records before its last registration."""
+    """
+    One broker that has ever registered. `epoch` counts the records up to its last registration, that one included.
+
+    A broker epoch spans one time of life: it begins fenced, is unfenced once, and ends with the next fencing.
+    """
 
     node_id: int
     host: str
@@ -80,6 +105,13 @@ class BrokerImage:
     is_fenced: bool = False
     rack: str | None = None
     is_leaving: bool = False  # a controlled shutdown is under way
+    has_ended: bool = False  # it was fenced after it had registered; only a new registration brings it back
+    directory: str = ""
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether it may lead partitions and be in ISRs."""
+        return not self.is_fenced and not self.is_leaving
 
 
 @dataclass(slots=True)
@@ -94,6 +126,7 @@ class ClusterImage:
     broker_overrides: dict[int | None, Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: int = 0
     group_overrides: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    cluster_id: str = ""
 
     def draft(self) -> "ClusterImage":
         """Return a copy to try records on."""
@@ -106,6 +139,7 @@ class ClusterImage:
             dict(self.broker_overrides),
             self.next_producer_id,
             dict(self.group_overrides),
+            self.cluster_id,
         )
 
     def topic_by_id(self, topic_id: str) -> TopicImage | None:
@@ -118,6 +152,14 @@ class ClusterImage:
     def is_alive(self, node_id: int) -> bool:
         broker = self.brokers.get(node_id)
         return broker is not None and not broker.is_fenced
+
+    def may_lead(self, node_id: int) -> bool:
+        broker = self.brokers.get(node_id)
+        return broker is not None and broker.may_lead
+
+    def offline_replicas(self, partition: PartitionImage) -> tuple[int, ...]:
+        """Return the replicas of a partition whose brokers are not there."""
+        return tuple(node_id for node_id in partition.replicas if not self.is_alive(node_id))
 
     def leader_of(self, topic: str, partition: int) -> BrokerImage | None:
         """Return the broker to ask about a partition, None while there is none."""
@@ -147,7 +189,7 @@ class ClusterImage:
                 topic = TopicImage(
                     name=record.name,
                     topic_id=record.topic_id,
-                    partitions=tuple(_partitions(record.replicas)),
+                    partitions=tuple(self._new_partitions(record.replicas)),
                     overrides=record.overrides,
                     config=TopicConfig.from_overrides(record.overrides, self.defaults),
                 )
@@ -155,7 +197,7 @@ class ClusterImage:
                 self.names[topic.topic_id] = topic.name
             case PartitionsAdded():
                 topic = self.topics[self.names[record.topic_id]]
-                partitions = (*topic.partitions, *_partitions(record.replicas))
+                partitions = (*topic.partitions, *self._new_partitions(record.replicas))
                 self.topics[topic.name] = replace(topic, partitions=partitions)
             case PartitionChanged():
                 topic = self.topics[self.names[record.topic_id]]
@@ -174,15 +216,17 @@ class ClusterImage:
                 self.group_overrides[record.group] = record.overrides
                 if not record.overrides:
                     del self.group_overrides[record.group]
-            case BrokerRegistered():
-                self._register(record)
-            case BrokerFenced():
-                self.brokers[record.node_id] = replace(self.brokers[record.node_id], is_fenced=True)
-            case BrokerUnregistered():
-                del self.brokers[record.node_id]
-                self.broker_overrides.pop(record.node_id, None)
+            case BrokerRegistered() | BrokerUnfenced() | BrokerLeaving() | BrokerFenced() | BrokerUnregistered():
+                self._replay_broker(record)
+            case ClusterNamed():
+                self.cluster_id = record.cluster_id
             case ProducerIdsReserved():
                 self.next_producer_id = record.end
+
+    def become(self, other: "ClusterImage") -> None:
+        """Be what another image is, as after the replay of all its records."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))
 
     def set_defaults(self, defaults: BrokerConfig) -> None:
         """Take other defaults for topics, which the broker's own settings hold."""
@@ -192,28 +236,38 @@ class ClusterImage:
             if config != topic.config:
                 self.topics[name] = replace(topic, config=config)
 
-    def _register(self, record: BrokerRegistered) -> None:
-        self.brokers[record.node_id] = BrokerImage(
-            node_id=record.node_id,
-            host=record.host,
-            port=record.port,
-            incarnation=record.incarnation,
-            epoch=self.version,
-        )
-        # After an unclean end a log may be shorter than a reader remembers; the new epoch lets it notice (KIP-320).
-        for name in {topic.name for topic, _, _ in self.led_by(record.node_id)}:
-            topic = self.topics[name]
-            self.topics[name] = replace(topic, partitions=tuple(_next_epochs(topic.partitions, record.node_id)))
+    def _replay_broker(
+        self, record: BrokerRegistered | BrokerUnfenced | BrokerLeaving | BrokerFenced | BrokerUnregistered
+    ) -> None:
+        node_id = record.node_id
+        match record:
+            case BrokerRegistered():
+                self.brokers[node_id] = BrokerImage(
+                    node_id=node_id,
+                    host=record.host,
+                    port=record.port,
+                    incarnation=record.incarnation,
+                    epoch=self.version,
+                    is_fenced=True,
+                    rack=record.rack,
+                    directory=record.directory,
+                )
+            case BrokerUnfenced():
+                self.brokers[node_id] = replace(self.brokers[node_id], is_fenced=False)
+            case BrokerLeaving():
+                self.brokers[node_id] = replace(self.brokers[node_id], is_leaving=True)
+            case BrokerFenced():
+                broker = self.brokers[node_id]
+                self.brokers[node_id] = replace(broker, is_fenced=True, is_leaving=False, has_ended=True)
+            case BrokerUnregistered():
+                del self.brokers[node_id]
+                self.broker_overrides.pop(node_id, None)
 
-
-def _partitions(replicas: Iterable[tuple[int, ...]]) -> Iterator[PartitionImage]:
-    return (PartitionImage(replicas=brokers, leader=brokers[0], isr=brokers) for brokers in replicas)
-
-
-def _next_epochs(partitions: Iterable[PartitionImage], node_id: int) -> Iterator[PartitionImage]:
-    for partition in partitions:
-        led = partition.leader == node_id
-        yield replace(partition, leader_epoch=partition.leader_epoch + 1) if led else partition
+    def _new_partitions(self, replicas: Iterable[tuple[int, ...]]) -> Iterator[PartitionImage]:
+        for brokers in replicas:
+            # One is up at least, or the partition would not have been made; logs that know no unfencing name just one.
+            isr = tuple(filter(self.may_lead, brokers)) or brokers
+            yield PartitionImage(replicas=brokers, leader=isr[0], isr=isr)
 
 
 def _changed(partition: PartitionImage, record: PartitionChanged) -> PartitionImage:

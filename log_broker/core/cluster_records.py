@@ -7,14 +7,14 @@ one that an older record lacks takes its default. Topic ids are the 32 hex digit
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCreated:
-    """`replicas` names the brokers of each partition, the leader first."""
+    """`replicas` names the brokers of each partition, the preferred leader first; those that are up are in sync."""
 
     name: str
     topic_id: str
@@ -83,17 +83,37 @@ class GroupConfigured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistered:
-    """A broker process came up. Each partition it leads enters a new leader epoch."""
+    """
+    A broker process came up. It is fenced, so leads nothing, until it has replayed this record.
+
+    `directory` is the id of its data directory, empty where it told none.
+    """
 
     node_id: int
     host: str
     port: int
     incarnation: str
+    rack: str | None = None
+    directory: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerUnfenced:
+    """A broker may lead and may enter ISRs."""
+
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLeaving:
+    """A broker is about to stop: it is still there, but leads nothing more and enters no ISR."""
+
+    node_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFenced:
-    """A broker stopped or was not heard of in time; its partitions have no leader until it registers again."""
+    """A broker stopped or was not heard of in time. It has to register again: its epoch has ended."""
 
     node_id: int
 
@@ -103,6 +123,13 @@ class BrokerUnregistered:
     """A broker that is gone for good was struck off."""
 
     node_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterNamed:
+    """The id of the cluster, written by the first controller that it had."""
+
+    cluster_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +148,11 @@ MetadataRecord = (
     | BrokersConfigured
     | GroupConfigured
     | BrokerRegistered
+    | BrokerUnfenced
+    | BrokerLeaving
     | BrokerFenced
     | BrokerUnregistered
+    | ClusterNamed
     | ProducerIdsReserved
 )
 
@@ -137,8 +167,11 @@ _TYPES: Mapping[str, type[Any]] = {
         BrokersConfigured,
         GroupConfigured,
         BrokerRegistered,
+        BrokerUnfenced,
+        BrokerLeaving,
         BrokerFenced,
         BrokerUnregistered,
+        ClusterNamed,
         ProducerIdsReserved,
     )
 }
@@ -150,17 +183,38 @@ class UnknownMetadataRecordError(Exception):
 
 def encode(record: MetadataRecord) -> bytes:
     """Return the record's value; the key is null."""
-    return json.dumps({"type": type(record).__name__, **asdict(record)}, separators=(",", ":")).encode()
+    return json.dumps(_content(record), separators=(",", ":")).encode()
+
+
+def encode_all(records: Sequence[MetadataRecord]) -> bytes:
+    """Return one value that holds all records of a decision, so that they are committed together or not at all."""
+    return json.dumps([_content(record) for record in records], separators=(",", ":")).encode()
+
+
+def decode_all(value: bytes) -> Sequence[MetadataRecord]:
+    """Return what `encode` or `encode_all` wrote; raises UnknownMetadataRecordError."""
+    try:
+        content = json.loads(value)
+        return [_record(each) for each in (content if isinstance(content, list) else [content])]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnknownMetadataRecordError(f"metadata record {value[:200]!r}: {error}") from None
 
 
 def decode(value: bytes) -> MetadataRecord:
     """Return the record that `encode` wrote; raises UnknownMetadataRecordError."""
-    try:
-        content = json.loads(value)
-        kind = _TYPES[content.pop("type")]
-        record: MetadataRecord = kind(**{name: _as_tuples(each) for name, each in content.items()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnknownMetadataRecordError(f"metadata record {value[:200]!r}: {error}") from None
+    records = decode_all(value)
+    if len(records) != 1:
+        raise UnknownMetadataRecordError(f"metadata record {value[:200]!r}: {len(records)} records")
+    return records[0]
+
+
+def _content(record: MetadataRecord) -> dict[str, Any]:
+    return {"type": type(record).__name__, **asdict(record)}
+
+
+def _record(content: dict[str, Any]) -> MetadataRecord:
+    kind = _TYPES[content.pop("type")]
+    record: MetadataRecord = kind(**{name: _as_tuples(each) for name, each in content.items()})
     return record
 
 

@@ -5,7 +5,6 @@ The caller makes the records durable and replays them; nothing here changes anyt
 """
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,19 +17,15 @@ from log_broker.config import (
     TOPIC_KEY_OF_BROKER_NAME,
     TOPIC_KEYS,
     BrokerConfig,
-    ConfigKey,
-    ConfigType,
     TopicConfig,
     canonical_name,
     canonical_overrides,
     in_ms,
 )
+from log_broker.config_keys import ConfigKey, ConfigType
 from log_broker.core.cluster import INTERNAL_TOPICS, METADATA_TOPIC, ClusterImage, TopicImage
 from log_broker.core.cluster_records import (
-    BrokerFenced,
-    BrokerRegistered,
     BrokersConfigured,
-    BrokerUnregistered,
     GroupConfigured,
     PartitionsAdded,
     ProducerIdsReserved,
@@ -38,6 +33,8 @@ from log_broker.core.cluster_records import (
     TopicCreated,
     TopicDeleted,
 )
+from log_broker.core.placement import place
+from log_broker.core.reassignments import check_replicas
 from log_broker.errors import BrokerError, ErrorCode
 
 TOPIC_NAME_LENGTH_MAX = 249
@@ -106,9 +103,9 @@ def create_topic(image: ClusterImage, command: CreateTopic, config: BrokerConfig
                 ErrorCode.INVALID_PARTITIONS, f"Number of partitions was {count}; it must lie in 1 … {PARTITIONS_MAX}."
             )
         wanted = command.replication_factor
-        factor = config.default_replication_factor if wanted == UNSET else wanted
+        factor = config.replication_factor if wanted == UNSET else wanted
         _check_replication_factor(image, factor)
-        replicas = _spread(image, count)
+        replicas = place(image, count, factor)
     return TopicCreated(name=command.name, topic_id=command.topic_id, replicas=replicas, overrides=overrides)
 
 
@@ -123,15 +120,16 @@ def add_partitions(
             ErrorCode.INVALID_PARTITIONS,
             f"Topic {which} {have} partitions; {count} is not an increase within {PARTITIONS_MAX}.",
         )
+    factor = topic.partitions[0].factor
     if assignments is None:
-        return PartitionsAdded(topic_id=topic.topic_id, replicas=_spread(image, count - have))
+        return PartitionsAdded(topic_id=topic.topic_id, replicas=place(image, count - have, factor))
     if len(assignments) != count - have:
         raise BrokerError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Attempted to add {count - have} partitions, but {len(assignments)} assignments were given.",
         )
     wanted = {have + index: brokers for index, brokers in enumerate(assignments)}
-    return PartitionsAdded(topic_id=topic.topic_id, replicas=_assigned(image, wanted, first=have))
+    return PartitionsAdded(topic_id=topic.topic_id, replicas=_assigned(image, wanted, first=have, factor=factor))
 
 
 def delete_topic(topic: TopicImage, config: BrokerConfig) -> TopicDeleted:
@@ -161,7 +159,7 @@ class Alteration(NamedTuple):
 
 
 def configure_topic(image: ClusterImage, topic: TopicImage, alterations: Sequence[Alteration]) -> TopicConfigured:
-    """Decide on changes of a topic's overrides."""
+    """Decide on changes of a topic's overrides; what they mean for its partitions is for `elections.reconfigured`."""
     overrides = dict(topic.overrides)
     for given, operation, value in alterations:
         name, text = canonical_name(given, value)
@@ -223,76 +221,34 @@ def reserve_producer_ids(image: ClusterImage, count: int = PRODUCER_ID_BLOCK) ->
     return ProducerIdsReserved(end=image.next_producer_id + count)
 
 
-def register_broker(node_id: int, host: str, port: int, incarnation: str) -> BrokerRegistered:
-    """Decide on a broker that came up; it takes the place of an earlier process of the same id."""
-    return BrokerRegistered(node_id=node_id, host=host, port=port, incarnation=incarnation)
-
-
-def fence_broker(image: ClusterImage, node_id: int) -> BrokerFenced | None:
-    """Decide on a broker that is gone; None when that is known already."""
-    return BrokerFenced(node_id=node_id) if image.is_alive(node_id) else None
-
-
-def unregister_broker(image: ClusterImage, node_id: int) -> BrokerUnregistered:
-    """Decide on striking a broker off that will not return."""
-    if node_id not in image.brokers:
-        raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} is not currently registered.")
-    if image.is_alive(node_id):
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"Broker {node_id} is running; stop it first.")
-    kept = sorted(
-        {topic.name for topic in image.topics.values() for each in topic.partitions if node_id in each.replicas}
-    )
-    if kept:
-        raise BrokerError(
-            ErrorCode.INVALID_REQUEST,
-            f"Broker {node_id} has partitions of {', '.join(kept)}; delete those topics first.",
-        )
-    return BrokerUnregistered(node_id=node_id)
-
-
 def _check_replication_factor(image: ClusterImage, factor: int) -> None:
-    alive = len(image.alive_brokers())
-    if factor == 1 and alive:
-        return
+    alive = sum(broker.may_lead for broker in image.brokers.values())
     if factor <= 0:
         reason = "Replication factor must be larger than 0, or -1 to use the default value."
     elif factor > alive:
         reason = f"Replication factor: {factor} larger than available brokers: {alive}."
     else:
-        reason = f"Replication factor: {factor}; partitions are not replicated yet, only 1 is possible."
+        return
     raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
 
 
-def _spread(image: ClusterImage, count: int) -> tuple[tuple[int, ...], ...]:
-    """Place partitions one by one on the broker that leads fewest, so that none leads two more than another."""
-    alive = [broker.node_id for broker in image.alive_brokers()]
-    led = Counter(dict.fromkeys(alive, 0))
-    for topic in image.topics.values():
-        led.update(partition.leader for partition in topic.partitions if partition.leader in led)
-    chosen = []
-    for _ in range(count):
-        node_id = min(alive, key=lambda candidate: (led[candidate], candidate))
-        led[node_id] += 1
-        chosen.append((node_id,))
-    return tuple(chosen)
-
-
 def _assigned(
-    image: ClusterImage, assignments: Mapping[int, tuple[int, ...]], *, first: int
+    image: ClusterImage, assignments: Mapping[int, tuple[int, ...]], *, first: int, factor: int | None = None
 ) -> tuple[tuple[int, ...], ...]:
     if sorted(assignments) != list(range(first, first + len(assignments))) or not assignments:
         raise BrokerError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"partitions should be a consecutive 0-based integer sequence from {first}",
         )
-    for index, brokers in assignments.items():
-        unknown = [node_id for node_id in brokers if not image.is_alive(node_id)]
-        if not brokers or unknown or len(set(brokers)) != len(brokers):
+    for index, brokers in sorted(assignments.items()):
+        check_replicas(image, brokers, factor=factor)
+        factor = len(brokers)
+        if not any(map(image.may_lead, brokers)):
             raise BrokerError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"The brokers of partition {index} are none, repeat or are not all alive: {list(brokers)}",
+                f"All brokers specified in the manual partition assignment for partition {index} are fenced or in"
+                " controlled shutdown.",
             )
-        _check_replication_factor(image, len(brokers))
     return tuple(tuple(assignments[index]) for index in sorted(assignments))
 
 

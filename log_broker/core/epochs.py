@@ -16,6 +16,7 @@ class LeaderEpochs:
 
     def __init__(self, starts: Iterable[tuple[int, int]] = (), *, current: int = 0) -> None:
         self._starts: list[tuple[int, int]] = []
+        self.changes = 0  # since it was made: whoever keeps a copy sees by it that the copy is old
         for epoch, offset in starts:
             self.begin(epoch, offset)
         self.current = max(current, self.latest)
@@ -37,6 +38,7 @@ class LeaderEpochs:
         while self._starts and self._starts[-1][1] >= start_offset:
             self._starts.pop()  # an epoch in which nothing was written
         self._starts.append((epoch, start_offset))
+        self.changes += 1
         return True
 
     def advance_start(self, log_start_offset: int) -> None:
@@ -50,6 +52,7 @@ class LeaderEpochs:
         """Drop epochs that start at or behind the end of the log."""
         while self._starts and self._starts[-1][1] >= end_offset:
             self._starts.pop()
+            self.changes += 1
 
     def epoch_at(self, offset: int) -> int:
         """Return the epoch in which the record at `offset` was written; the current one when that is not known."""
@@ -59,12 +62,16 @@ class LeaderEpochs:
         """
         Return (largest known epoch up to `epoch`, its end offset), or (-1, -1) when there is none.
 
-        That is the answer of OffsetForLeaderEpoch.
+        That is the answer of OffsetForLeaderEpoch. An epoch from before all that are known ended where those begin.
         """
         if epoch == self.current:
             return epoch, log_end_offset
-        if not self._starts or epoch > self.current or epoch < self._starts[0][0]:
+        if epoch > self.current or epoch < 0:
             return UNKNOWN_EPOCH, UNKNOWN_OFFSET
+        if not self._starts:
+            return epoch, log_end_offset  # nothing is left of it, and nothing was written since
+        if epoch < self._starts[0][0]:
+            return epoch, self._starts[0][1]
         found = UNKNOWN_EPOCH
         for known, start in self._starts:
             if known > epoch:

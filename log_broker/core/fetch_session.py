@@ -7,8 +7,8 @@ Fetch sessions (KIP-227): the broker remembers what a client fetches, and each s
   INVALID_FETCH_SESSION_EPOCH, and neither changes anything. Partitions in the request join or replace what was asked of
   them, forgotten ones leave, and a session left without partitions ends. Each such request moves the epoch on by one
   (1 follows 2^31-1), so of two that wait at once the earlier is refused.
-- A response in a session names a partition that has records or an error, or whose high watermark or log start is not
-  what the client was last told. After an error it is told again.
+- A response in a session names a partition that has records, an error or another replica to read from, or whose high
+  watermark or log start is not what the client was last told. After an error it is told again.
 - Partitions whose records were sent go to the end of the order: when responses are full, each has its turn.
 - A new session takes a free slot, or that of the session unused for longest if that is more than two minutes. Without
   a slot the client is given id 0 and goes on with full requests.
@@ -34,12 +34,14 @@ _NEVER_TOLD = -1
 
 
 class FetchedPartition(NamedTuple):
-    """What a request asks of one partition."""
+    """What a request asks of one partition; only replicas say what their own log is like."""
 
     partition: int
     leader_epoch: int
     offset: int
     bytes_max: int
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
 
 
 class FetchedTopic(NamedTuple):
@@ -69,6 +71,8 @@ class Answer(Protocol):
     def log_start_offset(self) -> int: ...
     @property
     def records(self) -> Sequence[object]: ...
+    @property
+    def preferred_replica(self) -> int: ...
 
 
 A = TypeVar("A", bound=Answer)
@@ -128,6 +132,7 @@ class _CachedPartition:
         news = (
             bool(answer.records)
             or answer.error is not ErrorCode.NONE
+            or answer.preferred_replica >= 0
             or answer.high_watermark != self.high_watermark
             or answer.log_start_offset != self.log_start_offset
         )

@@ -6,8 +6,10 @@ Persist it depends on, and offsets change only then.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from log_broker.core.consumer_events import ConsumerHeartbeat
+from log_broker.core.consumer_group import refusal_answer
 from log_broker.core.consumer_protocol import CONSUMER_PROTOCOL
 from log_broker.core.group_kinds import ConsumerSupport, GroupKinds
 from log_broker.core.group_members import GroupState
@@ -202,3 +204,10 @@ class Group(GroupKinds):
             return []
 
         return [self._persist(self.offsets.tombstones_of(doomed), outcome)]
+
+
+def refusal(event: Event, error: ErrorCode, message: str) -> Any:
+    """Return the answer to an event of a client that says only `error`."""
+    if isinstance(event, ConsumerHeartbeat | Join | Sync | Heartbeat | Leave):
+        return refusal_answer(event, error, message)
+    return error

@@ -8,6 +8,7 @@ and `allow` that it was yes; the next batch or marker of that producer uses that
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from log_broker.core.producer_state import AbortedTransaction, ProducerStates
@@ -38,11 +39,11 @@ class Ending:
 class PartitionTransactions:
     """What `Partition` keeps beside the states of its producers."""
 
-    def __init__(self, producers: ProducerStates) -> None:
+    def __init__(self, producers: ProducerStates, ending: Iterable[Ending] = ()) -> None:
         self._producers = producers
         self._expected: dict[int, _Expected] = {}
         self._awaited: dict[int, int] = {}  # producer id -> its batches that wait for an answer
-        self.ending: deque[Ending] = deque()  # in order of the markers
+        self.ending = deque(ending)  # in order of the markers
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -110,6 +111,10 @@ class PartitionTransactions:
                 f"producer {producer_id} sent sequence {header.base_sequence} while {known.sequence} is missing",
             )
         del self._expected[producer_id]
+
+    def forget_expected(self) -> None:
+        """Whoever leads next asks the coordinator itself."""
+        self._expected.clear()
 
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, *, bumped: bool) -> None:
         """

@@ -95,7 +95,8 @@ class Raft(Replica):
         super().__init__(key, config, bootstrap, recovered, jitter)
         self.now_ms = now_ms
         # A leader that restarts has forgotten what it had not synced: it stands anew, in another epoch.
-        self.role: Role = Unattached(self, self.election_ms())
+        # The only voter has nobody to wait for.
+        self.role: Role = Unattached(self, 0 if self.voters.current.keys == {key} else self.election_ms())
 
     @property
     def leader_id(self) -> int | None:

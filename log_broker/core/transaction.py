@@ -44,6 +44,7 @@ from log_broker.core.transaction_records import (
 from log_broker.errors import ErrorCode
 
 EPOCH_MAX = 2**15 - 1
+RETRY_MS = 1_000  # after an end of time that could not be stored
 BUMPS_EPOCH_FROM = 2  # transaction.version
 
 _COMPLETE_OF = {
@@ -66,6 +67,7 @@ class Transaction:
         self.current = current
         self._last_epoch = NO_EPOCH  # before the last raise that its own producer asked for
         self._pending: tuple[StoredTransaction | None, Outcome] | None = None
+        self._retry_ms = 0
 
     @classmethod
     def fresh(cls, transactional_id: str, producer_id: int, timeout_ms: int) -> "Transaction":
@@ -106,7 +108,7 @@ class Transaction:
             case MarkersWritten():
                 return self._complete(now_ms)
             case Persisted():
-                return self._persisted(event.error)
+                return self._persisted(event.error, now_ms)
 
     def resume(self) -> Sequence[Effect]:
         """Return what is to be done of a transaction that was found in the log."""
@@ -129,7 +131,7 @@ class Transaction:
         """When `tick` must be called next: at the end of the transaction's time."""
         if self.state is not TransactionState.ONGOING:
             return None
-        return self.current.start_ms + self.current.timeout_ms
+        return max(self.current.start_ms + self.current.timeout_ms, self._retry_ms)
 
     def tick(self, now_ms: int) -> Sequence[Effect]:
         """Abort a transaction whose time is up; its producer is fenced."""
@@ -345,9 +347,10 @@ class Transaction:
         self._pending = (record, outcome)
         return (Persist(record),)
 
-    def _persisted(self, error: ErrorCode) -> Sequence[Effect]:
+    def _persisted(self, error: ErrorCode, now_ms: int) -> Sequence[Effect]:
         assert self._pending is not None, "a record is reported once"
         (record, outcome), self._pending = self._pending, None
+        self._retry_ms = 0 if error is ErrorCode.NONE else now_ms + RETRY_MS
         if error is ErrorCode.NONE:
             self.current = record or replace(self.current, state=TransactionState.DEAD, start_ms=NO_TIME)
         return outcome(error)

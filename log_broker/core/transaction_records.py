@@ -106,7 +106,7 @@ def decode_transaction_key(key: bytes) -> str | None:
 def encode_transaction(value: StoredTransaction) -> bytes:
     """The value of a transactional id, as Kafka lays it out."""
     out = bytearray(_FIRST.pack(_VALUE_VERSION, value.producer_id, value.producer_epoch, value.timeout_ms, value.state))
-    topics = _by_topic(value.partitions)
+    topics = by_topic(value.partitions)
     if value.state is TransactionState.EMPTY:
         out.append(0)  # null: there is no transaction yet
     else:
@@ -161,7 +161,8 @@ def decode_transaction(value: bytes) -> StoredTransaction:
         raise MalformedTransactionRecordError(f"transaction {value[:100]!r}: {error}") from None
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
+def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
+    """Group partitions by their topic, both in order."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)

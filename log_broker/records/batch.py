@@ -33,6 +33,7 @@ assert HEADER_BYTES == 61
 
 LENGTH_OVERHEAD_BYTES = 12  # base offset and batch length: what the batch length does not count
 MIN_LENGTH = HEADER_BYTES - LENGTH_OVERHEAD_BYTES
+LEADER_EPOCH_OFFSET = 12
 MAGIC_OFFSET = 16
 MAGIC = 2
 _CHECKED_FROM = 21  # the checksum covers the attributes and everything behind them

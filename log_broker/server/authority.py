@@ -1,121 +1,246 @@
 """
-Where decisions about the cluster are made: here, on the controller, or over there, as the other nodes see it.
+What this node knows and asks of the controller: the one voter of the metadata quorum that decides about the cluster.
+
+A decision looks at the image as it will be when all earlier ones are committed, and is proposed at once; it is
+answered when it is committed itself. So decisions are made one at a time but share their way to the disks. All nodes
+replay what is committed, in the same order, and nothing else changes their images.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
-from uuid import uuid4
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from log_broker.core import controller
 from log_broker.core.cluster import ClusterImage
-from log_broker.core.cluster_records import MetadataRecord
+from log_broker.core.cluster_records import MetadataRecord, decode_all, encode_all
+from log_broker.core.cluster_snapshot import decode_image, encode_image
+from log_broker.core.raft_effects import Proposed
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.metadata_log import Decide, MetadataLog
+from log_broker.server.dispatch import answer_here, call_here
+from log_broker.server.peers import PeerLink
+from log_broker.wire.apis import ApiKey
+from log_broker.wire.framing import write_header
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext
     from log_broker.server.node import Node
+    from log_broker.server.quorum import Quorum
 
-SESSION_MS = 9_000  # broker.session.timeout.ms
-SESSION_CHECK_SECONDS = 1.0
+Decide = Callable[[ClusterImage], Sequence[MetadataRecord]]
+T = TypeVar("T")
 
+ANSWER_SECONDS_MAX = 15.0
+"""How long a request waits for a controller that can answer it, of which there may be none for a while."""
 
-class Authority(Protocol):
-    """What a node asks of the controller, wherever that runs."""
-
-    async def cluster_id(self) -> str | None:
-        """Return the id of the cluster to belong to, None to keep one's own."""
-        ...
-
-    async def start(self) -> None:
-        """Register this node and have its image up to date."""
-        ...
-
-    async def stop(self) -> None: ...
-
-    async def create_topic(self, command: controller.CreateTopic) -> None:
-        """Raises BrokerError."""
-        ...
-
-    async def submit(self, decide: Decide) -> None:
-        """Decide on the controller itself; on another node BrokerError(NOT_CONTROLLER)."""
-        ...
-
-    async def forward(self, context: "RequestContext") -> bytes:
-        """Pass a request on and return the answer from behind the correlation id; raises BrokerError."""
-        ...
+_RETRY_SECONDS = 0.05
+_LINK = "control"
 
 
-class LocalAuthority:
-    """The controller itself."""
+class Authority:
+    """This node's side of the controller, and the controller's decisions while this node is the active one."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        self._log: MetadataLog
-        self._incarnation = uuid4().hex
-        self._heard_ms: dict[int, int] = {}
-        self._session_check: asyncio.TimerHandle | None = None
+        self._quorum: Quorum
+        self._epoch: int | None = None  # that this node decides under
+        self._head: ClusterImage | None = None  # with all that is proposed; None when that is what is committed
+        self._proposed: set[asyncio.Future[Proposed]] = set()
 
-    async def cluster_id(self) -> str | None:
-        return self._node.static_config.cluster_id
+    def follow(self, quorum: "Quorum") -> None:
+        """Take the replica over whose log the decisions are in."""
+        self._quorum = quorum
 
-    async def start(self) -> None:
-        node = self._node
-        self._log = MetadataLog(node.metadata_partition(), node.cluster, node.apply_image)
-        self._log.load()
-        node.remove_strays()
-        now_ms = node.clock_ms()
-        # Those that were alive before a restart get a whole session to be heard of.
-        self._heard_ms = {broker.node_id: now_ms for broker in node.cluster.alive_brokers()}
-        await self.register(node.static_config.node_id, node.advertised_host, node.port, self._incarnation)
-        self._check_sessions()
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the active controller now."""
+        return self._epoch is not None
 
-    async def stop(self) -> None:
-        if self._session_check is not None:
-            self._session_check.cancel()
-
-    async def create_topic(self, command: controller.CreateTopic) -> None:
-        await self._log.submit(lambda image: [controller.create_topic(image, command, self._node.config)])
+    @property
+    def controller_id(self) -> int:
+        """The active controller as far as is known here, -1 while there is none."""
+        leader_id = self._quorum.leader_id
+        return -1 if leader_id is None else leader_id
 
     async def submit(self, decide: Decide) -> None:
-        await self._log.submit(decide)
+        """
+        Have `decide` look at the image, and return when its records are committed and replayed here.
+
+        `decide` gets a draft that it may replay its own records on. Raises BrokerError: NOT_CONTROLLER where this node
+        is not the active one, REQUEST_TIMED_OUT if that ended before it was known whether the records are committed;
+        also whatever `decide` raises.
+        """
+        if self._epoch is None:
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, f"the controller is node {self.controller_id}")
+        before = self._head
+        base = before if before is not None else self._node.cluster
+        records = decide(base.draft())
+        if not records:
+            # What it has seen may be proposed only; an answer must not speak of what never comes to be.
+            if self._proposed:
+                await asyncio.wait(self._proposed)
+            return
+        head = base.draft()
+        for record in records:
+            head.replay(record)
+        answer = self._quorum.propose(self._epoch, encode_all(records))
+        if not answer.done():
+            self._head = head
+            self._proposed.add(answer)
+            answer.add_done_callback(self._settled)
+        # The proposal is not taken back if whoever waits for it goes away.
+        result = await asyncio.shield(answer)
+        if result.in_doubt:
+            raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, "the controller changed: this may come to be or not")
+        if result.error is not ErrorCode.NONE:
+            raise BrokerError(result.error, "the active controller could not take this in")
+
+    async def create_topic(self, command: controller.CreateTopic) -> None:
+        """Make a topic, and return when it is known here; raises BrokerError."""
+        if self.is_active:
+            await self.submit(lambda image: [controller.create_topic(image, command, self._node.config)])
+            return
+        assignments = sorted((command.assignments or {}).items())
+        wanted = {
+            "name": command.name,
+            "num_partitions": command.partitions,
+            "replication_factor": command.replication_factor,
+            "assignments": [{"partition_index": index, "broker_ids": brokers} for index, brokers in assignments],
+            "configs": [{"name": name, "value": text} for name, text in (command.overrides or {}).items()],
+        }
+        values = {"topics": (wanted,), "timeout": int(ANSWER_SECONDS_MAX * 1000), "validate_only": False}
+        answer = await self.ask_controller(ApiKey.CREATE_TOPICS, 7, values)
+        (topic,) = answer.topics
+        if topic.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
+            raise BrokerError(ErrorCode(topic.error_code), topic.error_message or "")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                while command.name not in self._node.cluster.topics:
+                    await self._quorum.wait_for_news(_RETRY_SECONDS)
 
     async def forward(self, context: "RequestContext") -> bytes:
-        raise BrokerError(ErrorCode.NOT_CONTROLLER, "the controller has nobody to pass a request on to")
+        """Pass a request on and return the answer from behind the correlation id; raises BrokerError."""
+        request = write_header(context.header) + bytes(context.body)
+        peer = context.slot.peer
 
-    async def register(self, node_id: int, host: str, port: int, incarnation: str) -> int:
-        """Take in a broker that came up and return its epoch; raises BrokerError."""
-        await self._log.submit(lambda _: [controller.register_broker(node_id, host, port, incarnation)])
-        self._heard_ms[node_id] = self._node.clock_ms()
-        return self._node.cluster.brokers[node_id].epoch
+        async def here() -> bytes:
+            return await answer_here(self._node, request, peer)
 
-    async def heartbeat(self, node_id: int, epoch: int, *, leaves: bool) -> bool:
-        """Note that a broker is alive, or that it leaves; return whether it is fenced. Raises BrokerError."""
-        broker = self._node.cluster.brokers.get(node_id)
-        if broker is None:
-            raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"node {node_id} has never registered")
-        if broker.epoch != epoch:
-            raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"node {node_id} has registered anew since")
-        if leaves:
-            await self._fence([node_id])
-        self._heard_ms[node_id] = self._node.clock_ms()
-        return self._node.cluster.brokers[node_id].is_fenced
+        async def there(link: PeerLink) -> bytes:
+            values = {"request_data": request, "request_principal": None, "client_host_address": peer.encode()}
+            answer = await link.ask(ApiKey.ENVELOPE, 0, values, timeout_seconds=ANSWER_SECONDS_MAX)
+            if answer.error_code:
+                raise BrokerError(
+                    ErrorCode(answer.error_code), "the controller did not take a request that was passed on"
+                )
+            content: bytes = answer.response_data
+            return content
 
-    async def _fence(self, node_ids: Sequence[int]) -> None:
-        def decide(image: ClusterImage) -> list[MetadataRecord]:
-            fences = (controller.fence_broker(image, node_id) for node_id in node_ids)
-            return [fence for fence in fences if fence is not None]
+        return (await self._at_controller(here, there))[4:]
 
-        await self._log.submit(decide)
+    async def ask_controller(
+        self,
+        api: ApiKey,
+        version: int,
+        values: dict[str, Any],
+        *,
+        timeout_seconds: float = ANSWER_SECONDS_MAX,
+        purpose: str = _LINK,
+    ) -> Any:
+        """
+        Ask the active controller, this node or another, and return its answer.
 
-    def _check_sessions(self) -> None:
-        oldest_ms = self._node.clock_ms() - SESSION_MS
-        lost = [
-            broker.node_id
-            for broker in self._node.cluster.alive_brokers()
-            if broker.node_id != self._node.static_config.node_id and self._heard_ms.get(broker.node_id, 0) < oldest_ms
-        ]
-        if lost:
-            self._node.run(self._fence(lost))
-        self._session_check = self._node.loop.call_later(SESSION_CHECK_SECONDS, self._check_sessions)
+        Waits while there is none and asks the next one where another has taken over, so a request may reach two of
+        them. Answers come in the order asked, so what must not wait behind others has a `purpose` of its own. Raises
+        BrokerError when the time is up.
+        """
+
+        async def here() -> Any:
+            return _checked(await call_here(self._node, api, version, values))
+
+        async def there(link: PeerLink) -> Any:
+            return _checked(await link.ask(api, version, values, timeout_seconds=timeout_seconds))
+
+        return await self._at_controller(here, there, timeout_seconds, purpose)
+
+    async def _at_controller(
+        self,
+        here: Callable[[], Awaitable[T]],
+        there: Callable[[PeerLink], Awaitable[T]],
+        timeout_seconds: float = ANSWER_SECONDS_MAX,
+        purpose: str = _LINK,
+    ) -> T:
+        loop = self._node.loop
+        deadline = loop.time() + timeout_seconds
+        reason = "there is no active controller"
+        while True:
+            controller_id = self.controller_id
+            try:
+                if self.is_active:
+                    return await here()
+                if controller_id not in {-1, self._node.static_config.node_id}:
+                    link = self._node.peers.link(controller_id, purpose)
+                    return await self._while_it_leads(controller_id, there(link), deadline)
+            except BrokerError as error:
+                if error.code not in {ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE}:
+                    raise
+                reason = str(error)
+            if loop.time() >= deadline:
+                raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, f"no controller has answered: {reason}")
+            await self._quorum.wait_for_news(_RETRY_SECONDS)
+
+    async def _while_it_leads(self, controller_id: int, asking: Awaitable[T], deadline: float) -> T:
+        """Wait for an answer as long as it comes from the active controller."""
+        task = asyncio.ensure_future(asking)
+        try:
+            while not task.done():
+                news = self._quorum.news()
+                either: set[asyncio.Future[Any]] = {task, news}
+                left = max(deadline - self._node.loop.time(), 0)
+                await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+                if not task.done() and (self.controller_id != controller_id or self._node.loop.time() >= deadline):
+                    raise BrokerError(ErrorCode.NOT_CONTROLLER, f"node {controller_id} did not answer")
+            return task.result()
+        finally:
+            task.cancel()
+
+    def _settled(self, answer: "asyncio.Future[Proposed]") -> None:
+        self._proposed.discard(answer)
+        if not self._proposed:
+            self._head = None
+
+    # What the quorum tells.
+
+    def replay(self, value: bytes) -> None:
+        for record in decode_all(value):
+            self._node.cluster.replay(record)
+
+    def replayed(self) -> None:
+        self._node.image_changed()
+
+    def snapshot(self) -> bytes:
+        return encode_image(self._node.cluster)
+
+    def load(self, snapshot: bytes) -> None:
+        cluster = self._node.cluster
+        cluster.become(decode_image(snapshot, cluster.defaults))
+
+    def began(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._head = None
+        self._node.controller_began(epoch)
+
+    def ended(self) -> None:
+        self._head = None
+        self._proposed.clear()
+        if self._epoch is not None:
+            self._epoch = None
+            self._node.controller_ended()
+
+
+def _checked(answer: Any) -> Any:
+    """Return an answer; raises BrokerError for that of a node that is not the controller."""
+    if getattr(answer, "error_code", ErrorCode.NONE) == ErrorCode.NOT_CONTROLLER:
+        raise BrokerError(ErrorCode.NOT_CONTROLLER, "another node is the controller")
+    return answer

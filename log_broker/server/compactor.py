@@ -89,7 +89,7 @@ class Compactor:
     def forget(self, place: Place) -> None:
         """Take note that the partition is deleted: another of its name begins anew."""
         if self._compacted_to.pop(place, None) is not None:
-            self._executor.submit(self._save, encode_offsets(self._compacted_to))
+            self._loop.run_in_executor(self._executor, self._save, encode_offsets(self._compacted_to))
 
     async def compact(self, *, map_bytes_max: int) -> int:
         """Compact every log that is due; return the number of passes over logs."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Iterator
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from log_broker.config import BROKER_KEYS, GROUP_KEYS, TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS, ConfigKey, broker_name
+from log_broker.config import BROKER_KEYS, GROUP_KEYS, TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS, broker_name
+from log_broker.config_keys import ConfigKey
 from log_broker.core.cluster import TopicImage
 
 if TYPE_CHECKING:
@@ -23,7 +24,15 @@ class ConfigSource(IntEnum):
     DYNAMIC_GROUP = 8
 
 
-Level = tuple[str, str, ConfigSource]  # the name it has there, its text, where that is
+class Level(NamedTuple):
+    """What a setting is at one place: the name it has there, its text, where that is."""
+
+    name: str
+    text: str
+    source: ConfigSource
+
+
+MIN_ISR = "min.insync.replicas"
 
 
 def topic_entries(node: "Node", topic: TopicImage, *, names: Collection[str] | None) -> "list[Values]":
@@ -32,8 +41,11 @@ def topic_entries(node: "Node", topic: TopicImage, *, names: Collection[str] | N
     for name, key in TOPIC_KEYS.items():
         if names is None or name in names:
             own = topic.overrides.get(name)
-            levels: list[Level] = [] if own is None else [(name, own, ConfigSource.DYNAMIC_TOPIC)]
+            levels: list[Level] = [] if own is None else [Level(name, own, ConfigSource.DYNAMIC_TOPIC)]
             levels += _broker_levels(node, broker_name(name), key)
+            if name == MIN_ISR and levels[0].source is ConfigSource.DEFAULT:
+                # What holds where nobody chose it depends on how many replicas there are.
+                levels[0] = levels[0]._replace(text=str(topic.min_isr(0)))
             entries.append(_entry(name, key, levels))
     return entries
 
@@ -77,7 +89,7 @@ def group_entries(node: "Node", group: str, *, names: Collection[str] | None) ->
     for name, key in GROUP_KEYS.items():
         if names is None or name in names:
             own = node.cluster.group_overrides.get(group, {}).get(name)
-            levels: list[Level] = [] if own is None else [(name, own, ConfigSource.DYNAMIC_GROUP)]
+            levels: list[Level] = [] if own is None else [Level(name, own, ConfigSource.DYNAMIC_GROUP)]
             levels += _broker_levels(node, f"group.{name}", BROKER_KEYS[f"group.{name}"])
             entries.append(_entry(name, key, levels))
     return entries
@@ -92,15 +104,17 @@ def _broker_levels(node: "Node", name: str, key: ConfigKey) -> Iterator[Level]:
     ):
         text = overrides.get(node_id, {}).get(name)
         if text is not None:
-            yield name, text, source
+            yield Level(name, text, source)
     static = node.static_config
     if name in BROKER_KEYS:
         value = getattr(static, key.attribute)
         if value != key.parse(key.default):
-            yield name, _text(value), ConfigSource.STATIC_BROKER
+            yield Level(name, _text(value), ConfigSource.STATIC_BROKER)
     elif key.name in static.topic_defaults:
-        yield name, static.topic_defaults[key.name], ConfigSource.STATIC_BROKER
-    yield name, key.default, ConfigSource.DEFAULT
+        yield Level(name, static.topic_defaults[key.name], ConfigSource.STATIC_BROKER)
+    # -1 as a default means what the size of the cluster makes of it.
+    default = str(static.replication_factor) if name == "default.replication.factor" else key.default
+    yield Level(name, default, ConfigSource.DEFAULT)
 
 
 def _entry(name: str, key: ConfigKey, levels: list[Level]) -> "Values":

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from log_broker.records.batch import Buffer
-from log_broker.server.dispatch import Slot, dispatch
+from log_broker.server.dispatch import Slot
 from log_broker.server.memory_budget import FREE_BYTES
 from log_broker.wire.framing import FrameCutter, FrameTooLargeError, read_header
 from log_broker.wire.reading import MalformedRequestError
@@ -37,6 +37,7 @@ class Connection(asyncio.BufferedProtocol):
         self._node = node
         self._loop = node.loop
         self._counters = node.counters
+        self._dispatch = node.dispatch
         self._cutter = FrameCutter(node.config.socket_request_max_bytes)
         # One for all connections of the loop, which has it filled and handed over in one step; everything is copied
         # out of it before that step ends. An idle connection therefore holds no buffer.
@@ -88,7 +89,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._staging if room is None or len(room) < STAGING_BYTES else room
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_active = self._arrived = monotonic()
+        self._arrived = monotonic()
+        self.last_active = self._loop.time()
         self._counters.bytes_in += nbytes
         room = self._cutter.room()
         try:
@@ -227,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
         slot.began = self._arrived
         self._slots.append(slot)
         self._bytes_held += len(frame)
-        dispatch(self._node, header, body, slot)
+        self._dispatch(self._node, header, body, slot)
 
     def _flush(self) -> None:
         """Send every response that has none unfinished before it."""

@@ -29,10 +29,11 @@ class Durations:
 class Counters:
     """One node's counts since it started; requests by api key, from their arrival to the write of their response."""
 
-    __slots__ = ("bytes_in", "bytes_out", "connections", "requests")
+    __slots__ = ("bytes_in", "bytes_out", "connections", "requests", "unclean_elections")
 
     def __init__(self) -> None:
         self.bytes_in = 0
         self.bytes_out = 0
         self.connections = 0
+        self.unclean_elections = 0  # decided here, while this node was the active controller
         self.requests = {int(api_key): Durations() for api_key in APIS}

@@ -10,14 +10,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import Buffer
 from log_broker.server.counters import Durations
+from log_broker.server.peers import CLIENT_ID
 from log_broker.wire.apis import APIS, Api, ApiKey
 from log_broker.wire.control import read_request, write_refusal, write_response
-from log_broker.wire.framing import RequestHeader
+from log_broker.wire.framing import RequestHeader, read_header
 from log_broker.wire.reading import MalformedRequestError
 
 if TYPE_CHECKING:
@@ -142,7 +144,7 @@ def _load(api: Api) -> Handler:
     """Import the handler of an api when it is first called: a broker that is only produced to needs few of them."""
     name = api.key.name.lower()
     module = import_module(f"log_broker.server.handlers.{name}")
-    handler: Handler = module.handle if api.key in _RAW else _control(module.handle)
+    handler: Handler = module.handle if api.key in _RAW else control(module.handle)
     _handlers[api.key] = handler
     return handler
 
@@ -150,23 +152,91 @@ def _load(api: Api) -> Handler:
 _handlers: dict[int, Handler] = {}
 _RAW = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS})
 # What only the controller decides: any other node passes such a request on, so clients need not know who it is.
-_CONTROLLERS_OWN = frozenset(
+_PASSED_ON = frozenset(
     {
         ApiKey.CREATE_TOPICS,
         ApiKey.DELETE_TOPICS,
         ApiKey.CREATE_PARTITIONS,
         ApiKey.ALTER_CONFIGS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.INIT_PRODUCER_ID,
-        ApiKey.BROKER_REGISTRATION,
-        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.UNREGISTER_BROKER,
         ApiKey.DESCRIBE_QUORUM,
+        ApiKey.ADD_RAFT_VOTER,
+        ApiKey.REMOVE_RAFT_VOTER,
+    }
+)
+_ASKED_OF_STARTING = frozenset({ApiKey.API_VERSIONS, ApiKey.DESCRIBE_QUORUM})
+# What nodes ask the controller itself: another tells them that it is not, and they look for the one that is.
+_CONTROLLERS_ONLY = frozenset(
+    {
+        ApiKey.ENVELOPE,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
     }
 )
 
 
-def _control(handle: ControlHandler) -> Handler:
+def dispatch_while_starting(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) -> None:
+    """Let clients wait until the node serves; other nodes must be answered, or none could start without the others."""
+    if node.is_serving or header.client_id == CLIENT_ID or header.api_key in _ASKED_OF_STARTING:
+        dispatch(node, header, body, slot)
+    else:
+        node.hold(lambda: dispatch(node, header, body, slot))
+
+
+async def answer_here(node: "Node", request: bytes, peer: str) -> bytes:
+    """Handle a request that stands in another one, and return its answer from the correlation id on."""
+    header, body = read_header(memoryview(bytearray(request)))
+    owner = _Nested(peer)
+    dispatch(node, header, body, Slot(owner, len(request)))
+    return await owner.answer
+
+
+async def call_here(node: "Node", api: ApiKey, version: int, values: Values) -> Any:
+    """
+    Have the handler of an api answer values as if they had been sent, without their way over the wire.
+
+    `values` names every field that the handler looks at. Raises BrokerError.
+    """
+    module = import_module(f"log_broker.server.handlers.{api.name.lower()}")
+    context = RequestContext(RequestHeader(api, version, 0, None), Slot(_Nested("this node"), 0), memoryview(b""))
+    answer = module.handle(node, context, _as_message(values))
+    return _as_message(answer if isinstance(answer, Mapping) else await answer)
+
+
+def _as_message(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return SimpleNamespace(**{name: _as_message(each) for name, each in value.items()})
+    return tuple(map(_as_message, value)) if isinstance(value, list | tuple) else value
+
+
+class _Nested:
+    """Takes the answer to a request that no connection has brought."""
+
+    is_closed = False
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def must_wait(self, slot: Slot) -> bool:
+        return False
+
+    def slot_done(self, slot: Slot, response_bytes: int) -> None:
+        if not self.answer.done():
+            self.answer.set_result(b"".join(slot.chunks)[4:])
+
+    def fail(self, reason: str) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, reason))
+
+
+def control(handle: ControlHandler) -> Handler:
     """Wrap a control handler: reads the request and writes what it returns, at once or when it has been awaited."""
 
     def handler(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) -> None:
@@ -176,9 +246,14 @@ def _control(handle: ControlHandler) -> Handler:
             slot.fail_connection(str(error))
             return
         context = RequestContext(header, slot, body)
-        if header.api_key in _CONTROLLERS_OWN and not node.is_controller:
-            node.run(_answer_later(context, node.authority.forward(context)))
-            return
+        if not node.is_controller:
+            if header.api_key in _PASSED_ON:
+                node.run(_answer_later(context, node.authority.forward(context)))
+                return
+            if header.api_key in _CONTROLLERS_ONLY:
+                refusal = BrokerError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
+                _answer_failure(header, slot, refusal, body)
+                return
         answer = handle(node, context, request)
         if isinstance(answer, Mapping | bytes | bytearray):
             slot.complete(_encode(header, answer))

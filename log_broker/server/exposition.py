@@ -41,12 +41,16 @@ class NodeCollector(Collector):
         yield from self._requests()
         yield from self._topics()
         yield from self._at_risk()
+        yield from self._replication()
 
     def _traffic(self) -> Iterator[Metric]:
         node, counters = self._node, self._node.counters
         yield _counter("received_bytes", "Bytes read from clients.", counters.bytes_in)
         yield _counter("sent_bytes", "Bytes written to clients.", counters.bytes_out)
         yield _counter("connections_accepted", "Connections that clients have opened.", counters.connections)
+        yield _counter(
+            "unclean_elections", "Elections in which records may have been lost.", counters.unclean_elections
+        )
         yield _gauge("connections", "Connections that are open.", len(node.connections))
         yield _gauge("tasks", "Requests whose work goes on beside the event loop's turn.", node.task_count)
         yield _gauge("queued_bytes", "Bytes of requests and answers beyond each connection's share.", node.memory.held)
@@ -84,12 +88,22 @@ class NodeCollector(Collector):
             received[runtime.topic] += runtime.appended_bytes
             storage_errors += runtime.storage_errors
             stored[runtime.topic] += runtime.size_bytes()
-        yield _gauge("partitions", "Partitions that this node leads.", partitions)
+        yield _gauge("partitions", "Replicas of partitions on this node.", partitions)
         yield _gauge("offline_partitions", "Of these, those that take no writes after a disk error.", offline)
         yield _counter("storage_errors", "Writes, syncs and reads of logs that the disk failed.", storage_errors)
         for family, of_topic in (
-            (CounterMetricFamily("log_broker_topic_records", "Records appended.", labels=["topic"]), records),
-            (CounterMetricFamily("log_broker_topic_bytes", "Bytes appended, as stored.", labels=["topic"]), received),
+            (
+                CounterMetricFamily(
+                    "log_broker_topic_records", "Records appended, those copied from a leader too.", labels=["topic"]
+                ),
+                records,
+            ),
+            (
+                CounterMetricFamily(
+                    "log_broker_topic_bytes", "Bytes appended, as stored, copied ones too.", labels=["topic"]
+                ),
+                received,
+            ),
             (GaugeMetricFamily("log_broker_topic_size_bytes", "Bytes of log on disk.", labels=["topic"]), stored),
         ):
             for topic, value in of_topic.items():
@@ -120,6 +134,48 @@ class NodeCollector(Collector):
         yield _gauge("all_unsynced_records", "Records that a power cut would take, of all topics.", records)
         yield _gauge("all_unsynced_bytes", "Bytes that a power cut would take, of all topics.", size)
         yield _gauge("all_unsynced_seconds", "Age of the oldest of them, at the most.", age_ms / 1000)
+
+    def _replication(self) -> Iterator[Metric]:
+        """What Kafka has in ReplicaManager, BrokerTopicMetrics, FetcherLagMetrics and KafkaController."""
+        node, replicas = self._node, self._node.replicas
+        leaders = under_replicated = under_min_isr = at_min_isr = 0
+        for topic in node.cluster.topics.values():
+            for index, partition in enumerate(topic.partitions):
+                if partition.leader == node.config.node_id:
+                    leaders += 1
+                    in_sync, needed = len(partition.isr), topic.min_isr(index)
+                    under_replicated += in_sync < partition.factor
+                    under_min_isr += in_sync < needed
+                    at_min_isr += in_sync == needed
+        yield _gauge("leaders", "Partitions that this node leads.", leaders)
+        yield _gauge("under_replicated_partitions", "Of these, those with replicas out of sync.", under_replicated)
+        yield _gauge("under_min_isr_partitions", "Of these, those that take no acks=all.", under_min_isr)
+        yield _gauge("at_min_isr_partitions", "Of these, those that would not without one more.", at_min_isr)
+        if node.is_controller:
+            leaderless = sum(
+                not node.cluster.is_alive(partition.leader)
+                for topic in node.cluster.topics.values()
+                for partition in topic.partitions
+            )
+            yield _gauge("leaderless_partitions", "Partitions of the cluster that nobody leads.", leaderless)
+        yield _counter(
+            "isr_shrinks", "Replicas that fell out of sync, as their leaders here had it.", replicas.isr.shrinks
+        )
+        yield _counter("isr_expands", "Replicas that came into sync.", replicas.isr.expands)
+        yield _counter("isr_failed_updates", "Changes of an ISR that did not come about.", replicas.isr.failures)
+        yield _counter("replication_received_bytes", "Bytes of records fetched from leaders.", replicas.bytes_in)
+        yield _counter("replication_sent_bytes", "Bytes of records sent to followers.", node.replica_fetches.bytes_out)
+        yield _counter("replication_corrupt_batches", "Fetched batches that were damaged.", replicas.corrupt_fetches)
+        lag = GaugeMetricFamily(
+            "log_broker_replica_lag", "Offsets behind the leader, where any.", labels=["topic", "partition", "leader"]
+        )
+        lag_max = 0
+        for runtime, leader_id, offsets in replicas.lags():
+            if offsets:
+                lag.add_metric([runtime.topic, str(runtime.partition), str(leader_id)], offsets)
+                lag_max = max(lag_max, offsets)
+        yield lag
+        yield _gauge("replica_lag_max", "The most offsets that a replica here is behind its leader.", lag_max)
 
 
 def _counter(name: str, text: str, value: int) -> Metric:

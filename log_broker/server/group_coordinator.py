@@ -7,23 +7,24 @@ A group belongs to the partition that its name hashes to, and to whoever leads t
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from log_broker.core import consumer_group_records
 from log_broker.core.cluster import OFFSETS_TOPIC
 from log_broker.core.consumer_assignors import ASSIGNORS
 from log_broker.core.consumer_events import ConsumerGroupSettings
-from log_broker.core.group import Group
+from log_broker.core.group import Group, refusal
 from log_broker.core.group_kinds import ConsumerSupport
 from log_broker.core.group_protocol import Effect, Event, Persist, Persisted, Reply
 from log_broker.core.group_records import GroupKey, OffsetKey, decode_group, decode_key, decode_offset
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.records.batch import NO_PRODUCER_ID, TRANSACTIONAL
+from log_broker.records.batch import NO_PRODUCER_ID, TRANSACTIONAL, BatchHeader
 from log_broker.records.control import EndMarker
+from log_broker.records.record import Record
+from log_broker.server.coordinator_shards import Shard, Shards
 from log_broker.server.deadlines import Deadlines
-from log_broker.server.internal_log import stored_entries
-from log_broker.server.partition import PartitionRuntime
 from log_broker.server.topic_patterns import match_topics
 
 if TYPE_CHECKING:
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+HASHES_KEPT = 10_000
+
 Token = asyncio.Future[Any]
+GroupShard = Shard[Group]
 
 
 class GroupCoordinator:
@@ -40,8 +43,7 @@ class GroupCoordinator:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        self._groups: dict[str, Group] = {}
-        self._loaded: set[int] = set()
+        self._shards: Shards[Group] = Shards(node, OFFSETS_TOPIC, self)
         self._deadlines = Deadlines(node, self._time_is_up)
         self._expiration: asyncio.TimerHandle | None = None
 
@@ -50,52 +52,58 @@ class GroupCoordinator:
         self._expiration = self._node.loop.call_later(seconds, self._expire)
 
     def stop(self) -> None:
+        self._shards.close()
         self._deadlines.drop_all()
         if self._expiration is not None:
             self._expiration.cancel()
 
-    def load(self, runtime: PartitionRuntime) -> None:
-        """Take over a partition that this node leads now; what cannot be read is said in the log and left out."""
-        if runtime.partition in self._loaded:
-            return
-        now_ms = self._node.clock_ms()
-        touched: dict[str, Group] = {}
-        for header, content in stored_entries(runtime):
-            if isinstance(content, EndMarker):
-                for group in touched.values():
-                    group.offsets.decide(header.producer_id, committed=content.committed)
-                continue
-            record = content
-            if record.key is None:
-                continue
+    def follow(self) -> None:
+        """Coordinate the groups of the partitions that this node leads by the image, and no others."""
+        self._shards.follow()
+
+    # What `Shards` asks.
+
+    def replay(self, shard: GroupShard, header: BatchHeader, content: Record | EndMarker) -> None:
+        if isinstance(content, EndMarker):
+            self._decide(shard, header.producer_id, committed=content.committed)
+        elif content.key is not None:
             producer_id = header.producer_id if header.attributes & TRANSACTIONAL else NO_PRODUCER_ID
             try:
-                self._replay(record.key, record.value, touched, now_ms, producer_id)
+                self._replay(shard, content.key, content.value, producer_id)
             except BrokerError as error:
-                _log.error("%s-%d offset %d: %s", runtime.topic, runtime.partition, record.offset, error)
-        for group in touched.values():
-            group.loaded(now_ms)
-        self._groups.update((name, group) for name, group in touched.items() if not group.is_forgettable)
-        self._loaded.add(runtime.partition)
-        for name in touched:
-            self._set_timer(name)
+                _log.error("%s-%d offset %d: %s", OFFSETS_TOPIC, shard.partition, content.offset, error)
 
-    def unload_all(self) -> None:
-        """Forget everything: the offsets topic was deleted."""
-        self.stop()
-        self._groups.clear()
-        self._loaded.clear()
+    def replayed(self, shard: GroupShard) -> Iterator[None]:
+        now_ms = self._node.clock_ms()
+        for name, group in list(shard.items.items()):
+            group.loaded(now_ms)
+            if group.is_forgettable:
+                del shard.items[name]
+            yield
+
+    def loaded(self, shard: GroupShard) -> None:
+        for group in shard.items.values():
+            self._set_timer(group)
+
+    def resigned(self, shard: GroupShard) -> None:
+        for name in shard.items:
+            self._deadlines.drop(name)
+        for token, event in list(shard.waiting.items()):
+            if not token.done():
+                token.set_result(refusal(event, ErrorCode.NOT_COORDINATOR, "This is not the correct coordinator."))
+
+    # What handlers ask.
 
     def check(self, group_id: str) -> ErrorCode:
         """Say whether this node coordinates the group, and if not, why not."""
-        partition = self._node.group_partition(group_id)
-        return self._node.coordination_error(OFFSETS_TOPIC, partition, self._loaded)
+        return self._shards.error_of(self._node.group_partition(group_id))
 
     def find(self, group_id: str) -> Group | None:
-        return self._groups.get(group_id)
+        shard = self._shards.get(self._node.group_partition(group_id))
+        return None if shard is None else shard.items.get(group_id)
 
     def all(self) -> Iterable[Group]:
-        return self._groups.values()
+        return (group for shard in self._shards.loaded() for group in shard.items.values())
 
     def settings_of(self, group_id: str) -> ConsumerGroupSettings:
         """Return what holds for a group of the new protocol now."""
@@ -116,8 +124,9 @@ class GroupCoordinator:
 
     def topic_deleted(self, topic: str) -> None:
         """Take away what groups have committed for a topic that is gone."""
-        for group in list(self._groups.values()):
-            self._run(group, group.forget_topic(topic))
+        for shard in self._shards.loaded():
+            for group in list(shard.items.values()):
+                self._run(shard, group, group.forget_topic(topic))
 
     def ask(self, group_id: str, event_of: Callable[[Token], Event], *, create: bool = False) -> Token | None:
         """
@@ -125,103 +134,123 @@ class GroupCoordinator:
 
         The caller has asked `check` before.
         """
-        group = self._groups.get(group_id)
+        shard = self._shards.get(self._node.group_partition(group_id))
+        group = None if shard is None else shard.items.get(group_id)
+        if shard is None or (group is None and not create):
+            return None
         if group is None:
-            if not create:
-                return None
-            group = self._groups[group_id] = self._new_group(group_id)
+            group = shard.items[group_id] = self._new_group(group_id)
         token: Token = self._node.loop.create_future()
-        self._run(group, group.handle(event_of(token), self._node.clock_ms()))
+        event = event_of(token)
+        self._run(shard, group, group.handle(event, self._node.clock_ms()))
+        shard.note(token, event)
         return token
 
-    def _run(self, group: Group, effects: Sequence[Effect]) -> None:
+    def transaction_ended(self, partition: int, producer_id: int, *, committed: bool) -> None:
+        """Take note of a marker in a partition of the offsets topic."""
+        shard = self._shards.replayed(partition)
+        if shard is not None:
+            for group in self._decide(shard, producer_id, committed=committed):
+                self._run(shard, group, ())
+
+    def _decide(self, shard: GroupShard, producer_id: int, *, committed: bool) -> list[Group]:
+        """Apply or drop what a transaction has committed; return the groups that it did so for."""
+        names = shard.held.pop(producer_id, ())
+        groups = [group for name in names if (group := shard.items.get(name)) is not None]
+        for group in groups:
+            group.offsets.decide(producer_id, committed=committed)
+        return groups
+
+    # Running effects.
+
+    def _run(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Reply(token, answer):
                     if not token.done():
                         token.set_result(answer)
                 case Persist() if effect.producer is not None:
-                    self._persist_transactional(group, effect, *effect.producer)
+                    self._persist_transactional(shard, group, effect, *effect.producer)
                 case Persist():
-                    self._node.run(self._persist(group, effect))
-        if group.is_forgettable:
-            if self._groups.get(group.group_id) is group:
-                del self._groups[group.group_id]
+                    self._node.run(self._persist(shard, group, effect))
+        if not shard.is_loaded or shard.is_resigned:
             return
-        self._set_timer(group.group_id)
+        if not group.is_forgettable:
+            self._set_timer(group)
+        elif shard.items.get(group.group_id) is group:
+            del shard.items[group.group_id]
+            self._deadlines.drop(group.group_id)
 
-    async def _persist(self, group: Group, effect: Persist) -> None:
-        error = ErrorCode.NONE
-        partition = self._node.group_partition(group.group_id)
-        runtime = None if partition is None else self._node.logs.get(OFFSETS_TOPIC, partition)
-        if runtime is None:
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        else:
+    async def _persist(self, shard: GroupShard, group: Group, effect: Persist) -> None:
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if shard.may_append:
+            error = ErrorCode.NONE
             try:
-                await runtime.append_records(effect.records)
+                await shard.runtime.append_records(effect.records)
             except BrokerError as failure:
                 _log.error("group %s could not be stored: %s", group.group_id, failure)
                 error = failure.code
-        self._run(group, group.handle(Persisted(number=effect.number, error=error), self._node.clock_ms()))
+        self._persisted(shard, group, effect, error)
 
-    def _persist_transactional(self, group: Group, effect: Persist, producer_id: int, producer_epoch: int) -> None:
+    def _persist_transactional(
+        self, shard: GroupShard, group: Group, effect: Persist, producer_id: int, producer_epoch: int
+    ) -> None:
         """Append in a transaction; the group hears of it before it can hear of the marker behind it."""
 
         def done(result: AppendResult) -> None:
-            self._run(group, group.handle(Persisted(number=effect.number, error=result.error), self._node.clock_ms()))
+            self._persisted(shard, group, effect, result.error)
 
-        partition = self._node.group_partition(group.group_id)
-        runtime = None if partition is None else self._node.logs.get(OFFSETS_TOPIC, partition)
-        if runtime is None:
+        if shard.may_append:
+            shard.runtime.append_transactional(effect.records, producer_id, producer_epoch, done)
+        else:
             done(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        else:
-            runtime.append_transactional(effect.records, producer_id, producer_epoch, done)
 
-    def transaction_ended(self, partition: int, producer_id: int, *, committed: bool) -> None:
-        """Take note of a marker in a partition of the offsets topic."""
-        for group in list(self._groups.values()):
-            if self._node.group_partition(group.group_id) == partition:
-                group.offsets.decide(producer_id, committed=committed)
-                self._run(group, ())
+    def _persisted(self, shard: GroupShard, group: Group, effect: Persist, error: ErrorCode) -> None:
+        # Whoever coordinates the group now has read what was stored; here nobody waits for it any more.
+        if not shard.is_resigned:
+            if effect.producer is not None and error is ErrorCode.NONE:
+                shard.held.setdefault(effect.producer[0], set()).add(group.group_id)
+            event = Persisted(number=effect.number, error=error)
+            self._run(shard, group, group.handle(event, self._node.clock_ms()))
 
-    def _set_timer(self, group_id: str) -> None:
+    def _set_timer(self, group: Group) -> None:
         """See that the group's next deadline is met."""
-        group = self._groups.get(group_id)
-        deadline = None if group is None else group.next_deadline_ms()
+        deadline = group.next_deadline_ms()
         if deadline is None:
-            self._deadlines.drop(group_id)
+            self._deadlines.drop(group.group_id)
         else:
-            self._deadlines.meet(group_id, deadline)
+            self._deadlines.meet(group.group_id, deadline)
 
     def _time_is_up(self, group_id: str) -> None:
-        group = self._groups.get(group_id)
-        if group is not None:
-            self._run(group, group.tick(self._node.clock_ms()))
+        shard = self._shards.get(self._node.group_partition(group_id))
+        group = None if shard is None else shard.items.get(group_id)
+        if shard is not None and group is not None:
+            self._run(shard, group, group.tick(self._node.clock_ms()))
 
     def _expire(self) -> None:
         retention_ms = self._node.config.offsets_retention_minutes * 60_000
-        for group in list(self._groups.values()):
-            self._run(group, group.expire_offsets(self._node.clock_ms(), retention_ms=retention_ms))
+        for shard in self._shards.loaded():
+            for group in list(shard.items.values()):
+                self._run(shard, group, group.expire_offsets(self._node.clock_ms(), retention_ms=retention_ms))
         self.start()
 
-    def _replay(
-        self, raw_key: bytes, value: bytes | None, touched: dict[str, Group], now_ms: int, producer_id: int
-    ) -> None:
+    def _replay(self, shard: GroupShard, raw_key: bytes, value: bytes | None, producer_id: int) -> None:
         found = consumer_group_records.decode(raw_key, value)
         if found is not None:
             group_id, record = found
-            self._touched(group_id, touched).replay_consumer(record)
+            self._touched(shard, group_id).replay_consumer(record)
             return
         key = decode_key(raw_key)
         if key is None:
             return
-        group = self._touched(key.group, touched)
+        group = self._touched(shard, key.group)
         match key:
             case OffsetKey():
                 place = (key.topic, key.partition)
                 if value is None:
                     group.offsets.remove([place])
                 elif producer_id >= 0:
+                    shard.held.setdefault(producer_id, set()).add(key.group)
                     group.offsets.hold(producer_id, {place: decode_offset(value)})
                 else:
                     group.offsets.apply({place: decode_offset(value)})
@@ -229,12 +258,12 @@ class GroupCoordinator:
                 if value is None:
                     group.end()
                 else:
-                    group.restore(decode_group(value), now_ms)
+                    group.restore(decode_group(value), self._node.clock_ms())
 
-    def _touched(self, group_id: str, touched: dict[str, Group]) -> Group:
-        group = touched.get(group_id)
+    def _touched(self, shard: GroupShard, group_id: str) -> Group:
+        group = shard.items.get(group_id)
         if group is None:
-            group = touched[group_id] = self._new_group(group_id)
+            group = shard.items[group_id] = self._new_group(group_id)
         return group
 
     def _new_group(self, group_id: str) -> Group:
@@ -254,10 +283,15 @@ class GroupCoordinator:
 
 def partition_of(group_id: str, count: int) -> int:
     """Return the partition of `__consumer_offsets` that a group belongs to: Java's String.hashCode without its sign."""
+    return _hash_of(group_id) % count
+
+
+@lru_cache(HASHES_KEPT)
+def _hash_of(name: str) -> int:
     code = 0
-    for unit in _utf16_units(group_id):
+    for unit in _utf16_units(name):
         code = (31 * code + unit) & 0xFFFFFFFF
-    return (code & 0x7FFFFFFF) % count
+    return code & 0x7FFFFFFF
 
 
 def _utf16_units(text: str) -> Iterator[int]:

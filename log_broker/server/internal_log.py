@@ -19,10 +19,12 @@ def stored_records(runtime: PartitionRuntime, from_offset: int = 0) -> Iterator[
             yield content
 
 
-def stored_entries(runtime: PartitionRuntime, from_offset: int = 0) -> Iterator[tuple[BatchHeader, Record | EndMarker]]:
+def stored_entries(
+    runtime: PartitionRuntime, from_offset: int = 0, end: int | None = None
+) -> Iterator[tuple[BatchHeader, Record | EndMarker]]:
     """Yield records and the markers of transactions, each with the header of its batch; errors as above."""
     offset = max(from_offset, runtime.log_start_offset)
-    end = runtime.high_watermark
+    end = runtime.high_watermark if end is None else end
     while offset < end:
         result = runtime.read(offset, READ_BYTES)
         if result.error is not ErrorCode.NONE or not result.size:

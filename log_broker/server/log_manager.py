@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -15,13 +16,17 @@ from typing import NamedTuple, Protocol
 from uuid import UUID, uuid4
 
 from log_broker.config import TopicConfig
+from log_broker.core.cluster import METADATA_TOPIC
 from log_broker.core.partition import Partition
 from log_broker.interfaces import RecordValidator
 from log_broker.server.compactor import CompactionSettings, Compactor, Place
+from log_broker.server.machine import Claim, Pool
 from log_broker.server.partition import PartitionRuntime
+from log_broker.server.partition_runner import Membership, PartitionRunner
 from log_broker.server.sync_pool import SyncPool
 from log_broker.storage.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
+    HIGH_WATERMARK_FILE,
     LOG_START_FILE,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
@@ -39,6 +44,8 @@ _log = logging.getLogger(__name__)
 
 REOPEN_INTERVAL_MS = 10_000  # after a disk error
 _DELETED_SUFFIX = "-delete"
+_STRAY_SUFFIX = "-stray"
+STRAY_SECONDS = 24 * 3600.0
 
 
 class KeepingSettings(CompactionSettings, Protocol):
@@ -49,6 +56,9 @@ class KeepingSettings(CompactionSettings, Protocol):
 
     @property
     def log_flush_offset_checkpoint_interval_ms(self) -> int: ...
+
+    @property
+    def replica_high_watermark_checkpoint_interval_ms(self) -> int: ...
 
     @property
     def producer_id_expiration_ms(self) -> int: ...
@@ -65,6 +75,7 @@ class _Found(NamedTuple):
     config: TopicConfig
     recovery_point: int
     log_start_offset: int
+    high_watermark: int
 
 
 class LogManager:
@@ -78,25 +89,35 @@ class LogManager:
         validator: RecordValidator | None,
         clock_ms: Callable[[], int],
         files: FileSystem | None = None,
+        claim: Claim | None = None,
+        pool: Pool | None = None,
         settings: Callable[[], KeepingSettings] | None = None,
+        membership: Membership | None = None,
     ) -> None:
-        """Without `settings` nothing happens by itself: retention, checkpoints and compaction when they are called."""
+        """
+        Without `settings` nothing happens by itself: retention, checkpoints and compaction when they are called.
+
+        Without `membership` every partition is led here and has no other replica; with it, none is before
+        `become_leader` says so.
+        """
         self._data_dir = data_dir
         self._loop = loop
         self._validator = validator
         self._clock_ms = clock_ms
         self._files = files or OsFileSystem()
-        self._owned: DataDirectory | None = DataDirectory(data_dir) if files is None else None
-        self._pool = SyncPool(loop)
+        self._owned = DataDirectory(data_dir) if files is None else claim
+        self._pool = SyncPool(loop) if pool is None else pool
         self._partitions: dict[Place, PartitionRuntime] = {}
         self._compactor = Compactor(loop, self._files, data_dir, self._partitions, clock_ms=clock_ms)
         self._settings = settings
+        self._membership = membership
         self._removals: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
         self._closing = asyncio.Event()
         self._saving = Lock()  # one thread at a time writes a checkpoint
         self._log_starts_saved: dict[Place, int] = {}
         self._recovery_points_saved: dict[Place, int] = {}
+        self._high_watermarks_saved: dict[Place, int] = {}
         self._opened = False  # the directory is ours and every log in it was read
 
     def open_all(self, topic_config_of: Callable[[str], TopicConfig]) -> None:
@@ -116,13 +137,17 @@ class LogManager:
             self._files.sync_directory(self._data_dir)
         self._recovery_points_saved = decode_offsets(self._files.read(self._data_dir / RECOVERY_POINT_FILE))
         self._log_starts_saved = decode_offsets(self._files.read(self._data_dir / LOG_START_FILE))
+        self._high_watermarks_saved = decode_offsets(self._files.read(self._data_dir / HIGH_WATERMARK_FILE))
         found: list[_Found] = []
         for name in sorted(names):
             if name.endswith(_DELETED_SUFFIX):
                 self._files.remove_tree(self._data_dir / name)
                 continue
+            if name.endswith(_STRAY_SUFFIX):
+                self._remove_later(self._data_dir / name)
+                continue
             place = _place_of(name)
-            if place is None:
+            if place is None or place[0] == METADATA_TOPIC:
                 continue
             topic_id = decode_topic_id(self._files.read(self._data_dir / name / PARTITION_METADATA_FILE))
             config = topic_config_of(place[0])
@@ -133,6 +158,7 @@ class LogManager:
                     config,
                     self._recovery_points_saved.get(place, 0),
                     self._log_starts_saved.get(place, 0),
+                    self._high_watermarks_saved.get(place, 0),
                 )
             )
         if clean:
@@ -147,6 +173,7 @@ class LogManager:
             self._compactor.start(settings)
             self._again(lambda: settings().log_flush_offset_checkpoint_interval_ms, self.checkpoint)
             self._again(lambda: settings().log_retention_check_interval_ms, self._look_after)
+            self._again(lambda: settings().replica_high_watermark_checkpoint_interval_ms, self._save_high_watermarks)
         self._again(lambda: REOPEN_INTERVAL_MS, self.reopen_offline)
 
     def create(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> PartitionRuntime:
@@ -162,11 +189,12 @@ class LogManager:
             self.delete(topic, partition)
             found = None
         if found is None:
-            if place in self._log_starts_saved or place in self._recovery_points_saved:
+            checkpoints = (self._log_starts_saved, self._recovery_points_saved, self._high_watermarks_saved)
+            if any(place in saved for saved in checkpoints):
                 self._forget_deleted()
             self._files.make_directory(directory)
             self._files.replace(directory / PARTITION_METADATA_FILE, encode_topic_id(topic_id), sync=False)
-            entry = _Found(place, topic_id, config, recovery_point=0, log_start_offset=0)
+            entry = _Found(place, topic_id, config, recovery_point=0, log_start_offset=0, high_watermark=0)
             return self._take_in(entry, self._read(entry, clean=True))
         if found.topic_id != topic_id:
             self._files.replace(directory / PARTITION_METADATA_FILE, encode_topic_id(topic_id), sync=False)
@@ -181,6 +209,7 @@ class LogManager:
             return
         doomed = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_DELETED_SUFFIX}"
         runtime.cancel_compaction()
+        runtime.cancel_truncation()
         self._files.rename(self._data_dir / f"{topic}-{partition}", doomed)
         del self._partitions[topic, partition]
         self._compactor.forget((topic, partition))
@@ -189,8 +218,35 @@ class LogManager:
         self._removals.add(task)
         task.add_done_callback(self._removals.discard)
 
+    def set_aside(self, topic: str, partition: int) -> None:
+        """Take a partition out under another name, under which its files stay for a day. Raises OSError."""
+        runtime = self._partitions.pop((topic, partition))
+        aside = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_STRAY_SUFFIX}"
+        runtime.cancel_compaction()
+        self._files.rename(self._data_dir / f"{topic}-{partition}", aside)
+        self._compactor.forget((topic, partition))
+        runtime.give_up()
+        self._removals.add(task := self._loop.create_task(runtime.until_released()))
+        task.add_done_callback(self._removals.discard)
+        self._remove_later(aside)
+
+    def _remove_later(self, stray: Path) -> None:
+        """Remove what was set aside, after whoever may miss it has had a day."""
+
+        def remove() -> None:
+            self._timers.remove(handle)
+            self._pool.submit(lambda: self._files.remove_tree(stray), lambda _: None)
+
+        handle = self._loop.call_later(STRAY_SECONDS, remove)
+        self._timers.append(handle)
+
     def get(self, topic: str, partition: int) -> PartitionRuntime | None:
         return self._partitions.get((topic, partition))
+
+    def led(self, topic: str, partition: int) -> PartitionRuntime | None:
+        """Return the partition if it is led here."""
+        runtime = self._partitions.get((topic, partition))
+        return runtime if runtime is not None and runtime.is_leader else None
 
     def partitions(self) -> Iterable[PartitionRuntime]:
         return self._partitions.values()
@@ -230,6 +286,9 @@ class LogManager:
             clean=False,
             now_ms=self._clock_ms(),
             validator=self._validator,
+            leads=runtime.is_leader and not runtime.has_followers,
+            high_watermark=runtime.high_watermark,
+            lease=None if self._membership is None else self._membership.lease,
         )
 
     async def compact(self, *, map_bytes_max: int = 128 << 20) -> int:
@@ -266,6 +325,7 @@ class LogManager:
         try:
             self._files.replace(self._data_dir / RECOVERY_POINT_FILE, encode_offsets(self._recovery_points()))
             self._files.replace(self._data_dir / LOG_START_FILE, encode_offsets(self._log_starts()))
+            self._files.replace(self._data_dir / HIGH_WATERMARK_FILE, encode_offsets(self._high_watermarks()))
             if clean:
                 self._files.replace(self._data_dir / CLEAN_SHUTDOWN_FILE, b"")
         except OSError as error:
@@ -276,8 +336,13 @@ class LogManager:
         threads = self._settings().num_recovery_threads_per_data_dir if self._settings is not None else 1
         began = said_at = monotonic()
         _log.info("recovering %d logs of %s after an unclean end", len(found), self._data_dir)
-        with ThreadPoolExecutor(threads, thread_name_prefix="log-recovery") as executor:
-            logs = executor.map(lambda entry: self._read(entry, clean=False), found)
+        with ExitStack() as stack:
+            read: Callable[[_Found], tuple[Partition, PartitionLog]] = partial(self._read, clean=False)
+            logs: Iterable[tuple[Partition, PartitionLog]]
+            if threads == 1:
+                logs = map(read, found)
+            else:
+                logs = stack.enter_context(ThreadPoolExecutor(threads, "log-recovery")).map(read, found)
             for count, (entry, opened) in enumerate(zip(found, logs, strict=True), 1):
                 self._take_in(entry, opened)
                 if monotonic() - said_at > PROGRESS_SECONDS:
@@ -298,6 +363,9 @@ class LogManager:
             clean=clean,
             now_ms=self._clock_ms(),
             validator=self._validator,
+            leads=self._membership is None,
+            high_watermark=entry.high_watermark,
+            lease=None if self._membership is None else self._membership.lease,
         )
 
     def _take_in(self, entry: _Found, opened: tuple[Partition, PartitionLog]) -> PartitionRuntime:
@@ -309,6 +377,8 @@ class LogManager:
             pool=self._pool,
             loop=self._loop,
             clock_ms=self._clock_ms,
+            membership=self._membership,
+            lower_checkpoints=self._lower_checkpoints,
         )
         self._partitions[entry.place] = runtime
         return runtime
@@ -346,6 +416,9 @@ class LogManager:
     def _log_starts(self) -> dict[Place, int]:
         return {place: runtime.log_start_offset for place, runtime in self._partitions.items()}
 
+    def _high_watermarks(self) -> dict[Place, int]:
+        return {place: runtime.high_watermark for place, runtime in self._partitions.items()}
+
     async def keep_log_starts(self) -> None:
         """Return once it is on the disk where each log starts; raises OSError."""
         self._log_starts_saved = self._log_starts()
@@ -359,8 +432,10 @@ class LogManager:
         """Write checkpoints without the deleted partitions: what they say must not be taken for a new one's."""
         self._log_starts_saved = self._log_starts()
         self._recovery_points_saved = self._recovery_points()
+        self._high_watermarks_saved = self._high_watermarks()
         self._write_log_starts()
         self._write_recovery_points()
+        self._write_high_watermarks()
 
     def _save_log_starts(self) -> None:
         starts = self._log_starts()
@@ -376,6 +451,33 @@ class LogManager:
     def _write_recovery_points(self) -> None:
         with self._saving:
             self._files.replace(self._data_dir / RECOVERY_POINT_FILE, encode_offsets(self._recovery_points_saved))
+
+    def _lower_checkpoints(self, runtime: PartitionRunner) -> Callable[[], None]:
+        """Return what writes the checkpoints anew where they would speak of offsets that a log no longer has."""
+        place = (runtime.topic, runtime.partition)
+        writes: list[Callable[[], None]] = []
+        if self._recovery_points_saved.get(place, 0) > runtime.recovery_point:
+            self._recovery_points_saved = self._recovery_points()
+            writes.append(self._write_recovery_points)
+        if self._high_watermarks_saved.get(place, 0) > runtime.high_watermark:
+            self._high_watermarks_saved = self._high_watermarks()
+            writes.append(self._write_high_watermarks)
+
+        def lower() -> None:
+            for write in writes:
+                write()
+
+        return lower
+
+    def _save_high_watermarks(self) -> None:
+        watermarks = self._high_watermarks()
+        if watermarks != self._high_watermarks_saved:
+            self._high_watermarks_saved = watermarks
+            self._in_thread(HIGH_WATERMARK_FILE, self._write_high_watermarks)
+
+    def _write_high_watermarks(self) -> None:
+        with self._saving:
+            self._files.replace(self._data_dir / HIGH_WATERMARK_FILE, encode_offsets(self._high_watermarks_saved))
 
     def _in_thread(self, name: str, write: Callable[[], None]) -> None:
         def done(error: BaseException | None) -> None:

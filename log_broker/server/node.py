@@ -1,58 +1,67 @@
 """
 One broker node: its logs, its image of the cluster, its groups and its connections.
 
-Node 0 is the controller: it alone decides about topics, settings and brokers. The others follow its metadata log and
-pass on what only it can decide. A single node is a cluster of one and runs the same code.
+What the cluster has agreed on is the log of the metadata quorum, which every node replays into its image. One voter is
+the active controller: it alone decides, and the others pass on to it what only it can decide. A single node is a
+cluster of one and runs the same code.
 """
 
 import asyncio
-import base64
+import contextlib
 import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from dataclasses import replace
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core import controller
-from log_broker.core.cluster import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage, TopicImage
+from log_broker.core.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage
+from log_broker.core.cluster_records import ClusterNamed
 from log_broker.core.fetch_session import FetchSessions
+from log_broker.core.lease import Lease
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, RecordValidator
-from log_broker.server.authority import Authority, LocalAuthority
+from log_broker.server.ack_deadlines import AckDeadlines
+from log_broker.server.authority import Authority
+from log_broker.server.broker_lifecycle import BrokerLifecycle
 from log_broker.server.connection import STAGING_BYTES, Connection
+from log_broker.server.controller import Controller
 from log_broker.server.counters import Counters
+from log_broker.server.dispatch import dispatch, dispatch_while_starting
+from log_broker.server.events import Events
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
 from log_broker.server.log_manager import LogManager
+from log_broker.server.machine import BACKLOG, Machine, RealMachine
 from log_broker.server.memory_budget import MemoryBudget
-from log_broker.server.meta_properties import settle_identity
+from log_broker.server.meta_properties import (
+    MetaProperties,
+    read_meta_properties,
+    settle_identity,
+    write_meta_properties,
+)
 from log_broker.server.partition import PartitionRuntime
+from log_broker.server.partition_runner import Membership
+from log_broker.server.peers import Peers
 from log_broker.server.producer_ids import ProducerIds
-from log_broker.server.remote_authority import RemoteAuthority
+from log_broker.server.quorum import Quorum
+from log_broker.server.quorum_founding import fresh_cluster_id, is_voter_of, open_quorum
+from log_broker.server.replica_fetches import ReplicaFetches
+from log_broker.server.replica_manager import ReplicaManager
 from log_broker.server.transaction_coordinator import TransactionCoordinator
 
 _log = logging.getLogger(__name__)
 
-CONTROLLER_ID = 0
-METADATA_OVERRIDES = {"cleanup.policy": "delete", "retention.ms": "-1", "fluvial.durability": "fsync-quorum"}
 OFFSETS_OVERRIDES = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
 TRANSACTIONS_OVERRIDES = {**OFFSETS_OVERRIDES, "compression.type": "uncompressed"}
 IDLE_CHECK_SECONDS_MAX = 10.0
 STALLED_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 5.0
 CACHED_ANSWERS_MAX = 64
-
-
-class BindError(Exception):
-    """The node cannot listen at its address."""
-
-    def __init__(self, host: str, port: int, reason: str) -> None:
-        super().__init__(f"cannot listen on {host}:{port}: {reason}")
-        self.host = host
-        self.port = port
 
 
 class AnswerCache:
@@ -93,29 +102,56 @@ class Node:
         *,
         validator: RecordValidator | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        machine: Machine | None = None,
     ) -> None:
+        self.machine = machine if machine is not None else RealMachine()
         self.static_config = config
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
         self.cluster = ClusterImage(defaults=config)
+        self.lease = Lease(lambda: int(self.loop.time() * 1000), session_timeout_ms=config.broker_session_timeout_ms)
         self.logs = LogManager(
-            config.data_dir, self.loop, validator=validator, clock_ms=clock_ms, settings=lambda: self.config
+            config.data_dir,
+            self.loop,
+            validator=validator,
+            clock_ms=clock_ms,
+            files=self.machine.files,
+            claim=self.machine.claim(config.data_dir),
+            pool=self.machine.pool(self.loop),
+            settings=lambda: self.config,
+            membership=Membership(
+                node_id=config.node_id,
+                lease=self.lease,
+                replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+            ),
         )
+        self.peers = Peers(self._address_of)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
+        self.events = Events(self)
         self.staging = memoryview(bytearray(STAGING_BYTES))
+        self.replica_fetches = ReplicaFetches(self)
+        self.replicas = ReplicaManager(self)
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.metadata_answers = AnswerCache()
+        self.ack_deadlines = AckDeadlines(self.loop)
         self.counters = Counters()
         self.memory = MemoryBudget(self.loop, _memory_limit(config))
         self.connections: set[Connection] = set()
         self._connections_of: Counter[str] = Counter()
         self.cluster_id = ""
         self.port = config.port
-        self.authority: Authority
-        self._applied: dict[str, TopicImage] = {}
+        self.authority = Authority(self)
+        self.quorum: Quorum
+        self.controller: Controller | None = None  # while this node is the active one
+        self.lifecycle: BrokerLifecycle | None = None  # of a broker
+        self.dispatch = dispatch_while_starting
+        self.is_serving = False
+        self._identity: MetaProperties
+        self._held: list[Callable[[], None]] = []
+        self._is_current = False  # the image has been replayed up to this process's registration
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._idle_check: asyncio.TimerHandle | None = None
@@ -123,12 +159,18 @@ class Node:
 
     @property
     def is_controller(self) -> bool:
-        return self.static_config.controller is None
+        """Whether this node is the active controller now."""
+        return self.authority.is_active
 
     @property
     def controller_id(self) -> int:
-        """The node that clients are sent to for decisions; any other passes them on."""
-        return CONTROLLER_ID if self.cluster.is_alive(CONTROLLER_ID) else -1
+        """The broker that clients are sent to for decisions: the active controller, or one that passes them on."""
+        node_id = self.static_config.node_id
+        return next((each for each in (self.authority.controller_id, node_id) if self.cluster.is_alive(each)), -1)
+
+    @property
+    def directory_id(self) -> str:
+        return self._identity.directory_id
 
     @property
     def advertised_host(self) -> str:
@@ -145,43 +187,57 @@ class Node:
 
         Raises BindError, DataDirectoryError, OSError or BrokerError; nothing is left open then.
         """
-        listener = self._bind()
+        listener = self.machine.bind(self.config.host, self.config.port)
+        self.port = listener.getsockname()[1]
         try:
-            self.logs.open_all(self._configs_for_recovery())
-            self.authority = LocalAuthority(self) if self.is_controller else RemoteAuthority(self)
-            self._identify(await self.authority.cluster_id())
-            await self.authority.start()
-            self.groups.start()
-            self.transactions.start()
+            self.logs.open_all(lambda _: TopicConfig.from_overrides({}, self.config))
+            self._identify()
+            self.quorum = open_quorum(self, self._identity)
+            self.authority.follow(self.quorum)
+            self.quorum.start()
+            # The others need this node's voice before it can serve anybody.
+            self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG)
+            if "broker" in self.static_config.process_roles:
+                await self._join()
             if before_serving is not None:
                 await before_serving()
-            self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=1024)
         except BaseException:
             listener.close()
-            self.groups.stop()
-            self.transactions.stop()
-            await self.logs.close()
+            await self.stop()
             raise
+        self._serve()
         self._check_idle()
+        self.events.start()
         _log.info(
             "node %d of cluster %s listens on %s:%d", self.config.node_id, self.cluster_id, self.config.host, self.port
         )
 
     async def stop(self) -> None:
-        """Take no more requests, finish those under way as far as that is quick, and close every log in order."""
+        """
+        Take leave of the cluster, then of the clients, and close every log in order.
+
+        Requests under way are finished as far as that is quick.
+        """
+        if self.lifecycle is not None:
+            await self.lifecycle.leave()
         if self._server is not None:
             self._server.close()
         if self._idle_check is not None:
             self._idle_check.cancel()
+        self.events.stop()
         self.groups.stop()
         self.transactions.stop()
-        await self.authority.stop()
         for connection in list(self.connections):
             connection.close()
+        await asyncio.sleep(0)  # work that has not begun cannot be told that it ends
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_SECONDS_MAX)
+        self.replicas.stop()
+        self.peers.close()
+        if hasattr(self, "quorum"):
+            await self.quorum.stop()
         await self.logs.close()
 
     # What connections and handlers use.
@@ -215,11 +271,11 @@ class Node:
             del self._connections_of[connection.host]
 
     def absence_of(self, topic: str, partition: int) -> ErrorCode:
-        """Say why `logs` has no such partition."""
+        """Say why `logs` has no such partition, or does not lead it."""
         image = self.cluster.topics.get(topic)
         if image is None or not 0 <= partition < len(image.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if image.partitions[partition].leader == self.config.node_id:
+        if image.partitions[partition].leader == self.config.node_id and self.logs.get(topic, partition) is None:
             return ErrorCode.KAFKA_STORAGE_ERROR  # it could not be made; the log said why
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -232,15 +288,6 @@ class Node:
         """Return the partition of `__consumer_offsets` that a group belongs to, None before that topic exists."""
         topic = self.cluster.topics.get(OFFSETS_TOPIC)
         return None if topic is None else partition_of(group_id, len(topic.partitions))
-
-    def coordination_error(self, topic: str, partition: int | None, loaded: Container[int]) -> ErrorCode:
-        """Say whether this node coordinates what belongs to a partition, having read those in `loaded`; if not, why."""
-        if partition is None:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        leader = self.cluster.leader_of(topic, partition)
-        if leader is None or leader.node_id != self.config.node_id:
-            return ErrorCode.NOT_COORDINATOR
-        return ErrorCode.NONE if partition in loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     async def ensure_topic(self, command: controller.CreateTopic) -> None:
         """Make a topic if it is not there; raises BrokerError. Many may ask at once, one request is made."""
@@ -283,32 +330,15 @@ class Node:
             )
         )
 
-    async def join_transaction(
-        self, transactional_id: str, producer: tuple[int, int], places: Sequence[tuple[str, int]], *, add: bool
-    ) -> Mapping[tuple[str, int], ErrorCode]:
-        """
-        See that partitions are in the transaction of `producer`, (id, epoch), or with `add` take them in.
-
-        Raises BrokerError.
-        """
-        error = self.transactions.check(transactional_id)
-        if error is ErrorCode.NONE and add:
-            error = await self.transactions.add_partitions(transactional_id, producer, places)
-        if error is not ErrorCode.NONE:
-            return dict.fromkeys(places, error)
-        # An add was awaited and the transaction may be over by now: its time may have been up.
-        return {place: self.transactions.verify(transactional_id, producer, place) for place in places}
-
     def internal_log(self, topic: str) -> InternalLog:
-        """Return a log for a service beside the broker: a compacted topic of one partition, made on first use."""
+        """Return a log for a service beside the broker: a compacted topic of one partition, made here on first use."""
 
         async def runtime() -> PartitionRuntime:
             await self.ensure_topic(
                 controller.CreateTopic(
                     name=topic,
                     topic_id=uuid4().hex,
-                    partitions=1,
-                    replication_factor=1,
+                    assignments={0: (self.config.node_id,)},
                     overrides={"cleanup.policy": "compact"},
                 )
             )
@@ -321,35 +351,38 @@ class Node:
 
     # What the authority uses.
 
+    def controller_began(self, epoch: int) -> None:
+        """Take office: this node is the active controller."""
+        self.controller = Controller(self, self.authority, epoch, session_ms=self.config.broker_session_timeout_ms)
+        self.controller.start()
+        if not self.cluster.cluster_id:
+            self.run(self._name_cluster())
+
+    def controller_ended(self) -> None:
+        """Leave it."""
+        if self.controller is not None:
+            self.controller.stop()
+            self.controller = None
+
+    def image_changed(self) -> None:
+        """Make the image true here, once it is known to be no older than this process."""
+        if self._is_current:
+            self.apply_image()
+        if self.lifecycle is not None:
+            self.lifecycle.image_changed()
+
+    def hold(self, request: Callable[[], None]) -> None:
+        """Keep a request until this node serves."""
+        self._held.append(request)
+
     def apply_image(self) -> None:
         """Make logs, configs and groups what the image says they are."""
         self._apply_settings()
         self.metadata_answers.clear()
-        image = self.cluster.topics
-        for name, old in list(self._applied.items()):
-            new = image.get(name)
-            if new is None or new.topic_id != old.topic_id:
-                self._drop_topic(old)
-        for name, topic in image.items():
-            if self._applied.get(name) is not topic:
-                self._apply_topic(topic)
-        self._applied = dict(image)
-
-    def remove_strays(self) -> None:
-        """Delete partitions that the image does not give to this node: their topic was deleted while it was down."""
-        for runtime in list(self.logs.partitions()):
-            topic = self.cluster.topics.get(runtime.topic)
-            if runtime.topic == METADATA_TOPIC:
-                continue
-            known = topic is not None and runtime.partition < len(topic.partitions)
-            if not known or topic is None or topic.partitions[runtime.partition].leader != self.config.node_id:
-                _log.warning("deleting %s-%d, which the cluster does not know", runtime.topic, runtime.partition)
-                self.logs.delete(runtime.topic, runtime.partition)
-
-    def metadata_partition(self) -> PartitionRuntime:
-        """Return the metadata log's partition, made if it is not there; raises OSError."""
-        config = TopicConfig.from_overrides(METADATA_OVERRIDES)
-        return self.logs.create(METADATA_TOPIC, 0, UUID(int=1), config)
+        self.replicas.apply()
+        self.groups.follow()
+        self.transactions.follow()
+        self.events.image_changed()
 
     def _apply_settings(self) -> None:
         config = self.cluster.effective_config(self.static_config)
@@ -359,66 +392,55 @@ class Node:
             self.fetch_sessions.slots_max = config.max_incremental_fetch_session_cache_slots
             self.memory.limit = _memory_limit(config)
 
-    def _apply_topic(self, topic: TopicImage) -> None:
-        for index, partition in enumerate(topic.partitions):
-            if partition.leader != self.config.node_id:
-                continue
-            try:
-                runtime = self.logs.create(topic.name, index, UUID(hex=topic.topic_id), topic.config)
-            except OSError as error:
-                _log.error("the partition %s-%d could not be made: %s", topic.name, index, error)
-                continue
-            if runtime.config != topic.config:
-                runtime.config = topic.config
-            runtime.leader_epoch = partition.leader_epoch
-            if topic.name == OFFSETS_TOPIC:
-                self.groups.load(runtime)
-            elif topic.name == TRANSACTIONS_TOPIC:
-                self.transactions.load(runtime)
-
-    def _drop_topic(self, topic: TopicImage) -> None:
-        for index in range(len(topic.partitions)):
-            try:
-                self.logs.delete(topic.name, index)
-            except OSError as error:
-                _log.error("the partition %s-%d could not be deleted: %s", topic.name, index, error)
-        if topic.name == OFFSETS_TOPIC:
-            self.groups.unload_all()
-        elif topic.name == TRANSACTIONS_TOPIC:
-            self.transactions.unload_all()
-        else:
-            self.groups.topic_deleted(topic.name)
-
-    def _configs_for_recovery(self) -> Callable[[str], TopicConfig]:
-        """The real configs are in the metadata log, which is opened with all others; they take effect right after."""
-        metadata = TopicConfig.from_overrides(METADATA_OVERRIDES, self.config)
-        other = TopicConfig.from_overrides({}, self.config)
-        return lambda topic: metadata if topic == METADATA_TOPIC else other
-
-    def _bind(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((self.config.host, self.config.port))
-            # Listening at once makes the port ours; clients wait in the backlog until the node serves them.
-            listener.listen(1024)
-        except OSError as error:
-            listener.close()
-            raise BindError(self.config.host, self.config.port, error.strerror or str(error)) from error
-        listener.setblocking(False)
-        self.port = listener.getsockname()[1]
-        return listener
-
-    def _identify(self, cluster_id: str | None) -> None:
-        fresh = base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
-        identity = settle_identity(
-            self.config.data_dir,
-            node_id=self.config.node_id,
-            cluster_id=cluster_id,
-            fresh_cluster_id=fresh,
+    def _identify(self) -> None:
+        config = self.static_config
+        alone = not config.controller_quorum_voters and not config.controller_quorum_bootstrap_servers
+        known = read_meta_properties(self.machine.files, config.data_dir)
+        fresh = fresh_cluster_id() if alone and known is None else None
+        self._identity = settle_identity(
+            self.machine.files,
+            config.data_dir,
+            node_id=config.node_id,
+            cluster_id=config.cluster_id or fresh,
+            fresh_directory_id=uuid4().hex,
+            founds_quorum=is_voter_of(config),
         )
-        self.cluster_id = identity.cluster_id
+        self.cluster_id = self._identity.cluster_id
+
+    async def _name_cluster(self) -> None:
+        """Write the cluster's id down for all."""
+        named = ClusterNamed(cluster_id=self.cluster_id or fresh_cluster_id())
+        with contextlib.suppress(BrokerError):  # the next controller does it
+            await self.authority.submit(lambda image: [] if image.cluster_id else [named])
+
+    async def _join(self) -> None:
+        """Become a broker of the cluster; return when this node may lead."""
+        while not self.cluster_id:
+            if self.cluster.cluster_id:
+                self.cluster_id = self.cluster.cluster_id
+                self._identity = replace(self._identity, cluster_id=self.cluster_id)
+                write_meta_properties(self.machine.files, self.static_config.data_dir, self._identity)
+            else:
+                await self.quorum.wait_for_news(1.0)
+        self.lifecycle = BrokerLifecycle(self)
+        await self.lifecycle.register()
+        self._is_current = True
+        self.replicas.remove_strays()
+        self.apply_image()
+        await self.lifecycle.come_alive()
+        self.groups.start()
+        self.transactions.start()
+
+    def _serve(self) -> None:
+        self.is_serving = True
+        self.dispatch = dispatch
+        held, self._held = self._held, []
+        for request in held:
+            request()
+
+    def _address_of(self, node_id: int) -> str | None:
+        broker = self.cluster.brokers.get(node_id)
+        return self.quorum.address_of(node_id) if broker is None else f"{broker.host}:{broker.port}"
 
     def _check_idle(self) -> None:
         seconds = self.config.connections_max_idle_ms / 1000

@@ -1,56 +1,30 @@
 """
-The asyncio driver of one partition: runs the effects of `core.partition` on a `storage.log`.
-
-Everything here happens in the event loop's thread, except the write and sync of an append job.
+One partition on this node, as handlers, coordinators and the log manager use it.
 """
 
 import asyncio
-import errno
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-from uuid import UUID
 
 from log_broker.config import TopicConfig
-from log_broker.core.cluster import INTERNAL_TOPICS
-from log_broker.core.partition import (
-    AppendResult,
-    AppendUnsequenced,
-    AskTurn,
-    Effect,
-    EndTransaction,
-    EpochBegan,
-    Partition,
-    Reply,
-    TransactionsAborted,
-    TurnEnded,
-    WatermarkMoved,
-    Write,
-    WriteFailed,
-    Written,
-)
+from log_broker.core.partition_protocol import AppendResult, AppendUnsequenced, EndTransaction
 from log_broker.core.partition_transactions import PartitionTransactions
 from log_broker.core.producer_state import ProducerEntry
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import TRANSACTIONAL
 from log_broker.records.control import EndMarker
 from log_broker.records.record import build_batch
-from log_broker.server.readers import READ_COMMITTED, Cancel, ReadResult, Waiters, read_batches
-from log_broker.server.reopening import Recover, distrust_cached, read_again
-from log_broker.server.sync_pool import SyncPool
-from log_broker.storage.append_job import AppendJob, SealedSync
-from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, encode_epochs
+from log_broker.server.partition_runner import Done
+from log_broker.server.readers import READ_COMMITTED, Cancel, ReadResult, read_batches
+from log_broker.server.replica import ReplicaRuntime
+from log_broker.storage.append_job import SealedSync
 from log_broker.storage.compaction import CompactionJob, CompactionPlan, Rewritten, plan_compaction
-from log_broker.storage.files import FileSystem
-from log_broker.storage.log import PartitionLog
 from log_broker.storage.segment_swap import complete, stage
 
 _log = logging.getLogger(__name__)
-
-Done = Callable[[AppendResult], None]
 
 
 class AtRisk(NamedTuple):
@@ -66,44 +40,8 @@ class AtRisk(NamedTuple):
     age_ms: int
 
 
-class PartitionRuntime:
-    """One partition that this node leads."""
-
-    def __init__(
-        self,
-        core: Partition,
-        log: PartitionLog,
-        *,
-        partition: int,
-        topic_id: UUID,
-        files: FileSystem,
-        pool: SyncPool,
-        loop: asyncio.AbstractEventLoop,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self.topic = core.topic
-        self.partition = partition
-        self.topic_id = topic_id
-        self.is_internal = core.topic in INTERNAL_TOPICS
-        self._core = core
-        self._log = log
-        self._files = files
-        self._pool = pool
-        self._loop = loop
-        self._clock_ms = clock_ms
-        self._effects: deque[Effect] = deque()
-        self._running = False
-        self._waiters = Waiters(loop)
-        self._flush_timer: asyncio.TimerHandle | None = None
-        self._job: AppendJob | None = None
-        self._compaction: CompactionJob | None = None
-        self._sealed_syncs = 0  # under way, finding segments by name
-        self._closed = False
-        self._given_up = False
-        self._idle: asyncio.Future[None] | None = None
-        self._opened_at = core.written_end
-        self.appended_bytes = 0  # since it was opened
-        self.storage_errors = 0  # since it was opened
+class PartitionRuntime(ReplicaRuntime):
+    """One replica: written to where it leads, read, and kept."""
 
     @property
     def config(self) -> TopicConfig:
@@ -120,28 +58,8 @@ class PartitionRuntime:
         return self._core.log_start_offset
 
     @property
-    def high_watermark(self) -> int:
-        return self._core.high_watermark
-
-    @property
     def last_stable_offset(self) -> int:
         return self._core.last_stable_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        return self._core.written_end
-
-    @property
-    def leader_epoch(self) -> int:
-        return self._core.leader_epoch
-
-    @leader_epoch.setter
-    def leader_epoch(self, epoch: int) -> None:
-        self._core.epochs.current = max(self._core.epochs.current, epoch)
-
-    @property
-    def recovery_point(self) -> int:
-        return self._log.recovery_point
 
     def at_risk(self) -> AtRisk:
         core, log = self._core, self._log
@@ -249,124 +167,6 @@ class PartitionRuntime:
         event = EndTransaction(producer_id, producer_epoch, marker, done, bumped)
         self._run(self._core.handle(event, self._clock_ms()))
 
-    def _turn(self) -> None:
-        self._run(self._core.handle(TurnEnded(), self._clock_ms()))
-
-    def _run(self, effects: Iterable[Effect]) -> None:
-        """Run effects in order, with those that they bring about behind them."""
-        queue = self._effects
-        queue.extend(effects)
-        if self._running:
-            return
-        self._running = True
-        try:
-            while queue:
-                effect = queue.popleft()
-                match effect:
-                    case Reply():
-                        self._reply(effect)
-                    case AskTurn():
-                        self._loop.call_soon(self._turn)
-                    case Write():
-                        self._write(effect)
-                    case WatermarkMoved():
-                        self._waiters.wake(effect.high_watermark, self._core.last_stable_offset)
-                    case TransactionsAborted():
-                        for transaction in effect.transactions:
-                            self._log.note_aborted(transaction)
-                    case EpochBegan():
-                        self._save_epochs(effect)
-        finally:
-            self._running = False
-        if self._idle is not None and self._core.is_idle and not self._idle.done():
-            self._idle.set_result(None)
-
-    def _reply(self, reply: Reply) -> None:
-        try:
-            reply.token(reply.result)
-        except Exception:
-            # One requester's trouble must not keep the others of this write from their answers.
-            _log.exception("the answer to an append to %s-%d could not be given", self.topic, self.partition)
-
-    def _write(self, write: Write) -> None:
-        if self._given_up:
-            # The directory has been moved away, and one of the same name may belong to a new topic by now.
-            self._run(self._core.handle(WriteFailed("the partition was deleted"), self._clock_ms()))
-            return
-        try:
-            self._job = job = self._log.prepare(
-                write.batches, sync=write.sync, now_ms=self._clock_ms(), producer_rows=self._core.producer_rows
-            )
-        except OSError as error:
-            self._fail(error, lost_sync=False)
-            return
-        if write.sync:
-            self._pool.submit(job.run, partial(self._written, job))
-            return
-        try:
-            job.run()
-        except Exception as error:
-            self._written(job, error)
-        else:
-            self._written(job, None)
-
-    def _written(self, job: AppendJob, error: BaseException | None) -> None:
-        self._job = None
-        if error is None:
-            self._log.commit(job)
-            self.appended_bytes += sum(map(len, job.buffers))
-            self._run(self._core.handle(Written(len(job.batches), job.synced), self._clock_ms()))
-            self._set_flush_timer()
-            return
-        if not isinstance(error, OSError):
-            _log.error("a fault of our own in writing %s-%d", self.topic, self.partition, exc_info=error)
-        try:
-            self._log.abandon(job)
-        except OSError as worse:
-            self._go_offline(f"the failed write could not be taken back: {worse}")
-        self._fail(error, lost_sync=job.synced)
-
-    def _fail(self, error: BaseException, *, lost_sync: bool) -> None:
-        _log.error("writing %s-%d failed: %s", self.topic, self.partition, error)
-        self.storage_errors += 1
-        self._run(self._core.handle(WriteFailed(str(error), lost_sync), self._clock_ms()))
-        if lost_sync and self._core.offline_reason is not None:
-            self._go_offline(self._core.offline_reason)
-
-    def _go_offline(self, reason: str) -> None:
-        """Take no more until the log has been read from the disk again, by `reopen` or at the next start."""
-        self._core.offline_reason = reason
-        distrust_cached(self._files, self._log.directory, reason)
-
-    def reopen(self, recover: Recover) -> bool:
-        """Bring an offline partition back as after a crash; say whether that could be tried. Raises OSError."""
-        if self._closed or not self._core.is_idle or self._compaction is not None or self._sealed_syncs:
-            return False
-        self._core, self._log = read_again(self._files, self._core, self._log, recover)
-        self._opened_at = min(self._opened_at, self._core.written_end)
-        self._waiters.wake_all()
-        return True
-
-    def _save_epochs(self, began: EpochBegan) -> None:
-        if self._given_up:
-            return
-        try:
-            self._files.replace(self._log.directory / LEADER_EPOCH_FILE, encode_epochs(began.starts), sync=False)
-        except OSError as error:
-            _log.warning("the leader epochs of %s-%d could not be written: %s", self.topic, self.partition, error)
-
-    def _set_flush_timer(self) -> None:
-        deadline = self._core.next_deadline_ms()
-        if deadline is None or self._flush_timer is not None or self._closed:
-            return
-        self._flush_timer = self._loop.call_later(max(deadline - self._clock_ms(), 0) / 1000, self._flush_due)
-
-    def _flush_due(self) -> None:
-        self._flush_timer = None
-        self._run(self._core.tick(self._clock_ms()))
-        if not self._core.is_writing:
-            self._set_flush_timer()
-
     # Reading.
 
     def read(self, offset: int, max_bytes: int, *, isolation_level: int = 0, min_one: bool = True) -> ReadResult:
@@ -415,7 +215,7 @@ class PartitionRuntime:
         )
         return None if found is None else (found.offset, found.timestamp)
 
-    # Keeping and giving up.
+    # Keeping.
 
     def delete_records(self, before_offset: int) -> int:
         """
@@ -423,6 +223,8 @@ class PartitionRuntime:
 
         Raises BrokerError(OFFSET_OUT_OF_RANGE) beyond the high watermark. Segments go with the next retention pass.
         """
+        if not self._core.is_leader:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica follows")
         offset = self._core.high_watermark if before_offset == -1 else before_offset
         if offset < 0 or offset > self._core.high_watermark:
             raise BrokerError(
@@ -433,7 +235,7 @@ class PartitionRuntime:
 
     def enforce_retention(self, now_ms: int) -> int:
         """Let go of what retention no longer keeps; return the number of segments removed. Raises OSError."""
-        if self._closed or self._compaction is not None:
+        if self._closed or self._compaction is not None or self._log.truncation is not None:
             return 0
         core, log = self._core, self._log
         by_config = "delete" in core.config.cleanup_policy
@@ -476,7 +278,8 @@ class PartitionRuntime:
     def sync_sealed(self) -> None:
         """Bring sealed segments that no append will sync to the disk, in a pool thread."""
         offline = self._core.offline_reason is not None
-        sync = None if self._closed or offline else self._log.sealed_sync()
+        busy = self._log.truncation is not None or bool(self._when_quiet)
+        sync = None if self._closed or offline or busy else self._log.sealed_sync()
         if sync is not None:
             self._sealed_syncs += 1
             self._pool.submit(sync.run, partial(self._sealed_synced, sync))
@@ -490,6 +293,7 @@ class PartitionRuntime:
             self.storage_errors += 1
             # A second try would succeed without these bytes being on the disk.
             self._go_offline(f"a sync failed: {error}")
+        self._maybe_quiet()
 
     # Compaction: begun, then rewritten beside the event loop, installed piece by piece, ended.
 
@@ -501,6 +305,8 @@ class PartitionRuntime:
         """
         core, log, config = self._core, self._log, self._core.config
         if self._closed or self._compaction is not None or self._sealed_syncs or not config.is_compacted:
+            return None
+        if log.truncation is not None or self._when_quiet:
             return None
         if core.is_idle and core.offline_reason is None and log.active_overdue(now_ms):
             log.roll_active(core.producer_rows, now_ms)
@@ -549,40 +355,4 @@ class PartitionRuntime:
 
     def end_compaction(self) -> None:
         self._compaction = None
-
-    async def close(self) -> None:
-        """Wait for writes under way, then sync and write what makes the next start quick; raises OSError."""
-        if self._closed:
-            return
-        self._end()
-        await self._until_idle()
-        if self._core.offline_reason is not None:
-            self._log.close_files()
-            raise OSError(errno.EIO, self._core.offline_reason)
-        rows = self._core.producer_rows(self._core.next_offset)
-        answer: asyncio.Future[BaseException | None] = self._loop.create_future()
-        self._pool.submit(partial(self._log.close, rows), answer.set_result)
-        error = await answer
-        if error is not None:
-            raise error
-
-    def give_up(self) -> None:
-        """Take no more, because the partition is deleted; what is gathered and not yet being written is refused."""
-        self._given_up = True
-        self._end()
-
-    async def until_released(self) -> None:
-        """Return once nothing touches the files of a partition that was given up."""
-        await self._until_idle()
-        self._log.close_files()
-
-    def _end(self) -> None:
-        self._closed = True
-        if self._flush_timer is not None:
-            self._flush_timer.cancel()
-        self._waiters.wake_all()
-
-    async def _until_idle(self) -> None:
-        if not self._core.is_idle:
-            self._idle = self._loop.create_future()
-            await self._idle
+        self._maybe_quiet()

@@ -8,6 +8,7 @@ long has a link of its own.
 import asyncio
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from log_broker.errors import BrokerError, ErrorCode
@@ -102,3 +103,33 @@ class PeerLink:
         for answer in waiting:
             if not answer.done():
                 answer.set_exception(error)
+
+
+class Peers:
+    """
+    Links to the other nodes by their id and by what they are used for, so that no purpose waits behind another.
+
+    `address_of` says where a node is now, None where nobody knows; a node that has moved gets a new link.
+    """
+
+    def __init__(self, address_of: Callable[[int], str | None]) -> None:
+        self._address_of = address_of
+        self._links: dict[tuple[int, str], PeerLink] = {}
+
+    def link(self, node_id: int, purpose: str) -> PeerLink:
+        """Return the link to a node; raises BrokerError(BROKER_NOT_AVAILABLE) when nobody knows where it is."""
+        address = self._address_of(node_id)
+        if address is None:
+            raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"nobody knows the address of node {node_id}")
+        known = self._links.get((node_id, purpose))
+        if known is None or known.address != address:
+            if known is not None:
+                known.close()
+            known = self._links[node_id, purpose] = PeerLink(address)
+        return known
+
+    def close(self) -> None:
+        """Drop every connection."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()

@@ -31,6 +31,21 @@ class ReadResult(NamedTuple):
     aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset) of aborted transactions in the bytes
 
 
+class ReplicaRead(NamedTuple):
+    """
+    What a follower's fetch of one partition returns.
+
+    `diverging` is (epoch, end offset): the largest epoch up to the follower's that this log has, and where it ends.
+    """
+
+    error: ErrorCode
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    chunks: Sequence[bytes] = ()
+    size: int = 0
+    diverging: tuple[int, int] | None = None
+
+
 def read_batches(
     core: Partition, log: PartitionLog, offset: int, max_bytes: int, *, committed: bool, min_one: bool
 ) -> ReadResult:
@@ -59,6 +74,33 @@ def read_batches(
                 aborted = log.aborted.between(offset, last + 1)
     chunks = (data,) if data else ()
     return ReadResult(error, core.high_watermark, stable, core.log_start_offset, chunks, len(data), aborted)
+
+
+def read_for_replica(
+    core: Partition, log: PartitionLog, offset: int, max_bytes: int, last_fetched_epoch: int, *, min_one: bool
+) -> ReplicaRead:
+    """Read whole batches from `offset` on up to the end of the log; see `ReplicaRuntime.read_replica`."""
+    if not core.is_leader:
+        return ReplicaRead(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    watermark, start = core.high_watermark, core.log_start_offset
+    if offset < start:
+        return ReplicaRead(ErrorCode.OFFSET_OUT_OF_RANGE, watermark, start)
+    known = last_fetched_epoch < 0
+    if not known:
+        epoch, end = core.epochs.end_offset(last_fetched_epoch, core.written_end)
+        known = epoch >= 0
+        if known and (epoch < last_fetched_epoch or end < offset):
+            return ReplicaRead(ErrorCode.NONE, watermark, start, diverging=(epoch, end))
+    if not known or offset > core.written_end:
+        return ReplicaRead(ErrorCode.OFFSET_OUT_OF_RANGE, watermark, start)
+    data = b""
+    if offset < core.written_end:
+        try:
+            data = log.read(offset, max_bytes, core.written_end, at_least_one=min_one)
+        except OSError as failure:
+            _log.error("reading %s failed: %s", log.directory.name, failure)
+            return ReplicaRead(ErrorCode.KAFKA_STORAGE_ERROR, watermark, start)
+    return ReplicaRead(ErrorCode.NONE, watermark, start, (data,) if data else (), len(data))
 
 
 class Waiters:
@@ -93,6 +135,43 @@ class Waiters:
 
     def wake_all(self) -> None:
         """Call all of them, because the partition goes away or was read anew."""
+        for _, _, callback in self._waiting.values():
+            self._loop.call_soon(callback)
+        self._waiting.clear()
+
+
+class ReplicaWaiters:
+    """The fetches of followers that have all there is and wait for more."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: dict[object, tuple[int, int | None, Callable[[], None]]] = {}
+
+    def add(self, offset: int, callback: Callable[[], None], *, known_high_watermark: int | None) -> Cancel:
+        """Have `callback` called once, when the log ends behind `offset` or the known high watermark has moved."""
+        key = object()
+        self._waiting[key] = (offset, known_high_watermark, callback)
+
+        def cancel() -> None:
+            self._waiting.pop(key, None)
+
+        return cancel
+
+    def wake(self, log_end: int, high_watermark: int) -> None:
+        """Call those for whom there is news."""
+        if not self._waiting:
+            return
+        ready = [
+            (key, callback)
+            for key, (offset, known, callback) in self._waiting.items()
+            if offset < log_end or (known is not None and known < high_watermark)
+        ]
+        for key, callback in ready:
+            del self._waiting[key]
+            self._loop.call_soon(callback)
+
+    def wake_all(self) -> None:
+        """Call all of them, because this replica leads no more or goes away."""
         for _, _, callback in self._waiting.values():
             self._loop.call_soon(callback)
         self._waiting.clear()

@@ -6,14 +6,14 @@ A transactional id belongs to the partition that its name hashes to, and to whoe
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from log_broker.core.cluster import TRANSACTIONS_TOPIC
-from log_broker.core.partition import AppendResult
-from log_broker.core.transaction import Transaction
+from log_broker.core.partition_protocol import AppendResult
+from log_broker.core.transaction import BUMPS_EPOCH_FROM, Transaction
 from log_broker.core.transaction_protocol import (
     AddPartitions,
     Answer,
@@ -38,12 +38,12 @@ from log_broker.core.transaction_records import (
     encode_transaction_key,
 )
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.records.batch import BatchHeader
 from log_broker.records.control import EndMarker
-from log_broker.records.record import build_batch
+from log_broker.records.record import Record, build_batch
+from log_broker.server.coordinator_shards import Shard, Shards
 from log_broker.server.deadlines import Deadlines
-from log_broker.server.internal_log import stored_records
-from log_broker.server.partition import PartitionRuntime
-from log_broker.server.transaction_markers import write_marker
+from log_broker.server.transaction_markers import Ending, MarkerSender
 
 if TYPE_CHECKING:
     from log_broker.server.node import Node
@@ -54,8 +54,10 @@ _log = logging.getLogger(__name__)
 # markers take a few ms, and a client that is sent away comes back after 20 to 100.
 SETTLE_SECONDS_MAX = 1.0
 MARKER_RETRY_SECONDS = 0.1
+MARKER_RETRY_SECONDS_MAX = 1.0
 
 Token = asyncio.Future[Answer]
+TransactionShard = Shard[Transaction]
 
 
 class TransactionCoordinator:
@@ -63,9 +65,9 @@ class TransactionCoordinator:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        self._transactions: dict[str, Transaction] = {}
-        self._loaded: set[int] = set()
+        self._shards: Shards[Transaction] = Shards(node, TRANSACTIONS_TOPIC, self)
         self._deadlines = Deadlines(node, self._time_is_up)
+        self._markers = MarkerSender(node)
         self._waiting: dict[str, asyncio.Future[None]] = {}
         # Batches of one producer must be appended in the order in which they came, so nobody overtakes.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -77,55 +79,65 @@ class TransactionCoordinator:
         self._expiration = self._node.loop.call_later(seconds, self._expire)
 
     def stop(self) -> None:
+        self._shards.close()
         self._deadlines.drop_all()
         if self._expiration is not None:
             self._expiration.cancel()
 
-    def load(self, runtime: PartitionRuntime) -> None:
-        """
-        Take over a partition that this node leads now, and finish what had been decided.
+    def follow(self) -> None:
+        """Coordinate the ids of the partitions that this node leads by the image, and no others."""
+        self._shards.follow()
 
-        What cannot be read is said in the log and left out.
-        """
-        if runtime.partition in self._loaded:
+    # What `Shards` asks.
+
+    def replay(self, shard: TransactionShard, header: BatchHeader, content: Record | EndMarker) -> None:
+        if isinstance(content, EndMarker) or content.key is None:
             return
-        stored: dict[str, StoredTransaction] = {}
-        for record in stored_records(runtime):
-            if record.key is None:
-                continue
-            try:
-                transactional_id = decode_transaction_key(record.key)
-                if transactional_id is None:
-                    continue
-                if record.value is None:
-                    stored.pop(transactional_id, None)
-                else:
-                    stored[transactional_id] = decode_transaction(record.value)
-            except BrokerError as error:
-                _log.error("%s-%d offset %d: %s", runtime.topic, runtime.partition, record.offset, error)
-        self._loaded.add(runtime.partition)
-        for transactional_id, current in stored.items():
-            transaction = self._transactions[transactional_id] = Transaction(transactional_id, current)
-            self._run(transaction, transaction.resume())
+        try:
+            transactional_id = decode_transaction_key(content.key)
+            if transactional_id is None:
+                return
+            if content.value is None:
+                shard.items.pop(transactional_id, None)
+            else:
+                stored = decode_transaction(content.value)
+                shard.items[transactional_id] = Transaction(transactional_id, stored)
+        except BrokerError as error:
+            _log.error("%s-%d offset %d: %s", TRANSACTIONS_TOPIC, shard.partition, content.offset, error)
 
-    def unload_all(self) -> None:
-        """Forget everything: the topic was deleted."""
-        self.stop()
-        self._transactions.clear()
-        self._loaded.clear()
+    def replayed(self, shard: TransactionShard) -> Iterator[None]:
+        return iter(())
+
+    def loaded(self, shard: TransactionShard) -> None:
+        """Finish what had been decided."""
+        for transaction in list(shard.items.values()):
+            self._run(shard, transaction, transaction.resume())
+
+    def resigned(self, shard: TransactionShard) -> None:
+        for transactional_id in shard.items:
+            self._deadlines.drop(transactional_id)
+            self._wake(transactional_id)
+        for token in list(shard.waiting):
+            if not token.done():
+                token.set_result(Answer(ErrorCode.NOT_COORDINATOR))
+
+    # What is known here.
 
     def check(self, transactional_id: str) -> ErrorCode:
         """Say whether this node coordinates the transactional id, and if not, why not."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
-        partition = self._node.transaction_partition(transactional_id)
-        return self._node.coordination_error(TRANSACTIONS_TOPIC, partition, self._loaded)
+        return self._shards.error_of(self._node.transaction_partition(transactional_id))
 
     def find(self, transactional_id: str) -> Transaction | None:
-        return self._transactions.get(transactional_id)
+        shard = self._shard_of(transactional_id)
+        return None if shard is None else shard.items.get(transactional_id)
 
     def all(self) -> Iterable[Transaction]:
-        return self._transactions.values()
+        return (transaction for shard in self._shards.loaded() for transaction in shard.items.values())
+
+    def _shard_of(self, transactional_id: str) -> TransactionShard | None:
+        return self._shards.get(self._node.transaction_partition(transactional_id))
 
     # What producers ask. The caller has asked `check` before.
 
@@ -133,11 +145,13 @@ class TransactionCoordinator:
         """Give a producer its id and a new epoch; raises BrokerError when no id can be had."""
         if not 0 < timeout_ms <= self._node.config.transaction_max_timeout_ms:
             return Answer(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-        if transactional_id not in self._transactions:
+        if self.find(transactional_id) is None:
             fresh_id = await self._node.producer_ids.take()
-            if transactional_id not in self._transactions:
-                fresh = Transaction.fresh(transactional_id, fresh_id, timeout_ms)
-                self._transactions[transactional_id] = fresh
+            shard = self._shard_of(transactional_id)
+            if shard is None:
+                return Answer(ErrorCode.NOT_COORDINATOR)
+            if transactional_id not in shard.items:
+                shard.items[transactional_id] = Transaction.fresh(transactional_id, fresh_id, timeout_ms)
 
         async def event_of(transaction: Transaction, token: Token) -> Event:
             fresh_id = await self._node.producer_ids.take() if transaction.wants_fresh_id else NO_ID
@@ -161,7 +175,7 @@ class TransactionCoordinator:
         error = self.check(transactional_id)
         if error is not ErrorCode.NONE:
             return error
-        transaction = self._transactions.get(transactional_id)
+        transaction = self.find(transactional_id)
         if transaction is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         return transaction.verify(*producer, partition)
@@ -202,12 +216,18 @@ class TransactionCoordinator:
         loop = self._node.loop
         deadline = loop.time() + SETTLE_SECONDS_MAX
         while True:
-            transaction = self._transactions.get(transactional_id)
+            shard = self._shard_of(transactional_id)
+            if shard is None:
+                return Answer(ErrorCode.NOT_COORDINATOR)
+            transaction = shard.items.get(transactional_id)
             if transaction is None:
                 return Answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
             token: Token = loop.create_future()
             event = await event_of(transaction, token)
-            self._run(transaction, transaction.handle(event, self._node.clock_ms()))
+            if shard.is_resigned:
+                return Answer(ErrorCode.NOT_COORDINATOR)
+            self._run(shard, transaction, transaction.handle(event, self._node.clock_ms()))
+            shard.note(token, event)
             answer = await token
             if answer.error is not ErrorCode.CONCURRENT_TRANSACTIONS or loop.time() >= deadline:
                 return answer
@@ -218,99 +238,112 @@ class TransactionCoordinator:
 
     # Running effects.
 
-    def _run(self, transaction: Transaction, effects: Sequence[Effect]) -> None:
+    def _run(self, shard: TransactionShard, transaction: Transaction, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Reply(token, answer):
                     if not token.done():
                         token.set_result(answer)
                 case Persist(record):
-                    self._persist(transaction, record)
+                    self._persist(shard, transaction, record)
                 case WriteMarkers(prepared):
-                    self._node.run(self._write_markers(transaction, prepared))
+                    self._node.run(self._write_markers(shard, transaction, prepared))
+        if shard.is_resigned:
+            return
         transactional_id = transaction.transactional_id
         if not transaction.is_busy:
             is_gone = transaction.is_unused or transaction.state is TransactionState.DEAD
-            if is_gone and self._transactions.get(transactional_id) is transaction:
-                del self._transactions[transactional_id]
-            waiter = self._waiting.pop(transactional_id, None)
-            if waiter is not None and not waiter.done():
-                waiter.set_result(None)
-        self._set_timer(transactional_id)
+            if is_gone and shard.items.get(transactional_id) is transaction:
+                del shard.items[transactional_id]
+            self._wake(transactional_id)
+        # The timer of one that has ended is left for the next.
+        deadline = transaction.next_deadline_ms()
+        if deadline is not None:
+            self._deadlines.meet(transactional_id, deadline)
 
-    def _persist(self, transaction: Transaction, record: StoredTransaction | None) -> None:
-        transactional_id = transaction.transactional_id
-        partition = self._node.transaction_partition(transactional_id)
-        runtime = None if partition is None else self._node.logs.get(TRANSACTIONS_TOPIC, partition)
-        if runtime is None:
-            self._persisted(transaction, AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    def _wake(self, transactional_id: str) -> None:
+        """Let whoever waits for the end of the last transaction ask again."""
+        waiter = self._waiting.pop(transactional_id, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _persist(self, shard: TransactionShard, transaction: Transaction, record: StoredTransaction | None) -> None:
+        if not shard.may_append:
+            self._persisted(shard, transaction, AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
-        key = encode_transaction_key(transactional_id)
+        key = encode_transaction_key(transaction.transactional_id)
         value = None if record is None else encode_transaction(record)
         batch = build_batch([(self._node.clock_ms(), key, value, ())])
-        runtime.append(batch, acks=-1, done=partial(self._persisted, transaction))
+        shard.runtime.append(batch, acks=-1, done=partial(self._persisted, shard, transaction))
 
-    def _persisted(self, transaction: Transaction, result: AppendResult) -> None:
+    def _persisted(self, shard: TransactionShard, transaction: Transaction, result: AppendResult) -> None:
+        if shard.is_resigned:
+            return  # whoever coordinates the id now has read what was stored; here nobody waits for it any more
         if result.error is not ErrorCode.NONE:
             _log.error("transactional id %s could not be stored: %s", transaction.transactional_id, result.message)
         event = Persisted(error=_to_client(result.error))
-        self._run(transaction, transaction.handle(event, self._node.clock_ms()))
+        self._run(shard, transaction, transaction.handle(event, self._node.clock_ms()))
         if event.error is not ErrorCode.NONE and transaction.state.is_prepared:
             # The markers are there and the note of it is not. They may be written twice.
-            self._node.run(self._write_markers(transaction, transaction.current, after_seconds=MARKER_RETRY_SECONDS))
+            work = self._write_markers(shard, transaction, transaction.current, after_seconds=MARKER_RETRY_SECONDS)
+            self._node.run(work)
 
     async def _write_markers(
-        self, transaction: Transaction, prepared: StoredTransaction, *, after_seconds: float = 0.0
+        self,
+        shard: TransactionShard,
+        transaction: Transaction,
+        prepared: StoredTransaction,
+        *,
+        after_seconds: float = 0.0,
     ) -> None:
         if after_seconds:
             await asyncio.sleep(after_seconds)
-        missing = set(prepared.partitions)
-        while missing:
-            outcomes = await asyncio.gather(*(self._mark(transaction, prepared, place) for place in missing))
-            missing = {place for place, is_done in zip(missing, outcomes, strict=True) if not is_done}
+        missing = sorted(prepared.partitions)
+        pause = MARKER_RETRY_SECONDS
+        while missing and not shard.is_resigned:
+            outcomes = await asyncio.gather(*(self._mark(shard, transaction, prepared, place) for place in missing))
+            missing = [place for place, is_done in zip(missing, outcomes, strict=True) if not is_done]
             if missing:
-                await asyncio.sleep(MARKER_RETRY_SECONDS)
-        if self._transactions.get(transaction.transactional_id) is transaction and transaction.current is prepared:
-            self._run(transaction, transaction.handle(MarkersWritten(), self._node.clock_ms()))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MARKER_RETRY_SECONDS_MAX)
+        if not shard.is_resigned and transaction.current is prepared:
+            self._run(shard, transaction, transaction.handle(MarkersWritten(), self._node.clock_ms()))
 
-    async def _mark(self, transaction: Transaction, prepared: StoredTransaction, place: TopicPartition) -> bool:
-        """Write one marker; False when it must be tried again."""
-        partition = self._node.transaction_partition(transaction.transactional_id)
-        runtime = None if partition is None else self._node.logs.get(TRANSACTIONS_TOPIC, partition)
-        epoch = 0 if runtime is None else runtime.leader_epoch
-        marker = EndMarker(prepared.state is TransactionState.PREPARE_COMMIT, epoch)
+    async def _mark(
+        self, shard: TransactionShard, transaction: Transaction, prepared: StoredTransaction, place: TopicPartition
+    ) -> bool:
+        """Write one marker; False when it must be tried again, by whoever coordinates the id then."""
+        marker = EndMarker(prepared.state is TransactionState.PREPARE_COMMIT, shard.epoch)
         producer = (prepared.producer_id, prepared.producer_epoch)
-        match await write_marker(self._node, place, producer, marker):
+        match await self._markers.write(place, Ending(producer, marker, prepared.client_version >= BUMPS_EPOCH_FROM)):
             case ErrorCode.NONE | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 return True  # a topic that was deleted took its transactions with it
-            case ErrorCode.INVALID_PRODUCER_EPOCH | ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            case ErrorCode.INVALID_PRODUCER_EPOCH:
                 _log.warning("%s-%d has seen a newer end of %s's transaction", *place, transaction.transactional_id)
                 return True
+            case ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                _log.warning("%s-%d has heard of a newer coordinator of %s", *place, transaction.transactional_id)
+                return False
             case _:
                 return False
 
     # Time.
 
-    def _set_timer(self, transactional_id: str) -> None:
-        """See that the transaction's end of time is met; the timer of one that has ended is left for the next."""
-        transaction = self._transactions.get(transactional_id)
-        deadline = None if transaction is None else transaction.next_deadline_ms()
-        if deadline is not None:
-            self._deadlines.meet(transactional_id, deadline)
-
     def _time_is_up(self, transactional_id: str) -> None:
-        transaction = self._transactions.get(transactional_id)
-        if transaction is None:
+        shard = self._shard_of(transactional_id)
+        transaction = None if shard is None else shard.items.get(transactional_id)
+        if shard is None or transaction is None:
             return
         effects = transaction.tick(self._node.clock_ms())
         if effects:
             _log.warning("the transaction of %s took longer than its timeout and is aborted", transactional_id)
-        self._run(transaction, effects)
+        self._run(shard, transaction, effects)
 
     def _expire(self) -> None:
         after_ms = self._node.config.transactional_id_expiration_ms
-        for transaction in list(self._transactions.values()):
-            self._run(transaction, transaction.expire(self._node.clock_ms(), after_ms=after_ms))
+        for shard in self._shards.loaded():
+            for transaction in list(shard.items.values()):
+                self._run(shard, transaction, transaction.expire(self._node.clock_ms(), after_ms=after_ms))
         self.start()
 
 

@@ -8,11 +8,13 @@ asked; from Produce version 12 on, it takes them into the transaction by that.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.core.transaction_records import TopicPartition
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import HEADER_BYTES, MAGIC, MAGIC_OFFSET, TRANSACTIONAL, read_header
-from log_broker.server.partition import Done, PartitionRuntime
+from log_broker.server.partition import PartitionRuntime
+from log_broker.server.partition_runner import Done
+from log_broker.server.transaction_partitions import join_transaction
 
 if TYPE_CHECKING:
     from log_broker.server.node import Node
@@ -78,7 +80,7 @@ async def _ask_and_append(
     add = version >= ADDS_PARTITIONS_FROM
     places = [batch.place for batch in batches]
     try:
-        errors = await node.join_transaction(transactional_id, producer, places, add=add)
+        errors = await join_transaction(node, transactional_id, producer, places, add=add)
     except BrokerError as failure:
         errors = dict.fromkeys(places, failure.code)
     finally:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
+from log_broker.sim.cluster_world import ClusterWorld
 from log_broker.sim.quorum_world import QuorumWorld
 from log_broker.sim.runner import MakeWorld, Report, World, run_seed, run_seeds, shrink
 
@@ -18,7 +19,12 @@ def make_quorum(seed: int, trace_lines_max: int) -> World:
     return QuorumWorld(seed, trace_lines_max=trace_lines_max)
 
 
-WORLDS: dict[str, MakeWorld] = {"quorum": make_quorum}
+def make_cluster(seed: int, trace_lines_max: int) -> World:
+    """Return the cluster of a seed."""
+    return ClusterWorld(seed, trace_lines_max=trace_lines_max)
+
+
+WORLDS: dict[str, MakeWorld] = {"cluster": make_cluster, "quorum": make_quorum}
 
 
 def main(arguments: Sequence[str]) -> int:

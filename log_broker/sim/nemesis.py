@@ -54,8 +54,9 @@ class Fault:
 class Nemesis:
     """Carries a schedule out."""
 
-    def __init__(self, victims: Victims, faults: Iterable[Fault]) -> None:
+    def __init__(self, victims: Victims, faults: Iterable[Fault], kinds: "Mapping[str, Harm] | None" = None) -> None:
         self.done: list[Fault] = []
+        self._kinds = KINDS if kinds is None else kinds
         self._victims = victims
         self._under_way: dict[int, Action] = {}
         self._faults = list(faults)
@@ -75,7 +76,7 @@ class Nemesis:
         leader = victims.leader() or min(victims.nodes)
         nodes = [victims.nodes[leader if target == LEADER else target] for target in fault.targets]
         victims.kernel.trace("nemesis", f"{fault.kind} {' '.join(node.name for node in nodes)} {fault.amount:.2f}")
-        undo = KINDS[fault.kind](victims, nodes, fault.amount)
+        undo = self._kinds[fault.kind](victims, nodes, fault.amount)
         if undo is None:
             return
         self.done.append(fault)
@@ -160,6 +161,12 @@ def _cut_one_way(victims: Victims, nodes: Sequence[Node], amount: float) -> Acti
     return _cut(victims, [(nodes[0], nodes[1])])
 
 
+def _cut_both_ways(victims: Victims, nodes: Sequence[Node], amount: float) -> Action | None:
+    if nodes[0] is nodes[1]:
+        return None
+    return _cut(victims, [(nodes[0], nodes[1]), (nodes[1], nodes[0])])
+
+
 def _split(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:
     """Cut the nodes in two groups; the first holds `nodes`."""
     ours = set(nodes)
@@ -223,8 +230,16 @@ def _fill_disk(victims: Victims, nodes: Sequence[Node], amount: float) -> Action
 
 
 def _ambush(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:
-    """On a slow network, cut the power of whoever does a certain thing just as it has begun; give it back at once."""
-    awaited = AMBUSHES[int(amount * len(AMBUSHES))]
+    return lie_in_ambush(victims, AMBUSHES, amount)
+
+
+def lie_in_ambush(victims: Victims, ambushes: Sequence[str], amount: float) -> Action:
+    """
+    On a slow network, cut the power of whoever does a certain thing just as it has begun; give it back at once.
+
+    `amount` chooses what, of the names that a node's spy is told.
+    """
+    awaited = ambushes[int(amount * len(ambushes))]
     everyone = list(victims.nodes.values())
     kernel = victims.kernel
     left = [6]
@@ -267,6 +282,7 @@ KINDS: Mapping[str, Harm] = {
     "jump clock": _jump_clock,
     "isolate": _isolate,
     "cut one way": _cut_one_way,
+    "cut both ways": _cut_both_ways,
     "split": _split,
     "storm": _storm,
     "slow disk": _slow_disk,
@@ -278,22 +294,32 @@ _WEIGHTS = {"kill": 3, "cut power": 4, "isolate": 3, "split": 2, "pause": 2, "st
 
 
 def draw_faults(
-    chance: random.Random, addresses: Sequence[int], *, count: int, until_us: int, lasts_us: tuple[int, int]
+    chance: random.Random,
+    addresses: Sequence[int],
+    *,
+    count: int,
+    until_us: int,
+    lasts_us: tuple[int, int],
+    from_us: int = 500_000,
+    kinds: Mapping[str, int] | None = None,
 ) -> list[Fault]:
-    """Draw a schedule: `count` faults that begin before `until_us`, two in five aimed at the leader."""
-    kinds = list(KINDS)
-    weights = [_WEIGHTS.get(kind, 1) for kind in kinds]
+    """
+    Draw a schedule: `count` faults that begin before `until_us`, two in five aimed at the leader.
+
+    `kinds` are those to draw from, each with its weight.
+    """
+    weights = {kind: _WEIGHTS.get(kind, 1) for kind in KINDS if kind != "cut both ways"} if kinds is None else kinds
     faults = []
     for _ in range(count):
-        kind = chance.choices(kinds, weights)[0]
+        kind = chance.choices(list(weights), list(weights.values()))[0]
         first = LEADER if chance.random() < 0.4 else chance.choice(addresses)
         targets: tuple[int, ...] = (first,)
-        if kind == "cut one way":
+        if kind in {"cut one way", "cut both ways"}:
             targets = (first, chance.choice(addresses))
         elif kind == "split":
             targets = tuple(chance.sample(addresses, chance.randint(1, len(addresses) // 2)))
         fault = Fault(
-            at_us=chance.randint(500_000, until_us),
+            at_us=chance.randint(from_us, until_us),
             lasts_us=chance.randint(*lasts_us),
             kind=kind,
             targets=targets,

@@ -87,7 +87,7 @@ class Node:
             incarnation = self.incarnation
             for action in held:
                 if incarnation == self.incarnation:
-                    self._do(action)
+                    self.do(action)
 
     def jump_clock(self, by_us: int) -> None:
         """Have this node's clock leap, forward or back."""
@@ -112,9 +112,30 @@ class Node:
             if error is not None:
                 self.stop(f"ends: {error}", self.disk.abandon)
             else:
-                self._do(done)
+                self.do(done)
 
         self.disk.submit(job, ended)
+        if self.spy is not None:
+            self.spy("job")
+
+    def work(self, job: Action, ended: Callable[[BaseException | None], None]) -> None:
+        """Have the disk do a job, and tell the process how it ended."""
+        incarnation = self.incarnation
+        errors: list[BaseException] = []
+
+        def guarded() -> None:
+            try:
+                job()
+            except OSError:
+                raise
+            except Exception as error:
+                errors.append(error)
+
+        def told(error: OSError | None) -> None:
+            if incarnation == self.incarnation:
+                self.do(lambda: ended(error or (errors[0] if errors else None)))
+
+        self.disk.submit(guarded, told)
         if self.spy is not None:
             self.spy("job")
 
@@ -135,9 +156,10 @@ class Node:
             return
         if self.kernel.tracing:
             self.kernel.trace(self.name, f"◀ n{message.source} {brief(message.body)}")
-        self._do(lambda: process.receive(message))
+        self.do(lambda: process.receive(message))
 
-    def _do(self, action: Action) -> None:
+    def do(self, action: Action) -> None:
+        """Have the process do something: now, or when it is no longer paused."""
         if self.paused:
             self._held.append(action)
             return
@@ -164,6 +186,6 @@ class Node:
             return
         if self.kernel.now_us + self._clock_us >= self._deadline_us:
             self._deadline_us = NEVER_US
-            self._do(process.tick)
+            self.do(process.tick)
         else:
             self._arm()

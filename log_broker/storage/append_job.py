@@ -5,7 +5,7 @@ Work on a log's files that may run outside the event loop's thread: it touches n
 from collections.abc import Sequence
 from pathlib import Path
 
-from log_broker.core.partition import PendingBatch
+from log_broker.core.partition_protocol import PendingBatch
 from log_broker.records.batch import Buffer
 from log_broker.storage.files import File, FileSystem
 from log_broker.storage.segment import Segment
@@ -20,6 +20,7 @@ class AppendJob:
         "_sync_files",
         "batches",
         "buffers",
+        "marks",
         "position",
         "segment",
         "synced",
@@ -36,8 +37,11 @@ class AppendJob:
         sync_files: Sequence[File],
         directories: Sequence[Path],
         sync: bool,
+        marks: Sequence[tuple[Path, bytes]] = (),
     ) -> None:
+        """`marks` are small files, (path, content), that are on the disk before the first batch is in the log."""
         self._files = files
+        self.marks = marks
         self._sync_files = sync_files
         self._directories = directories
         self.segment = segment
@@ -47,8 +51,15 @@ class AppendJob:
         self.buffers = buffers
         self.synced = sync
 
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether `run` waits for the disk, so that the event loop must not."""
+        return self.synced or bool(self.marks)
+
     def run(self) -> None:
         """Write, then sync; raises OSError."""
+        for path, content in self.marks:
+            self._files.replace(path, content)
         if self.target is not None:
             self.target.write_at(self.position, self.buffers)
         if self.synced:

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from log_broker.core.partition import PendingBatch
+from log_broker.core.partition_protocol import PendingBatch
 from log_broker.core.producer_state import AbortedTransaction, ProducerRow
-from log_broker.records.batch import NO_TIMESTAMP, BatchHeader, Buffer
+from log_broker.records.batch import LEADER_EPOCH_OFFSET, NO_TIMESTAMP, BatchHeader, Buffer
 from log_broker.records.record import iterate_records
 from log_broker.storage.append_job import AppendJob, SealedSync
-from log_broker.storage.checkpoints import encode_producers
+from log_broker.storage.checkpoints import GAPS_FILE, LEADER_EPOCH_FILE, encode_epochs, encode_producers
 from log_broker.storage.compaction import UNBOUNDED_MS, ClosedSegment, CompactionLimits
 from log_broker.storage.files import FileSystem
+from log_broker.storage.producer_replay import snapshot_offsets
 from log_broker.storage.segment import (
     SNAPSHOT_SUFFIX,
     Segment,
@@ -27,6 +28,7 @@ from log_broker.storage.segment import (
     scan,
 )
 from log_broker.storage.transaction_index import AbortedTransactions
+from log_broker.storage.truncation import TruncationJob
 
 SNAPSHOTS_KEPT = 2  # as Kafka: the latest, and the one before in case the latest is damaged
 CURSORS_MAX = 64
@@ -65,7 +67,9 @@ class PartitionLog:
         segments: list[Segment],
         end_offset: int,
         recovery_point: int,
+        may_have_gaps: bool = False,
     ) -> None:
+        """`may_have_gaps` says that recovery was told to expect offsets missing in the active segment."""
         assert segments, "a log has an active segment"
         self.directory = directory
         self.limits = limits
@@ -79,6 +83,8 @@ class PartitionLog:
         self._dirty_directories: dict[Path, None] = {}
         self._is_on_disk = segments[-1].size > 0
         self._job: AppendJob | None = None
+        self._may_have_gaps = may_have_gaps
+        self.truncation: TruncationJob | None = None  # under way
         self._cursors: dict[int, tuple[Segment, int]] = {}  # where the reader who got the bytes before will go on
         self._opened: dict[Segment, None] = {}
         self.aborted = AbortedTransactions(files, directory)
@@ -109,9 +115,13 @@ class PartitionLog:
         sync: bool,
         now_ms: int,
         producer_rows: Callable[[int], Iterable[ProducerRow]],
+        epochs: Sequence[tuple[int, int]] | None = None,
+        gaps: bool = False,
     ) -> AppendJob:
         """
         Plan the write of `batches`, or of as many from the front as go into one segment.
+
+        What the core says of `epochs` and `gaps` is on the disk before them.
 
         Begins a new segment where one is due, with a snapshot of the producers in front of it. Raises OSError.
         """
@@ -140,6 +150,11 @@ class PartitionLog:
                 self._note_new_file()
             if segment not in self._dirty:
                 self._dirty[segment] = segment.size
+        marks: tuple[tuple[Path, bytes], ...] = ()
+        if epochs is not None:
+            marks = ((self.directory / LEADER_EPOCH_FILE, encode_epochs(epochs)),)
+        if gaps and not self._may_have_gaps:
+            marks = (*marks, (self.directory / GAPS_FILE, b""))
         self._job = AppendJob(
             self._files,
             segment=segment,
@@ -148,6 +163,7 @@ class PartitionLog:
             sync_files=[dirty.file for dirty in self._dirty] if sync else (),
             directories=list(self._dirty_directories) if sync else (),
             sync=sync,
+            marks=marks,
         )
         return self._job
 
@@ -155,6 +171,8 @@ class PartitionLog:
         """Take the job's batches into the log."""
         assert job is self._job
         self._job = None
+        if job.marks and any(path.name == GAPS_FILE for path, _ in job.marks):
+            self._may_have_gaps = True
         segment = job.segment
         if segment is not None:
             for pending in job.batches:
@@ -293,6 +311,13 @@ class PartitionLog:
                 for position, header in scan(segment.file, segment.position_of(offset), segment.size):
                     yield header, segment.file.read_at(position, header.size) if header.is_control else b""
 
+    def set_epoch(self, offset: int, epoch: int) -> None:
+        """Write the leader epoch of the batch at `offset`, on the disk too; raises OSError."""
+        segment = self._segments[max(bisect_right(self._bases, offset) - 1, 0)]
+        position = segment.position_of(offset)
+        segment.file.write_at(position + LEADER_EPOCH_OFFSET, [epoch.to_bytes(4, "big", signed=True)])
+        segment.file.sync()
+
     def note_aborted(self, transaction: AbortedTransaction) -> None:
         """Take in a transaction whose abort marker is the latest in the log."""
         at = max(bisect_right(self._bases, transaction.last_offset) - 1, 0)
@@ -324,6 +349,76 @@ class PartitionLog:
         """Find the first record with the largest timestamp."""
         latest = max((s.max_timestamp[0] for s in self._segments if s.size), default=-1)
         return self.find_time(latest, from_offset=from_offset, end_offset=end_offset) if latest >= 0 else None
+
+    # Truncation.
+
+    def prepare_truncation(self, offset: int) -> TruncationJob:
+        """
+        Let go of `offset` and all behind it, for readers at once; `offset` lies in the log, and nothing else runs.
+
+        A batch that holds `offset` goes as a whole. Raises OSError.
+        """
+        assert self._job is None, "nothing is being written to a log that is cut"
+        at = max(bisect_right(self._bases, offset) - 1, 0)
+        segment = self._segments[at]
+        position, end_offset = segment.place_of_cut(offset)
+        was_sealed = at + 1 < len(self._segments)
+        removed = self._segments[at + 1 :]
+        segment.cut(position, end_offset)
+        del self._segments[at + 1 :]
+        mark_gaps = was_sealed and not self._may_have_gaps
+        return self._shortened(removed, end_offset, mark_gaps=mark_gaps, is_restart=False)
+
+    def prepare_restart(self, offset: int, now_ms: int) -> TruncationJob:
+        """Let go of everything, to begin again at `offset`; otherwise as `prepare_truncation`."""
+        assert self._job is None, "nothing is being written to a log that is cut"
+        removed = list(self._segments)
+        fresh = Segment(
+            self._files,
+            self.directory,
+            offset,
+            size=0,
+            index_interval_bytes=self.limits.index_interval_bytes,
+            now_ms=now_ms,
+        )
+        fresh.begin_empty()
+        self._segments[:] = [fresh]
+        return self._shortened(removed, offset, mark_gaps=False, is_restart=True)
+
+    def _shortened(
+        self, removed: Sequence[Segment], end_offset: int, *, mark_gaps: bool, is_restart: bool
+    ) -> TruncationJob:
+        self._bases[:] = [segment.base_offset for segment in self._segments]
+        for segment in removed:
+            segment.close()
+            self._dirty.pop(segment, None)
+            self._opened.pop(segment, None)
+        self._opened.pop(self._segments[-1], None)
+        self._cursors.clear()
+        self.end_offset = end_offset
+        self.recovery_point = min(self.recovery_point, end_offset)
+        base = self._bases[-1]
+        self.truncation = job = TruncationJob(
+            self._files,
+            self.directory,
+            kept=[(segment.base_offset, segment.size) for segment in self._segments],
+            removed=[segment.base_offset for segment in removed if segment.base_offset != base],
+            end_offset=end_offset,
+            aborted=self.aborted.cut(base, end_offset),
+            mark_gaps=mark_gaps,
+            is_restart=is_restart,
+        )
+        return job
+
+    def commit_truncation(self, job: TruncationJob) -> None:
+        """Take note that `job` has run."""
+        assert job is self.truncation
+        self.truncation = None
+        self._may_have_gaps = self._may_have_gaps or job.mark_gaps
+        self._dirty.pop(self._segments[-1], None)
+        self._dirty_directories.pop(self.directory, None)
+        if not self._dirty and not self._dirty_directories:
+            self.recovery_point = self.end_offset
 
     # Retention.
 
@@ -446,9 +541,3 @@ class PartitionLog:
         """Give the file descriptors back and leave everything as it is."""
         for segment in self._segments:
             segment.close()
-
-
-def snapshot_offsets(files: FileSystem, directory: Path) -> list[int]:
-    """Return the offsets of the producer snapshots in `directory`, rising."""
-    names = (name.removesuffix(SNAPSHOT_SUFFIX) for name in files.names(directory) if name.endswith(SNAPSHOT_SUFFIX))
-    return sorted(int(name) for name in names if name.isdigit())

@@ -2,8 +2,7 @@
 What a replica of the metadata quorum keeps on its disk: promises, log and snapshots, in Kafka's files and names.
 
     quorum-state                            JSON: epoch, leader, vote; replaced as a whole
-    <base offset>.log                       entries, each a v2 batch of one record, so that a cut falls between two;
-                                            a header of the record repeats offset and epoch: see _PLACE
+    <base offset>.log                       entries, each a v2 batch of one record: see `core.raft_codec`
     <end offset>-<epoch>.checkpoint         a snapshot: crc, length of the voters record, voters record, content
 
 Every method returns when its work is on the disk, and is called in the order of the effects it carries out. A crash
@@ -17,24 +16,17 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from log_broker.core.raft_codec import decode_entries, encode_entry
 from log_broker.core.raft_effects import QuorumState
-from log_broker.core.raft_log import LOG_BEGIN, Entry, EntryKind, OffsetAndEpoch, Snapshot
+from log_broker.core.raft_log import LOG_BEGIN, Entry, OffsetAndEpoch, Snapshot
 from log_broker.core.raft_replica import Recovered
 from log_broker.core.raft_voters import ReplicaKey, VoterSet
-from log_broker.records.batch import CONTROL, MAGIC, batches_in, crc_is_valid
-from log_broker.records.record import build_batch, iterate_records
 from log_broker.storage.files import File, FileSystem
 
 QUORUM_STATE_FILE = "quorum-state"
 _LOG_SUFFIX = ".log"
 _SNAPSHOT_SUFFIX = ".checkpoint"
 _SNAPSHOT_HEADER = struct.Struct(">II")  # crc of what follows the crc, length of the voters record
-# A batch's checksum covers neither its base offset nor its leader epoch: a write torn there would be believed.
-_PLACE = struct.Struct(">qi")  # offset, epoch
-_PLACE_HEADER = "place"
-_CONTROL_KEY = struct.Struct(">hh")  # version, type
-_CONTROL_TYPES = {EntryKind.LEADER_CHANGE: 2, EntryKind.VOTERS: 6}  # of Kafka's control records
-_KIND_OF_CONTROL_TYPE = {number: kind for kind, number in _CONTROL_TYPES.items()}
 
 
 class DamagedQuorumStateError(Exception):
@@ -86,6 +78,12 @@ class QuorumStore:
         """Behind the last entry that is on the disk."""
         return self._segments[-1].end_offset
 
+    def close(self) -> None:
+        """Let go of the files."""
+        for segment in self._segments:
+            segment.file.close()
+        self._segments.clear()
+
     def save_state(self, state: QuorumState) -> None:
         content = {
             "leaderId": state.leader_id,
@@ -104,7 +102,7 @@ class QuorumStore:
         size = segment.size
         positions = []
         for offset, entry in enumerate(entries, base_offset):
-            batch = _encode(offset, entry)
+            batch = encode_entry(offset, entry)
             buffers.append(batch)
             positions.append(size)
             size += len(batch)
@@ -224,37 +222,15 @@ class QuorumStore:
         return self._directory / f"{snapshot_id.offset:020d}-{snapshot_id.epoch:010d}{_SNAPSHOT_SUFFIX}"
 
 
-def _encode(offset: int, entry: Entry) -> bytearray:
-    is_data = entry.kind is EntryKind.DATA
-    key = None if is_data else _CONTROL_KEY.pack(0, _CONTROL_TYPES[entry.kind])
-    place = (_PLACE_HEADER, _PLACE.pack(offset, entry.epoch))
-    return build_batch(
-        [(-1, key, entry.data, (place,))],
-        base_offset=offset,
-        leader_epoch=entry.epoch,
-        attributes=0 if is_data else CONTROL,
-    )
-
-
 def _read_entries(segment: _Segment, epoch: int) -> list[Entry]:
     """Read entries until one is torn, out of its place, or older than the one before it; note where each begins."""
-    content = segment.file.read_at(0, segment.file.size())
     entries = []
-    for position, header in batches_in(content):
-        batch = content[position : position + header.size]
-        in_place = header.base_offset == segment.end_offset and header.leader_epoch >= epoch and header.magic == MAGIC
-        if not in_place or not crc_is_valid(batch, header.crc):
-            break
-        record = next(iter(iterate_records(batch)))
-        if record.headers != ((_PLACE_HEADER, _PLACE.pack(header.base_offset, header.leader_epoch)),):
-            break
-        epoch = header.leader_epoch
-        kind = EntryKind.DATA
-        if header.is_control and record.key is not None:
-            kind = _KIND_OF_CONTROL_TYPE[_CONTROL_KEY.unpack(record.key)[1]]
-        entries.append(Entry(epoch, kind, bytes(record.value or b"")))
+    for position, size, entry in decode_entries(
+        segment.file.read_at(0, segment.file.size()), segment.end_offset, epoch
+    ):
+        entries.append(entry)
         segment.positions.append(position)
-        segment.size = position + header.size
+        segment.size = position + size
     return entries
 
 

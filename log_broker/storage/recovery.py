@@ -9,14 +9,20 @@ from time import monotonic
 
 from log_broker.config import TopicConfig
 from log_broker.core.epochs import LeaderEpochs
+from log_broker.core.lease import Lease
 from log_broker.core.partition import Partition
-from log_broker.core.producer_state import ProducerRow, ProducerStates
 from log_broker.interfaces import RecordValidator
-from log_broker.records.control import read_marker
-from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, SYNC_FAILED_FILE, decode_epochs, decode_producers
+from log_broker.storage.checkpoints import (
+    GAPS_FILE,
+    LEADER_EPOCH_FILE,
+    SYNC_FAILED_FILE,
+    decode_epochs,
+    encode_epochs,
+)
 from log_broker.storage.files import FileSystem
-from log_broker.storage.log import LogLimits, PartitionLog, snapshot_offsets
-from log_broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name, scan
+from log_broker.storage.log import LogLimits, PartitionLog
+from log_broker.storage.producer_replay import producers_to_replay_from, replay_producers
+from log_broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Segment, file_name, scan
 from log_broker.storage.segment_swap import finish_swaps
 
 _log = logging.getLogger(__name__)
@@ -35,57 +41,71 @@ def open_partition(
     clean: bool,
     now_ms: int,
     validator: RecordValidator | None = None,
+    leads: bool = True,
+    high_watermark: int = 0,
+    lease: Lease | None = None,
 ) -> tuple[Partition, PartitionLog]:
     """
-    Bring one partition back: its log as `open_log` finds it, and the state that follows from the log. Raises OSError.
+    Bring one replica back: its log as `open_log` finds it, and the state that follows from the log. Raises OSError.
+
+    Without `leads` its role is not known, and nothing behind the last known `high_watermark` counts as committed.
     """
     log = open_log(files, directory, config, recovery_point=recovery_point, clean=clean, now_ms=now_ms)
-    producers = ProducerStates()
-    replay_from = log.start_offset
-    snapshot = latest_producers(files, directory, log.end_offset)
-    if snapshot is not None:
-        replay_from = max(snapshot[0], replay_from)
-        producers.load(snapshot[1])
-    log.aborted.forget_from(replay_from)
-    starts = decode_epochs(files.read(directory / LEADER_EPOCH_FILE))
-    epochs = LeaderEpochs((epoch, offset) for epoch, offset in starts if offset < log.end_offset)
-    if replay_from < log.end_offset:
-        for header, control in log.headers_from(replay_from):
-            if control:
-                aborted = producers.replay_marker(header, read_marker(control))
-                if aborted is not None:
-                    log.note_aborted(aborted)
-            else:
-                producers.replay(header)
-            # The file may have been lost with the last epochs in it: every batch names its own.
-            if epochs.begin(header.leader_epoch, header.base_offset):
-                epochs.current = epochs.latest
-        log.save_aborted(replay_from)
+    log_start_offset = min(max(log_start_offset, log.start_offset), log.end_offset)
+    watermark = log.end_offset if leads else min(max(high_watermark, log_start_offset), log.end_offset)
+    epochs = _recover_epochs(files, log, checked_from=log.end_offset if clean else recovery_point)
+    snapshot = producers_to_replay_from(files, log, watermark)
+    log.aborted.forget_from(snapshot[0])
+    producers, ending, aborted = replay_producers(log.headers_from(snapshot[0]), snapshot[1], watermark)
+    for transaction in aborted:
+        log.note_aborted(transaction)
+    log.save_aborted(snapshot[0])
     core = Partition(
         topic,
         config,
         producers=producers,
         epochs=epochs,
-        log_start_offset=min(max(log_start_offset, log.start_offset), log.end_offset),
+        log_start_offset=log_start_offset,
         end_offset=log.end_offset,
         validator=validator,
+        high_watermark=watermark,
+        ending=ending,
+        leads=leads,
+        lease=lease,
     )
     return core, log
 
 
-def latest_producers(files: FileSystem, directory: Path, end_offset: int) -> tuple[int, list[ProducerRow]] | None:
+def _recover_epochs(files: FileSystem, log: PartitionLog, *, checked_from: int) -> LeaderEpochs:
     """
-    Return (offset, rows) of the newest sound snapshot that does not reach behind the end of the log.
+    Return the epochs as their file has them, which was on the disk before any batch that needs it.
 
-    A snapshot from beyond the end speaks of batches that were lost, and is removed.
+    A batch's own epoch stands outside its checksum. Where one that may not have reached the disk whole says otherwise,
+    it is the batch that is mended. Only without the file are the batches believed. Raises OSError.
     """
-    for offset in reversed(snapshot_offsets(files, directory)):
-        path = directory / file_name(offset, SNAPSHOT_SUFFIX)
-        rows = decode_producers(files.read(path)) if offset <= end_offset else None
-        if rows is not None:
-            return offset, rows
-        files.remove(path)
-    return None
+    path = log.directory / LEADER_EPOCH_FILE
+    kept = decode_epochs(files.read(path))
+    epochs = LeaderEpochs((epoch, offset) for epoch, offset in kept if offset < log.end_offset)
+    if log.end_offset > log.start_offset and not epochs.starts:
+        for header, _ in log.headers_from(log.start_offset):
+            epochs.begin(header.leader_epoch, header.base_offset)
+        epochs.current = max(epochs.current, epochs.latest)
+    elif checked_from < log.end_offset:
+        for header, _ in log.headers_from(checked_from):
+            epoch = epochs.epoch_at(header.base_offset)
+            if header.leader_epoch != epoch:
+                _log.warning(
+                    "%s: the batch at %d has epoch %d and gets back %d",
+                    log.directory,
+                    header.base_offset,
+                    header.leader_epoch,
+                    epoch,
+                )
+                log.set_epoch(header.base_offset, epoch)
+    if epochs.starts != tuple(kept):
+        # What it says of offsets behind the end must not be taken for the truth about batches yet to come.
+        files.replace(path, encode_epochs(epochs.starts))
+    return epochs
 
 
 def open_log(
@@ -125,16 +145,40 @@ def open_log(
     if not segments:
         empty = Segment(files, directory, 0, size=0, index_interval_bytes=limits.index_interval_bytes, now_ms=now_ms)
         empty.begin_empty()
-        return PartitionLog(files, directory, limits, segments=[empty], end_offset=0, recovery_point=0)
+        return PartitionLog(
+            files,
+            directory,
+            limits,
+            segments=[empty],
+            end_offset=0,
+            recovery_point=0,
+            may_have_gaps=GAPS_FILE in names,
+        )
     if clean:
         end_offset = segments[-1].resume() or segments[-1].base_offset
     else:
-        end_offset = _recover(files, directory, segments, limits, recovery_point=recovery_point, now_ms=now_ms)
+        end_offset = _recover(
+            files,
+            directory,
+            segments,
+            limits,
+            recovery_point=recovery_point,
+            now_ms=now_ms,
+            may_have_gaps=GAPS_FILE in names,
+        )
     for segment in segments[:-1]:
         segment.release()
     if SYNC_FAILED_FILE in names:
         files.remove(directory / SYNC_FAILED_FILE)
-    return PartitionLog(files, directory, limits, segments=segments, end_offset=end_offset, recovery_point=end_offset)
+    return PartitionLog(
+        files,
+        directory,
+        limits,
+        segments=segments,
+        end_offset=end_offset,
+        recovery_point=end_offset,
+        may_have_gaps=GAPS_FILE in names,
+    )
 
 
 def _recover(
@@ -145,6 +189,7 @@ def _recover(
     *,
     recovery_point: int,
     now_ms: int,
+    may_have_gaps: bool,
 ) -> int:
     """Check the segments from the recovery point on, drop what follows the first bad batch, return the end offset."""
     first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
@@ -156,7 +201,10 @@ def _recover(
             _log.info("%s: checking segment %d of %d", directory, at - first + 1, len(segments) - first)
         size_found = segment.size
         is_last = segment is segments[-1]
-        end_offset = segment.rebuild(checked_from=recovery_point, without_gaps=is_last) or segment.base_offset
+        end_offset = (
+            segment.rebuild(checked_from=recovery_point, without_gaps=is_last and not may_have_gaps)
+            or segment.base_offset
+        )
         cut = segment.size < size_found
         lost = segments[at + 1 :]
         if cut:
@@ -167,7 +215,7 @@ def _recover(
                 end_offset,
             )
             del segments[at + 1 :]
-            if lost and _has_gaps(segment):
+            if lost and not may_have_gaps and _has_gaps(segment):
                 # It was compacted and must not grow: in a segment that grows a gap means damage. The next one is there
                 # before the damage is gone, so that a crash in between finds that again.
                 segments.append(_begin_segment(files, directory, end_offset, limits, now_ms))

@@ -275,6 +275,29 @@ class Segment:
         self.first_timestamp = self.first_batch_timestamp()
         return next_offset
 
+    def place_of_cut(self, offset: int) -> tuple[int, int]:
+        """Return (position, end offset) of a cut before `offset`: the batch that holds it, if one does, goes whole."""
+        position = self.position_of(offset)
+        if position < self.size:
+            offset = min(offset, read_header(self.file.read_at(position, HEADER_BYTES)).base_offset)
+        return position, offset
+
+    def cut(self, position: int, end_offset: int) -> None:
+        """Forget what lies at `position` and behind; the next batch will be that at `end_offset`."""
+        index, times = self._load()
+        index.truncate(position)
+        times.truncate(end_offset - self.base_offset)
+        self.size = position
+        self._max_timestamp = times.last
+        self._bytes_since_entry = 0
+        start = index.positions[-1] if index.positions else 0
+        for at, header in scan(self.file, start, position, read_bytes=_SEARCH_BYTES):
+            if header.record_count and header.max_timestamp > self._max_timestamp[0]:
+                self._max_timestamp = (header.max_timestamp, header.last_offset - self.base_offset)
+            self._bytes_since_entry = at + header.size - start
+        self.index_bytes = _bytes_of(index, times)
+        self.first_timestamp = self.first_batch_timestamp() if position else None
+
     def first_batch_timestamp(self) -> int:
         """Return the newest timestamp of the first batch, -1 for an empty segment; reads the file."""
         first = next(scan(self.file, 0, self.size, read_bytes=_SEARCH_BYTES), None)

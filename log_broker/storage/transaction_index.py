@@ -64,6 +64,22 @@ class AbortedTransactions:
             if not entries:
                 self.remove(base_offset)
 
+    def cut(self, base_offset: int, end_offset: int) -> bytes:
+        """
+        Drop those with markers at `end_offset` or behind, of which `base_offset` is the last segment.
+
+        Returns what the file of that segment is to hold; those of later segments are to go.
+        """
+        for other in [base for base in self._bases if base > base_offset or base >= end_offset]:
+            self._drop(other)
+        entries = self._entries.get(base_offset)
+        if entries is None:
+            return b""
+        del entries[_first_from(entries, end_offset) * _ENTRY.size :]
+        if not entries:
+            self._drop(base_offset)
+        return bytes(entries)
+
     def forget(self, base_offset: int) -> list[Path]:
         """Drop those of a segment that left the log; return the file, if there is one, which can be removed."""
         if base_offset not in self._entries:

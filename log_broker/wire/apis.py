@@ -56,8 +56,14 @@ class ApiKey(IntEnum):
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
+    VOTE = 52
+    BEGIN_QUORUM_EPOCH = 53
+    END_QUORUM_EPOCH = 54
     DESCRIBE_QUORUM = 55
+    ALTER_PARTITION = 56
     UPDATE_FEATURES = 57
+    ENVELOPE = 58
+    FETCH_SNAPSHOT = 59
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     BROKER_REGISTRATION = 62
@@ -65,10 +71,13 @@ class ApiKey(IntEnum):
     UNREGISTER_BROKER = 64
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    ALLOCATE_PRODUCER_IDS = 67
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +116,7 @@ APIS: Mapping[int, Api] = {
     api.key: api
     for api in (
         _api(ApiKey.PRODUCE, (0, 12), 9),
-        _api(ApiKey.FETCH, (4, 17), 12),
+        _api(ApiKey.FETCH, (4, 18), 12),
         _api(ApiKey.LIST_OFFSETS, (1, 10), 6),
         _api(ApiKey.METADATA, (0, 12), 9),
         _api(ApiKey.OFFSET_COMMIT, (2, 9), 8),
@@ -148,18 +157,27 @@ APIS: Mapping[int, Api] = {
         _api(ApiKey.ALTER_CLIENT_QUOTAS, (0, 1), 1),
         _api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), 0),
         _api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (0, 0), 0),
+        _api(ApiKey.VOTE, (2, 2), 0, inter_broker=True),
+        _api(ApiKey.BEGIN_QUORUM_EPOCH, (1, 1), 1, inter_broker=True),
+        _api(ApiKey.END_QUORUM_EPOCH, (1, 1), 1, inter_broker=True),
         _api(ApiKey.DESCRIBE_QUORUM, (0, 2), 0),
+        _api(ApiKey.ALTER_PARTITION, (2, 3), 0, inter_broker=True),
         _api(ApiKey.UPDATE_FEATURES, (0, 2), 0),
+        _api(ApiKey.ENVELOPE, (0, 0), 0, inter_broker=True),
+        _api(ApiKey.FETCH_SNAPSHOT, (1, 1), 0, inter_broker=True),
         _api(ApiKey.DESCRIBE_CLUSTER, (0, 2), 0),
         _api(ApiKey.DESCRIBE_PRODUCERS, (0, 0), 0),
-        _api(ApiKey.BROKER_REGISTRATION, (0, 0), 0, inter_broker=True),
-        _api(ApiKey.BROKER_HEARTBEAT, (0, 0), 0, inter_broker=True),
+        _api(ApiKey.BROKER_REGISTRATION, (0, 4), 0, inter_broker=True),
+        _api(ApiKey.BROKER_HEARTBEAT, (0, 1), 0, inter_broker=True),
         _api(ApiKey.UNREGISTER_BROKER, (0, 0), 0),
         _api(ApiKey.DESCRIBE_TRANSACTIONS, (0, 0), 0),
         _api(ApiKey.LIST_TRANSACTIONS, (0, 2), 0),
+        _api(ApiKey.ALLOCATE_PRODUCER_IDS, (0, 0), 0, inter_broker=True),
         _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), 0),
         _api(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), 0),
         _api(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), 0),
         _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, (0, 0), 0),
+        _api(ApiKey.ADD_RAFT_VOTER, (0, 1), 0),
+        _api(ApiKey.REMOVE_RAFT_VOTER, (0, 0), 0),
     )
 }

@@ -37,8 +37,6 @@ _UNSERVED_NAMES = {
     77: "share_group_describe",
     78: "share_fetch",
     79: "share_acknowledge",
-    80: "add_raft_voter",
-    81: "remove_raft_voter",
     88: "streams_group_heartbeat",
     89: "streams_group_describe",
     90: "describe_share_group_offsets",

@@ -21,8 +21,8 @@ Fetch, versions 4-17, read and written by hand: the response carries the log's b
     rack id               string   11+
 
 Version 12 is flexible. From 13 on the 16 bytes of a topic's id stand in place of its name, and from 15 on there is no
-replica id in front (KIP-516, KIP-903). The tagged fields (cluster id, replica state; diverging epoch, current leader,
-snapshot id, node endpoints) serve replicas.
+replica id in front (KIP-516, KIP-903): a replica names itself and its broker epoch in a tagged field, and is told of a
+divergence in one (`replica_fetch`). Who leads instead of the broker that was asked is told everybody (KIP-951).
 """
 
 import struct
@@ -33,10 +33,11 @@ from log_broker.core.fetch_session import FINAL_EPOCH, NO_SESSION, FetchedPartit
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import Buffer
 from log_broker.records.varint import write_uvarint
+from log_broker.wire.leader_tags import NodeEndpoint, endpoint_tags, leader_tag
 from log_broker.wire.reading import MalformedRequestError, Reader
 
 VERSION_MIN = 4
-VERSION_MAX = 17
+VERSION_MAX = 18
 FLEXIBLE_FROM = 12
 SESSION_FROM = 7
 _LOG_START_FROM = 5
@@ -45,6 +46,10 @@ _RACK_FROM = 11
 TOPIC_IDS_FROM = 13
 _NO_REPLICA_FROM = 15  # the replica id became a tagged field, which a client does not send
 TOPIC_ID_BYTES = 16
+
+ENDPOINTS_FROM = 16  # and with them the leader of each partition that is led elsewhere
+_REPLICA_STATE_TAG = 1
+_REPLICA_STATE = struct.Struct(">iq")  # replica id, broker epoch
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -59,6 +64,7 @@ _PARTITION = {
     12: struct.Struct(">iiqiqi"),  # and the last fetched epoch
 }
 _ABORTED = struct.Struct(">qq")
+_DIVERGING = struct.Struct(">iq")  # epoch, its end offset
 _ANSWER_V4 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
 
@@ -75,6 +81,8 @@ class FetchRequest(NamedTuple):
     session_epoch: int
     topics: Sequence[FetchedTopic]
     forgotten: Sequence[ForgottenTopic]
+    rack: bytes = b""
+    broker_epoch: int = -1
 
 
 class PartitionData(NamedTuple):
@@ -87,6 +95,9 @@ class PartitionData(NamedTuple):
     log_start_offset: int
     records: Sequence[Buffer]
     aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset)
+    preferred_replica: int = -1
+    leader: tuple[int, int] | None = None  # (node id, leader epoch) of the one to ask instead
+    diverging: tuple[int, int] | None = None  # (epoch, its end offset), for a replica
 
 
 def parse_request(body: memoryview, version: int) -> FetchRequest:
@@ -107,15 +118,40 @@ def parse_request(body: memoryview, version: int) -> FetchRequest:
         forgotten: Sequence[ForgottenTopic] = ()
         if version >= SESSION_FROM:
             forgotten = [_parse_forgotten(reader, body, version) for _ in range(reader.array_length())]
-        if version >= _RACK_FROM:
-            reader.string()
-        reader.tagged_fields()
+        rack = reader.string() if version >= _RACK_FROM else b""
+        replica = None
+        if version >= _NO_REPLICA_FROM and body[reader.position]:
+            replica = _parse_replica_state(reader)
+        else:
+            reader.tagged_fields()
     except (struct.error, IndexError, ValueError) as error:
         raise MalformedRequestError(f"Fetch v{version}: {error}") from None
     replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level = limits
+    broker_epoch = -1
+    if replica is not None:
+        replica_id, broker_epoch = replica
     return FetchRequest(
-        replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level, session_id, session_epoch, topics, forgotten
+        replica_id,
+        wait_ms_max,
+        bytes_min,
+        bytes_max,
+        isolation_level,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+        rack,
+        broker_epoch,
     )
+
+
+def _parse_replica_state(reader: Reader) -> tuple[int, int] | None:
+    """Read the tagged fields behind a request; return the replica's id and broker epoch if they are among them."""
+    found = None
+    for tag, content in reader.read_tagged_fields():
+        if tag == _REPLICA_STATE_TAG:
+            found = _REPLICA_STATE.unpack_from(content)
+    return found
 
 
 def _parse_name(reader: Reader, body: memoryview, version: int) -> bytes:
@@ -135,8 +171,12 @@ def _parse_topic(reader: Reader, body: memoryview, version: int) -> FetchedTopic
     for _ in range(reader.array_length()):
         if version >= FLEXIBLE_FROM:
             layout = _PARTITION[12]
-            index, epoch, offset, _, _, bytes_max = layout.unpack_from(body, reader.position)
-        elif version >= _LEADER_EPOCH_FROM:
+            index, epoch, offset, last_epoch, log_start, bytes_max = layout.unpack_from(body, reader.position)
+            reader.position += layout.size
+            reader.tagged_fields()
+            partitions.append(FetchedPartition(index, epoch, offset, bytes_max, last_epoch, log_start))
+            continue
+        if version >= _LEADER_EPOCH_FROM:
             layout = _PARTITION[9]
             index, epoch, offset, _, bytes_max = layout.unpack_from(body, reader.position)
         elif version >= _LOG_START_FROM:
@@ -170,6 +210,7 @@ def encode_response(
     *,
     error: ErrorCode = ErrorCode.NONE,
     session_id: int = NO_SESSION,
+    endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
     """Write the response with its header, as buffers to be sent one behind the other: records are not copied."""
     flexible = version >= FLEXIBLE_FROM
@@ -196,9 +237,9 @@ def encode_response(
                 chunks.append(out)
                 chunks.extend(data.records)
                 out = bytearray()
-            out += no_tags
+            out += no_tags if data[8] is None and data[9] is None else _partition_tags(data, version)
         out += no_tags
-    out += no_tags
+    out += endpoint_tags(endpoints) if endpoints and version >= ENDPOINTS_FROM else no_tags
     if out:
         chunks.append(out)
     return chunks
@@ -217,8 +258,19 @@ def _write_partition(out: bytearray, data: PartitionData, size: int, version: in
         if flexible:
             out.append(0)
     if version >= _RACK_FROM:
-        out += b"\xff\xff\xff\xff"  # no preferred read replica
+        out += _INT32.pack(data.preferred_replica)
     _write_count(out, size, flexible=flexible)
+
+
+def _partition_tags(data: PartitionData, version: int) -> bytes:
+    if version < FLEXIBLE_FROM:
+        return b""
+    tags = []
+    if data.diverging is not None:
+        tags.append(b"\x00\x0d" + _DIVERGING.pack(*data.diverging) + b"\0")
+    if data.leader is not None and version >= ENDPOINTS_FROM:
+        tags.append(leader_tag(1, data.leader))
+    return bytes((len(tags),)) + b"".join(tags)
 
 
 def _write_count(out: bytearray, count: int, *, flexible: bool) -> None:

@@ -20,12 +20,14 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.records.varint import write_uvarint
+from log_broker.wire.leader_tags import NodeEndpoint, endpoint_tags, leader_tag
 from log_broker.wire.reading import MalformedRequestError, Reader
 
 VERSION_MAX = 12
 FLEXIBLE_FROM = 9
+LEADERS_FROM = 10  # who leads instead stands in tagged fields
 _TRANSACTIONAL_ID_FROM = 3
 _THROTTLE_FROM = 1
 _APPEND_TIME_FROM = 2
@@ -68,6 +70,7 @@ class PartitionAnswer(NamedTuple):
 
     partition: int
     result: AppendResult
+    leader: tuple[int, int] | None = None  # (node id, leader epoch) of the one to ask instead
 
 
 def parse_request(body: memoryview, version: int) -> ProduceRequest:
@@ -94,18 +97,21 @@ def parse_request(body: memoryview, version: int) -> ProduceRequest:
 
 
 def encode_response(
-    correlation_id: int, version: int, topics: Sequence[tuple[bytes, Sequence[PartitionAnswer]]]
+    correlation_id: int,
+    version: int,
+    topics: Sequence[tuple[bytes, Sequence[PartitionAnswer]]],
+    endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytearray:
-    """Write the response with its header."""
+    """Write the response with its header; leaders and `endpoints` only from version LEADERS_FROM on."""
     if version >= FLEXIBLE_FROM:
-        return _encode_flexible(correlation_id, topics)
+        return _encode_flexible(correlation_id, topics, endpoints)
     out = bytearray(_INT32.pack(correlation_id))
     out += _INT32.pack(len(topics))
     for name, partitions in topics:
         out += _INT16.pack(len(name))
         out += name
         out += _INT32.pack(len(partitions))
-        for index, result in partitions:
+        for index, result, _ in partitions:
             if version >= _LOG_START_FROM:
                 out += _PARTITION_V5.pack(
                     index, result.error, result.base_offset, result.log_append_time_ms, result.log_start_offset
@@ -136,7 +142,11 @@ def _encode_record_errors(out: bytearray, result: AppendResult) -> None:
         out += text
 
 
-def _encode_flexible(correlation_id: int, topics: Sequence[tuple[bytes, Sequence[PartitionAnswer]]]) -> bytearray:
+def _encode_flexible(
+    correlation_id: int,
+    topics: Sequence[tuple[bytes, Sequence[PartitionAnswer]]],
+    endpoints: Sequence[NodeEndpoint],
+) -> bytearray:
     out = bytearray(_INT32.pack(correlation_id))
     out.append(0)  # no tagged fields in the response header
     write_uvarint(out, len(topics) + 1)
@@ -144,7 +154,7 @@ def _encode_flexible(correlation_id: int, topics: Sequence[tuple[bytes, Sequence
         write_uvarint(out, len(name) + 1)
         out += name
         write_uvarint(out, len(partitions) + 1)
-        for index, result in partitions:
+        for index, result, leader in partitions:
             out += _PARTITION_V5.pack(
                 index, result.error, result.base_offset, result.log_append_time_ms, result.log_start_offset
             )
@@ -154,9 +164,10 @@ def _encode_flexible(correlation_id: int, topics: Sequence[tuple[bytes, Sequence
                 _write_compact(out, message)
                 out.append(0)
             _write_compact(out, result.message)
-            out.append(0)
+            out += b"\0" if leader is None else b"\x01" + leader_tag(0, leader)
         out.append(0)
-    out += b"\0\0\0\0\0"  # throttle time, no tagged fields
+    out += b"\0\0\0\0"  # throttle time
+    out += endpoint_tags(endpoints) if endpoints else b"\0"
     return out
 
 

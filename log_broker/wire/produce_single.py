@@ -15,7 +15,7 @@ What `parse_single` does not recognise goes to `wire.produce`, which reads every
 
 import struct
 
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.records.varint import read_uvarint
 from log_broker.wire.produce import FLEXIBLE_FROM, VERSION_MAX, PartitionAnswer, encode_response
 
@@ -37,7 +37,7 @@ _ANSWER_HEAD_FLEXIBLE = struct.Struct(">iibbB")
 _ANSWER_V9 = struct.Struct(">bihqqqbbhib")  # tagged fields end the partition, the topic and the response
 
 
-SingleProduce = tuple[int, bytes, int, memoryview]  # acks, topic in UTF-8, partition, records
+SingleProduce = tuple[int, int, bytes, int, memoryview]  # acks, timeout in ms, topic in UTF-8, partition, records
 
 
 def parse_single(body: memoryview, version: int) -> SingleProduce | None:
@@ -47,7 +47,7 @@ def parse_single(body: memoryview, version: int) -> SingleProduce | None:
         return _parse_flexible(body, size) if version <= VERSION_MAX else None
     if version < VERSION_MIN or size < _HEAD.size:
         return None
-    transactional_id, acks, _, topics, name_length = _HEAD.unpack_from(body)
+    transactional_id, acks, timeout_ms, topics, name_length = _HEAD.unpack_from(body)
     at = _HEAD.size + name_length
     start = at + _TAIL.size
     if transactional_id != -1 or topics != 1 or name_length < 0 or start > size:
@@ -55,13 +55,13 @@ def parse_single(body: memoryview, version: int) -> SingleProduce | None:
     partitions, index, length = _TAIL.unpack_from(body, at)
     if partitions != 1 or length != size - start:
         return None
-    return acks, bytes(body[_HEAD.size : at]), index, body[start:]
+    return acks, timeout_ms, bytes(body[_HEAD.size : at]), index, body[start:]
 
 
 def _parse_flexible(body: memoryview, size: int) -> SingleProduce | None:
     if size < _HEAD_FLEXIBLE.size:
         return None
-    transactional_id, acks, _, topics, name_length = _HEAD_FLEXIBLE.unpack_from(body)
+    transactional_id, acks, timeout_ms, topics, name_length = _HEAD_FLEXIBLE.unpack_from(body)
     at = _HEAD_FLEXIBLE.size + name_length - 1
     # A name of 127 bytes or more has a second length byte, and its first one is negative here.
     if transactional_id != 0 or topics != 2 or name_length < 1 or at + _TAIL_FLEXIBLE.size >= size:
@@ -74,7 +74,7 @@ def _parse_flexible(body: memoryview, size: int) -> SingleProduce | None:
     end = start + length - 1
     if partitions != 2 or length < 1 or end != size - len(_NO_TAGS) or body[end:] != _NO_TAGS:
         return None
-    return acks, bytes(body[_HEAD_FLEXIBLE.size : at]), index, body[start:end]
+    return acks, timeout_ms, bytes(body[_HEAD_FLEXIBLE.size : at]), index, body[start:end]
 
 
 def encode_single(correlation_id: int, version: int, topic: bytes, partition: int, result: AppendResult) -> bytes:

@@ -89,6 +89,18 @@ class Reader:
             size, self.position = read_uvarint(self._body, self.position)
             self._take(size)
 
+    def read_tagged_fields(self) -> list[tuple[int, memoryview]]:
+        """Read the tagged fields of a flexible version as (tag, content)."""
+        fields = []
+        count, self.position = read_uvarint(self._body, self.position)
+        for _ in range(self._counted(count)):
+            tag, self.position = read_uvarint(self._body, self.position)
+            size, self.position = read_uvarint(self._body, self.position)
+            content = self._take(size)
+            assert content is not None, "an unsigned size is not that of null"
+            fields.append((tag, content))
+        return fields
+
     def _counted(self, count: int) -> int:
         """Add to the elements of this request and return how many these are."""
         if count > 0:

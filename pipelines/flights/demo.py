@@ -27,6 +27,7 @@ from fluvial.registry.contracts import Registered, load_contracts, register_all
 from fluvial.spark.java import require_java
 from pipelines.flights import source
 from pipelines.flights.feeds import CONTRACTS, all_feeds
+from pipelines.flights.node_loss import NodeLoss
 from pipelines.flights.publish import Published, Publisher, publish_all
 from pipelines.flights.questions import CHART_QUERY, QUESTIONS
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from fluvial.orchestration.progress import RunEvent, RunSummary
 
+EVENTS_TOPIC = "flight_events"
 CHART = Path("demo", "departure-delay.png")
 """Where the picture is, in the data directory."""
 
@@ -67,34 +69,41 @@ def main(
     *,
     layout: Layout | None,
     until: datetime | None = None,
+    kill_a_node: bool = False,
 ) -> None:
     """
     Run the whole job: what it finds out goes to `answers`, how it gets on to `progress`.
 
     The local platform of `settings.data_dir` is started with `layout`; None leaves it alone and works on the cluster
-    that `settings` name. `until` takes only what happened before it. Raises FluvialError for what a user can mend.
+    that `settings` name. `until` takes only what happened before it. With `kill_a_node` a leader of the local platform
+    dies while events are published and returns while tables are built. Raises FluvialError for what a user can mend.
     """
     require_java()
     source.data_folder()
     clock = Stopwatch()
     with clock.step("platform"):
         settings = start_platform(settings, layout, progress) if layout is not None else settings
+        loss = NodeLoss(settings.data_dir, EVENTS_TOPIC, progress) if kill_a_node else None
     with clock.step("contracts"):
         register_contracts(settings, progress)
-    with clock.step("events"):
-        published = publish_events(settings, until, progress)
-    with clock.step("Spark"):
-        spark = start_spark(settings, progress)
     try:
-        with clock.step("tables"):
-            summary = materialize_tables(settings, progress)
-        with clock.step("answers"):
-            show_answers(spark, settings, answers)
-            chart = draw_chart(spark, settings)
+        with clock.step("events"):
+            published = publish_events(settings, until, progress, loss)
+        with clock.step("Spark"):
+            spark = start_spark(settings, progress)
+        try:
+            with clock.step("tables"):
+                summary = materialize_tables(settings, progress, loss)
+            with clock.step("answers"):
+                show_answers(spark, settings, answers)
+                chart = draw_chart(spark, settings)
+        finally:
+            # A driver that was killed cannot be stopped any more; what went wrong is told already.
+            with suppress(Exception):
+                spark.stop()
     finally:
-        # A driver that was killed cannot be stopped any more; what went wrong is told already.
-        with suppress(Exception):
-            spark.stop()
+        if loss is not None:
+            loss.settle()
     say_what_changed(published, summary, answers)
     answers.print(f"The chart: {chart}")
     answers.print(f"{clock}\n", soft_wrap=True)
@@ -122,14 +131,16 @@ def register_contracts(settings: Settings, progress: Console) -> list[Registered
     return registered
 
 
-def publish_events(settings: Settings, until: datetime | None, progress: Console) -> list[Published]:
-    """Publish what the log does not hold yet."""
+def publish_events(
+    settings: Settings, until: datetime | None, progress: Console, loss: NodeLoss | None = None
+) -> list[Published]:
+    """Publish what the log does not hold yet; `loss` hears how far its topic is."""
     _headline(progress, "3/5", "the events: flights, weather and reference data of 2013")
     with (
         RegistryClient(settings.registry_url) as registry,
         Publisher(settings.bootstrap_servers, registry) as publisher,
     ):
-        published = publish_all(publisher, all_feeds(until), progress)
+        published = publish_all(publisher, all_feeds(until), progress, {} if loss is None else {loss.topic: loss.at})
     sent, seconds = sum(each.sent for each in published), sum(each.seconds for each in published)
     held = sum(each.held for each in published)
     progress.print(f"  {sent:,} records published in {seconds:.1f} s, {held:,} were in the log already")
@@ -145,14 +156,16 @@ def start_spark(settings: Settings, progress: Console) -> "SparkSession":
         return build_session(settings, "fluvial demo", say=lambda line: progress.print(f"  {line}"))
 
 
-def materialize_tables(settings: Settings, progress: Console) -> "RunSummary":
-    """Materialise every asset; one line for each as it ends."""
+def materialize_tables(settings: Settings, progress: Console, loss: NodeLoss | None = None) -> "RunSummary":
+    """Materialise every asset; one line for each as it ends. What `loss` has killed is back from the first on."""
     from fluvial.orchestration.progress import AssetFinished, AssetStarted, CheckFinished, Status
     from fluvial.orchestration.run import materialize_all
 
     with progress.status("loading the assets") as status:
 
         def tell(event: "RunEvent") -> None:
+            if loss is not None and isinstance(event, AssetFinished):
+                loss.bring_back()
             match event:
                 case AssetStarted(table=table):
                     status.update(table)

@@ -12,7 +12,7 @@ the feed's, and goes on with the next one.
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -127,8 +127,14 @@ class Publisher:
                 raise ForeignLogError(placed.feed.topic, partition, f"ends at {end} and not at {own}")
 
 
-def publish_all(publisher: Publisher, feeds: Sequence[Feed], console: Console) -> list[Published]:
-    """Publish feeds one after another, with a progress bar for each on `console`."""
+def publish_all(
+    publisher: Publisher, feeds: Sequence[Feed], console: Console, heard: Mapping[str, OnProgress] | None = None
+) -> list[Published]:
+    """
+    Publish feeds one after another, with a progress bar for each on `console`.
+
+    `heard` has, by topic, who else is to know how far it is.
+    """
     bar = Progress(
         TextColumn("  {task.description:<14}"),
         BarColumn(),
@@ -139,14 +145,21 @@ def publish_all(publisher: Publisher, feeds: Sequence[Feed], console: Console) -
     )
     tasks = {feed.topic: bar.add_task(feed.topic, total=len(feed), start=False) for feed in feeds}
 
-    def shown_as(task: TaskID) -> OnProgress:
+    def shown_as(task: TaskID, topic: str) -> OnProgress:
         bar.start_task(task)
-        return lambda held, records: bar.update(task, completed=held)
+        others = (heard or {}).get(topic)
+
+        def show(held: int, records: int) -> None:
+            bar.update(task, completed=held)
+            if others is not None:
+                others(held, records)
+
+        return show
 
     done = []
     with bar:
         for feed in feeds:
-            done.append(publisher.publish(feed, shown_as(tasks[feed.topic])))
+            done.append(publisher.publish(feed, shown_as(tasks[feed.topic], feed.topic)))
             bar.stop_task(tasks[feed.topic])
     return done
 

@@ -37,7 +37,8 @@ from fluvial.schemas_follower import RemoteSchemasLog, follow
 from log_broker.config import BrokerConfig
 from log_broker.errors import BrokerError
 from log_broker.interfaces import InternalLog, InternalRecord
-from log_broker.server.node import BindError, Node
+from log_broker.server.machine import BindError
+from log_broker.server.node import Node
 from log_broker.storage.data_directory import DataDirectoryError
 
 LOCK_SECONDS = 1.0
@@ -78,14 +79,21 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
         loop.add_signal_handler(number, stopping.set)
     broker = options.broker
     # The first node keeps the registry's log; the others follow it, so that every node can check records.
-    schemas = _SchemasLog() if broker.controller is None else RemoteSchemasLog(broker.controller)
+    voters = sorted(broker.controller_quorum_voters)
+    serves_registry = options.registry_port is not None or not voters
+    schemas = _SchemasLog() if serves_registry else RemoteSchemasLog(voters[0].partition("@")[2])
     registry = Registry(schemas)
     node = Node(broker, validator=RegistryValidator(registry))
 
     async def open_registry() -> None:
         if isinstance(schemas, _SchemasLog):
             schemas.log = node.internal_log(SCHEMAS_TOPIC)
-        await registry.open()
+        try:
+            await registry.open()
+        except BrokerError:
+            if isinstance(schemas, _SchemasLog):
+                raise
+            # The node that keeps the schemas is down; they are read as soon as it is back.
 
     with _told(broker.data_dir, broker.host, broker.port, "--port"):
         # Before the first record comes the registry must know every schema, or it would refuse what is right.
@@ -241,7 +249,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--metrics-port", type=int, help="port of the metrics for Prometheus; none without it")
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of this node alone")
     parser.add_argument("--cluster-id", help="the cluster this node belongs to (default: the one in its folder)")
-    parser.add_argument("--controller", metavar="HOST:PORT", help="the first node, for every other node")
+    parser.add_argument("--process-roles", metavar="ROLES", help="broker, controller or both (the default)")
+    parser.add_argument(
+        "--controller-quorum-voters",
+        metavar="ID@HOST:PORT,…",
+        help="the nodes that elect the controller; without any this node is alone",
+    )
+    parser.add_argument(
+        "--controller-quorum-bootstrap-servers",
+        metavar="HOST:PORT,…",
+        help="where a node that is no voter asks for the controller",
+    )
+    parser.add_argument("--broker-rack", metavar="RACK", help="where this broker stands")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="a broker setting by Kafka's name; repeatable"
+    )
     parser.add_argument("--notify-fd", type=int, help=argparse.SUPPRESS)
     return parser
 
@@ -254,9 +276,24 @@ def _options(words: argparse.Namespace) -> NodeOptions:
         port=words.port,
         advertised_host=words.advertised_host,
         cluster_id=words.cluster_id,
-        controller=words.controller,
-    )
+    ).with_settings(_settings(words))
     return NodeOptions(broker=broker, registry_port=words.registry_port, metrics_port=words.metrics_port)
+
+
+def _settings(words: argparse.Namespace) -> dict[str, str]:
+    flags = {
+        "process.roles": words.process_roles,
+        "controller.quorum.voters": words.controller_quorum_voters,
+        "controller.quorum.bootstrap.servers": words.controller_quorum_bootstrap_servers,
+        "broker.rack": words.broker_rack,
+    }
+    settings: dict[str, str] = {name: text for name, text in flags.items() if text is not None}
+    for text in words.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise LocalPlatformError(f"--set takes KEY=VALUE, not {text!r}")
+        settings[name] = value
+    return settings
 
 
 def _configure_logging() -> None:

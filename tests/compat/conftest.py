@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compat_cluster import BROKERS, Brokers, free_ports, words_of
 
 # What is lost is noticed within seconds, so that tests need not wait for it.
 QUICK_GROUPS = tuple(
@@ -45,6 +46,10 @@ class BrokerProcess:
 
     def start(self, seconds: float = 30.0) -> None:
         """Start it and wait until it says that it listens; the port stays the same from then on."""
+        self.spawn()
+        self.await_listening(seconds)
+
+    def spawn(self) -> None:
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [
@@ -61,6 +66,9 @@ class BrokerProcess:
                 stderr=log,
                 text=True,
             )
+
+    def await_listening(self, seconds: float = 30.0) -> None:
+        assert self.process is not None
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], seconds)
         line = self.process.stdout.readline() if ready else ""
@@ -93,10 +101,23 @@ class BrokerProcess:
         return status
 
 
+def as_many_as_asked(folder: Path, words: tuple[str, ...] = ()) -> "BrokerProcess | Brokers":
+    """One broker, or several that look like one."""
+    if BROKERS == 1:
+        return BrokerProcess(folder / "data", words)
+    ports = free_ports(BROKERS)
+    return Brokers(
+        [
+            BrokerProcess(folder / f"data-{number}", (*words, *words_of(number, ports)), port)
+            for number, port in enumerate(ports)
+        ]
+    )
+
+
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[BrokerProcess | Brokers]":
     """A broker that the tests share: each uses topics and groups of its own names."""
-    running = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", QUICK_GROUPS)
+    running = as_many_as_asked(tmp_path_factory.mktemp("broker"), QUICK_GROUPS)
     running.start()
     yield running
     assert running.stop() == 0, running.log.read_text()
@@ -120,9 +141,9 @@ def jvm() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def stock_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def stock_broker(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[BrokerProcess | Brokers]":
     """A broker with Kafka's timeouts, for suites whose clients may be silent for seconds on a busy machine."""
-    running = BrokerProcess(tmp_path_factory.mktemp("stock") / "data")
+    running = as_many_as_asked(tmp_path_factory.mktemp("stock"))
     running.start()
     yield running
     assert running.stop() == 0, running.log.read_text()
@@ -151,7 +172,15 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long runs to `make compat`."""
+    """Leave the long runs to `make compat`, and of several brokers those that are of one's own files or death."""
+    if BROKERS > 1:
+        alone = [
+            item
+            for item in items
+            if item.get_closest_marker("lone_broker") is not None or "own_broker" in getattr(item, "fixturenames", ())
+        ]
+        items[:] = [item for item in items if item not in alone]
+        config.hook.pytest_deselected(items=alone)
     if os.environ.get("FLUVIAL_COMPAT") == "all":
         return
     long = [item for item in items if item.get_closest_marker("compat_long") is not None]

@@ -89,7 +89,7 @@ def run(bootstrap_servers: str, folder: Path, *flags: str, records: int, timeout
         "KGO_LOG_LEVEL": "none",
         **os.environ,
         "KGO_SEEDS": bootstrap_servers,
-        "KGO_TEST_RF": "1",
+        "KGO_TEST_RF": os.environ.get("KGO_TEST_RF", "1"),
         "KGO_TEST_RECORDS": str(records),
     }
     folder.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@ Every suite that holds the broker against other people's clients: `make compat`.
 
     python -m tests.compat.run                    all of them
     python -m tests.compat.run franz-go kafkajs   some
+    python -m tests.compat.run --brokers 3        against three brokers, every topic on all of them
     python -m tests.compat.run --prepare          only fetch and build what the suites need and this machine can have
 
 Each suite gets a line when it begins and one when it ends, with the tests that passed out of all; a table stands at the
@@ -95,8 +96,9 @@ def all_suites() -> list[Suite]:
     return [*suites, Suite(name="stories", what=what, modules=tuple(sorted(further)))]
 
 
-def run(suite: Suite, scratch: Path) -> Outcome:
+def run(suite: Suite, scratch: Path, brokers: int) -> Outcome:
     """Run a suite, long runs included; `scratch` receives its output and what its tests leave."""
+    copies = str(min(brokers, 3))
     report, output = scratch / "report.xml", scratch / "output"
     command = [
         *(sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"),
@@ -107,7 +109,12 @@ def run(suite: Suite, scratch: Path) -> Outcome:
         subprocess.run(
             command,
             cwd=ROOT,
-            env={**os.environ, "FLUVIAL_COMPAT": "all"},
+            env={
+                **os.environ,
+                "FLUVIAL_COMPAT": "all",
+                "FLUVIAL_COMPAT_BROKERS": str(brokers),
+                "KGO_TEST_RF": copies,
+            },
             stdout=out,
             stderr=subprocess.STDOUT,
             check=False,
@@ -148,7 +155,7 @@ def prepare() -> int:
     return 0
 
 
-def compare(suites: Sequence[Suite], keep: Path) -> int:
+def compare(suites: Sequence[Suite], keep: Path, brokers: int) -> int:
     """Run the suites one after the other; returns the exit code."""
     allowed = findings.allowlist(findings.PAGE.read_text(encoding="utf-8"))
     rows = []
@@ -158,7 +165,7 @@ def compare(suites: Sequence[Suite], keep: Path) -> int:
         began = time.monotonic()
         scratch = keep / suite.name
         scratch.mkdir(parents=True)
-        outcome = run(suite, scratch)
+        outcome = run(suite, scratch, brokers)
         verdict = findings.judge(outcome, allowed.get(suite.name, {}))
         seconds = time.monotonic() - began
         exceptions = len(outcome.skipped) + len(outcome.failed) - len(verdict.skipped) - len(verdict.failed)
@@ -190,11 +197,12 @@ def main(arguments: list[str]) -> int:
     known = {suite.name: suite for suite in all_suites()}
     parser.add_argument("suite", nargs="*", choices=[*known, []], help="the suites to run (default: all)")
     parser.add_argument("--prepare", action="store_true", help="only fetch and build what the suites need")
+    parser.add_argument("--brokers", type=int, default=1, help="how many brokers (default: 1)")
     given = parser.parse_args(arguments)
     if given.prepare:
         return prepare()
     keep = Path(tempfile.mkdtemp(prefix="fluvial-compat-"))
-    status = compare([known[name] for name in given.suite or known], keep)
+    status = compare([known[name] for name in given.suite or known], keep, given.brokers)
     if status == 0:
         shutil.rmtree(keep)
     return status

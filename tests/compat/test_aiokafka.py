@@ -9,6 +9,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from compat_cluster import COPIES
 
 
 def name(kind: str) -> str:
@@ -61,7 +62,7 @@ async def test_members_share_and_take_over(broker: Any, strategy: Any) -> None:
     topic, group = name("aiokafka"), name("group")
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     await admin.start()
-    await admin.create_topics([NewTopic(topic, 4, 1)])
+    await admin.create_topics([NewTopic(topic, 4, COPIES)])
     await admin.close()
 
     def member() -> AIOKafkaConsumer:
@@ -100,7 +101,7 @@ async def test_admin_makes_and_removes_a_topic(broker: Any) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     await admin.start()
     try:
-        await admin.create_topics([NewTopic(topic, 3, 1)])
+        await admin.create_topics([NewTopic(topic, 3, COPIES)])
         (described,) = await admin.describe_topics([topic])
         assert len(described["partitions"]) == 3
         await admin.delete_topics([topic])

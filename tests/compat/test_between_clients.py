@@ -17,6 +17,7 @@ import kafkajs_scripts
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AIOTopicPartition
+from compat_cluster import COPIES
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -297,7 +298,7 @@ async def read(request: pytest.FixtureRequest, reader: str, servers: str, topic:
 def create(broker: Any, topic: str, **config: str) -> None:
     settings = {name.replace("_", "."): value for name, value in config.items()}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, COPIES, config=settings)])[topic].result(30)
 
 
 def stored_codecs(broker: Any, topic: str) -> set[int]:
@@ -395,6 +396,7 @@ async def places_of(request: pytest.FixtureRequest, client: str, servers: str, t
             return [kcat_finds(servers, topic, each) for each in times]
 
 
+@pytest.mark.lone_broker
 @pytest.mark.parametrize("client", ["librdkafka", "aiokafka", "kafka-python", "java", "kcat"])
 async def test_the_first_record_of_a_time_is_found(request: pytest.FixtureRequest, broker: Any, client: str) -> None:
     if (lack := lacks(client)) is not None:

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from compat_cluster import COPIES
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -37,7 +38,7 @@ def name(kind: str) -> str:
 
 def make(broker: Any, topic: str, partitions: int = 1) -> str:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, partitions, COPIES)])[topic].result(30)
     return topic
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from compat_cluster import COPIES
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
@@ -37,7 +38,7 @@ def admin(broker: Any) -> AdminClient:
 
 def create(admin: AdminClient, topic: str, partitions: int = 1, **config: str) -> None:
     settings = {key.replace("_", "."): value for key, value in config.items()}
-    admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, partitions, COPIES, config=settings)])[topic].result(30)
 
 
 def send(bootstrap_servers: str, topic: str, count: int, **config: Any) -> list[tuple[int, int]]:

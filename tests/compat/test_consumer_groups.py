@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compat_cluster import COPIES
 from confluent_kafka import Consumer, ConsumerGroupType, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
@@ -32,7 +33,7 @@ def admin(broker: Any) -> AdminClient:
 
 
 def create(admin: AdminClient, topic: str, partitions: int) -> None:
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, partitions, COPIES)])[topic].result(30)
 
 
 def send(bootstrap_servers: str, topic: str, partitions: int, each: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from compat_cluster import COPIES
 
 import log_broker
 
@@ -25,7 +26,7 @@ class Admin:
     def topic(self, partitions: int = 1) -> str:
         """Make a topic and return its name."""
         name = f"java-admin-{uuid.uuid4().hex[:8]}"
-        self.client.createTopics([self.classes.NewTopic(name, partitions, 1)]).all().get()
+        self.client.createTopics([self.classes.NewTopic(name, partitions, COPIES)]).all().get()
         return name
 
     def partition(self, topic: str, index: int = 0) -> Any:

@@ -5,6 +5,7 @@ import warnings
 from typing import Any
 
 import pytest
+from compat_cluster import COPIES
 
 import log_broker
 
@@ -43,7 +44,7 @@ def test_producer_and_group_consumer(broker: Any, codec: str | None) -> None:
 def test_admin_makes_describes_and_removes_a_topic(broker: Any) -> None:
     topic = name("admin")
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    admin.create_topics([NewTopic(topic, num_partitions=3, replication_factor=1)])
+    admin.create_topics([NewTopic(topic, num_partitions=3, replication_factor=COPIES)])
     (described,) = admin.describe_topics([topic])
     assert len(described["partitions"]) == 3
     assert admin.describe_cluster()["controller_id"] == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compat_cluster import COPIES
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -44,7 +45,7 @@ def events(output: str) -> list[dict[str, Any]]:
 def create(broker: Any, topic: str, partitions: int = 1, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     settings = {key.replace("_", "."): value for key, value in config.items()}
-    admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, partitions, COPIES, config=settings)])[topic].result(30)
 
 
 def send(broker: Any, topic: str, count: int, **config: Any) -> None:
@@ -463,6 +464,7 @@ def _plan(folder: Path, topic: str, offset: int) -> Path:
     return path
 
 
+@pytest.mark.lone_broker
 @long
 def test_log_dirs_command(broker: Any) -> None:
     topic = name("directories")
@@ -544,6 +546,7 @@ def test_leader_election_command(broker: Any, tmp_path: Path) -> None:
     tool(broker, "LeaderElectionCommand", "--election-type", "unclean", "--all-topic-partitions")
 
 
+@pytest.mark.lone_broker
 @long
 def test_cluster_tool(broker: Any) -> None:
     def ask(verb: str) -> str:
@@ -556,6 +559,7 @@ def test_cluster_tool(broker: Any) -> None:
     assert re.search(rf"^0\s+127\.0\.0\.1\s+{broker.port}\s.*unfenced\s+broker", ask("list-endpoints"), re.MULTILINE)
 
 
+@pytest.mark.lone_broker
 @long
 def test_broker_api_versions_command(broker: Any) -> None:
     said = tool(broker, "BrokerApiVersionsCommand")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compat_cluster import COPIES
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -40,7 +41,7 @@ def topic(broker: Any) -> str:
     """Three partitions with records a second apart in each, the last of each a tombstone with a header."""
     name = "spark-source"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(name, 3, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, 3, COPIES)])[name].result(30)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": "lz4"})
     for number in range(COUNT):
         last = number >= COUNT - 3
@@ -90,7 +91,7 @@ def test_a_batch_reads_between_two_times(spark: Any, broker: Any, topic: str) ->
 def test_a_stream_reads_what_the_sink_wrote(spark: Any, broker: Any, topic: str, tmp_path: Path) -> None:
     target = f"spark-sink-{time.monotonic_ns()}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(target, 2, 1)])[target].result(30)
+    admin.create_topics([NewTopic(target, 2, COPIES)])[target].result(30)
     query = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", broker.bootstrap_servers)

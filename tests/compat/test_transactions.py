@@ -9,6 +9,7 @@ from itertools import count
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from compat_cluster import COPIES
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -70,7 +71,7 @@ def read_all(bootstrap_servers: str, topic: str, partitions: int = 1, isolation:
 
 def make_topic(bootstrap_servers: str, name: str, partitions: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, partitions, COPIES)])[name].result(30)
 
 
 def test_readers_of_committed_records_see_whole_transactions_only(broker, name) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.errors import ErrorCode
 from log_broker.wire import fetch, list_offsets, produce
 
@@ -204,7 +204,7 @@ def test_fetch_requests(version, wait, min_bytes, max_bytes, isolation, session,
     assert [(t.name, list(t.partitions)) for t in read.forgotten] == (
         [(topic_key(version, name), partitions) for name, partitions in forgotten] if version >= 7 else []
     )
-    assert [(t.name, [tuple(p) for p in t.partitions]) for t in read.topics] == [
+    assert [(t.name, [p[:4] for p in t.partitions]) for t in read.topics] == [
         (
             topic_key(version, name),
             [
@@ -230,6 +230,9 @@ partition_data = st.builds(
     log_start_offset=int64,
     records=st.lists(st.binary(min_size=1, max_size=50), max_size=3),
     aborted=st.lists(st.tuples(int64, int64), max_size=3),
+    preferred_replica=int32,
+    leader=st.none() | st.tuples(int32, int32),
+    diverging=st.none() | st.tuples(int32, int64),
 )
 
 
@@ -266,7 +269,11 @@ def test_fetch_responses(version, correlation_id, topics, session_id) -> None:
             if version >= 5:
                 assert found.log_start_offset == data.log_start_offset
             if version >= 11:
-                assert found.preferred_read_replica == -1
+                assert found.preferred_read_replica == data.preferred_replica
+            if version >= 12:
+                assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (data.diverging or (-1, -1))
+            if version >= 16:
+                assert (found.current_leader.leader_id, found.current_leader.leader_epoch) == (data.leader or (-1, -1))
 
 
 @pytest.mark.parametrize("version", LIST_OFFSETS_VERSIONS)

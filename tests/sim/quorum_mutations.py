@@ -1,19 +1,16 @@
 """
 Rules of the metadata quorum, broken on purpose one by one: the simulation must notice each.
 
-    python -m tests.sim.quorum_mutations [--seeds-max N] [--jobs J] [name …]
+    python tests/sim/quorum_mutations.py [--seeds-max N] [--jobs J] [name …]
 
 prints which check notices, and after how many seeds. A mutation replaces attributes of the real classes while it runs.
 """
 
-import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
-from multiprocessing import get_context
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
+
+from mutation_hunt import Patch, named, tell
 
 from log_broker.core import raft as raft_module
 from log_broker.core.raft import Raft
@@ -29,11 +26,8 @@ from log_broker.core.raft_voters import VoterSet, replicated_offset
 from log_broker.errors import ErrorCode
 from log_broker.sim.cli import make_quorum
 from log_broker.sim.quorum_world import QuorumWorld
-from log_broker.sim.runner import run_seed
 from log_broker.storage.memory_files import MemoryFile
 from log_broker.storage.quorum_store import QuorumStore
-
-Patch = tuple[object, str, Any]
 
 
 def _votes_twice() -> list[Patch]:
@@ -269,85 +263,36 @@ def _never_tells_who_leads() -> list[Patch]:
     ]
 
 
-MUTATIONS: Mapping[str, Callable[[], list[Patch]]] = {
-    make.__name__.strip("_").replace("_", " "): make
-    for make in (
-        _votes_twice,
-        _forgets_its_vote_at_restart,
-        _forgets_its_epoch_at_restart,
-        _votes_before_it_is_remembered,
-        _votes_for_a_shorter_log,
-        _counts_refusals_as_votes,
-        _commits_older_epochs_by_counting,
-        _half_is_a_majority,
-        _counts_observers,
-        _changes_voters_while_a_change_is_open,
-        _changes_voters_before_its_epoch_counts,
-        _keeps_counting_the_first_voters,
-        _acknowledges_before_fsync,
-        _leader_counts_what_it_has_not_synced,
-        _does_not_sync_its_log,
-        _does_not_cut_a_torn_tail,
-        _leader_does_not_look_for_divergence,
-        _follower_does_not_truncate,
-        _follower_truncates_too_much,
-        _takes_answers_to_earlier_requests,
-        _answers_before_it_is_committed,
-        _snapshot_without_its_voters,
-        _snapshot_of_less_than_it_says,
-        _a_lost_disk_keeps_its_name,
-        _no_pre_vote,
-        _no_check_quorum,
-        _never_tells_who_leads,
-    )
-}
-
-
-class Finding(NamedTuple):
-    """What noticed a mutation, and how many seeds it took; None: nothing did."""
-
-    mutation: str
-    check: str | None
-    seeds: int
-    message: str
-
-
-@contextmanager
-def broken(mutation: str) -> Iterator[None]:
-    """Break a rule for as long as this lasts."""
-    with ExitStack() as stack:
-        for target, attribute, value in MUTATIONS[mutation]():
-            stack.enter_context(patch.object(target, attribute, value))
-        yield
-
-
-def hunt(mutation: str, seeds_max: int) -> Finding:
-    """Run seeds with a rule broken until a check notices."""
-    with broken(mutation):
-        for seed in range(seeds_max):
-            failure = run_seed(make_quorum, seed).failure
-            if failure is not None:
-                return Finding(mutation, failure.check, seed + 1, failure.message)
-    return Finding(mutation, None, seeds_max, "")
-
-
-def main() -> int:
-    """Print the table; return 1 if a mutation went unnoticed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.sim.quorum_mutations", description=__doc__)
-    parser.add_argument("--seeds-max", type=int, default=2_000, help="give a mutation up after so many seeds")
-    parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
-    parser.add_argument("names", nargs="*", metavar="name", help="only these mutations")
-    options = parser.parse_args()
-    names = options.names or list(MUTATIONS)
-    missed = 0
-    print(f"{'the rule that is broken':<44} {'noticed by':<36} seeds")
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        for finding in pool.map(hunt, names, [options.seeds_max] * len(names)):
-            missed += finding.check is None
-            print(f"{finding.mutation:<44} {finding.check or 'NOTHING':<36} {finding.seeds}", flush=True)
-    print(f"{len(names) - missed} of {len(names)} noticed")
-    return 1 if missed else 0
+MUTATIONS = named(
+    _votes_twice,
+    _forgets_its_vote_at_restart,
+    _forgets_its_epoch_at_restart,
+    _votes_before_it_is_remembered,
+    _votes_for_a_shorter_log,
+    _counts_refusals_as_votes,
+    _commits_older_epochs_by_counting,
+    _half_is_a_majority,
+    _counts_observers,
+    _changes_voters_while_a_change_is_open,
+    _changes_voters_before_its_epoch_counts,
+    _keeps_counting_the_first_voters,
+    _acknowledges_before_fsync,
+    _leader_counts_what_it_has_not_synced,
+    _does_not_sync_its_log,
+    _does_not_cut_a_torn_tail,
+    _leader_does_not_look_for_divergence,
+    _follower_does_not_truncate,
+    _follower_truncates_too_much,
+    _takes_answers_to_earlier_requests,
+    _answers_before_it_is_committed,
+    _snapshot_without_its_voters,
+    _snapshot_of_less_than_it_says,
+    _a_lost_disk_keeps_its_name,
+    _no_pre_vote,
+    _no_check_quorum,
+    _never_tells_who_leads,
+)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tell("python tests/sim/quorum_mutations.py", MUTATIONS, make_quorum, seeds_max=2_000))

@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from quorum_mutations import MUTATIONS, broken, hunt
+from mutation_hunt import broken, hunt
+from quorum_mutations import MUTATIONS
 
 from log_broker.sim import cli
 from log_broker.sim.cli import make_quorum
@@ -49,7 +50,7 @@ def test_every_promise_is_kept(seed: int) -> None:
 
 @pytest.mark.parametrize("mutation", QUICK)
 def test_a_broken_rule_is_noticed(mutation: str) -> None:
-    assert hunt(mutation, 8).check is not None
+    assert hunt(MUTATIONS, make_quorum, mutation, 8).check is not None
 
 
 def test_the_quick_mutations_are_of_the_table() -> None:
@@ -76,7 +77,7 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
 
 
 def test_a_failing_seed_is_told_with_the_faults_it_needs_only(capsys: pytest.CaptureFixture[str]) -> None:
-    with broken("acknowledges before fsync"):
+    with broken(MUTATIONS, "acknowledges before fsync"):
         report = run_seed(make_quorum, 0)
         assert report.failure is not None
         # The first commit shows it, before any fault: all can be left out.

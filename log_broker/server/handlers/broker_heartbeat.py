@@ -1,9 +1,10 @@
-"""BrokerHeartbeat: another node of the cluster is alive, or leaves."""
+"""BrokerHeartbeat: a node of the cluster is alive, or wants to stop."""
 
 from typing import TYPE_CHECKING, Any
 
+from log_broker.core.broker_registry import Heartbeat
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.authority import LocalAuthority
+from log_broker.server.controller import active_controller
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -11,14 +12,20 @@ if TYPE_CHECKING:
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
-    assert isinstance(node.authority, LocalAuthority), "only the controller is asked"
+    beat = Heartbeat(
+        request.broker_id,
+        request.broker_epoch,
+        request.current_metadata_offset,
+        wants_shut_down=request.want_shut_down,
+        wants_fence=request.want_fence,
+    )
     try:
-        fenced = await node.authority.heartbeat(request.broker_id, request.broker_epoch, leaves=request.want_shut_down)
+        answer = await active_controller(node).heartbeat(beat)
     except BrokerError as error:
         return {"error_code": error.code, "should_shut_down": False}
     return {
         "error_code": ErrorCode.NONE,
-        "is_caught_up": True,
-        "is_fenced": fenced,
-        "should_shut_down": request.want_shut_down,
+        "is_caught_up": answer.is_caught_up,
+        "is_fenced": answer.is_fenced,
+        "should_shut_down": answer.should_shut_down,
     }

@@ -1,9 +1,11 @@
-"""BrokerRegistration: another node of the cluster came up."""
+"""BrokerRegistration: a node of the cluster came up."""
 
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
-from log_broker.errors import ErrorCode
-from log_broker.server.authority import LocalAuthority
+from log_broker.core.broker_registry import UNKNOWN_EPOCH, Registration
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.controller import active_controller
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -11,12 +13,23 @@ if TYPE_CHECKING:
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
-    assert isinstance(node.authority, LocalAuthority), "only the controller is asked"
     if request.cluster_id != node.cluster_id:
         return {"error_code": ErrorCode.INCONSISTENT_CLUSTER_ID}
-    if request.broker_id == node.static_config.node_id or request.broker_id < 0 or not request.listeners:
+    if request.broker_id < 0 or not request.listeners:
         return {"error_code": ErrorCode.INVALID_REQUEST}
     listener = request.listeners[0]
-    incarnation = request.incarnation_id.hex if request.incarnation_id else ""
-    epoch = await node.authority.register(request.broker_id, listener.host, listener.port, incarnation)
+    directories: tuple[UUID | None, ...] = getattr(request, "log_dirs", ())
+    wanted = Registration(
+        request.broker_id,
+        listener.host,
+        listener.port,
+        request.incarnation_id.hex if request.incarnation_id else "",
+        rack=request.rack,
+        directory=directories[0].hex if directories and directories[0] else "",
+        previous_epoch=getattr(request, "previous_broker_epoch", UNKNOWN_EPOCH),
+    )
+    try:
+        epoch = await active_controller(node).register(wanted)
+    except BrokerError as error:
+        return {"error_code": error.code}
     return {"error_code": ErrorCode.NONE, "broker_epoch": epoch}

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from log_broker.core.cluster import METADATA_TOPIC
 from log_broker.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
@@ -25,11 +26,12 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
 
 
 def _partition(node: "Node", topic: str, wanted: Any) -> "Values":
-    runtime = node.logs.get(topic, wanted.partition_index)
+    runtime = node.logs.led(topic, wanted.partition_index)
     low_watermark = -1
     error = ErrorCode.NONE
     if runtime is None:
-        error = node.absence_of(topic, wanted.partition_index)
+        is_metadata = topic == METADATA_TOPIC
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION if is_metadata else node.absence_of(topic, wanted.partition_index)
     elif runtime.is_internal:
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
     elif runtime.config.cleanup_policy == {"compact"}:

@@ -7,7 +7,6 @@ A directory whose disk has taken a partition offline says so with KAFKA_STORAGE_
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from log_broker.core.cluster import METADATA_TOPIC
 from log_broker.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -24,13 +23,13 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     sizes: dict[str, list[Values]] = {}
     for runtime in node.logs.partitions():
         # The metadata log is no topic that a client could describe; Kafka leaves its own out as well.
-        if runtime.topic == METADATA_TOPIC or (wanted is not None and (runtime.topic, runtime.partition) not in wanted):
+        if wanted is not None and (runtime.topic, runtime.partition) not in wanted:
             continue
         sizes.setdefault(runtime.topic, []).append(
             {
                 "partition_index": runtime.partition,
                 "partition_size": runtime.size_bytes(),
-                "offset_lag": max(0, runtime.log_end_offset - runtime.high_watermark),
+                "offset_lag": max(0, runtime.high_watermark - runtime.log_end_offset),
                 "is_future_key": False,
             }
         )

@@ -22,7 +22,7 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
 
 
 def _partition(node: "Node", topic: str, index: int) -> "Values":
-    runtime = node.logs.get(topic, index)
+    runtime = node.logs.led(topic, index)
     if runtime is None:
         return {"partition_index": index, "error_code": node.absence_of(topic, index), "active_producers": []}
     return {

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from log_broker.core.cluster import TopicImage
+from log_broker.core.cluster import NO_LEADER, PartitionImage, TopicImage
 from log_broker.core.controller import check_topic_name
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.handlers.metadata import TOPIC_OPERATIONS, topic_values
@@ -42,10 +42,17 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
 
 
 def _page(node: "Node", image: TopicImage, begin: int, end: int) -> "Values":
-    # Only replicas in sync may lead, so none is eligible beside them.
-    eligible = {"eligible_leader_replicas": (), "last_known_elr": ()}
     values = topic_values(node, image, TOPIC_OPERATIONS, range(begin, end))
-    return {**values, "partitions": [{**partition, **eligible} for partition in values["partitions"]]}
+    partitions = zip(values["partitions"], image.partitions[begin:end], strict=True)
+    return {**values, "partitions": [{**partition, **_eligible(found)} for partition, found in partitions]}
+
+
+def _eligible(partition: PartitionImage) -> "Values":
+    last_known = partition.last_known_leader
+    return {
+        "eligible_leader_replicas": partition.elr,
+        "last_known_elr": () if last_known == NO_LEADER else (last_known,),
+    }
 
 
 def _absent(name: str) -> "Values":

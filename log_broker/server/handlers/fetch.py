@@ -21,17 +21,26 @@ from log_broker.core.fetch_session import (
 )
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import batches_in
+from log_broker.server.current_leader import WRONG_LEADER, current_leader, endpoints_of
+from log_broker.server.partition import PartitionRuntime
+from log_broker.server.preferred_replica import NO_REPLICA, preferred_replica
+from log_broker.server.quorum_fetch import fetch_metadata
 from log_broker.server.readers import READ_COMMITTED
 from log_broker.wire.fetch import TOPIC_IDS_FROM, FetchRequest, PartitionData, encode_response, parse_request
 from log_broker.wire.framing import RequestHeader
+from log_broker.wire.quorum import FETCH_VERSION, METADATA_TOPIC_ID
 from log_broker.wire.reading import MalformedRequestError
+from log_broker.wire.replica_fetch import VERSION as REPLICA_VERSION
+from log_broker.wire.replica_fetch import replica_request
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import Slot
     from log_broker.server.node import Node
 
+_METADATA = METADATA_TOPIC_ID.bytes
 CONGESTED_RETRY_SECONDS = 0.05
 WAIT_MS_MAX = 5 * 60 * 1000
+FROM_FOLLOWERS = 11  # clients of this version know what a follower may answer
 
 
 def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
@@ -41,13 +50,26 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     except MalformedRequestError as error:
         slot.fail_connection(str(error))
         return
-    _, _, _, _, _, session_id, epoch, topics, forgotten = request
+    if request.replica_id >= 0:
+        if header.api_version == FETCH_VERSION and request.topics and request.topics[0].name == _METADATA:
+            fetch_metadata(node, header, body, slot)
+            return
+        _handle_replica(node, header, request, slot)
+        return
+    session_id, epoch, topics, forgotten = request[5:9]
     by_id = header.api_version >= TOPIC_IDS_FROM
     plan = node.fetch_sessions.begin(session_id, epoch, topics, forgotten, node.clock_ms(), by_id=by_id)
     if isinstance(plan, Refused):
         slot.complete(*encode_response(header.correlation_id, header.api_version, [], error=plan.error))
         return
     _Fetch(node, header, request, plan, slot).start()
+
+
+def _handle_replica(node: "Node", header: RequestHeader, request: FetchRequest, slot: "Slot") -> None:
+    if header.api_version != REPLICA_VERSION:
+        slot.fail_connection(f"replicas fetch with version {REPLICA_VERSION}, not {header.api_version}")
+        return
+    node.replica_fetches.handle(header, replica_request(request), slot)
 
 
 def _fresh_id(sessions: FetchSessions) -> int:
@@ -60,13 +82,15 @@ def _fresh_id(sessions: FetchSessions) -> int:
 class _Fetch:
     """One request until it is answered or its connection is gone."""
 
-    __slots__ = ("_cancels", "_header", "_node", "_plan", "_request", "_slot", "_timer")
+    __slots__ = ("_cancels", "_header", "_node", "_plan", "_rack", "_request", "_slot", "_timer")
 
     def __init__(self, node: "Node", header: RequestHeader, request: FetchRequest, plan: Plan, slot: "Slot") -> None:
         self._node = node
         self._header = header
         self._request = request
         self._plan = plan
+        # With a selector the leader sends clients that say where they are to a replica near them.
+        self._rack = request.rack if node.config.replica_selector_class else b""
         self._slot = slot
         self._cancels: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -135,7 +159,7 @@ class _Fetch:
                 data, size = self._read(name, asked, room, first=total == 0)
                 total += size
                 room = max(room - size, 0)
-                urgent = urgent or data.error is not ErrorCode.NONE
+                urgent = urgent or data.error is not ErrorCode.NONE or data.preferred_replica >= 0
                 partitions.append(data)
             topics.append((topic.name, partitions))
         if not urgent and total < enough and not self._is_cut_short(topics):
@@ -171,6 +195,7 @@ class _Fetch:
         sessions = self._node.fetch_sessions
         fresh_id = _fresh_id(sessions) if isinstance(self._plan, Opening) else NO_SESSION
         response = sessions.finish(self._plan, topics, fresh_id=fresh_id, now_ms=self._node.clock_ms())
+        leaders = [data.leader for _, found in topics for data in found if data.leader is not None]
         self._slot.complete(
             *encode_response(
                 self._header.correlation_id,
@@ -178,6 +203,7 @@ class _Fetch:
                 response.topics,
                 error=response.error,
                 session_id=response.session_id,
+                endpoints=endpoints_of(self._node, leaders) if leaders else (),
             )
         )
 
@@ -187,6 +213,18 @@ class _Fetch:
             return given.decode(errors="replace")
         return self._node.cluster.names.get(given.hex())
 
+    def _other_replica(self, runtime: PartitionRuntime, asked: FetchedPartition) -> tuple[ErrorCode, int]:
+        """
+        Say why a follower cannot serve this, or from a leader which other replica the client is to read from (KIP-392).
+        """
+        if runtime.is_leader:
+            return ErrorCode.NONE, preferred_replica(self._node, runtime, self._rack, asked.offset)
+        if self._header.api_version < FROM_FOLLOWERS:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_REPLICA
+        # What lies behind the end of its log this replica cannot call out of range: the leader may have it.
+        behind = asked.offset > runtime.log_end_offset
+        return ErrorCode.OFFSET_NOT_AVAILABLE if behind else ErrorCode.NONE, NO_REPLICA
+
     def _read(self, topic: str | None, asked: FetchedPartition, room: int, *, first: bool) -> tuple[PartitionData, int]:
         if topic is None:
             return PartitionData(asked.partition, ErrorCode.UNKNOWN_TOPIC_ID, -1, -1, -1, ()), 0
@@ -195,8 +233,15 @@ class _Fetch:
             error = self._node.absence_of(topic, asked.partition)
         else:
             error = runtime.check_leader_epoch(asked.leader_epoch)
+            if not error and (self._rack or not runtime.is_leader):
+                error, preferred = self._other_replica(runtime, asked)
+                if preferred != NO_REPLICA:
+                    return _elsewhere(runtime, asked, preferred), 0
         if runtime is None or error is not ErrorCode.NONE:
-            return PartitionData(asked.partition, error, -1, -1, -1, ()), 0
+            data = PartitionData(asked.partition, error, -1, -1, -1, ())
+            if error in WRONG_LEADER:
+                data = data._replace(leader=current_leader(self._node, topic, asked.partition))
+            return data, 0
         result = runtime.read(
             asked.offset,
             min(max(asked.bytes_max, 0), room),
@@ -215,3 +260,16 @@ class _Fetch:
             result.aborted,
         )
         return data, result.size
+
+
+def _elsewhere(runtime: PartitionRuntime, asked: FetchedPartition, preferred: int) -> PartitionData:
+    """Tell a client to read from another replica."""
+    return PartitionData(
+        asked.partition,
+        ErrorCode.NONE,
+        runtime.high_watermark,
+        runtime.last_stable_offset,
+        runtime.log_start_offset,
+        (),
+        preferred_replica=preferred,
+    )

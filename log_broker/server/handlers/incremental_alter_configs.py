@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from log_broker.core.cluster import ClusterImage
 from log_broker.core.cluster_records import MetadataRecord
 from log_broker.core.controller import Alteration, configure_brokers, configure_group, configure_topic
+from log_broker.core.elections import reconfigured
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.handlers.describe_configs import BROKER, GROUP, TOPIC
 
@@ -37,9 +38,16 @@ async def alter(node: "Node", wanted: "Iterable[tuple[Any, Sequence[Alteration]]
                 "resource_name": resource.resource_name,
             }
             try:
+                before = image.draft()
                 record = _decide_one(node, image, resource, alterations)
                 image.replay(record)
                 records.append(record)
+                if resource.resource_type == BROKER:
+                    image.set_defaults(image.effective_config(node.static_config))
+                changes = reconfigured(before, image)
+                for change in changes:
+                    image.replay(change)
+                records += changes
             except BrokerError as error:
                 answer.update(error_code=error.code, error_message=str(error))
             answers.append(answer)

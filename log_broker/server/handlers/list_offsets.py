@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from log_broker.server.dispatch import Slot
     from log_broker.server.node import Node
 
+OFFSET_NOT_AVAILABLE_FROM = 5
+
 
 def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
     """Answer one ListOffsets request."""
@@ -46,14 +48,14 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
 def _answer(node: "Node", topic: str, asked: AskedPartition, isolation_level: int, version: int) -> FoundPartition:
     if asked.timestamp < 0 and version < SINCE.get(asked.timestamp, NEVER):
         return FoundPartition(asked.partition, ErrorCode.UNSUPPORTED_VERSION)
-    runtime = node.logs.get(topic, asked.partition)
+    runtime = node.logs.led(topic, asked.partition)
     if runtime is None:
         return FoundPartition(asked.partition, node.absence_of(topic, asked.partition))
     error = runtime.check_leader_epoch(asked.leader_epoch)
     if error is not ErrorCode.NONE:
         return FoundPartition(asked.partition, error)
     try:
-        timestamp, offset = _find(runtime, asked.timestamp, isolation_level)
+        timestamp, offset = _find(runtime, asked.timestamp, isolation_level, version)
     except BrokerError as failure:
         return FoundPartition(asked.partition, failure.code)
     except OSError:
@@ -64,9 +66,20 @@ def _answer(node: "Node", topic: str, asked: AskedPartition, isolation_level: in
     return FoundPartition(asked.partition, ErrorCode.NONE, timestamp, offset, epoch)
 
 
-def _find(runtime: PartitionRuntime, timestamp: int, isolation_level: int) -> tuple[int, int]:
-    """Return (timestamp, offset) as the response has them: -1 for none."""
+def _find(runtime: PartitionRuntime, timestamp: int, isolation_level: int, version: int) -> tuple[int, int]:
+    """
+    Return (timestamp, offset) as the response has them: -1 for none.
+
+    Raises BrokerError(OFFSET_NOT_AVAILABLE) where a new leader does not know yet how far its predecessor got (KIP-207).
+    """
     if timestamp == LATEST:
+        if runtime.awaits_watermark:
+            code = (
+                ErrorCode.OFFSET_NOT_AVAILABLE
+                if version >= OFFSET_NOT_AVAILABLE_FROM
+                else ErrorCode.LEADER_NOT_AVAILABLE
+            )
+            raise BrokerError(code)
         return -1, runtime.last_stable_offset if isolation_level == READ_COMMITTED else runtime.high_watermark
     if timestamp in {EARLIEST, EARLIEST_LOCAL}:
         return -1, runtime.log_start_offset
@@ -76,4 +89,6 @@ def _find(runtime: PartitionRuntime, timestamp: int, isolation_level: int) -> tu
         found = runtime.offset_of_max_timestamp()
     else:
         found = runtime.offset_for_timestamp(timestamp)
+    if found is None and timestamp not in {LATEST_TIERED, MAX_TIMESTAMP} and runtime.awaits_watermark:
+        raise BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE)
     return (-1, -1) if found is None else (found[1], found[0])

@@ -122,9 +122,10 @@ def _named(node: "Node", name: "str | UUID", operations: int, errors: dict[str, 
 def topic_values(node: "Node", topic: TopicImage, operations: int, indexes: Iterable[int] | None = None) -> "Values":
     """Describe a topic with all its partitions, or those of `indexes`."""
     partitions = []
+    is_alive = node.cluster.is_alive
     for index in range(len(topic.partitions)) if indexes is None else indexes:
         partition = topic.partitions[index]
-        alive = node.cluster.is_alive(partition.leader)
+        alive = is_alive(partition.leader)
         partitions.append(
             {
                 "error_code": ErrorCode.NONE if alive else ErrorCode.LEADER_NOT_AVAILABLE,
@@ -132,8 +133,8 @@ def topic_values(node: "Node", topic: TopicImage, operations: int, indexes: Iter
                 "leader_id": partition.leader if alive else NO_LEADER,
                 "leader_epoch": partition.leader_epoch,
                 "replica_nodes": partition.replicas,
-                "isr_nodes": partition.replicas,
-                "offline_replicas": () if alive else partition.replicas,
+                "isr_nodes": partition.isr,
+                "offline_replicas": [replica for replica in partition.replicas if not is_alive(replica)],
             }
         )
     return {

@@ -22,7 +22,7 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
 
 
 def _partition(node: "Node", topic: str, wanted: Any) -> "Values":
-    runtime = node.logs.get(topic, wanted.partition)
+    runtime = node.logs.led(topic, wanted.partition)
     error = (
         node.absence_of(topic, wanted.partition)
         if runtime is None

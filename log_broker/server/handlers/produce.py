@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from log_broker.core.cluster import METADATA_TOPIC
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.validation import check_client_version
+from log_broker.server.current_leader import WRONG_LEADER, current_leader, endpoints_of
 from log_broker.server.transactional_produce import ProducedBatch, append_in_transaction, is_transactional
 from log_broker.wire.framing import RequestHeader
-from log_broker.wire.produce import PartitionAnswer, ProduceRequest, encode_response, parse_request
+from log_broker.wire.produce import LEADERS_FROM, PartitionAnswer, ProduceRequest, encode_response, parse_request
 from log_broker.wire.produce_single import SingleProduce, encode_single, parse_single
 from log_broker.wire.reading import MalformedRequestError
 
@@ -32,20 +33,21 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     except MalformedRequestError as error:
         slot.fail_connection(str(error))
         return
-    answers = _Answers(request, header, slot)
+    answers = _Answers(node, request, header, slot)
     if request.acks not in {-1, 0, 1}:
         answers.refuse_all(AppendResult(ErrorCode.INVALID_REQUIRED_ACKS))
         return
     transactional: list[ProducedBatch] = []
+    waits_for_others = False
     for topic_at, topic in enumerate(request.topics):
         name = topic.name.decode(errors="replace")
         for partition_at, (partition, records) in enumerate(topic.partitions):
             done = answers.done(topic_at, partition_at)
             runtime = node.logs.get(name, partition)
             if runtime is None:
-                done(AppendResult(node.absence_of(name, partition)))
+                done(AppendResult(_absence_of(node, name, partition)))
                 continue
-            if runtime.is_internal and (name == METADATA_TOPIC or header.client_id != ADMIN_CLIENT_ID):
+            if runtime.is_internal and header.client_id != ADMIN_CLIENT_ID:
                 done(AppendResult(ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"clients do not write to {name}"))
                 continue
             if records is None:
@@ -61,49 +63,77 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
                 transactional.append(ProducedBatch(runtime, records, request.acks, done))
                 continue
             runtime.append(records, acks=request.acks, done=done)
+            waits_for_others = waits_for_others or runtime.has_followers
     if request.transactional_id is not None and transactional:
         append_in_transaction(node, request.transactional_id.decode(errors="replace"), version, transactional)
     answers.all_asked()
+    answers.expire(node, may_wait=waits_for_others or bool(transactional))
+
+
+def _absence_of(node: "Node", topic: str, partition: int) -> ErrorCode:
+    return ErrorCode.INVALID_TOPIC_EXCEPTION if topic == METADATA_TOPIC else node.absence_of(topic, partition)
 
 
 def _append_single(node: "Node", header: RequestHeader, request: SingleProduce, slot: "Slot") -> bool:
     """Append the one batch of a request that may be appended as it is; say whether that was done."""
-    acks, topic, partition, records = request
+    acks, timeout_ms, topic, partition, records = request
     runtime = node.logs.get(topic.decode(errors="replace"), partition)
     if runtime is None or runtime.is_internal or not -1 <= acks <= 1:
         return False
-    runtime.append(records, acks=acks, done=_Single(header, slot, topic, partition, acks).done)
+    answer = _Single(node, header, slot, topic, partition, acks)
+    runtime.append(records, acks=acks, done=answer.done)
+    if acks < 0 and runtime.has_followers and not answer.is_answered:
+        node.ack_deadlines.add(answer, timeout_ms)
     return True
 
 
 class _Single:
     """The answer of a request for one partition."""
 
-    __slots__ = ("_acks", "_header", "_partition", "_slot", "_topic")
+    __slots__ = ("_acks", "_header", "_node", "_partition", "_slot", "_topic")
 
-    def __init__(self, header: RequestHeader, slot: "Slot", topic: bytes, partition: int, acks: int) -> None:
+    def __init__(  # noqa: PLR0917 - called once for every small request, where a keyword costs
+        self, node: "Node", header: RequestHeader, slot: "Slot", topic: bytes, partition: int, acks: int
+    ) -> None:
+        self._node = node
         self._header = header
-        self._slot = slot
+        self._slot: Slot | None = slot  # until it is answered
         self._topic = topic
         self._partition = partition
         self._acks = acks
 
+    @property
+    def is_answered(self) -> bool:
+        return self._slot is None
+
     def done(self, result: AppendResult) -> None:
+        slot = self._slot
+        if slot is None:
+            return  # its time was up before
+        self._slot = None
         if self._acks:
             header = self._header
-            self._slot.complete_framed(
+            if result.error in WRONG_LEADER and header.api_version >= LEADERS_FROM:
+                topics = [(self._topic, [PartitionAnswer(self._partition, result)])]
+                slot.complete(_with_leaders(self._node, header, topics))
+                return
+            slot.complete_framed(
                 encode_single(header.correlation_id, header.api_version, self._topic, self._partition, result)
             )
         else:
-            _end_unanswered(self._slot, (result,))
+            _end_unanswered(slot, (result,))
+
+    def time_is_up(self) -> None:
+        self.done(_TIMED_OUT)
 
 
 class _Answers:
     """Gathers the partitions' results; the last one sends the response."""
 
-    __slots__ = ("_header", "_missing", "_request", "_results", "_slot")
+    __slots__ = ("_header", "_missing", "_node", "_request", "_results", "_slot")
 
-    def __init__(self, request: ProduceRequest, header: RequestHeader, slot: "Slot") -> None:
+    def __init__(self, node: "Node", request: ProduceRequest, header: RequestHeader, slot: "Slot") -> None:
+        self._node = node
         self._request = request
         self._header = header
         self._slot = slot
@@ -113,10 +143,30 @@ class _Answers:
         # One more than there are partitions: a response is complete only once every partition has been asked.
         self._missing = 1 + sum(map(len, self._results))
 
+    @property
+    def is_answered(self) -> bool:
+        return self._missing <= 0
+
+    def expire(self, node: "Node", *, may_wait: bool) -> None:
+        """See that the client is answered in its time, if somebody else may make it wait for longer."""
+        if may_wait and self._request.acks < 0 and not self.is_answered:
+            node.ack_deadlines.add(self, self._request.timeout_ms)
+
+    def time_is_up(self) -> None:
+        """Answer with what there is; what comes later is nobody's."""
+        for answers in self._results:
+            for at, answer in enumerate(answers):
+                if answer.result is _UNANSWERED:
+                    answers[at] = PartitionAnswer(answer.partition, _TIMED_OUT)
+        self._missing = 1
+        self.all_asked()
+
     def done(self, topic_at: int, partition_at: int) -> Callable[[AppendResult], None]:
         answers = self._results[topic_at]
 
         def done(result: AppendResult) -> None:
+            if self._missing <= 0:
+                return  # its time was up before
             answers[partition_at] = PartitionAnswer(answers[partition_at].partition, result)
             self.all_asked()
 
@@ -135,12 +185,25 @@ class _Answers:
         if self._request.acks == 0:
             _end_unanswered(self._slot, (answer.result for topic in self._results for answer in topic))
             return
-        names = [topic.name for topic in self._request.topics]
-        self._slot.complete(
-            encode_response(
-                self._header.correlation_id, self._header.api_version, list(zip(names, self._results, strict=True))
-            )
-        )
+        header = self._header
+        topics = list(zip([topic.name for topic in self._request.topics], self._results, strict=True))
+        if header.api_version >= LEADERS_FROM:
+            self._slot.complete(_with_leaders(self._node, header, topics))
+        else:
+            self._slot.complete(encode_response(header.correlation_id, header.api_version, topics))
+
+
+def _with_leaders(node: "Node", header: RequestHeader, topics: list[tuple[bytes, list[PartitionAnswer]]]) -> bytearray:
+    """Encode an answer; where this node is not the leader it says who is."""
+    leaders = []
+    for name, answers in topics:
+        for at, answer in enumerate(answers):
+            if answer.result.error in WRONG_LEADER:
+                leader = current_leader(node, name.decode(errors="replace"), answer.partition)
+                answers[at] = answer._replace(leader=leader)
+                leaders.append(leader)
+    endpoints = endpoints_of(node, leaders) if leaders else ()
+    return encode_response(header.correlation_id, header.api_version, topics, endpoints)
 
 
 def _end_unanswered(slot: "Slot", results: Iterable[AppendResult]) -> None:
@@ -153,3 +216,4 @@ def _end_unanswered(slot: "Slot", results: Iterable[AppendResult]) -> None:
 
 
 _UNANSWERED = AppendResult(ErrorCode.UNKNOWN_SERVER_ERROR)
+_TIMED_OUT = AppendResult(ErrorCode.REQUEST_TIMED_OUT)

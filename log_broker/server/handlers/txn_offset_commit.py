@@ -7,6 +7,7 @@ from log_broker.core.group_protocol import Commit
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import NO_SEQUENCE
 from log_broker.server.offset_commits import Offsets, commit_values, read_offsets
+from log_broker.server.transaction_partitions import join_transaction
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 ABORTABLE_FROM = 4
 ADDS_PARTITION_FROM = 5
-_RETRIED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+_RETRIED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.BROKER_NOT_AVAILABLE})
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
@@ -62,8 +63,8 @@ async def _join_transaction(node: "Node", version: int, request: Any) -> ErrorCo
     runtime.transactions.expect(*producer, NO_SEQUENCE)
     try:
         place = (OFFSETS_TOPIC, partition)
-        errors = await node.join_transaction(
-            request.transactional_id, producer, [place], add=version >= ADDS_PARTITION_FROM
+        errors = await join_transaction(
+            node, request.transactional_id, producer, [place], add=version >= ADDS_PARTITION_FROM
         )
         error = errors[place]
     except BrokerError as failure:

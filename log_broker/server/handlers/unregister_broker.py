@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from log_broker.core.controller import unregister_broker
+from log_broker.core.elections import unregister
 from log_broker.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     try:
-        await node.authority.submit(lambda image: [unregister_broker(image, request.broker_id)])
+        await node.authority.submit(lambda image: [unregister(image, request.broker_id)])
     except BrokerError as error:
         return {"error_code": error.code, "error_message": str(error)}
     return {"error_code": ErrorCode.NONE, "error_message": None}

@@ -1,12 +1,11 @@
 """WriteTxnMarkers: end transactions in partitions; from their coordinator, or by hand where one was left hanging."""
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from log_broker.core.transaction import BUMPS_EPOCH_FROM
-from log_broker.errors import ErrorCode
+from log_broker.core.transaction_records import TopicPartition
 from log_broker.records.control import EndMarker
-from log_broker.server.transaction_markers import write_marker
+from log_broker.server.transaction_markers import Answer, Ending, write_marker
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -14,18 +13,22 @@ if TYPE_CHECKING:
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
-    return {"markers": [await _write(node, marker) for marker in request.markers]}
+    # All are on their way before the first is waited for: they share the writes of their partitions.
+    begun = [(marker, _begin(node, marker)) for marker in request.markers]
+    return {"markers": [await _outcome(marker, answers) for marker, answers in begun]}
 
 
-async def _write(node: "Node", asked: Any) -> "Values":
-    places = [(topic.name, partition) for topic in asked.topics for partition in topic.partition_indexes]
-    marker = EndMarker(asked.transaction_result, asked.coordinator_epoch)
-    bumped = getattr(asked, "transaction_version", 0) >= BUMPS_EPOCH_FROM
-    answers: dict[tuple[str, int], asyncio.Future[ErrorCode]] = {}
-    for place in places:
-        if place not in answers:
-            producer = (asked.producer_id, asked.producer_epoch)
-            answers[place] = write_marker(node, place, producer, marker, bumped=bumped)
+def _begin(node: "Node", asked: Any) -> dict[TopicPartition, Answer]:
+    ending = Ending(
+        (asked.producer_id, asked.producer_epoch),
+        EndMarker(asked.transaction_result, asked.coordinator_epoch),
+        getattr(asked, "transaction_version", 0) >= BUMPS_EPOCH_FROM,
+    )
+    places = dict.fromkeys((topic.name, partition) for topic in asked.topics for partition in topic.partition_indexes)
+    return {place: write_marker(node, place, ending) for place in places}
+
+
+async def _outcome(asked: Any, answers: dict[TopicPartition, Answer]) -> "Values":
     errors = {place: await answer for place, answer in answers.items()}
     return {
         "producer_id": asked.producer_id,

@@ -34,6 +34,15 @@ def demo(
             "--until", formats=["%Y-%m-%d"], help="Take only what happened before this day (UTC).", show_default=False
         ),
     ] = None,
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            "--brokers", min=1, help="Broker nodes (default: 1, or as many as there are).", show_default=False
+        ),
+    ] = None,
+    kill_a_node: Annotated[
+        bool, typer.Option("--kill-a-node", help="Kill a broker of three midway and bring it back: the same answers.")
+    ] = False,
     port: Annotated[
         int | None, typer.Option("--port", help="Port of the broker (default: 9092).", show_default=False)
     ] = None,
@@ -56,13 +65,16 @@ def demo(
 
     settings = settings_of(data_dir, bootstrap_server, registry_url, spark_master=spark_master)
     main = load()
-    layout = Layout(port=port, registry_port=registry_port) if settings.local else None
+    layout = Layout(brokers=brokers, port=port, registry_port=registry_port) if settings.local else None
+    if kill_a_node and layout is None:
+        raise DemoError("--kill-a-node kills a broker of the local platform: leave out --bootstrap-server")
     main(
         settings,
         terminal.stdout(),
         terminal.stderr(),
         layout=layout,
         until=until.replace(tzinfo=UTC) if until is not None else None,
+        kill_a_node=kill_a_node,
     )
 
 

@@ -2,12 +2,18 @@
 
 import json
 from collections import Counter
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fluvial.cli import completion, terminal
 from fluvial.cli.options import AnswerFormat, BootstrapServer, DataDir, Form, settings_of
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from fluvial.cli.places import Place
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,22 +45,16 @@ def elect_leaders(
 
     A partition that it leads already is left alone, which is always so where there is one replica.
     """
-    from confluent_kafka import ElectionType, KafkaError, TopicPartition
+    from confluent_kafka import KafkaError
 
-    from fluvial.cli.cluster import ClusterError, admin_of, describe_cluster, told
+    from fluvial.cli.cluster import ClusterError, admin_of, describe_cluster
     from fluvial.cli.places import places_of
 
     settings = settings_of(data_dir, bootstrap_server)
     admin = admin_of(settings)
     cluster = describe_cluster(settings, admin)
     wanted = places_of(places or cluster.topics, cluster)
-    kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
-    results = {}
-    if wanted:
-        with told("elect leaders"):
-            # confluent-kafka 2.16 does not take the request's timeout that it documents: SystemError.
-            asked = admin.elect_leaders(kind, [TopicPartition(*place) for place in wanted]).result()
-            results = {(place.topic, place.partition): error for place, error in asked.items()}
+    results = have_elected(admin, wanted, unclean=unclean)
     outcomes = {place: _outcome(results.get(place), KafkaError.ELECTION_NOT_NEEDED) for place in wanted}
     rows = [
         {"topic": place[0], "partition": place[1], "outcome": outcome} for place, outcome in sorted(outcomes.items())
@@ -70,6 +70,22 @@ def elect_leaders(
     terminal.say(f"{elected} leaders elected; {not_needed} of {len(wanted)} partitions had the right one already")
     if counts:
         raise ClusterError(f"{counts.total()} of {len(wanted)} partitions have no other leader: {next(iter(counts))}")
+
+
+def have_elected(admin: "AdminClient", places: Iterable["Place"], *, unclean: bool = False) -> dict["Place", Any]:
+    """Have leaders elected; return the error of each partition, None where there is a new one. Raises ClusterError."""
+    from confluent_kafka import ElectionType, TopicPartition
+
+    from fluvial.cli.cluster import told
+
+    wanted = [TopicPartition(*place) for place in places]
+    if not wanted:
+        return {}
+    kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
+    with told("elect leaders"):
+        # confluent-kafka 2.16 does not take the request's timeout that it documents: SystemError.
+        asked = admin.elect_leaders(kind, wanted).result()
+    return {(place.topic, place.partition): error for place, error in asked.items()}
 
 
 _ELECTED = "elected"

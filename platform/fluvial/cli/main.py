@@ -8,10 +8,12 @@ from importlib import metadata
 import typer
 
 from fluvial.cli import (
+    clusters,
     configs,
     consume,
     demo,
     elections,
+    events,
     groups,
     nodes,
     produce,
@@ -47,7 +49,9 @@ topic_changes.add_to(topics.app)
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(configs.app, name="config")
+app.add_typer(clusters.app, name="cluster")
 elections.add_to(app)
+events.add_to(app)
 produce.add_to(app)
 consume.add_to(app)
 app.add_typer(schemas.app, name="schema")

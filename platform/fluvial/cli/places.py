@@ -69,6 +69,13 @@ def instant(flag: str, text: str) -> datetime:
     return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
 
 
+def start_of(flag: str, text: str) -> datetime:
+    """Read a time as `instant` does, or how long ago it is meant to be as `duration` does."""
+    if _DURATION.fullmatch(text.strip()):
+        return datetime.now(UTC) - duration(flag, text)
+    return instant(flag, text)
+
+
 def duration(flag: str, text: str) -> timedelta:
     """Read a duration such as 90s, 15m or 1d12h."""
     found = _DURATION.fullmatch(text.strip())

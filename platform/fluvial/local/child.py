@@ -99,7 +99,6 @@ def spawn(data_dir: Path, platform: Platform, node: NodeSpec) -> Child:
 
 
 def _command(folder: Path, platform: Platform, node: NodeSpec, notify: int) -> list[str]:
-    first = platform.nodes[0]
     # -P: the folder it starts in holds data, not modules.
     words = [sys.executable, "-P", "-m", "fluvial.node"]
     words += ["--node-id", str(node.id), "--host", node.host, "--port", str(node.port)]
@@ -108,6 +107,7 @@ def _command(folder: Path, platform: Platform, node: NodeSpec, notify: int) -> l
         words += ["--registry-port", str(node.registry_port)]
     if node.metrics_port is not None:
         words += ["--metrics-port", str(node.metrics_port)]
-    if node is not first:
-        words += ["--controller", f"{first.host}:{first.port}"]
+    if len(platform.nodes) > 1:
+        voters = ",".join(f"{each.id}@{each.host}:{each.port}" for each in platform.nodes)
+        words += ["--controller-quorum-voters", voters]
     return [*words, "--notify-fd", str(notify)]

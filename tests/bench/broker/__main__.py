@@ -14,8 +14,9 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import KafkaException
 from rich.console import Console
@@ -40,10 +41,20 @@ GROUPS: dict[str, Callable[[Arena], list[Row]]] = {
 
 
 def main() -> int:
+    return run_groups("python -m tests.bench.broker", __doc__ or "", GROUPS, Arena)
+
+
+def run_groups(
+    prog: str,
+    description: str,
+    groups: Mapping[str, Callable[[Any], list[Row]]],
+    arena_of: Callable[[Path | None, Scale], Arena],
+) -> int:
+    """Run the command line of a benchmark that consists of these groups; return its exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.broker", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(GROUPS), help=f"of {', '.join(GROUPS)}")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(groups), help=f"of {', '.join(groups)}")
     parser.add_argument("--rounds", type=int, default=3, help="how often each load runs on each broker (default 3)")
     parser.add_argument("--size", type=float, default=1.0, help="factor for the length of each load (default 1)")
     parser.add_argument("--quick", action="store_true", help="one short round: shows that everything works, no more")
@@ -65,10 +76,10 @@ def main() -> int:
     rows = _kept(options.json) if options.json else []
     scale = Scale(rounds=1, size=0.05) if options.quick else Scale(rounds=options.rounds, size=options.size)
     failed: list[str] = []
-    with Arena(options.dir, scale) as arena:
-        for name in options.only or GROUPS:
+    with arena_of(options.dir, scale) as arena:
+        for name in options.only or groups:
             try:
-                fresh = GROUPS[name](arena)
+                fresh = groups[name](arena)
             except (RuntimeError, KafkaException) as error:
                 failed.append(name)
                 print(f"{name} could not be measured: {error}", file=sys.stderr)
@@ -77,7 +88,7 @@ def main() -> int:
             if options.json:
                 options.json.write_text(json.dumps([row.as_json() for row in rows], indent=1) + "\n")
             console.print(table_of(fresh, _title(name, scale)))
-    if len(options.only or GROUPS) > 1:
+    if len(options.only or groups) > 1:
         console.print(table_of(rows, _title("all", scale)))
     return 1 if failed else 0
 

@@ -67,6 +67,11 @@ class Arena:
         self._stack = ExitStack()
         self._topics = 0
 
+    @property
+    def warm_up_sides(self) -> Sequence[Side]:
+        """What each of the brokers is warmed up with."""
+        return (OURS_MEMORY, KAFKA_DEFAULT)
+
     def __enter__(self) -> "Arena":
         return self
 
@@ -130,7 +135,7 @@ class Arena:
         """
         bulk = {"mode": "produce", "messages": self.scale.count(200_000), "value_bytes": 1000}
         single = {"connections": 16, "in_flight": 4, "acks": 1, "value_bytes": 100, "seconds": self.scale.seconds(3)}
-        for side in (OURS_MEMORY, KAFKA_DEFAULT):
+        for side in self.warm_up_sides:
             broker = self._brokers[side.broker]
             PROGRESS.print(f"warming up {broker.name} …", style="dim")
             before = float("inf")

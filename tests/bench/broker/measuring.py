@@ -88,7 +88,7 @@ def create_topic(broker: Broker, name: str, partitions: int, config: Iterable[tu
     began = time.monotonic()
     first = min(partitions, PARTITIONS_AT_ONCE)
     timeouts = {"request_timeout": ADMIN_SECONDS_MAX, "operation_timeout": ADMIN_SECONDS_MAX}
-    topic = NewTopic(name, num_partitions=first, replication_factor=1, config=dict(config))
+    topic = NewTopic(name, num_partitions=first, replication_factor=broker.replication_factor, config=dict(config))
     admin.create_topics([topic], **timeouts)[name].result()
     for total in range(first + PARTITIONS_AT_ONCE, partitions + PARTITIONS_AT_ONCE, PARTITIONS_AT_ONCE):
         admin.create_partitions([NewPartitions(name, min(total, partitions))], **timeouts)[name].result()

@@ -35,6 +35,11 @@ class Load(NamedTuple):
     value_bytes: int
     seconds: float
     touch_seconds_max: float = 120.0
+    leaders: tuple[str, ...] = ()  # the address of each partition's leader, where that is not `address`
+
+    def leader_of(self, partition: int) -> tuple[str, int]:
+        host, port = (self.leaders[partition] if self.leaders else self.address).split(":")
+        return host, int(port)
 
 
 def produce_request(topic: str, partition: int, acks: int, value_bytes: int) -> bytes:
@@ -62,11 +67,13 @@ class Pipe:
     """One connection that always has the same number of requests under way."""
 
     def __init__(self, load: Load, number: int) -> None:
-        host, port = load.address.split(":")
-        self.socket = socket.create_connection((host, int(port)))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A connection stays with one partition when there are few, and goes through all when there are many.
         own = [number % load.partitions] if load.partitions <= load.connections else list(range(load.partitions))
+        # With several leaders it goes through those of one of them.
+        leader = load.leader_of(number % load.partitions)
+        own = [at for at in own if load.leader_of(at) == leader]
+        self.socket = socket.create_connection(leader)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         turn = number * len(own) // load.connections
         requests = [produce_request(load.topic, at, load.acks, load.value_bytes) for at in own[turn:] + own[:turn]]
         self._size = len(requests[0])
@@ -115,19 +122,21 @@ def touch(load: Load) -> None:
 
     So the load itself finds every file open.
     """
-    host, port = load.address.split(":")
     deadline = time.monotonic() + load.touch_seconds_max
-    with socket.create_connection((host, int(port))) as connection, connection.makefile("rb") as answers:
-        for at in range(load.partitions):
-            request = produce_request(load.topic, at, load.acks, load.value_bytes)
-            while True:
-                connection.sendall(request)
-                answer = answers.read(answer_bytes(load.topic))
-                if not any(answer[-ERROR_FROM_END:][:2]):
-                    break
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"partition {at} takes no records: {answer.hex()}")
-                time.sleep(0.05)
+    for leader in dict.fromkeys(map(load.leader_of, range(load.partitions))):
+        with socket.create_connection(leader) as connection, connection.makefile("rb") as answers:
+            for at in range(load.partitions):
+                if load.leader_of(at) != leader:
+                    continue
+                request = produce_request(load.topic, at, load.acks, load.value_bytes)
+                while True:
+                    connection.sendall(request)
+                    answer = answers.read(answer_bytes(load.topic))
+                    if not any(answer[-ERROR_FROM_END:][:2]):
+                        break
+                    if time.monotonic() > deadline:
+                        raise RuntimeError(f"partition {at} takes no records: {answer.hex()}")
+                    time.sleep(0.05)
 
 
 def run(load: Load, pipes: list[Pipe]) -> dict[str, Any]:

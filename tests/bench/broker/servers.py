@@ -92,6 +92,7 @@ class Broker(ABC):
     """One broker process with its data under `folder`; it can be stopped or killed and started again on its data."""
 
     name = ""
+    replication_factor = 1
     cleaner_backoff_ms = 15_000  # Kafka's default and ours; set before the first start
 
     def __init__(self, folder: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_wrong_file_of_settings_is_named(cli: Cli) -> None:
 
 
 def test_every_command_has_help_with_an_example(cli: Cli) -> None:
-    groups = {"", "topic", "group", "config", "schema"}
+    groups = {"", "topic", "group", "config", "schema", "cluster"}
     seen = 0
     for group in groups:
         words = [group] if group else []
@@ -90,7 +90,7 @@ def test_every_command_has_help_with_an_example(cli: Cli) -> None:
             if command not in groups:
                 assert "Example:  fluvial" in cli.ok(*words, command, "--help"), command
                 seen += 1
-    assert seen == 28
+    assert seen == 34
 
 
 def test_a_project_names_the_near_table(cli: Cli) -> None:

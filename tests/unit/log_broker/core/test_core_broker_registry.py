@@ -1,135 +1,185 @@
 """Registration, heartbeats and sessions of brokers, as the active controller decides on them."""
 
 import pytest
+from cluster_driver import SESSION_MS, ClusterDriver
 
-from log_broker.core.broker_registry import BrokerRegistry, Heartbeat, Registration
-from log_broker.core.cluster import ClusterImage
-from log_broker.core.cluster_records import BrokerFenced
+from log_broker.core.broker_registry import check_broker_epoch
+from log_broker.core.cluster import NO_LEADER
+from log_broker.core.cluster_records import BrokerFenced, BrokerUnfenced
 from log_broker.errors import BrokerError, ErrorCode
 
-SESSION_MS = 100
+
+def test_a_broker_is_fenced_until_it_has_replayed_its_own_registration() -> None:
+    cluster = ClusterDriver()
+    epoch = cluster.register(1)
+    assert not cluster.image.is_alive(1)
+    early = cluster.beat(1, replayed=epoch - 1)
+    assert (early.is_caught_up, early.is_fenced, list(early.records)) == (False, True, [])
+    late = cluster.beat(1, replayed=epoch)
+    assert (late.is_caught_up, late.is_fenced, list(late.records)) == (True, False, [BrokerUnfenced(node_id=1)])
+    assert cluster.image.is_alive(1)
 
 
-class Controller:
-    """An image that what was decided is replayed into at once, and the registry of whoever leads."""
-
-    def __init__(self) -> None:
-        self.image = ClusterImage()
-        self.lead(now_ms=0)
-
-    def lead(self, now_ms: int) -> None:
-        self.registry = BrokerRegistry(self.image, now_ms, session_ms=SESSION_MS)
-
-    def register(self, node_id: int, incarnation: str, now_ms: int) -> int:
-        record = self.registry.register(self.image, Registration(node_id, "host", 9092, incarnation), now_ms)
-        if record is not None:
-            self.image.replay(record)
-        return self.image.brokers[node_id].epoch
-
-    def beat(self, node_id: int, epoch: int, now_ms: int, *, leaves: bool = False) -> tuple[bool, bool]:
-        answer = self.registry.heartbeat(self.image, Heartbeat(node_id, epoch, epoch, leaves), now_ms)
-        for record in answer.records:
-            self.image.replay(record)
-        return answer.is_fenced, answer.should_shut_down
-
-    def expire(self, now_ms: int) -> list[int]:
-        records = self.registry.expired(self.image, now_ms)
-        for record in records:
-            self.image.replay(record)
-        return [record.node_id for record in records]
+def test_a_broker_that_wants_to_be_fenced_stays_so() -> None:
+    cluster = ClusterDriver()
+    cluster.register(1)
+    assert cluster.beat(1, wants_fence=True).is_fenced
+    assert not cluster.image.is_alive(1)
+    cluster.beat(1)
+    assert cluster.beat(1, wants_fence=True).is_fenced
+    assert not cluster.image.is_alive(1)
 
 
 def test_a_broker_that_beats_is_never_fenced() -> None:
-    controller = Controller()
-    epoch = controller.register(1, "a", 0)
-    for now_ms in range(0, 1_000, SESSION_MS - 1):
-        assert controller.expire(now_ms) == []
-        assert controller.beat(1, epoch, now_ms) == (False, False)
+    cluster = ClusterDriver(1)
+    for cluster.now_ms in range(0, 1_000, SESSION_MS - 1):
+        assert cluster.expire() == []
+        assert not cluster.beat(1).is_fenced
 
 
 def test_a_silent_broker_is_fenced_when_its_session_ends_and_not_before() -> None:
-    controller = Controller()
-    controller.register(1, "a", 0)
-    controller.register(2, "b", 50)
-    assert controller.registry.next_deadline_ms(controller.image) == SESSION_MS
-    assert controller.expire(SESSION_MS - 1) == []
-    assert controller.expire(SESSION_MS) == [1]
-    assert controller.expire(SESSION_MS) == []
-    assert controller.registry.next_deadline_ms(controller.image) == 50 + SESSION_MS
+    cluster = ClusterDriver(1)
+    cluster.now_ms = 50
+    cluster.start(2)
+    assert cluster.registry.next_deadline_ms(cluster.image) == SESSION_MS
+    cluster.now_ms = SESSION_MS - 1
+    assert cluster.expire() == []
+    cluster.now_ms = SESSION_MS
+    assert cluster.expire() == [1]
+    assert cluster.expire() == []
+    assert cluster.registry.next_deadline_ms(cluster.image) == 50 + SESSION_MS
 
 
 def test_a_fence_that_is_not_committed_yet_is_decided_again() -> None:
-    controller = Controller()
-    controller.register(1, "a", 0)
+    cluster = ClusterDriver(1)
     for _ in range(2):
-        assert controller.registry.expired(controller.image, SESSION_MS) == [BrokerFenced(node_id=1)]
+        assert cluster.registry.expired(cluster.image.draft(), SESSION_MS) == [BrokerFenced(node_id=1)]
 
 
-def test_a_broker_that_returns_has_a_new_epoch_and_its_old_words_are_refused() -> None:
-    controller = Controller()
-    old = controller.register(1, "a", 0)
-    controller.expire(SESSION_MS)
-    assert controller.beat(1, old, SESSION_MS) == (True, False)
-    new = controller.register(1, "a", SESSION_MS)
-    assert new > old
-    with pytest.raises(BrokerError) as refused:
-        controller.beat(1, old, SESSION_MS + 1, leaves=True)
-    assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
-    assert controller.image.is_alive(1)
-
-
-def test_a_fenced_broker_that_beats_has_no_session() -> None:
-    controller = Controller()
-    epoch = controller.register(1, "a", 0)
-    controller.expire(SESSION_MS)
-    controller.beat(1, epoch, SESSION_MS + 50)
-    assert controller.register(1, "another process", SESSION_MS + 60) > epoch
+def test_a_broker_that_was_fenced_registers_anew_and_its_old_words_are_refused() -> None:
+    cluster = ClusterDriver(1)
+    old = cluster.image.brokers[1].epoch
+    cluster.now_ms = SESSION_MS
+    assert cluster.expire() == [1]
+    for _ in range(2):
+        with pytest.raises(BrokerError) as refused:
+            cluster.beat(1, old)
+        assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
+        new = cluster.start(1)
+        assert new > old
+    assert cluster.image.is_alive(1)
+    assert check_broker_epoch(cluster.image, 1, new).node_id == 1
 
 
 def test_two_processes_do_not_share_an_id() -> None:
-    controller = Controller()
-    epoch = controller.register(1, "a", 0)
+    cluster = ClusterDriver()
+    epoch = cluster.start(1, "a", directory="d1")
+    for directory in ("d2", ""):
+        with pytest.raises(BrokerError) as refused:
+            cluster.register(1, "b", directory=directory)
+        assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    cluster.now_ms = SESSION_MS
+    assert cluster.register(1, "b", directory="d2") > epoch
+
+
+def test_two_processes_that_start_at_once_do_not_share_an_id_either() -> None:
+    cluster = ClusterDriver()
+    cluster.register(1, "a")
+    with pytest.raises(BrokerError, match="another process"):
+        cluster.register(1, "b")
+
+
+def test_the_same_data_directory_is_taken_over_at_once() -> None:
+    cluster = ClusterDriver()
+    epoch = cluster.start(1, "a", directory="d1")
+    assert cluster.register(1, "b", directory="d1") > epoch
+    assert not cluster.image.is_alive(1)
+
+
+def test_a_data_directory_belongs_to_one_broker() -> None:
+    cluster = ClusterDriver()
+    cluster.start(1, directory="d1")
     with pytest.raises(BrokerError) as refused:
-        controller.register(1, "b", SESSION_MS - 1)
-    assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    assert controller.register(1, "b", SESSION_MS) > epoch
+        cluster.register(2, directory="d1")
+    assert refused.value.code is ErrorCode.INVALID_REGISTRATION
 
 
 def test_a_registration_that_is_repeated_is_the_same_one() -> None:
-    controller = Controller()
-    assert controller.register(1, "a", 0) == controller.register(1, "a", 50)
-    assert controller.expire(SESSION_MS) == []
+    cluster = ClusterDriver()
+    epoch = cluster.register(1)
+    cluster.now_ms = 50
+    assert cluster.register(1) == epoch
+    cluster.beat(1)
+    cluster.now_ms = 50 + SESSION_MS - 1
+    assert cluster.expire() == []
 
 
-def test_a_broker_that_leaves_is_fenced_at_once() -> None:
-    controller = Controller()
-    epoch = controller.register(1, "a", 0)
-    assert controller.beat(1, epoch, 1, leaves=True) == (True, True)
-    assert not controller.image.is_alive(1)
-    assert controller.register(1, "b", 2) > epoch
+def test_a_registration_carries_rack_and_address() -> None:
+    cluster = ClusterDriver()
+    cluster.start(3, rack="north", directory="d")
+    broker = cluster.image.brokers[3]
+    assert (broker.rack, broker.host, broker.port, broker.directory) == ("north", "host", 9095, "d")
+
+
+def test_a_broker_that_leads_nothing_may_stop_at_once() -> None:
+    cluster = ClusterDriver(1)
+    answer = cluster.beat(1, wants_shut_down=True)
+    assert (answer.is_fenced, answer.should_shut_down) == (True, True)
+    assert not cluster.image.is_alive(1)
+
+
+def test_a_fenced_broker_may_stop_at_once() -> None:
+    cluster = ClusterDriver()
+    cluster.register(1)
+    answer = cluster.beat(1, wants_shut_down=True)
+    assert (answer.is_fenced, answer.should_shut_down) == (True, True)
+
+
+def test_a_broker_that_stops_gives_up_its_leaderships_first_and_waits_until_the_others_know() -> None:
+    cluster = ClusterDriver(1, 2, 3)
+    cluster.create(partitions=3, replication_factor=3)
+    assert not cluster.beat(1, wants_shut_down=True).should_shut_down
+    assert (cluster.image.is_alive(1), cluster.image.may_lead(1)) == (True, False)
+    for each in cluster.image.topics["t"].partitions:
+        assert each.leader in {2, 3}
+        assert 1 not in each.isr
+    since = cluster.image.version
+    assert not cluster.beat(1, wants_shut_down=True).should_shut_down
+    cluster.beat(2)
+    cluster.beat(3, replayed=since - 1)
+    assert not cluster.beat(1, wants_shut_down=True).should_shut_down
+    cluster.beat(3)
+    assert cluster.beat(1, wants_shut_down=True).should_shut_down
+    assert not cluster.image.is_alive(1)
+
+
+def test_all_may_stop_at_once() -> None:
+    cluster = ClusterDriver(1, 2)
+    cluster.create(partitions=2, replication_factor=2)
+    for node_id in (1, 2):
+        assert not cluster.beat(node_id, wants_shut_down=True).should_shut_down
+    assert [each.leader for each in cluster.image.topics["t"].partitions] == [NO_LEADER, NO_LEADER]
+    for node_id in (1, 2):
+        assert cluster.beat(node_id, wants_shut_down=True).should_shut_down
+    for node_id in (1, 2):
+        cluster.start(node_id, "second", directory="")
+    assert all(each.leader != NO_LEADER for each in cluster.image.topics["t"].partitions)
 
 
 def test_a_new_controller_gives_everyone_a_whole_session() -> None:
-    controller = Controller()
-    epoch = controller.register(1, "a", 0)
-    controller.lead(now_ms=1_000)
-    assert controller.expire(1_000 + SESSION_MS - 1) == []
-    assert controller.beat(1, epoch, 1_000 + SESSION_MS - 1) == (False, False)
-    assert controller.expire(1_000 + 2 * SESSION_MS - 2) == []
-    assert controller.expire(1_000 + 2 * SESSION_MS - 1) == [1]
+    cluster = ClusterDriver(1)
+    cluster.now_ms = 1_000
+    cluster.lead()
+    cluster.now_ms = 1_000 + SESSION_MS - 1
+    assert cluster.expire() == []
+    cluster.beat(1)
+    cluster.now_ms += SESSION_MS - 1
+    assert cluster.expire() == []
+    cluster.now_ms += 1
+    assert cluster.expire() == [1]
 
 
 def test_whoever_never_registered_is_told_so() -> None:
     with pytest.raises(BrokerError) as refused:
-        Controller().beat(5, 1, 0)
+        ClusterDriver().beat(5, 1)
     assert refused.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
-
-
-def test_a_broker_is_caught_up_when_it_has_replayed_its_registration() -> None:
-    controller = Controller()
-    epoch = controller.register(1, "a", 0)
-    answers = [
-        controller.registry.heartbeat(controller.image, Heartbeat(1, epoch, replayed), 1).is_caught_up
-        for replayed in (epoch - 1, epoch)
-    ]
-    assert answers == [False, True]

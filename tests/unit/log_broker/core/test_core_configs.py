@@ -17,7 +17,7 @@ from log_broker.config import (
 )
 from log_broker.config_page import with_tables
 from log_broker.core.cluster import ClusterImage
-from log_broker.core.cluster_records import BrokersConfigured
+from log_broker.core.cluster_records import BrokerRegistered, BrokersConfigured, BrokerUnfenced
 from log_broker.core.controller import (
     Alteration,
     CreateTopic,
@@ -25,10 +25,10 @@ from log_broker.core.controller import (
     configure_brokers,
     configure_topic,
     create_topic,
-    register_broker,
 )
 from log_broker.core.epochs import LeaderEpochs
-from log_broker.core.partition import Append, AppendResult, Effect, Partition, Reply, TurnEnded, Write, Written
+from log_broker.core.partition import Partition
+from log_broker.core.partition_protocol import Append, AppendResult, Effect, Reply, TurnEnded, Write, Written
 from log_broker.core.producer_state import ProducerStates
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import Codec, build_batch, iterate_records, read_header
@@ -131,7 +131,8 @@ def alter_brokers(*alterations: tuple[str, int, str | None], node_id: int | None
 
 def cluster() -> ClusterImage:
     image = ClusterImage(defaults=STATIC)
-    image.replay(register_broker(0, "here", 9092, "a"))
+    image.replay(BrokerRegistered(node_id=0, host="here", port=9092, incarnation="a"))
+    image.replay(BrokerUnfenced(node_id=0))
     return image
 
 

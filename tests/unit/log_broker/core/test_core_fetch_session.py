@@ -38,6 +38,7 @@ class Found(NamedTuple):
     high_watermark: int = 10
     log_start_offset: int = 0
     records: Sequence[bytes] = ()
+    preferred_replica: int = -1
 
 
 def asked(*keys: Key, offset: int = 0) -> list[FetchedTopic]:

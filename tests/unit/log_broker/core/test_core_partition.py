@@ -7,13 +7,11 @@ import pytest
 
 from log_broker.config import TopicConfig
 from log_broker.core.epochs import LeaderEpochs
-from log_broker.core.partition import (
-    GATHERED_BYTES_MAX,
+from log_broker.core.partition import GATHERED_BYTES_MAX, Partition
+from log_broker.core.partition_protocol import (
     Append,
     AskTurn,
     Effect,
-    EpochBegan,
-    Partition,
     Reply,
     TurnEnded,
     WatermarkMoved,
@@ -77,12 +75,12 @@ def test_nothing_is_said_or_seen_before_it_is_written() -> None:
     assert core.high_watermark == 10
     write = turn(core)
     assert write.sync
+    assert write.epochs == ((0, 10),), "on the disk before the first batch of an epoch"
     assert [(b.base_offset, b.last_offset) for b in write.batches] == [(10, 12), (13, 14)]
 
     effects = written(core, write)
 
     assert effects == [
-        EpochBegan(((0, 10),)),
         WatermarkMoved(15),
         Reply("a", write.batches[0].result),
         Reply("b", write.batches[1].result),

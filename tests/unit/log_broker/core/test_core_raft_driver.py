@@ -152,7 +152,8 @@ def test_a_sole_voter_goes_from_election_to_snapshot() -> None:
 
 def test_what_was_recovered_is_loaded_first() -> None:
     snapshot = Snapshot(id=OffsetAndEpoch(5, 2), voters=VoterSet([Voter(key=ME)]), data=b"all")
-    _, world = a_driver(ME, OTHER, recovered=Recovered(snapshot=snapshot, log_start=snapshot.id))
+    state = QuorumState(epoch=2)
+    _, world = a_driver(ME, OTHER, recovered=Recovered(state=state, snapshot=snapshot, log_start=snapshot.id))
     assert world.log[0] == "loaded b'all' up to 5"
 
 

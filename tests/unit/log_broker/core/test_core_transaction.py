@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from log_broker.core.transaction import EPOCH_MAX, Transaction
+from log_broker.core.transaction import EPOCH_MAX, RETRY_MS, Transaction
 from log_broker.core.transaction_protocol import (
     AddPartitions,
     Answer,
@@ -316,6 +316,20 @@ def test_what_cannot_be_stored_has_not_happened(coordinator) -> None:
     coordinator.run(coordinator.transaction.tick(10**9))
     assert (coordinator.state, coordinator.epoch) == (State.ONGOING, 0)
     assert not coordinator.markers
+
+
+def test_an_end_of_time_that_cannot_be_stored_is_tried_again_after_a_moment(coordinator) -> None:
+    coordinator.add(A)
+    deadline = coordinator.transaction.next_deadline_ms()
+    coordinator.now_ms = deadline
+    coordinator.fail = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    coordinator.run(coordinator.transaction.tick(deadline))
+    assert coordinator.state is State.ONGOING
+    assert coordinator.transaction.next_deadline_ms() == deadline + RETRY_MS
+    assert not coordinator.transaction.tick(deadline + RETRY_MS - 1)
+    coordinator.fail = NONE
+    coordinator.run(coordinator.transaction.tick(deadline + RETRY_MS))
+    assert coordinator.state is State.PREPARE_ABORT
 
 
 def test_while_something_is_being_stored_nothing_else_is_decided(coordinator) -> None:

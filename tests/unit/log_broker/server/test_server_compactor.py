@@ -11,7 +11,7 @@ import pytest
 
 import log_broker
 from log_broker.config import TopicConfig
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.errors import ErrorCode
 from log_broker.records import batches_in, build_batch, iterate_records
 from log_broker.server.log_manager import LogManager

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core.fetch_session import FetchSessions
+from log_broker.core.replication import Leadership
 from log_broker.errors import ErrorCode
 from log_broker.records import Codec, batches_in, build_batch
+from log_broker.server.ack_deadlines import AckDeadlines
 from log_broker.server.handlers import fetch, list_offsets, produce
 from log_broker.server.log_manager import LogManager
 from log_broker.server.memory_budget import MemoryBudget
@@ -36,6 +38,7 @@ class Node:
         self.config = BrokerConfig(data_dir=Path("data"))
         self.fetch_sessions = FetchSessions(slots_max=10)
         self.memory = MemoryBudget(asyncio.get_running_loop(), 1 << 30)
+        self.ack_deadlines = AckDeadlines(asyncio.get_running_loop())
 
     def clock_ms(self) -> int:
         return NOW_MS
@@ -86,8 +89,15 @@ class Broker:
         handler(self.node, header, memoryview(bytearray(body)), slot)
         return slot
 
-    def produce(self, *batches: tuple[int, bytes | None], acks: int = -1, version: int = 8, topic: str = "t") -> Slot:
-        body = (b"\xff\xff" if version >= 3 else b"") + struct.pack(">hii", acks, 1000, 1) + _string(topic)
+    def produce(
+        self,
+        *batches: tuple[int, bytes | None],
+        acks: int = -1,
+        version: int = 8,
+        topic: str = "t",
+        timeout_ms: int = 1000,
+    ) -> Slot:
+        body = (b"\xff\xff" if version >= 3 else b"") + struct.pack(">hii", acks, timeout_ms, 1) + _string(topic)
         body += struct.pack(">i", len(batches))
         for partition, batch in batches:
             body += struct.pack(">i", partition)
@@ -313,6 +323,22 @@ async def test_offsets_are_listed(broker, timestamp, answer) -> None:
     assert (partition, error) == (0, ErrorCode.NONE)
     assert (found_time, offset) == answer
     assert struct.unpack_from(">ih", response, at + 26) == (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+@pytest.mark.parametrize("partitions", [[0], [0, 1]])
+async def test_acks_all_waits_for_followers_as_long_as_the_client_allows(broker, partitions) -> None:
+    led = Leadership(leader_epoch=1, partition_epoch=1, replicas=(0, 1), isr=(0, 1))
+    broker.node.logs.get("t", 0).become_leader(led)
+    asked = [(partition, batch(b"x")) for partition in partitions]
+    late = broker.produce(*asked, timeout_ms=20)
+    in_time = broker.produce(*asked, timeout_ms=60_000)
+    errors = {partition: error for partition, error, _ in await produced(late)}
+    assert errors == {at: ErrorCode.NONE if at else ErrorCode.REQUEST_TIMED_OUT for at in partitions}
+    assert not in_time.filled.done()
+    broker.node.logs.get("t", 0).follower_fetched(1, 1, 2, 0)
+    assert [error for _, error, _ in await produced(in_time)] == [ErrorCode.NONE] * len(partitions)
+    alone = [error for _, error, _ in await produced(broker.produce((1, batch(b"x")), timeout_ms=0))]
+    assert alone == [ErrorCode.NONE], "who leads alone waits for nobody"
 
 
 @pytest.mark.parametrize("handler", [produce.handle, fetch.handle, list_offsets.handle])

@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 from log_broker.config import BrokerConfig
+from log_broker.server.coordinator_shards import Shard
 from log_broker.server.event_loop import loop_factory
 from log_broker.server.group_coordinator import GroupCoordinator
 
@@ -35,12 +36,17 @@ def test_a_deadline_that_has_passed_may_be_set_again_before_it_is_met(tmp_path) 
 
     async def twice() -> None:
         node = SimpleNamespace(
-            loop=asyncio.get_running_loop(), clock_ms=lambda: 1000, config=BrokerConfig(data_dir=tmp_path)
+            loop=asyncio.get_running_loop(),
+            clock_ms=lambda: 1000,
+            config=BrokerConfig(data_dir=tmp_path),
+            group_partition=lambda _: 0,
         )
         coordinator = GroupCoordinator(node)
-        coordinator._groups["g"] = group
-        coordinator._run(group, [])
-        coordinator._run(group, [])
+        shard = Shard(SimpleNamespace(partition=0), 0)
+        shard.items["g"], shard.is_loaded = group, True
+        coordinator._shards._shards[0] = shard
+        coordinator._run(shard, group, [])
+        coordinator._run(shard, group, [])
         await group.ticked.wait()
         coordinator.stop()
 

@@ -12,7 +12,7 @@ import pytest
 from node_client import running
 
 from log_broker.config import DAY_MS, TopicConfig
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.errors import ErrorCode
 from log_broker.records import Codec, build_batch
 from log_broker.server.log_manager import LogManager

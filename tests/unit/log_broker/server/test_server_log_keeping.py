@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from log_broker.config import BrokerConfig, TopicConfig
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch, iterate_records
 from log_broker.server.log_manager import LogManager

@@ -10,7 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from log_broker.config import TopicConfig
-from log_broker.core.partition import AppendResult
+from log_broker.core.partition_protocol import AppendResult
+from log_broker.core.replication import Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import build_batch, iterate_records
 from log_broker.server.log_manager import LogManager
@@ -210,7 +211,7 @@ async def test_reads_outside_the_log(manager) -> None:
 
 async def test_leader_epochs_are_compared(manager) -> None:
     runtime = manager().create("t", 0, TOPIC_ID, config())
-    runtime.leader_epoch = 4
+    runtime.become_leader(Leadership(leader_epoch=4, partition_epoch=1, replicas=(0,), isr=(0,)))
     assert runtime.check_leader_epoch(-1) is ErrorCode.NONE
     assert runtime.check_leader_epoch(4) is ErrorCode.NONE
     assert runtime.check_leader_epoch(3) is ErrorCode.FENCED_LEADER_EPOCH

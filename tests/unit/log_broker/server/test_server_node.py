@@ -8,14 +8,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from node_cluster import cluster_of
 
 from log_broker.config import BrokerConfig
 from log_broker.core.controller import CreateTopic
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.group_coordinator import partition_of
-from log_broker.server.node import BindError, Node
+from log_broker.server.machine import BindError
+from log_broker.server.node import Node
 from log_broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from log_broker.storage.data_directory import DataDirectoryError
 from log_broker.wire.apis import APIS, ApiKey
@@ -206,7 +209,7 @@ async def test_topics_are_there_after_a_restart(start: Open, tmp_path: Path) -> 
     assert again.cluster.topics["kept"].config.retention_ms == 77
     runtime = again.logs.get("kept", 2)
     assert runtime is not None
-    assert (runtime.config.retention_ms, runtime.leader_epoch) == (77, 1)
+    assert (runtime.config.retention_ms, runtime.leader_epoch) == (77, 2)
     assert again.logs.get("dropped", 0) is None
     assert await again.producer_ids.take() > first_id
 
@@ -263,38 +266,34 @@ async def test_a_read_only_directory_is_refused(start: Open, tmp_path: Path) -> 
         await start()
 
 
-async def test_three_nodes_are_one_cluster(start: Open) -> None:
-    first = await start("n0")
-    address = f"127.0.0.1:{first.port}"
-    second = await start("n1", node_id=1, controller=address)
-    third = await start("n2", node_id=2, controller=address)
-    assert {first.cluster_id} == {second.cluster_id, third.cluster_id}
-    await third.ensure_topic(create("spread", 1, partitions=6))
-    for node in (first, second, third):
-        await eventually(lambda node=node: len(node.cluster.brokers) == 3 and "spread" in node.cluster.topics)
-        led = [index for index in range(6) if node.logs.get("spread", index) is not None]
-        assert len(led) == 2
-    other = next(index for index in range(6) if second.logs.get("spread", index) is None)
-    assert second.absence_of("spread", other) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    async with client_of(second) as client:  # not the controller: it passes the request on
-        answer = await client.ask(ApiKey.INIT_PRODUCER_ID, 4, {"transactional_id": None, "transaction_timeout": 0})
-        assert (answer.error_code, answer.producer_id) == (ErrorCode.NONE, 0)
-    with pytest.raises(BrokerError, match="not replicated yet"):
-        await third.ensure_topic(create("copies", 2, replication_factor=2))
+async def test_three_nodes_are_one_cluster(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 3) as cluster:
+        nodes = cluster.nodes.values()
+        assert len({node.cluster_id for node in nodes}) == 1
+        follower = next(node for node in nodes if not node.is_controller)
+        await follower.ensure_topic(create("spread", 1, partitions=6, replication_factor=1))
+        for node in nodes:
+            await eventually(lambda node=node: sum(node.logs.get("spread", at) is not None for at in range(6)) == 2)
+        other = next(index for index in range(6) if follower.logs.get("spread", index) is None)
+        assert follower.absence_of("spread", other) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        async with client_of(follower) as client:  # it passes the request on
+            answer = await client.ask(ApiKey.INIT_PRODUCER_ID, 4, {"transactional_id": None, "transaction_timeout": 0})
+            assert (answer.error_code, answer.producer_id) == (ErrorCode.NONE, 0)
+        with pytest.raises(BrokerError, match="larger than available brokers: 3"):
+            await follower.ensure_topic(create("copies", 2, replication_factor=4))
 
 
-async def test_a_node_that_leaves_has_no_partitions_until_it_returns(start: Open, tmp_path: Path) -> None:
-    first = await start("n0")
-    address = f"127.0.0.1:{first.port}"
-    second = Node(BrokerConfig(data_dir=tmp_path / "n1", port=0, node_id=1, controller=address))
-    await second.start()
-    await first.ensure_topic(create("t", 1, partitions=2))
-    await second.stop()
-    assert first.cluster.leader_of("t", 1) is None
-    await start("n1", node_id=1, controller=address)
-    leader = first.cluster.leader_of("t", 1)
-    assert leader is not None
-    assert leader.node_id == 1
+async def test_a_node_that_leaves_has_no_partitions_until_it_returns(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 3) as cluster:
+        first = cluster.nodes[0]
+        await first.ensure_topic(CreateTopic(name="t", topic_id=uuid4().hex, assignments={0: (0,), 1: (1,)}))
+        await cluster.stop(1)
+        await eventually(lambda: first.cluster.leader_of("t", 1) is None)
+        await cluster.start(1)
+        await eventually(lambda: first.cluster.leader_of("t", 1) is not None)
+        leader = first.cluster.leader_of("t", 1)
+        assert leader is not None
+        assert leader.node_id == 1
 
 
 @pytest.mark.parametrize(

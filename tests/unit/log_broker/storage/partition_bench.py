@@ -3,16 +3,14 @@ The plain interpreter of a partition's effects: core and log in one thread, on a
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from log_broker.config import TopicConfig
-from log_broker.core.partition import (
+from log_broker.core.partition import Partition
+from log_broker.core.partition_protocol import (
     Append,
     AppendResult,
     Effect,
-    EpochBegan,
-    Partition,
     Reply,
     TransactionsAborted,
     TurnEnded,
@@ -23,7 +21,6 @@ from log_broker.core.partition import (
 from log_broker.errors import ErrorCode
 from log_broker.records import Record, batches_in, iterate_records
 from log_broker.storage.append_job import AppendJob
-from log_broker.storage.checkpoints import LEADER_EPOCH_FILE, encode_epochs
 from log_broker.storage.compaction import CompactionJob, plan_compaction
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import PartitionLog
@@ -159,9 +156,6 @@ class Bench:
                 case TransactionsAborted():
                     for transaction in effect.transactions:
                         self.log.note_aborted(transaction)
-                case EpochBegan():
-                    with suppress(OSError):
-                        self.files.replace(self.directory / LEADER_EPOCH_FILE, encode_epochs(effect.starts), sync=False)
                 case _:
                     pass
 
@@ -174,6 +168,7 @@ class Bench:
                 sync=self.write.sync,
                 now_ms=self.now_ms,
                 producer_rows=self.core.producer_rows,
+                epochs=self.write.epochs,
             )
         except OSError as error:
             self.write = None

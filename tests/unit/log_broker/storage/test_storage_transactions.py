@@ -6,7 +6,7 @@ import pytest
 from partition_bench import DIRECTORY, Bench
 
 from log_broker.config import TopicConfig
-from log_broker.core.partition import EndTransaction
+from log_broker.core.partition_protocol import EndTransaction
 from log_broker.core.producer_state import AbortedTransaction
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch

@@ -1,0 +1,229 @@
+"""
+The active controller: made when this node begins to lead the metadata quorum, dropped when that ends.
+
+It decides by the functions of the core and has `authority` commit what they return. What it knows beside the image is
+who was heard of when; that dies with it, and the next controller starts everybody's session anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from log_broker.core import elections
+from log_broker.core.broker_registry import (
+    BrokerRegistry,
+    Heartbeat,
+    HeartbeatAnswer,
+    Registration,
+    check_broker_epoch,
+)
+from log_broker.core.cluster import ClusterImage, PartitionImage
+from log_broker.core.cluster_records import MetadataRecord, PartitionChanged
+from log_broker.core.isr_changes import IsrWish, alter_partition
+from log_broker.core.reassignments import reassign
+from log_broker.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from log_broker.server.authority import Authority, Decide
+    from log_broker.server.node import Node
+
+_log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
+
+DecideOne = Callable[[ClusterImage, int], MetadataRecord | None]
+
+
+class Outcome(NamedTuple):
+    """What became of one partition of a request; `image` is it as it is now, where there is one to show."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    image: PartitionImage | None = None
+
+
+class Controller:
+    """Decides for the whole cluster, from `start` to `stop`; all methods raise BrokerError when it cannot commit."""
+
+    def __init__(self, node: "Node", authority: "Authority", epoch: int, *, session_ms: int) -> None:
+        self.epoch = epoch
+        self._node = node
+        self._authority = authority
+        self._session_ms = session_ms
+        self._registry = BrokerRegistry(node.cluster, self._now_ms(), session_ms=session_ms)
+        self._session_check: asyncio.TimerHandle | None = None
+        self._levelling: asyncio.TimerHandle | None = None
+        self._due_ms = 0
+        self._is_stopped = False
+
+    def start(self) -> None:
+        """Begin to watch sessions and leaderships."""
+        self._watch_sessions()
+        self._level_later()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        for timer in (self._session_check, self._levelling):
+            if timer is not None:
+                timer.cancel()
+
+    async def register(self, wanted: Registration) -> int:
+        """Take in a broker that came up and return its broker epoch."""
+        await self._submit(lambda image: self._registry.register(image, wanted, self._now_ms()))
+        return self._node.cluster.brokers[wanted.node_id].epoch
+
+    async def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
+        """Take in a sign of life."""
+        # Most change nothing, and need no turn among the decisions.
+        answer = self._registry.heartbeat(self._node.cluster, beat, self._now_ms())
+        if not answer.records:
+            return answer
+
+        def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
+            nonlocal answer
+            answer = self._registry.heartbeat(image, beat, self._now_ms())
+            return answer.records
+
+        await self._submit(decide)
+        return answer
+
+    async def alter_partitions(self, node_id: int, broker_epoch: int, wishes: Sequence[IsrWish]) -> list[Outcome]:
+        """Decide on the ISRs that a leader wants; raises BrokerError also for a broker epoch that is over."""
+        outcomes: list[Outcome] = []
+
+        def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
+            check_broker_epoch(image, node_id, broker_epoch)
+            outcomes.clear()
+            records: list[MetadataRecord] = []
+            for wish in wishes:
+                try:
+                    change = alter_partition(image, node_id, wish)
+                except BrokerError as error:
+                    outcomes.append(Outcome(error.code))
+                    continue
+                if change is not None:
+                    records.append(change)
+                    image.replay(change)
+                topic = image.topic_by_id(wish.topic_id)
+                assert topic is not None, "it was just decided on"
+                now = topic.partitions[wish.partition]
+                has_moved = change is not None and change.leader is not None and now.leader != node_id
+                outcomes.append(Outcome(ErrorCode.NEW_LEADER_ELECTED if has_moved else ErrorCode.NONE, image=now))
+            return records
+
+        await self._submit(decide)
+        return outcomes
+
+    async def elect_leaders(self, places: Iterable[tuple[str, int]], election_type: int) -> list[Outcome]:
+        """Hold elections of the type that ElectLeaders names, one for each place."""
+        wanted = list(places)
+        return await self._each(
+            len(wanted), lambda image, number: elections.elect(image, *wanted[number], election_type)
+        )
+
+    async def reassign(
+        self, wanted: Sequence[tuple[str, int, Sequence[int] | None]], *, may_change_factor: bool
+    ) -> list[Outcome]:
+        """Begin, change or with None cancel moves of partitions."""
+        return await self._each(
+            len(wanted),
+            lambda image, number: reassign(image, *wanted[number], may_change_factor=may_change_factor),
+        )
+
+    async def _each(self, count: int, decide_one: DecideOne) -> list[Outcome]:
+        """Decide on `count` things one after the other, each answered on its own, and commit all at once."""
+        outcomes: list[Outcome] = []
+
+        def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
+            outcomes.clear()
+            records: list[MetadataRecord] = []
+            for number in range(count):
+                try:
+                    record = decide_one(image, number)
+                except BrokerError as error:
+                    outcomes.append(Outcome(error.code, str(error)))
+                    continue
+                outcomes.append(Outcome())
+                if record is not None:
+                    image.replay(record)
+                    records.append(record)
+            return records
+
+        await self._submit(decide)
+        return outcomes
+
+    async def _submit(self, decide: "Decide") -> None:
+        """Have a decision committed."""
+        records: Sequence[MetadataRecord] = ()
+
+        def deciding(image: ClusterImage) -> Sequence[MetadataRecord]:
+            nonlocal records
+            records = decide(image)
+            return records
+
+        await self._authority.submit(deciding)
+        for record in records:
+            if isinstance(record, PartitionChanged) and record.recovering:
+                self._node.counters.unclean_elections += 1
+                name = self._node.cluster.names.get(record.topic_id)
+                _log.warning("unclean election: node %s leads %s-%d", record.leader, name, record.partition)
+        if not self._is_stopped:
+            self._watch_sessions()
+
+    def _watch_sessions(self) -> None:
+        if self._session_check is not None:
+            self._session_check.cancel()
+            self._session_check = None
+        deadline_ms = self._registry.next_deadline_ms(self._node.cluster)
+        if deadline_ms is not None:
+            self._check_sessions_at(deadline_ms)
+
+    def _check_sessions_at(self, due_ms: int) -> None:
+        self._due_ms = due_ms
+        delay = max(due_ms - self._now_ms(), 0) / 1000
+        self._session_check = self._node.loop.call_later(delay, self._check_sessions)
+
+    def _check_sessions(self) -> None:
+        now_ms = self._now_ms()
+        if now_ms - self._due_ms > self._session_ms // 3:
+            # This process was paused: what it did not hear meanwhile waits in its sockets.
+            self._registry.hear_all(self._node.cluster, now_ms)
+        if self._registry.expired(self._node.cluster.draft(), now_ms):
+            self._node.run(self._fence_expired())
+        else:
+            self._watch_sessions()
+
+    async def _fence_expired(self) -> None:
+        try:
+            await self._submit(lambda image: self._registry.expired(image, self._now_ms()))
+        except BrokerError as error:
+            if not self._is_stopped:
+                _log.warning("brokers that were not heard of cannot be fenced: %s", error)
+                self._check_sessions_at(self._now_ms() + int(RETRY_SECONDS * 1000))
+
+    def _level_later(self) -> None:
+        seconds = self._node.config.leader_imbalance_check_interval_seconds
+        self._levelling = self._node.loop.call_later(seconds, lambda: self._node.run(self._level()))
+
+    async def _level(self) -> None:
+        config = self._node.config
+        try:
+            if config.auto_leader_rebalance_enable:
+                percentage = config.leader_imbalance_per_broker_percentage
+                await self._submit(lambda image: elections.level(image, percentage))
+        except BrokerError as error:
+            _log.warning("leaderships cannot be levelled: %s", error)
+        if not self._is_stopped:
+            self._level_later()
+
+    def _now_ms(self) -> int:
+        """Monotonic time: a clock that is set must not end sessions."""
+        return int(self._node.loop.time() * 1000)
+
+
+def active_controller(node: "Node") -> Controller:
+    """Return the controller that runs in this node; raises BrokerError(NOT_CONTROLLER)."""
+    if node.controller is None:
+        raise BrokerError(ErrorCode.NOT_CONTROLLER, f"the controller is node {node.controller_id}")
+    return node.controller

@@ -1,0 +1,269 @@
+"""
+Makes the image of the cluster true on this node: the replicas it holds, which of them it leads, whom it fetches from.
+
+A replica that the image moves away is deleted. What is on the disk and in no image is another matter: it may belong to
+a cluster whose metadata were lost, so it is moved aside first and removed later, and nothing is touched on the word of
+an image without any topic.
+"""
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from log_broker.core.cluster import METADATA_TOPIC, NO_LEADER, PartitionImage, TopicImage
+from log_broker.core.following import Lost
+from log_broker.core.replica_fetcher import FetcherSettings, ReplicaFetcher
+from log_broker.core.replica_messages import UNKNOWN, Place
+from log_broker.core.replication import IsrProposal, Leadership
+from log_broker.core.replication_quota import ReplicationQuota, ThrottledReplicas
+from log_broker.server.connection import STAGING_BYTES
+from log_broker.server.isr_proposals import IsrProposals
+from log_broker.server.leader_fetching import LeaderFetching
+from log_broker.server.partition import PartitionRuntime
+
+if TYPE_CHECKING:
+    from log_broker.server.node import Node
+
+_log = logging.getLogger(__name__)
+
+
+class ReplicaManager:
+    """All replicas of one node but that of the metadata log."""
+
+    def __init__(self, node: "Node") -> None:
+        self.loop = node.loop
+        self.staging = memoryview(bytearray(STAGING_BYTES))
+        self.quota = ReplicationQuota()
+        self.corrupt_fetches = 0
+        self.isr = IsrProposals(node)
+        self._node = node
+        self._applied: dict[str, TopicImage] = {}
+        self._bytes_in_before = 0  # from leaders that are not fetched from any more
+        self._settings = FetcherSettings()
+        self._fetching: dict[int, LeaderFetching] = {}
+        self._followed: dict[tuple[str, int], tuple[Place, LeaderFetching]] = {}
+
+    def stop(self) -> None:
+        """Fetch no more."""
+        for fetching in self._fetching.values():
+            fetching.stop()
+        self._fetching.clear()
+        self._followed.clear()
+
+    @property
+    def bytes_in(self) -> int:
+        """How much was fetched from leaders."""
+        return self._bytes_in_before + sum(fetching.bytes_in for fetching in self._fetching.values())
+
+    def lags(self) -> Iterable[tuple[PartitionRuntime, int, int]]:
+        """Yield (replica, node it is fetched from, offsets behind it)."""
+        for fetching in self._fetching.values():
+            for runtime, lag in fetching.lags():
+                yield runtime, fetching.leader_id, lag
+
+    def silence_ms_max(self) -> int:
+        """How long a leader may owe an answer."""
+        return self._node.config.replica_socket_timeout_ms
+
+    # The image.
+
+    def apply(self) -> None:
+        """Take what has changed in the image since the last time."""
+        self._take_settings()
+        image = self._node.cluster.topics
+        for name, old in self._applied.items():
+            new = image.get(name)
+            if new is None or new.topic_id != old.topic_id:
+                self._drop_topic(old)
+        for name, topic in image.items():
+            before = self._applied.get(name)
+            if before is not topic:
+                same = before if before is not None and before.topic_id == topic.topic_id else None
+                self._apply_topic(topic, same)
+        self._applied = dict(image)
+
+    def remove_strays(self) -> None:
+        """Move aside what is on the disk and not this node's: its topic was deleted or moved while it was down."""
+        node = self._node
+        strays = [
+            runtime
+            for runtime in node.logs.partitions()
+            if runtime.topic != METADATA_TOPIC and not self._is_held(runtime.topic, runtime.partition, runtime.topic_id)
+        ]
+        if strays and not node.cluster.topics:
+            _log.error(
+                "the cluster knows no topic and %d partitions are here: they stay on the disk untouched", len(strays)
+            )
+            return
+        for runtime in strays:
+            _log.warning("%s-%d is no replica of this cluster: moved aside", runtime.topic, runtime.partition)
+            node.logs.set_aside(runtime.topic, runtime.partition)
+
+    def _is_held(self, topic: str, partition: int, topic_id: UUID) -> bool:
+        image = self._node.cluster.topics.get(topic)
+        return (
+            image is not None
+            and topic_id.int in {0, int(image.topic_id, 16)}
+            and 0 <= partition < len(image.partitions)
+            and self._node.config.node_id in image.partitions[partition].replicas
+        )
+
+    def _take_settings(self) -> None:
+        node, config = self._node, self._node.config
+        self.quota.rate = config.follower_replication_throttled_rate
+        node.replica_fetches.quota.rate = config.leader_replication_throttled_rate
+        self._settings = FetcherSettings(
+            wait_ms_max=config.replica_fetch_wait_max_ms,
+            bytes_min=config.replica_fetch_min_bytes,
+            bytes_max=config.replica_fetch_response_max_bytes,
+            partition_bytes_max=config.replica_fetch_max_bytes,
+            backoff_ms_max=config.replica_fetch_backoff_ms,
+        )
+        epoch = self._broker_epoch()
+        for leader_id, fetching in list(self._fetching.items()):
+            fetching.fetcher.settings = self._settings
+            fetching.fetcher.broker_epoch = epoch
+            if fetching.address != self._address_of(leader_id):
+                self._move(fetching)
+
+    def _apply_topic(self, topic: TopicImage, before: TopicImage | None) -> None:
+        same_config = before is not None and before.config == topic.config
+        known = before.partitions if before is not None else ()
+        for index, partition in enumerate(topic.partitions):
+            if same_config and index < len(known) and known[index] is partition:
+                continue
+            if self._node.config.node_id in partition.replicas:
+                self._apply_partition(topic, index, partition)
+            else:
+                self._drop_partition(topic.name, index)
+
+    def _apply_partition(self, topic: TopicImage, index: int, partition: PartitionImage) -> None:
+        node = self._node
+        try:
+            runtime = node.logs.create(topic.name, index, UUID(hex=topic.topic_id), topic.config)
+        except OSError as error:
+            _log.error("the partition %s-%d could not be made: %s", topic.name, index, error)
+            return
+        if runtime.config != topic.config:
+            runtime.config = topic.config
+        if partition.leader == node.config.node_id:
+            self._unfollow(topic.name, index)
+            runtime.on_isr_wanted = partial(self._isr_wanted, runtime)
+            runtime.become_leader(leadership_of(partition))
+            return
+        runtime.become_follower(partition.leader_epoch, partition.leader)
+        fetching = self._fetching_from(partition.leader)
+        if fetching is None:
+            self._unfollow(topic.name, index)
+            return
+        place = (runtime.topic_id.bytes, index)
+        known = self._followed.get((topic.name, index))
+        if known is not None and known != (place, fetching):
+            self._unfollow(topic.name, index)
+            fetching = self._fetching_from(partition.leader) or fetching
+        self._followed[topic.name, index] = (place, fetching)
+        throttled = ThrottledReplicas(topic.config.follower_replication_throttled_replicas)
+        fetching.follow(
+            place,
+            runtime,
+            partition.leader_epoch,
+            is_throttled=node.config.node_id not in partition.isr and throttled.has(index, node.config.node_id),
+        )
+
+    def _drop_topic(self, topic: TopicImage) -> None:
+        for index in range(len(topic.partitions)):
+            self._drop_partition(topic.name, index)
+        self._node.groups.topic_deleted(topic.name)
+
+    def _drop_partition(self, topic: str, index: int) -> None:
+        self._unfollow(topic, index)
+        try:
+            self._node.logs.delete(topic, index)
+        except OSError as error:
+            _log.error("the partition %s-%d could not be deleted: %s", topic, index, error)
+
+    # Fetching.
+
+    def _fetching_from(self, leader_id: int) -> LeaderFetching | None:
+        """Return what fetches from a node, made if it is not there; None where nobody leads or nobody knows where."""
+        found = self._fetching.get(leader_id)
+        if found is not None:
+            return found
+        address = None if leader_id == NO_LEADER else self._address_of(leader_id)
+        if address is None:
+            return None
+        fetcher = ReplicaFetcher(
+            self._node.config.node_id, self._settings, broker_epoch=self._broker_epoch(), quota=self.quota
+        )
+        made = self._fetching[leader_id] = LeaderFetching(self, fetcher, leader_id, address)
+        return made
+
+    def _unfollow(self, topic: str, index: int) -> None:
+        known = self._followed.pop((topic, index), None)
+        if known is None:
+            return
+        place, fetching = known
+        fetching.unfollow(place)
+        if not len(fetching) and self._fetching.get(fetching.leader_id) is fetching:
+            self._bytes_in_before += fetching.bytes_in
+            fetching.stop()
+            del self._fetching[fetching.leader_id]
+
+    def _move(self, fetching: LeaderFetching) -> None:
+        """A node listens elsewhere now, or nowhere: what is fetched from it is applied anew."""
+        places = [place for place, (_, known) in self._followed.items() if known is fetching]
+        for name, index in places:
+            self._unfollow(name, index)
+        image = self._node.cluster.topics
+        for name, index in places:
+            topic = image.get(name)
+            # What has changed is applied after this anyway.
+            if topic is not None and topic is self._applied.get(name):
+                self._apply_partition(topic, index, topic.partitions[index])
+
+    def _address_of(self, node_id: int) -> tuple[str, int] | None:
+        broker = self._node.cluster.brokers.get(node_id)
+        return None if broker is None else (broker.host, broker.port)
+
+    def _broker_epoch(self) -> int:
+        broker = self._node.cluster.brokers.get(self._node.config.node_id)
+        return UNKNOWN if broker is None else broker.epoch
+
+    def _isr_wanted(self, runtime: PartitionRuntime, proposal: IsrProposal) -> None:
+        self.isr.propose(runtime, proposal)
+
+    # What went wrong.
+
+    def report_lost(self, runtime: PartitionRuntime, leader_id: int, leader_epoch: int, lost: Lost) -> None:
+        """Say which records this replica had that its leader has not."""
+        text = (
+            f"{runtime.topic}-{runtime.partition}: offsets {lost.first} to {lost.end - 1} on node"
+            f" {self._node.config.node_id} are not in the log of its leader, node {leader_id}, and were dropped"
+        )
+        _log.warning("%s", text)
+        kind = "records_lost" if lost.committed or lost.acknowledged else "truncated"
+        self._node.events.note(
+            kind,
+            text,
+            topic=runtime.topic,
+            partition=runtime.partition,
+            first_offset=lost.first,
+            end_offset=lost.end,
+            committed=lost.committed,
+            acknowledged=lost.acknowledged,
+            leader=leader_id,
+            leader_epoch=leader_epoch,
+        )
+
+
+def leadership_of(partition: PartitionImage) -> Leadership:
+    """Return what a leader must know of its partition."""
+    return Leadership(
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        replicas=partition.replicas,
+        isr=partition.isr,
+        recovering=partition.recovering,
+    )

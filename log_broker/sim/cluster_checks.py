@@ -1,0 +1,185 @@
+"""
+What must hold on the brokers after every event, checked at those that did something.
+
+A check looks at what has changed since it last looked: its cost does not grow with the run.
+"""
+
+from typing import TYPE_CHECKING
+
+from log_broker.core.cluster import METADATA_TOPIC
+from log_broker.server.partition import PartitionRuntime
+from log_broker.sim.broker_process import BrokerMachine, BrokerProcess
+from log_broker.sim.client_link import Place
+from log_broker.sim.kernel import InvariantError
+
+if TYPE_CHECKING:
+    from log_broker.sim.cluster_world import ClusterWorld
+
+READ_BYTES = 1 << 20
+
+
+class Seen:
+    """What was last seen of one replica in one process."""
+
+    __slots__ = ("high_watermark", "leader_epoch", "leads", "runtime")
+
+    def __init__(self, runtime: PartitionRuntime) -> None:
+        self.runtime = runtime
+        self.high_watermark = -1
+        self.leader_epoch = -1
+        self.leads = -1  # the epoch in which it was last seen to lead
+
+
+class ClusterChecks:
+    """The invariants of a whole cluster."""
+
+    def __init__(self, world: "ClusterWorld") -> None:
+        self._world = world
+        self._seen: dict[tuple[BrokerProcess, Place], Seen] = {}
+        self._leaders: dict[tuple[Place, int], str] = {}  # (partition, epoch) -> who led first
+        self._versions: dict[BrokerProcess, int] = {}
+        self._on_disk: dict[tuple[str, Place], int] = {}  # how far each machine holds a partition, when last seen
+        self._latest_epoch: dict[Place, int] = {}  # in which anybody has led
+        self.elections = 0
+
+    def after(self, machine: BrokerMachine) -> None:
+        """Check the replicas of a machine on which something has happened; raises InvariantError."""
+        process = machine.broker_process
+        if process is None or process.broker is None:
+            return
+        seen = self._seen
+        for runtime in process.broker.logs.partitions():
+            place = (runtime.topic, runtime.partition)
+            if place[0] == METADATA_TOPIC:
+                continue
+            known = seen.get((process, place))
+            if known is None or known.runtime is not runtime:
+                known = seen[process, place] = Seen(runtime)
+            self._check_replica(machine.name, place, runtime, known)
+
+    def _check_replica(self, name: str, place: Place, runtime: PartitionRuntime, known: Seen) -> None:
+        epoch = runtime.leader_epoch
+        if epoch != known.leader_epoch:
+            if epoch < known.leader_epoch:
+                raise InvariantError("leader epochs only grow", f"{name} {place} went {known.leader_epoch} → {epoch}")
+            known.leader_epoch = epoch
+        self._on_disk[name, place] = runtime.synced_end
+        if runtime.is_leader and known.leads != epoch:
+            known.leads = epoch
+            self._began_to_lead(name, place, runtime, epoch)
+        high_watermark = runtime.high_watermark
+        if high_watermark == known.high_watermark:
+            return
+        if high_watermark < known.high_watermark:
+            raise InvariantError(
+                "high watermarks only grow", f"{name} {place} went {known.high_watermark} → {high_watermark}"
+            )
+        if high_watermark > runtime.log_end_offset:
+            raise InvariantError(
+                "a high watermark lies within the log", f"{name} {place}: {high_watermark} of {runtime.log_end_offset}"
+            )
+        self._note_committed(name, place, runtime, max(known.high_watermark, runtime.log_start_offset), high_watermark)
+        known.high_watermark = high_watermark
+        if runtime.is_leader and runtime.has_followers:
+            self._check_isr(name, place, runtime)
+            self._check_copies(name, place, runtime)
+
+    def _check_isr(self, name: str, place: Place, runtime: PartitionRuntime) -> None:
+        """Whoever is in sync holds all that is committed, on its disk where the topic asks for that."""
+        synced = runtime.config.fluvial_durability == "fsync-quorum"
+        for replica in runtime.isr:
+            broker = self._world.machines[replica].broker
+            other = None if broker is None else broker.logs.get(*place)
+            if other is None or other.leader_epoch > runtime.leader_epoch:
+                continue
+            end = other.synced_end if synced else other.log_end_offset
+            if end < runtime.high_watermark:
+                raise InvariantError(
+                    "who is in sync holds what is committed",
+                    f"{name} says that {place} is committed up to {runtime.high_watermark}, and n{replica} of its "
+                    f"ISR {runtime.isr} holds it up to {end}",
+                )
+
+    def _check_copies(self, name: str, place: Place, runtime: PartitionRuntime) -> None:
+        """As many machines hold what is committed as the topic asks for, whoever is in sync."""
+        leading = runtime._core.leading
+        assert leading is not None, "it has followers"
+        wanted = min(runtime.config.min_insync_replicas, len(leading.replicas))
+        have = [
+            machine.name
+            for machine in self._world.machines.values()
+            if self._on_disk.get((machine.name, place), 0) >= runtime.high_watermark
+        ]
+        if len(have) < wanted:
+            raise InvariantError(
+                "what is committed is on as many disks as was asked for",
+                f"{name} has {place} committed up to {runtime.high_watermark}, which only {have} hold",
+            )
+
+    def complete(self) -> None:
+        """At the end, all being well: every replica of a partition is the same, and all are in sync."""
+        for place in self._world.history.logs:
+            runtimes = {
+                machine.name: runtime
+                for machine in self._world.machines.values()
+                if machine.broker is not None and (runtime := machine.broker.logs.get(*place)) is not None
+            }
+            leaders = [name for name, runtime in runtimes.items() if runtime.is_leader]
+            if len(leaders) != 1:
+                raise InvariantError("one leader in the end", f"{place} is led by {leaders}")
+            for name, runtime in runtimes.items():
+                self._note_committed(name, place, runtime, runtime.log_start_offset, runtime.high_watermark)
+            ends = {name: (runtime.log_end_offset, runtime.high_watermark) for name, runtime in runtimes.items()}
+            if len(set(ends.values())) > 1:
+                raise InvariantError("replicas are equal in the end", f"{place}: {ends}")
+
+    def has_settled(self) -> bool:
+        """Whether every partition has a leader with all its replicas in sync and as far as it is itself."""
+        for place in self._world.history.logs:
+            runtimes = {
+                address: runtime
+                for address, machine in self._world.machines.items()
+                if machine.broker is not None and (runtime := machine.broker.logs.get(*place)) is not None
+            }
+            leading = [runtime for runtime in runtimes.values() if runtime.is_leader]
+            if len(leading) != 1 or set(leading[0].isr) != set(runtimes):
+                return False
+            if len({(runtime.log_end_offset, runtime.high_watermark) for runtime in runtimes.values()}) > 1:
+                return False
+        return True
+
+    def _began_to_lead(self, name: str, place: Place, runtime: PartitionRuntime, epoch: int) -> None:
+        first = self._leaders.setdefault((place, epoch), name)
+        if first != name:
+            raise InvariantError("one leader per epoch", f"{first} and {name} lead {place} in epoch {epoch}")
+        self._latest_epoch[place] = max(self._latest_epoch.get(place, -1), epoch)
+        self.elections += 1
+        committed = self._world.history.log(place)
+        if runtime.log_end_offset < committed.end_offset:
+            raise InvariantError(
+                "committed is for ever",
+                f"{name} leads {place} in epoch {epoch} with a log up to {runtime.log_end_offset}, "
+                f"and {committed.end_offset} was committed",
+            )
+        self._note_committed(name, place, runtime, runtime.log_start_offset, committed.end_offset)
+
+    def _note_committed(self, name: str, place: Place, runtime: PartitionRuntime, start: int, end: int) -> None:
+        history = self._world.history
+        log = runtime._log
+        while start < end:
+            data = log.read(start, READ_BYTES, end, at_least_one=True)
+            if not data:
+                raise InvariantError("what is committed can be read", f"{name} {place} has nothing at {start} of {end}")
+            before = start
+            history.committed(name, place, start, data)
+            start = _end_of(data)
+            assert start > before, "a read goes on"
+
+
+def _end_of(data: bytes) -> int:
+    from log_broker.records.batch import batches_in
+
+    end = 0
+    for _, header in batches_in(data):
+        end = header.last_offset + 1
+    return end

@@ -1,0 +1,237 @@
+"""
+Where replicas and leaders should be, so that brokers share them evenly with the fewest moves.
+
+Rules, the first before the next: a partition has no two replicas on one broker; it is spread over as many racks as
+there are, evenly; brokers hold the same number of replicas within one; they are the preferred leader of the same number
+of partitions within one. What is right already stays where it is. Pure: the same picture gives the same plan, so a plan
+that was stopped half-way is gone on with by making it anew.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from fluvial.cluster.picture import Place
+from fluvial.errors import FluvialError
+
+Replicas = tuple[int, ...]
+Layout = Mapping[Place, Replicas]
+
+_CANDIDATES_MAX = 500  # of partitions that could be moved as well as another; more are not compared
+
+
+class PlacementError(FluvialError):
+    """No placement has what is asked for."""
+
+
+class Spread(NamedTuple):
+    """How many replicas a broker holds, and of how many partitions it is the preferred leader."""
+
+    replicas: int
+    leaders: int
+
+
+def spread_of(layout: Layout, brokers: Iterable[int]) -> dict[int, Spread]:
+    """Count for each broker, those that have nothing as well."""
+    held = Counter(node for replicas in layout.values() for node in replicas)
+    led = Counter(replicas[0] for replicas in layout.values())
+    return {node: Spread(held[node], led[node]) for node in sorted({*brokers, *held})}
+
+
+def balanced(layout: Layout, brokers: Sequence[int], racks: Mapping[int, str | None]) -> dict[Place, Replicas]:
+    """
+    Return the replicas of each partition over `brokers` alone; its replication factor stays.
+
+    Raises PlacementError when a partition has more replicas than there are brokers.
+    """
+    plan = _Plan(layout, brokers, racks)
+    plan.fill()
+    plan.mend_racks()
+    plan.level_replicas()
+    return plan.with_leaders(layout)
+
+
+def moved(before: Layout, after: Layout) -> dict[Place, Replicas]:
+    """Return the partitions whose replicas differ, in order or at all."""
+    return {place: replicas for place, replicas in after.items() if replicas != before[place]}
+
+
+def copies(before: Layout, after: Layout) -> dict[Place, tuple[int, ...]]:
+    """Return which brokers get a copy of what: the part of a plan that costs time."""
+    fresh = {place: tuple(node for node in replicas if node not in before[place]) for place, replicas in after.items()}
+    return {place: nodes for place, nodes in fresh.items() if nodes}
+
+
+class _Plan:
+    """Replicas as sets while they are moved about; the order of each, and so its leader, comes last."""
+
+    def __init__(self, layout: Layout, brokers: Sequence[int], racks: Mapping[int, str | None]) -> None:
+        self._brokers = sorted(set(brokers))
+        # Brokers that name no rack are one rack.
+        self._rack = {node: racks.get(node) or "" for node in self._brokers}
+        self._wanted = {place: len(replicas) for place, replicas in layout.items()}
+        for place, wanted in self._wanted.items():
+            if wanted > len(self._brokers):
+                raise PlacementError(
+                    f"{place} has {wanted} replicas and only {len(self._brokers)} brokers may hold them; "
+                    "name more brokers, or give the topic fewer replicas with `fluvial cluster move`"
+                )
+        self._held = {
+            place: {node for node in replicas if node in self._rack} for place, replicas in sorted(layout.items())
+        }
+        self._on: dict[int, dict[Place, None]] = {node: {} for node in self._brokers}
+        self._load = Counter(dict.fromkeys(self._brokers, 0))
+        self._topic_load: Counter[tuple[str, int]] = Counter()
+        for place, nodes in self._held.items():
+            for node in nodes:
+                self._on[node][place] = None
+                self._count(place, node, 1)
+
+    def fill(self) -> None:
+        """Give each partition the replicas that it lacks, on the emptiest brokers that suit it."""
+        for place, nodes in self._held.items():
+            while len(nodes) < self._wanted[place]:
+                self._put(place, min(set(self._brokers) - nodes, key=lambda node: self._cost(place, node)))
+
+    def mend_racks(self) -> None:
+        """Move replicas that share a rack while another rack has fewer of the partition."""
+        for place, nodes in self._held.items():
+            while True:
+                options = [
+                    (self._cost(place, to), origin, to)
+                    for origin in nodes
+                    for to in self._brokers
+                    if to not in nodes and self._crowding(place, origin, to) < 0
+                ]
+                if not options:
+                    break
+                _, origin, to = min(options)
+                self._shift(place, origin, to)
+
+    def level_replicas(self) -> None:
+        """Move single replicas, along a chain of brokers where need be, until all hold the same within one."""
+
+        def movable(origin: int, to: int) -> Place | None:
+            """The partition that goes: of the topic that is most crowded on the one and rarest on the other."""
+            fits = (
+                (self._topic_load[place.topic, to] - self._topic_load[place.topic, origin], place)
+                for place in self._on[origin]
+                if to not in self._held[place] and self._crowding(place, origin, to) <= 0
+            )
+            best = min(islice(fits, _CANDIDATES_MAX), default=None)
+            return None if best is None else best[1]
+
+        _level(self._load, self._brokers, movable, self._shift)
+
+    def with_leaders(self, before: Layout) -> dict[Place, Replicas]:
+        """Put the replicas into an order, as it was as far as can be, with leaders shared evenly."""
+        ordered: dict[Place, Replicas] = {}
+        led = Counter(dict.fromkeys(self._brokers, 0))
+        led_places: dict[int, dict[Place, None]] = {node: {} for node in self._brokers}
+        leaderless = []
+        for place, nodes in self._held.items():
+            stay = [node for node in before[place] if node in nodes]
+            ordered[place] = (*stay, *sorted(nodes - set(stay), key=lambda node: (self._load[node], node)))
+            if before[place][0] in nodes:
+                led[before[place][0]] += 1
+                led_places[before[place][0]][place] = None
+            else:
+                leaderless.append(place)
+        for place in leaderless:
+            leader = min(ordered[place], key=lambda node: (led[node], ordered[place].index(node)))
+            ordered[place] = _led_by(ordered[place], leader)
+            led[leader] += 1
+            led_places[leader][place] = None
+
+        def movable(origin: int, to: int) -> Place | None:
+            return next((place for place in led_places[origin] if to in ordered[place]), None)
+
+        def shift(place: Place, origin: int, to: int) -> None:
+            ordered[place] = _led_by(ordered[place], to)
+            del led_places[origin][place]
+            led_places[to][place] = None
+            led[origin] -= 1
+            led[to] += 1
+
+        _level(led, self._brokers, movable, shift)
+        return ordered
+
+    def _cost(self, place: Place, node: int) -> tuple[int, int, int, int]:
+        """What speaks against one more replica there: neighbours in the rack, then load."""
+        neighbours = sum(self._rack[other] == self._rack[node] for other in self._held[place])
+        return neighbours, self._load[node], self._topic_load[place.topic, node], node
+
+    def _crowding(self, place: Place, origin: int, to: int) -> int:
+        """How much more crowded the racks of a partition are after a move; below 0 it is better spread."""
+        here, there = self._rack[origin], self._rack[to]
+        if here == there:
+            return 0
+        counts = Counter(self._rack[node] for node in self._held[place])
+        return counts[there] + 1 - counts[here]
+
+    def _put(self, place: Place, node: int) -> None:
+        self._held[place].add(node)
+        self._on[node][place] = None
+        self._count(place, node, 1)
+
+    def _shift(self, place: Place, origin: int, to: int) -> None:
+        self._held[place].discard(origin)
+        del self._on[origin][place]
+        self._count(place, origin, -1)
+        self._put(place, to)
+
+    def _count(self, place: Place, node: int, by: int) -> None:
+        self._load[node] += by
+        self._topic_load[place.topic, node] += by
+
+
+def _led_by(replicas: Replicas, leader: int) -> Replicas:
+    return (leader, *(node for node in replicas if node != leader))
+
+
+def _level(
+    load: "Counter[int]",
+    brokers: Sequence[int],
+    movable: Callable[[int, int], Place | None],
+    shift: Callable[[Place, int, int], None],
+) -> None:
+    """
+    Shift one after the other from the fullest brokers towards the emptiest until nothing makes it more even.
+
+    Where nothing can go straight from one to the other, what can go to a third makes room there: the shortest such
+    chain is looked for. Each round brings the sum of squares down, so it ends.
+    """
+    while (chain := _chain(load, brokers, movable)) is not None:
+        for origin, to, place in chain:
+            shift(place, origin, to)
+
+
+def _chain(
+    load: Mapping[int, int], brokers: Sequence[int], movable: Callable[[int, int], Place | None]
+) -> list[tuple[int, int, Place]] | None:
+    for origin in sorted(brokers, key=lambda node: (-load[node], node)):
+        if load[origin] - min(load[node] for node in brokers) < 2:
+            return None
+        came: dict[int, tuple[int, Place] | None] = {origin: None}
+        queue = deque([origin])
+        while queue:
+            at = queue.popleft()
+            for to in sorted(brokers, key=lambda node: (load[node], node)):
+                if to in came or (place := movable(at, to)) is None:
+                    continue
+                came[to] = at, place
+                if load[origin] - load[to] >= 2:
+                    return _walked(came, to)
+                queue.append(to)
+    return None
+
+
+def _walked(came: Mapping[int, tuple[int, Place] | None], end: int) -> list[tuple[int, int, Place]]:
+    """Return the steps to `end`, the last one first: room is made before something comes."""
+    steps = []
+    while (step := came[end]) is not None:
+        origin, place = step
+        steps.append((origin, end, place))
+        end = origin
+    return steps

@@ -1,0 +1,213 @@
+"""Scenarios in which a leader dies, is cut off or comes back."""
+
+import time
+
+from chaos_checker import check
+from chaos_cluster import Cluster
+from chaos_history import History
+from chaos_scenarios import (
+    Sending,
+    Stage,
+    acked,
+    cannot_read,
+    error_names,
+    expect,
+    killed,
+    read,
+    scenario,
+    send,
+    values_of,
+)
+from chaos_workloads import Producing, Reading, read_everything
+
+
+def placed(cluster: Cluster, leader: int) -> list[list[int]]:
+    """One partition on all brokers, led by one of them."""
+    return [[leader, *cluster.others(leader)]]
+
+
+def leader_and_controller(cluster: Cluster) -> tuple[int, int, int]:
+    """A broker that is not the active controller to lead, and the two others, the controller last if it is a broker."""
+    controller = cluster.controller()
+    leader = next(number for number in cluster.brokers if number != controller)
+    others = sorted(cluster.others(leader)[:2], key=lambda number: number == controller)
+    return leader, others[0], others[1]
+
+
+@scenario("F-01", "a lone copy dies and all stops; of three copies two go on")
+def lone_copy(stage: Stage) -> None:
+    cluster = stage.cluster()
+    lone, three = stage.topic("lone"), stage.topic("three")
+    victim = leader_and_controller(cluster)[0]
+    cluster.create_topic(lone, placed=[[victim]], min_insync_replicas="1")
+    cluster.create_topic(three, placed=placed(cluster, victim))
+    values = values_of(stage, 100)
+    for topic in (lone, three):
+        assert len(acked(send(cluster.bootstrap, topic, values))) == 100
+    with killed(cluster, victim):
+        cluster.await_leader(three, cluster.others(victim))
+        assert acked(send(cluster.bootstrap, lone, ["more"], seconds=3)) == []
+        assert cannot_read(cluster.bootstrap, lone)
+        assert acked(send(cluster.bootstrap, three, ["more"])) == ["more"]
+        expect(cluster, three, [*values, "more"])
+    expect(cluster, lone, values)
+    stage.note("one copy: nothing answered until its broker was back; three: all 100 readable, the next acknowledged")
+
+
+@scenario("F-02", "the leader crashes and an in-sync follower takes over")
+def leader_crash(stage: Stage) -> None:
+    cluster = stage.cluster()
+    topic, history = stage.topic(), History()
+    leader = leader_and_controller(cluster)[0]
+    cluster.create_topic(topic, placed=placed(cluster, leader))
+    before = cluster.partition(topic)
+    producer = Producing(cluster.bootstrap, history, topic, 1, rate=200, enable_idempotence=True)
+    reader = Reading(cluster.bootstrap, history, {topic: 1})
+    producer.start()
+    reader.start()
+    cluster.eventually(lambda: producer.done > 200 and reader.done > 0, "the clients are at work")
+    with killed(cluster, leader):
+        killed_at = time.monotonic()
+        cluster.await_leader(topic, cluster.others(leader))
+        after = cluster.partition(topic, asking=cluster.leader(topic))
+        at = producer.done
+        cluster.eventually(lambda: producer.done > at + 200, "records are acknowledged again")
+        for workload in (producer, reader):
+            workload.stop()
+            workload.join()
+    began_again = min(op.ended for op in history.ops if op.process == producer.process and op.ended > killed_at + 0.5)
+    assert after.leader_epoch > before.leader_epoch
+    read_everything(cluster.bootstrap, history, {topic: 1})
+    assert check(history.ops) == []
+    assert producer.problems + reader.problems == []
+    stage.note(
+        f"{producer.done} acknowledged, each there once and in order; leader {leader} -> {after.leader}, epoch "
+        f"{before.leader_epoch} -> {after.leader_epoch}; {began_again - killed_at:.1f} s without acknowledgement"
+    )
+
+
+@scenario("F-04", "acks=1 loses what no follower has when the leader dies; acks=all has not acknowledged it")
+def acks_one_window(stage: Stage) -> None:
+    for acks in ("1", "all"):
+        cluster = stage.cluster()
+        topic = stage.topic(f"acks-{acks}")
+        leader, *followers = leader_and_controller(cluster)
+        cluster.create_topic(topic, placed=placed(cluster, leader))
+        before = values_of(stage, 10, "before")
+        sending = Sending(cluster.bootstrap, topic, acks=acks, message_timeout_ms=120_000).send(before)
+        assert acked(sending.wait()) == before
+        expect(cluster, topic, before)
+        cluster.isolate(leader)
+        sending.send(["r1"])
+        if acks == "1":
+            assert acked(sending.wait(5)) == [*before, "r1"]
+        else:
+            assert acked(sending.wait(2)) == before, "acks=all waits for followers"
+        cluster.kill(leader)
+        cluster.links.heal()
+        cluster.await_leader(topic, followers)
+        assert acked(sending.wait(60)) == [*before, "r1"], sending.told
+        expected = before if acks == "1" else [*before, "r1"]
+        expect(cluster, topic, expected)
+        cluster.restart(leader)
+        cluster.await_isr(topic, cluster.brokers)
+        expect(cluster, topic, expected)
+        outcome = "acknowledged and lost" if acks == "1" else "sent again to the new leader, there once"
+        stage.note(f"acks={acks}: r1 was {outcome}")
+
+
+@scenario("F-30", "what is not replicated is never shown")
+def never_shown(stage: Stage) -> None:
+    cluster = stage.cluster()
+    topic = stage.topic()
+    leader, *followers = leader_and_controller(cluster)
+    cluster.create_topic(topic, placed=placed(cluster, leader))
+    sending = Sending(cluster.bootstrap, topic, acks="1").send(["before"])
+    assert acked(sending.wait()) == ["before"]
+    cluster.await_equal_logs(topic)
+    cluster.isolate(leader)
+    assert acked(sending.send(["r"]).wait()) == ["before", "r"]
+    expect(cluster, topic, ["before"], servers=cluster.addresses([leader]))
+    time.sleep(1)
+    assert read(cluster.addresses([leader]), topic) == ["before"]
+    cluster.kill(leader)
+    cluster.links.heal()
+    cluster.await_leader(topic, followers)
+    expect(cluster, topic, ["before"])
+    cluster.restart(leader)
+    stage.note("r was acknowledged with acks=1, never shown to a consumer, and lost with its leader")
+
+
+@scenario("F-17", "a leader that returns drops its divergent tail")
+def divergent_tail(stage: Stage) -> None:
+    cluster = stage.cluster()
+    topic = stage.topic()
+    leader, *followers = leader_and_controller(cluster)
+    cluster.create_topic(topic, placed=placed(cluster, leader))
+    common = values_of(stage, 10, "common")
+    sending = Sending(cluster.bootstrap, topic, acks="1").send(common)
+    assert acked(sending.wait()) == common
+    cluster.await_equal_logs(topic)
+    cluster.isolate(leader)
+    old = sending.send(values_of(stage, 5, "old")).wait()[10:]
+    assert len(acked(old)) == 5
+    cluster.kill(leader)
+    cluster.links.heal()
+    cluster.await_leader(topic, followers)
+    new = values_of(stage, 7, "new")
+    told = send(cluster.bootstrap, topic, new)
+    assert {sent.offset for sent in old} <= {sent.offset for sent in told}, "at the same offsets"
+    cluster.restart(leader)
+    cluster.await_isr(topic, cluster.brokers)
+    cluster.await_equal_logs(topic)
+    expect(cluster, topic, [*common, *new])
+    stage.note("the returned leader holds the 7 of its successor and none of its own 5; the three logs are equal")
+
+
+@scenario("F-03", "a slow follower leaves the in-sync set and returns equal")
+def slow_follower(stage: Stage) -> None:
+    cluster = stage.cluster(separate_voters=3)
+    topic = stage.topic()
+    leader, other, slow = cluster.brokers
+    cluster.create_topic(topic, placed=placed(cluster, leader))
+    send(cluster.bootstrap, topic, values_of(stage, 50))
+    cluster.links.cut([str(slow)], [str(leader)])
+    # Acknowledged once the set has shrunk: the high watermark waits for all who are in it.
+    assert len(acked(send(cluster.bootstrap, topic, values_of(stage, 50, "more")))) == 50
+    cluster.await_isr(topic, [leader, other])
+    cluster.links.heal()
+    cluster.await_isr(topic, cluster.brokers)
+    cluster.await_equal_logs(topic)
+    expect(cluster, topic, [*values_of(stage, 50), *values_of(stage, 50, "more")])
+    stage.note("its link to the leader was cut, not that to the controller: it left for its lag alone")
+
+
+@scenario("F-15", "followers are cut off from the leader, which the controller still sees")
+def followers_cut_off(stage: Stage) -> None:
+    cluster = stage.cluster(separate_voters=3)
+    leader, *followers = cluster.brokers
+    one, two = stage.topic("min-1"), stage.topic("min-2")
+    cluster.create_topic(one, placed=placed(cluster, leader), min_insync_replicas="1")
+    cluster.create_topic(two, placed=placed(cluster, leader), min_insync_replicas="2")
+    for topic in (one, two):
+        send(cluster.bootstrap, topic, values_of(stage, 20))
+        cluster.await_equal_logs(topic)
+    held = {topic: cluster.digest(followers[0], topic) for topic in (one, two)}
+    cluster.links.cut([str(leader)], cluster.names(followers))
+    # A follower that lacks nothing does not lag.
+    send(cluster.bootstrap, two, ["unreplicated"], acks="1")
+    assert acked(send(cluster.bootstrap, one, ["goes on"])) == ["goes on"]
+    for topic in (one, two):
+        cluster.await_isr(topic, [leader])
+    refused = send(cluster.bootstrap, two, ["is refused"], seconds=3, retries=0)
+    assert acked(refused) == []
+    assert error_names(refused) <= {"NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"}, error_names(refused)
+    for topic in (one, two):
+        assert {cluster.digest(number, topic) for number in followers} == {held[topic]}, "they received nothing"
+    cluster.links.heal()
+    for topic in (one, two):
+        cluster.await_isr(topic, cluster.brokers)
+        cluster.await_equal_logs(topic)
+    expect(cluster, one, [*values_of(stage, 20), "goes on"])
+    expect(cluster, two, [*values_of(stage, 20), "unreplicated"])
+    stage.note("min 1 went on with the leader alone, min 2 was refused; after healing three equal logs")

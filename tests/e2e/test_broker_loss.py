@@ -1,0 +1,37 @@
+"""The main job on three brokers: one is killed while events are published, and is back while tables are built."""
+
+import json
+import socket
+from contextlib import ExitStack, suppress
+
+from local_platform import LocalPlatform, free_port
+from test_kill import FEBRUARY, JANUARY, assert_tables_are_exact
+
+BROKERS = 3
+
+
+def free_ports_in_a_row(count: int) -> int:
+    """The first of so many free ports, which the brokers of a platform take."""
+    while True:
+        first = free_port()
+        with suppress(OSError), ExitStack() as held:
+            for port in range(first, first + count):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+
+
+def test_three_brokers_one_killed_and_returned_give_the_same_answers(platform: LocalPlatform) -> None:
+    platform.port = free_ports_in_a_row(BROKERS)
+    told = platform.run(*platform.demo_words(*JANUARY, "--brokers", str(BROKERS), "--kill-a-node"))
+    assert "killed (SIGKILL)" in told.stderr
+    assert "is back" in told.stderr
+    assert_tables_are_exact(platform, FEBRUARY)
+    assert [node["pid"] is not None for node in platform.status()["nodes"]] == [True] * BROKERS
+    described = json.loads(platform.run("topic", "describe", "flight_events", "--json").stdout)
+    assert [len(partition["replicas"]) for partition in described["partitions"]] == [BROKERS] * 3
+
+
+def test_a_node_is_killed_only_where_others_have_its_copies(platform: LocalPlatform) -> None:
+    refused = platform.run(*platform.demo_words(*JANUARY, "--kill-a-node"), check=False)
+    assert refused.returncode != 0
+    assert "--brokers 3" in refused.stderr

@@ -1,0 +1,260 @@
+"""
+Rules of a cluster, broken on purpose one by one: the simulation must notice each.
+
+    python tests/sim/cluster_mutations.py [--seeds-max N] [--jobs J] [name …]
+
+prints which check notices, and after how many seeds. A mutation replaces attributes of the real classes while it runs.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from mutation_hunt import Patch, named, tell
+
+from log_broker.core import elections, isr_changes
+from log_broker.core.epochs import LeaderEpochs
+from log_broker.core.following import Lost
+from log_broker.core.group_members import GroupMembers
+from log_broker.core.partition import Partition
+from log_broker.core.partition_change import Election
+from log_broker.core.partition_roles import PartitionRoles
+from log_broker.core.partition_transactions import PartitionTransactions
+from log_broker.core.partition_writing import PartitionWriting
+from log_broker.core.producer_state import ProducerEntry, ProducerStates
+from log_broker.core.replication import Leading
+from log_broker.core.transaction import Transaction
+from log_broker.errors import ErrorCode
+from log_broker.server import replica
+from log_broker.server.coordinator_shards import Shard, Shards
+from log_broker.server.group_coordinator import GroupCoordinator
+from log_broker.server.transaction_coordinator import TransactionCoordinator
+from log_broker.sim.cli import make_cluster
+from log_broker.storage import segment
+from log_broker.storage.append_job import AppendJob
+from log_broker.storage.transaction_index import AbortedTransactions
+
+
+def _acknowledges_before_the_followers() -> list[Patch]:
+    return [(Leading, "watermark", lambda self, own_end: own_end)]
+
+
+def _goes_on_without_enough_in_sync() -> list[Patch]:
+    return [(Leading, "lacks_replicas", lambda self, min_insync_replicas: False)]
+
+
+def _counts_the_committed_isr_only() -> list[Patch]:
+    return [(Leading, "maximal_isr", property(lambda self: frozenset(self.isr)))]
+
+
+def _lets_followers_in_too_early() -> list[Patch]:
+    def belongs(self: Leading, replica_id: int, *_: object) -> bool:
+        return replica_id == self._node_id or self.followers[replica_id].end >= 0
+
+    return [(Leading, "_belongs", belongs)]
+
+
+def _followers_do_not_sync() -> list[Patch]:
+    def set_role_rules(self: PartitionWriting) -> None:
+        real(self)
+        self._syncs_each_write = self._syncs_each_write and self.is_leader
+
+    real = PartitionWriting._set_role_rules
+    return [(PartitionWriting, "_set_role_rules", set_role_rules)]
+
+
+def _acknowledges_before_fsync() -> list[Patch]:
+    def run(self: AppendJob) -> None:
+        if self.target is not None:
+            self.target.write_at(self.position, self.buffers)
+
+    return [(AppendJob, "run", run)]
+
+
+def _leader_does_not_look_for_divergence() -> list[Patch]:
+    def read_for_replica(core: Any, log: Any, offset: int, max_bytes: int, _: int, **rest: Any) -> Any:
+        return real(core, log, offset, max_bytes, -1, **rest)
+
+    real = replica.read_for_replica
+    return [(replica, "read_for_replica", read_for_replica)]
+
+
+def _epochs_end_where_the_log_does() -> list[Patch]:
+    def end_offset(self: LeaderEpochs, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        return epoch, log_end_offset
+
+    return [(LeaderEpochs, "end_offset", end_offset)]
+
+
+def _follower_truncates_in_memory_only() -> list[Patch]:
+    """The log of the partition is cut, its producers and epochs are as before."""
+
+    def truncate(self: PartitionRoles, offset: int) -> Lost | None:
+        before = self.producers
+        lost = real(self, offset)
+        self._producers_before = before  # type: ignore[attr-defined]
+        return lost
+
+    def truncated(self: PartitionRoles, producers: ProducerStates, ending: Sequence[Any]) -> None:
+        real_end(self, self._producers_before, ending)  # type: ignore[attr-defined]
+
+    real, real_end = PartitionRoles.truncate, PartitionRoles.truncated
+    return [(PartitionRoles, "truncate", truncate), (PartitionRoles, "truncated", truncated)]
+
+
+def _a_deposed_leader_goes_on() -> list[Patch]:
+    def become_follower(self: PartitionRoles, leader_epoch: int, leader_id: int) -> Sequence[Any]:
+        return () if self.is_leader else real(self, leader_epoch, leader_id)
+
+    real = PartitionRoles.become_follower
+    return [(PartitionRoles, "become_follower", become_follower)]
+
+
+def _elects_from_outside_the_isr() -> list[Patch]:
+    return [(elections, "election_for", lambda topic: Election.UNCLEAN)]
+
+
+def _fenced_brokers_stay_in_the_isr() -> list[Patch]:
+    return [(elections, "_except", lambda isr, node_id: isr)]
+
+
+def _fenced_brokers_join_the_isr() -> list[Patch]:
+    return [(isr_changes, "_check_eligible", lambda image, member: None)]
+
+
+def _an_empty_disk_is_taken_for_the_old_one() -> list[Patch]:
+    def forget(image: Any, node_id: int, *, is_clean: bool, is_wiped: bool) -> Any:
+        return real(image, node_id, is_clean=is_clean, is_wiped=False)
+
+    real = elections.forget
+    return [(elections, "forget", forget)]
+
+
+def _followers_forget_producers() -> list[Patch]:
+    def replay_fetched(self: PartitionRoles, batch: Any, header: Any) -> ProducerEntry | None:
+        return self.producers.get(header.producer_id)
+
+    return [(PartitionRoles, "_replay_fetched", replay_fetched)]
+
+
+def _takes_repeated_batches() -> list[Patch]:
+    return [(ProducerStates, "check", lambda self, header: None)]
+
+
+def _answers_repeats_at_once() -> list[Patch]:
+    def repeat(self: Partition, stored: Any, acks: int, token: Any) -> Any:
+        return real(self, stored, 1 if acks < 0 else acks, token)
+
+    real = Partition._repeat
+    return [(Partition, "_repeat", repeat)]
+
+
+def _followers_believe_their_own_end() -> list[Patch]:
+    def append_fetched(self: PartitionRoles, records: Any, leader_epoch: int, _: int, *rest: Any) -> Any:
+        return real(self, records, leader_epoch, 2**62, *rest)
+
+    real = PartitionRoles.append_fetched
+    return [(PartitionRoles, "append_fetched", append_fetched)]
+
+
+def _reads_open_transactions() -> list[Patch]:
+    return [(PartitionWriting, "last_stable_offset", property(lambda self: self.high_watermark))]
+
+
+def _does_not_name_aborted_transactions() -> list[Patch]:
+    return [(AbortedTransactions, "between", lambda self, first, end: ())]
+
+
+def _markers_end_no_transaction_on_followers() -> list[Patch]:
+    def replay_fetched(self: PartitionRoles, batch: Any, header: Any) -> ProducerEntry | None:
+        return self.producers.get(header.producer_id) if header.is_control else real(self, batch, header)
+
+    real = PartitionRoles._replay_fetched
+    return [(PartitionRoles, "_replay_fetched", replay_fetched)]
+
+
+def _group_offsets_are_not_replayed() -> list[Patch]:
+    def replay(self: GroupCoordinator, shard: Any, raw_key: bytes, value: bytes | None, producer_id: int) -> None:
+        if raw_key[:2] not in {b"\x00\x00", b"\x00\x01"}:
+            real(self, shard, raw_key, value, producer_id)
+
+    real = GroupCoordinator._replay
+    return [(GroupCoordinator, "_replay", replay)]
+
+
+def _transactions_are_not_replayed() -> list[Patch]:
+    return [(TransactionCoordinator, "replay", lambda self, shard, header, content: None)]
+
+
+def _decided_transactions_are_not_finished() -> list[Patch]:
+    return [(Transaction, "resume", lambda self: ())]
+
+
+def _a_deposed_coordinator_goes_on() -> list[Patch]:
+    def follow(self: Shards[Any]) -> None:
+        real(self)
+
+    real = Shards.follow
+    return [
+        (Shard, "may_append", property(lambda self: True)),
+        (Shards, "_resign", lambda self, shard: self._shards.pop(shard.partition, None)),
+        (Shards, "follow", follow),
+    ]
+
+
+def _any_generation_may_commit() -> list[Patch]:
+    def check(self: GroupMembers, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        return ErrorCode.NONE
+
+    return [(GroupMembers, "_check_generation", check), (GroupMembers, "_check_member", lambda *_: ErrorCode.NONE)]
+
+
+def _zombies_are_not_fenced() -> list[Patch]:
+    def is_own(self: Transaction, producer_id: int, epoch: int) -> bool:
+        return producer_id == self.current.producer_id
+
+    return [(Transaction, "_is_own_producer", is_own), (ProducerStates, "check_epoch", lambda *_: None)]
+
+
+def _transactions_need_not_be_open() -> list[Patch]:
+    return [(PartitionTransactions, "admit", lambda self, header: None)]
+
+
+def _does_not_check_what_it_recovers() -> list[Patch]:
+    return [(segment, "crc_is_valid", lambda batch, crc: True)]
+
+
+MUTATIONS = named(
+    _acknowledges_before_the_followers,
+    _goes_on_without_enough_in_sync,
+    _counts_the_committed_isr_only,
+    _lets_followers_in_too_early,
+    _followers_do_not_sync,
+    _acknowledges_before_fsync,
+    _leader_does_not_look_for_divergence,
+    _epochs_end_where_the_log_does,
+    _follower_truncates_in_memory_only,
+    _a_deposed_leader_goes_on,
+    _elects_from_outside_the_isr,
+    _fenced_brokers_stay_in_the_isr,
+    _fenced_brokers_join_the_isr,
+    _an_empty_disk_is_taken_for_the_old_one,
+    _followers_forget_producers,
+    _takes_repeated_batches,
+    _answers_repeats_at_once,
+    _followers_believe_their_own_end,
+    _reads_open_transactions,
+    _does_not_name_aborted_transactions,
+    _markers_end_no_transaction_on_followers,
+    _group_offsets_are_not_replayed,
+    _transactions_are_not_replayed,
+    _decided_transactions_are_not_finished,
+    _a_deposed_coordinator_goes_on,
+    _any_generation_may_commit,
+    _zombies_are_not_fenced,
+    _transactions_need_not_be_open,
+    _does_not_check_what_it_recovers,
+)
+
+if __name__ == "__main__":
+    sys.exit(tell("python tests/sim/cluster_mutations.py", MUTATIONS, make_cluster, seeds_max=100))

@@ -1,0 +1,102 @@
+"""Several nodes in one loop, over real sockets: a metadata quorum whose nodes a test stops, kills and starts again."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from log_broker.config import BrokerConfig
+from log_broker.server.node import Node
+
+# Elections in a fraction of a second.
+QUICK = {
+    "controller.quorum.election.timeout.ms": "150",
+    "controller.quorum.election.backoff.max.ms": "50",
+    "controller.quorum.fetch.timeout.ms": "400",
+    "controller.quorum.request.timeout.ms": "400",
+    "broker.heartbeat.interval.ms": "100",
+}
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Return when the condition holds; TimeoutError if it does not come to."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.005)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class NodeCluster:
+    """The nodes by their ids; those that run are in `nodes`."""
+
+    def __init__(self, data_dir: Path, count: int, settings: Mapping[str, str]) -> None:
+        self._data_dir = data_dir
+        self.ports = free_ports(count)
+        self.settings = {**QUICK, **settings}
+        self.nodes: dict[int, Node] = {}
+
+    @property
+    def voters(self) -> str:
+        return ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in enumerate(self.ports))
+
+    def directory(self, node_id: int) -> Path:
+        return self._data_dir / f"n{node_id}"
+
+    def node(self, node_id: int, **settings: str) -> Node:
+        """Make a node, which is not started yet."""
+        port = self.ports[node_id] if node_id < len(self.ports) else 0
+        config = BrokerConfig(data_dir=self.directory(node_id), node_id=node_id, port=port)
+        named = {name.replace("_", "."): text for name, text in settings.items()}
+        return Node(config.with_settings({"controller.quorum.voters": self.voters, **self.settings, **named}))
+
+    async def start(self, *node_ids: int) -> None:
+        """Start nodes at the same time."""
+        fresh = {node_id: self.node(node_id) for node_id in node_ids}
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(node.start() for node in fresh.values()))
+        self.nodes.update(fresh)
+
+    async def stop(self, *node_ids: int) -> None:
+        """Stop nodes in order."""
+        await asyncio.gather(*(self.nodes.pop(node_id).stop() for node_id in node_ids))
+
+    @property
+    def controller(self) -> Node:
+        """The active controller of those that run."""
+        return next(node for node in self.nodes.values() if node.is_controller)
+
+    async def has_controller(self) -> Node:
+        """Wait for an active controller that all nodes know, and return it."""
+        await eventually(
+            lambda: (
+                any(node.is_controller for node in self.nodes.values())
+                and len({node.authority.controller_id for node in self.nodes.values()}) == 1
+            )
+        )
+        return self.controller
+
+
+@asynccontextmanager
+async def cluster_of(
+    data_dir: Path, count: int, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[NodeCluster]:
+    """Run a cluster of so many combined nodes that know each other."""
+    cluster = NodeCluster(data_dir, count, settings or {})
+    try:
+        await cluster.start(*range(count))
+        await eventually(lambda: all(len(node.cluster.alive_brokers()) == count for node in cluster.nodes.values()))
+        yield cluster
+    finally:
+        await cluster.stop(*cluster.nodes)

@@ -1,0 +1,299 @@
+"""Replicas on several nodes that fetch from each other over sockets, with stock clients beside them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from node_cluster import cluster_of, eventually
+from several_nodes import cluster
+
+from log_broker.config import RACK_AWARE_SELECTOR
+from log_broker.core.controller import CreateTopic
+from log_broker.core.replication_quota import UNLIMITED
+from log_broker.errors import ErrorCode
+from log_broker.records import build_batch
+from log_broker.server.exposition import NodeCollector
+from log_broker.server.node import Node
+from log_broker.server.peers import PeerLink
+from log_broker.server.replica_manager import ReplicaManager
+from log_broker.wire.apis import ApiKey
+
+TOPIC = "t"
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
+    async with cluster(tmp_path) as started:
+        yield started
+
+
+def servers(nodes: list[Node]) -> str:
+    return ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+
+
+async def make_topic(nodes: list[Node], *replicas: tuple[int, ...], **overrides: str) -> None:
+    """Make a topic whose partitions have these replicas, their leaders first, and wait until all are there."""
+    await nodes[0].ensure_topic(
+        CreateTopic(
+            name=TOPIC,
+            topic_id=uuid4().hex,
+            assignments=dict(enumerate(replicas)),
+            overrides={name.replace("_", "."): value for name, value in overrides.items()},
+        )
+    )
+    for index, holders in enumerate(replicas):
+        for holder in holders:
+            await eventually(lambda n=nodes[holder], p=index: n.logs.get(TOPIC, p) is not None)
+        await eventually(lambda n=nodes[holders[0]], p=index: n.logs.led(TOPIC, p) is not None)
+
+
+async def produce(node: Node, count: int, *, first: int = 0, acks: int = -1, index: int = 0) -> None:
+    """Append numbered records at the leader, one batch each."""
+    runtime = node.logs.led(TOPIC, index)
+    assert runtime is not None
+    if acks == -1:
+        await asyncio.gather(*(runtime.append_records([(None, b"%d" % at)]) for at in range(first, first + count)))
+        return
+    answers = [asyncio.get_running_loop().create_future() for _ in range(count)]
+    for at, answer in enumerate(answers):
+        batch = build_batch([(node.clock_ms(), None, b"%d" % (first + at), ())])
+        runtime.append(batch, acks=acks, done=answer.set_result)
+    assert {(await answer).error for answer in answers} == {ErrorCode.NONE}
+
+
+def ends(nodes: list[Node], index: int = 0) -> set[tuple[int, int]]:
+    """The (log end, high watermark) of each replica."""
+    found = (node.logs.get(TOPIC, index) for node in nodes)
+    return {(runtime.log_end_offset, runtime.high_watermark) for runtime in found if runtime is not None}
+
+
+def log_bytes(tmp_path: Path, index: int = 0) -> list[bytes]:
+    files = sorted(tmp_path.glob(f"n*/{TOPIC}-{index}/*.log"))
+    return [file.read_bytes() for file in files]
+
+
+def read_all(bootstrap: str, count: int, **settings: str) -> list[bytes]:
+    reader = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "none", "log_level": 0, "enable.partition.eof": True, **settings}
+    )
+    reader.assign([TopicPartition(TOPIC, 0, 0)])
+    found: list[bytes] = []
+    for _ in range(300):
+        messages = reader.consume(100, 0.1)
+        found += [message.value() for message in messages if message.error() is None]
+        if len(found) >= count and any(message.error() is not None for message in messages):
+            break
+    reader.close()
+    return found
+
+
+async def test_followers_copy_byte_for_byte_and_describe_shows_them(nodes: list[Node], tmp_path: Path) -> None:
+    await make_topic(nodes, (1, 2, 0), (2, 0, 1))
+    await asyncio.gather(produce(nodes[1], 200), produce(nodes[2], 100, index=1))
+    await eventually(lambda: ends(nodes) == {(200, 200)} and ends(nodes, 1) == {(100, 100)})
+    for index in (0, 1):
+        copies = log_bytes(tmp_path, index)
+        assert len(copies) == 3
+        assert len(set(copies)) == 1
+    admin = AdminClient({"bootstrap.servers": servers(nodes), "log_level": 0})
+    described = (await asyncio.to_thread(admin.list_topics, TOPIC, 10)).topics[TOPIC].partitions
+    assert {at: (found.leader, sorted(found.isrs), found.replicas) for at, found in described.items()} == {
+        0: (1, [0, 1, 2], [1, 2, 0]),
+        1: (2, [0, 1, 2], [2, 0, 1]),
+    }
+
+
+async def test_another_replica_leads_when_the_leader_stops_and_the_returned_one_catches_up(
+    nodes: list[Node], tmp_path: Path
+) -> None:
+    await make_topic(nodes, (1, 2, 0))
+    await produce(nodes[1], 20)
+    old = nodes[1]
+    await old.stop()
+    await eventually(lambda: nodes[2].logs.led(TOPIC, 0) is not None)
+    await produce(nodes[2], 30, first=20)
+    back = Node(old.static_config)
+    await back.start()
+    try:
+        survivors = [nodes[0], nodes[2], back]
+        await eventually(lambda: ends(survivors) == {(50, 50)})
+        leader = nodes[2].logs.led(TOPIC, 0)
+        assert leader is not None
+        await eventually(lambda: set(leader.isr) == {0, 1, 2})
+        assert len(set(log_bytes(tmp_path))) == 1
+        found = await asyncio.to_thread(read_all, servers([nodes[0], nodes[2]]), 50)
+        assert sorted(map(int, found)) == list(range(50))
+    finally:
+        await back.stop()
+
+
+async def test_a_divergent_tail_is_cut_and_told_of(
+    nodes: list[Node], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await make_topic(nodes, (1, 2, 0), fluvial_durability="memory")
+    await produce(nodes[1], 10)
+    await eventually(lambda: ends(nodes) == {(10, 10)})
+    for follower in (nodes[0], nodes[2]):
+        follower.replicas.stop()
+    await produce(nodes[1], 5, first=100, acks=1)
+    await nodes[1].stop()
+    for follower in (nodes[0], nodes[2]):
+        follower.replicas = ReplicaManager(follower)
+        follower.replicas.apply()
+    await eventually(lambda: nodes[2].logs.led(TOPIC, 0) is not None)
+    await produce(nodes[2], 7, first=10)
+    back = Node(nodes[1].static_config)
+    await back.start()
+    try:
+        await eventually(lambda: ends([nodes[0], nodes[2], back]) == {(17, 17)})
+        assert len(set(log_bytes(tmp_path))) == 1
+        assert f"{TOPIC}-0: offsets 10 to 14 on node 1 are not in the log of its leader, node 2" in caplog.text
+    finally:
+        await back.stop()
+
+
+async def test_a_producer_that_comes_to_a_follower_is_told_who_leads(nodes: list[Node]) -> None:
+    await make_topic(nodes, (1, 2, 0))
+    producer = Producer({"bootstrap.servers": servers([nodes[2]]), "enable.idempotence": True, "log_level": 0})
+    for at in range(20):
+        producer.produce(TOPIC, b"%d" % at, partition=0)
+    assert await asyncio.to_thread(producer.flush, 20) == 0
+    await eventually(lambda: ends(nodes) == {(20, 20)})
+    assert await asyncio.to_thread(read_all, servers([nodes[0]]), 20) == [b"%d" % at for at in range(20)]
+
+
+async def test_a_deleted_topic_goes_from_every_node_and_one_of_its_name_is_another(
+    nodes: list[Node], tmp_path: Path
+) -> None:
+    await make_topic(nodes, (1, 2, 0))
+    await produce(nodes[1], 3)
+    admin = AdminClient({"bootstrap.servers": servers(nodes), "log_level": 0})
+    await asyncio.to_thread(lambda: admin.delete_topics([TOPIC])[TOPIC].result(10))
+    await eventually(lambda: all(node.logs.get(TOPIC, 0) is None for node in nodes))
+    await make_topic(nodes, (2, 0, 1))
+    await produce(nodes[2], 2)
+    await eventually(lambda: ends(nodes) == {(2, 2)})
+
+
+async def test_a_wiped_replica_is_filled_again_from_where_the_leader_begins(nodes: list[Node], tmp_path: Path) -> None:
+    await make_topic(nodes, (1, 2, 0))
+    await produce(nodes[1], 10)
+    await eventually(lambda: ends(nodes) == {(10, 10)})
+    leader = nodes[1].logs.led(TOPIC, 0)
+    assert leader is not None
+    leader.delete_records(4)
+    for node in (nodes[0], nodes[2]):
+        follower = node.logs.get(TOPIC, 0)
+        assert follower is not None
+        await eventually(lambda f=follower: f.log_start_offset == 4)
+
+
+async def test_replication_is_counted(nodes: list[Node]) -> None:
+    await make_topic(nodes, (1, 2, 0), (2, 0, 1))
+    await produce(nodes[1], 5)
+    await eventually(lambda: ends(nodes) == {(5, 5)})
+
+    def samples(node: Node) -> dict[str, float]:
+        families = NodeCollector(node).collect()
+        return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
+
+    leader, follower = samples(nodes[1]), samples(nodes[0])
+    assert leader["log_broker_leaders"] >= 1
+    assert leader["log_broker_under_replicated_partitions"] == leader["log_broker_under_min_isr_partitions"] == 0
+    assert leader["log_broker_replication_sent_bytes_total"] > 5 * 61
+    assert follower["log_broker_replication_received_bytes_total"] > 5 * 61
+    assert follower["log_broker_replica_lag_max"] == 0
+    await nodes[2].stop()
+    await eventually(lambda: nodes[1].cluster.topics[TOPIC].partitions[0].isr == (1, 0))
+    assert samples(nodes[1])["log_broker_under_replicated_partitions"] >= 1
+
+
+async def test_a_throttled_replica_that_is_out_of_sync_is_filled_slowly_and_others_are_not_held_up(
+    tmp_path: Path,
+) -> None:
+    settings = {"replica.fetch.max.bytes": "2000", "replica.fetch.response.max.bytes": "4000"}
+    async with cluster_of(tmp_path, 3, settings=settings) as running:
+        nodes = [running.nodes[node_id] for node_id in range(3)]
+        await make_topic(nodes, (1, 2, 0), leader_replication_throttled_replicas="*")
+        await running.stop(2)
+        await eventually(lambda: nodes[1].cluster.topics[TOPIC].partitions[0].isr == (1, 0))
+        await produce(nodes[1], 500)
+        nodes[1].replica_fetches.quota.rate = 1  # byte a second: the first answer uses up hours
+        await running.start(2)
+        late = running.nodes[2]
+        await eventually(lambda: (found := late.logs.get(TOPIC, 0)) is not None and found.log_end_offset > 0)
+        await produce(nodes[1], 20, first=500)
+        held_back = late.logs.get(TOPIC, 0)
+        assert held_back is not None
+        assert held_back.log_end_offset < 500, "the throttle holds while those in sync go on"
+        assert nodes[1].cluster.topics[TOPIC].partitions[0].isr == (1, 0)
+        nodes[1].replica_fetches.quota.rate = UNLIMITED
+        await eventually(lambda: ends([nodes[0], nodes[1], late]) == {(520, 520)})
+        await eventually(lambda: set(nodes[1].cluster.topics[TOPIC].partitions[0].isr) == {0, 1, 2})
+
+
+async def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back_with_an_equal_log(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 3, settings={"replica.lag.time.max.ms": "300"}) as running:
+        nodes = [running.nodes[node_id] for node_id in range(3)]
+        await make_topic(nodes, (1, 2, 0))
+        await produce(nodes[1], 10)
+        await eventually(lambda: ends(nodes) == {(10, 10)})
+        nodes[2].replicas.stop()
+        await produce(nodes[1], 1, first=10)  # answered once the ISR is without node 2
+        assert nodes[1].cluster.topics[TOPIC].partitions[0].isr == (1, 0)
+        cut_off = nodes[2].logs.get(TOPIC, 0)
+        assert cut_off is not None
+        assert cut_off.log_end_offset == 10
+        nodes[2].replicas = ReplicaManager(nodes[2])
+        nodes[2].replicas.apply()
+        await eventually(lambda: set(nodes[1].cluster.topics[TOPIC].partitions[0].isr) == {0, 1, 2})
+        await eventually(lambda: ends(nodes) == {(11, 11)})
+        assert len(set(log_bytes(tmp_path))) == 1
+
+
+async def test_a_client_reads_from_the_replica_in_its_rack_and_waits_there_for_what_it_has_not(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 3, settings={"replica.selector.class": RACK_AWARE_SELECTOR}) as running:
+        for node_id in range(3):
+            await running.stop(node_id)
+            running.nodes[node_id] = node = running.node(node_id, broker_rack=f"r{node_id}")
+            await node.start()
+        nodes = [running.nodes[node_id] for node_id in range(3)]
+        await eventually(lambda: {broker.rack for broker in nodes[1].cluster.brokers.values()} == {"r0", "r1", "r2"})
+        await make_topic(nodes, (1, 2, 0))
+        await produce(nodes[1], 30)
+        await eventually(lambda: ends(nodes) == {(30, 30)})
+        before = nodes[2].counters.requests[ApiKey.FETCH].count
+        found = await asyncio.to_thread(read_all, servers(nodes), 30, **{"client.rack": "r2"})
+        assert found == [b"%d" % at for at in range(30)]
+        assert nodes[2].counters.requests[ApiKey.FETCH].count > before
+
+        # Written and not copied yet: a follower has nothing to say of it, and calls no offset of the leader's wrong.
+        for follower in (nodes[0], nodes[2]):
+            follower.replicas.stop()
+        leader, follower = nodes[1].logs.led(TOPIC, 0), nodes[2].logs.get(TOPIC, 0)
+        assert leader is not None
+        assert follower is not None
+        ahead = asyncio.ensure_future(leader.append_records([(None, b"late")]))
+        await eventually(lambda: leader.log_end_offset == 31)
+        assert follower.read(30, 1000).chunks == ()
+        link = PeerLink(f"127.0.0.1:{nodes[2].port}")
+        for offset, expected in ((30, ErrorCode.NONE), (31, ErrorCode.OFFSET_NOT_AVAILABLE)):
+            partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1000}
+            values = {
+                "max_wait": 0,
+                "min_bytes": 1,
+                "topics": ({"topic": TOPIC, "partitions": (partition,)},),
+                "forgotten_topics_data": (),
+            }
+            answer = (await link.ask(ApiKey.FETCH, 12, values)).responses[0].partitions[0]
+            assert (answer.error_code, answer.records or b"") == (expected, b"")
+        link.close()
+        for behind in (nodes[0], nodes[2]):
+            behind.replicas = ReplicaManager(behind)
+            behind.replicas.apply()
+        await ahead
+        await eventually(lambda: bool(follower.read(30, 1000).chunks))
