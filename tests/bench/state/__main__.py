@@ -75,8 +75,8 @@ class Ours:
 def measure(row: Row, sides: Iterable[str], progress: Progress) -> dict[str, Side]:
     """Run one row. Raises SystemExit when the tables differ."""
     found = {name: Side() for name in sides}
-    with tempfile.TemporaryDirectory(prefix="bench-state-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="bench-state-") as temporary:
+        folder = Path(temporary)
         with broker(folder / "log") as servers:
             source = Source(servers, row.keys)
             task = progress.add_task(str(row), total=row.batches)
