@@ -5,9 +5,9 @@ The broker never imports the framework: the schema registry is handed in as a `R
 state through an `InternalLog`. Only `fluvial.node` knows both sides.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +24,23 @@ class InternalLog(Protocol):
     """
     One single-partition compacted topic, as its owning service sees it.
 
-    It does not promise that two writers are told apart: the one service of the partition's leader writes.
+    Only the service on the partition's leader writes, and what it has decided in one term is not written in another.
     """
 
-    async def append(self, records: Sequence[tuple[bytes | None, bytes | None]]) -> int:
-        """Append (key, value) pairs as one batch; return the first offset once it is as durable as the topic asks."""
+    async def lead(self) -> int:
+        """
+        Return the term in which this service may write, once all that was answered in earlier ones can be read here.
+
+        Raises BrokerError, NOT_LEADER_OR_FOLLOWER where another node leads.
+        """
+        ...
+
+    async def append(self, records: Sequence[tuple[bytes | None, bytes | None]], term: int | None = None) -> int:
+        """
+        Append (key, value) pairs as one batch; return the first offset once it is as durable as the topic asks.
+
+        Raises BrokerError, NOT_LEADER_OR_FOLLOWER when `term` is over.
+        """
         ...
 
     def read(self, from_offset: int = 0) -> AsyncIterator[InternalRecord]:
@@ -46,4 +58,13 @@ class RecordValidator(Protocol):
         `level` is `id` (framed with a schema id that is registered for this topic's subject) or `payload` (the bytes
         also decode completely under that schema). Must not block: it runs on the broker's event loop.
         """
+        ...
+
+
+@runtime_checkable
+class LearningValidator(RecordValidator, Protocol):
+    """A validator whose knowledge may be a moment old: before it refuses for good, it is asked to learn."""
+
+    def learn(self, then: Callable[[bool], None]) -> None:
+        """Call `then` once all that the cluster knows by now is known here, with False when that cannot be had."""
         ...

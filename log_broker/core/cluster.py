@@ -116,7 +116,12 @@ class BrokerImage:
 
 @dataclass(slots=True)
 class ClusterImage:
-    """The whole. `version` counts the records replayed, so equal versions of one log are equal images."""
+    """
+    The whole. `version` counts the records replayed, so equal versions of one log are equal images.
+
+    `static` is what the process of this image was started with, where there is one: what is set for all brokers goes
+    on top of that and gives `defaults`, with the very record, for decisions on what follows it in the log.
+    """
 
     defaults: BrokerConfig | None = None
     version: int = 0
@@ -127,6 +132,7 @@ class ClusterImage:
     next_producer_id: int = 0
     group_overrides: dict[str, Mapping[str, str]] = field(default_factory=dict)
     cluster_id: str = ""
+    static: BrokerConfig | None = None
 
     def draft(self) -> "ClusterImage":
         """Return a copy to try records on."""
@@ -140,6 +146,7 @@ class ClusterImage:
             self.next_producer_id,
             dict(self.group_overrides),
             self.cluster_id,
+            self.static,
         )
 
     def topic_by_id(self, topic_id: str) -> TopicImage | None:
@@ -212,6 +219,8 @@ class ClusterImage:
                 self.topics[topic.name] = replace(topic, overrides=record.overrides, config=config)
             case BrokersConfigured():
                 self.broker_overrides[record.node_id] = record.overrides
+                if self.static is not None:
+                    self.set_defaults(self.effective_config(self.static))
             case GroupConfigured():
                 self.group_overrides[record.group] = record.overrides
                 if not record.overrides:
@@ -225,8 +234,12 @@ class ClusterImage:
 
     def become(self, other: "ClusterImage") -> None:
         """Be what another image is, as after the replay of all its records."""
+        static = self.static
         for each in fields(self):
             setattr(self, each.name, getattr(other, each.name))
+        self.static = static
+        if static is not None:
+            self.set_defaults(self.effective_config(static))
 
     def set_defaults(self, defaults: BrokerConfig) -> None:
         """Take other defaults for topics, which the broker's own settings hold."""

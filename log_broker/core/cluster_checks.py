@@ -70,5 +70,7 @@ def _check_change(then: PartitionImage, now: PartitionImage) -> Iterator[str]:
         yield "has another leader in the same epoch"
     if now.recovering or now.leader in {NO_LEADER, then.leader}:
         return
-    if now.leader not in {*then.isr, *then.elr}:
+    # The last one that a move waits for enters the ISR and may lead, both by the same change.
+    has_moved = then.is_moving and not now.is_moving and then.leader != NO_LEADER
+    if now.leader not in {*then.isr, *then.elr} and not has_moved:
         yield "is led by one that was neither in sync nor eligible"

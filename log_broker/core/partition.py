@@ -28,6 +28,7 @@ from log_broker.core.partition_protocol import (
     Append,
     AppendResult,
     AppendUnsequenced,
+    AskValidator,
     Effect,
     EndTransaction,
     Event,
@@ -42,7 +43,7 @@ from log_broker.core.partition_transactions import Ending
 from log_broker.core.partition_writing import NOTHING, UNBOUNDED_MS
 from log_broker.core.producer_state import ProducerEntry, ProducerStates, StoredBatch
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.interfaces import RecordValidator
+from log_broker.interfaces import LearningValidator, RecordValidator
 from log_broker.records.batch import (
     COMPRESSION_MASK,
     LOG_APPEND_TIME,
@@ -55,7 +56,7 @@ from log_broker.records.batch import (
 from log_broker.records.compression import CODEC_OF_NAME
 from log_broker.records.control import build_marker
 from log_broker.records.record import recompress
-from log_broker.records.validation import RecordRules, check_batch, check_records, too_large
+from log_broker.records.validation import RecordRules, RecordsRefusedError, check_batch, check_records, too_large
 
 GATHERED_BYTES_MAX = 1024 * 1024  # behind a slow disk, from producers that wait for no answer
 
@@ -93,6 +94,8 @@ class Partition(PartitionRoles):
             lease=lease,
         )
         self._validator = validator
+        self.unsequenced_batches = 0  # of producers that are not idempotent: a retry of theirs may be there twice
+        self.learn = validator.learn if isinstance(validator, LearningValidator) else None
         self.configure(config)
 
     def configure(self, config: TopicConfig) -> None:
@@ -140,8 +143,14 @@ class Partition(PartitionRoles):
             case AppendUnsequenced():
                 return self._append_unsequenced(event, now_ms)
 
-    def append(self, batch: memoryview, acks: int, token: Any, now_ms: int) -> Sequence[Effect]:
-        """Do what `handle` does with an Append, without the cost of making one."""
+    def append(
+        self, batch: memoryview, acks: int, token: Any, now_ms: int, *, has_learned: bool = False
+    ) -> Sequence[Effect]:
+        """
+        Do what `handle` does with an Append, without the cost of making one.
+
+        `has_learned` says that the validator knows what is new, so that its word is the last.
+        """
         try:
             if self._is_guarded:
                 self._check_open(acks)
@@ -155,6 +164,10 @@ class Partition(PartitionRoles):
                 or header.max_timestamp - now_ms > self._ahead_ms_max
             ):
                 batch, header = self._admit(batch, header, now_ms)
+        except RecordsRefusedError as error:
+            if self.learn is not None and not has_learned:
+                return (AskValidator(batch, acks, token),)
+            return (Reply(token, self._refusal(error)),)
         except BrokerError as error:
             return (Reply(token, self._refusal(error)),)
         base_offset = self.next_offset
@@ -163,6 +176,8 @@ class Partition(PartitionRoles):
         previous = None
         if header.producer_id >= 0:
             previous = self.producers.record(header, base_offset, now_ms if self._append_time else header.max_timestamp)
+        else:
+            self.unsequenced_batches += 1
         result = AppendResult(ErrorCode.NONE, base_offset, now_ms if self._append_time else -1, self.log_start_offset)
         self.next_offset = last_offset + 1
         self._gathered_bytes += len(batch)

@@ -53,15 +53,15 @@ def change_partition(
 ) -> PartitionChanged | None:
     """Decide what a partition becomes; `may_lead` says of a broker whether it is there to lead. None: it stays."""
     now = topic.partitions[index]
+    least = topic.config.min_insync_replicas
     then = _moved(_wished(now, wish))
-    elr = _eligible(now, then, min(topic.config.min_insync_replicas, then.factor), wish.lost)
-    then = replace(then, elr=elr)
+    then = replace(then, elr=_eligible(now, then, least, wish.lost))
     leader, is_unclean = _elect(then, wish.election, may_lead)
     if is_unclean:
-        then = replace(then, isr=(leader,), elr=(), recovering=True)
+        then = _moved(replace(then, isr=(leader,), elr=(), recovering=True))
     elif leader in then.elr:
-        has_enough = min(topic.config.min_insync_replicas, then.factor) <= 1
-        then = replace(then, isr=(leader,), elr=() if has_enough else _without(then.elr, (leader,)))
+        then = _moved(replace(then, isr=(leader,)))
+        then = replace(then, elr=_eligible(now, then, least, wish.lost))
     return _record(topic, index, replace(then, leader=leader, last_known_leader=_last_known(now, then, leader)))
 
 
@@ -92,8 +92,8 @@ def _moved(then: PartitionImage) -> PartitionImage:
     return replace(then, replicas=kept, isr=_without(then.isr, then.removing), adding=(), removing=())
 
 
-def _eligible(now: PartitionImage, then: PartitionImage, min_isr: int, lost: Collection[int]) -> tuple[int, ...]:
-    if len(then.isr) >= min_isr:
+def _eligible(now: PartitionImage, then: PartitionImage, least: int, lost: Collection[int]) -> tuple[int, ...]:
+    if len(then.isr) >= min(least, then.factor):
         return ()
     had_all = {*now.isr, *now.elr} - {*then.isr, *lost}
     return tuple(node_id for node_id in then.replicas if node_id in had_all)

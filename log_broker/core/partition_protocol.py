@@ -76,6 +76,14 @@ class AskTurn(NamedTuple):
     """Send TurnEnded once the requests that are ready now have been handled."""
 
 
+class AskValidator(NamedTuple):
+    """Have the validator learn what is new, then append the batch again: it looked refusable by what was known here."""
+
+    batch: memoryview
+    acks: int
+    token: Any
+
+
 class PendingBatch(NamedTuple):
     """A batch that has its offset and waits to be written; without bytes it only waits for those before it."""
 
@@ -137,4 +145,4 @@ class IsrWanted(NamedTuple):
 
 
 Event = Append | AppendUnsequenced | EndTransaction | TurnEnded | Written | WriteFailed
-Effect = AskTurn | Write | Reply | WatermarkMoved | TransactionsAborted | LogEndMoved | IsrWanted
+Effect = AskTurn | AskValidator | Write | Reply | WatermarkMoved | TransactionsAborted | LogEndMoved | IsrWanted

@@ -94,7 +94,14 @@ class PartitionRoles(PartitionWriting):
         self._epoch_lost = self.epochs.current
         self.offline_reason = f"records of epoch {self._epoch_lost} are lost that followers may have"
         result = AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER, message="another replica is to lead")
-        return [Reply(token, result) for _, token, _ in old._awaiting]
+        return [Reply(token, result) for _, token, _ in old._awaiting]  # in doubt, as after a crash
+
+    def abandon_waiting(self) -> Sequence[Effect]:
+        """Answer what waits for followers, because this replica goes away."""
+        result = AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER, message="the replica is closed")
+        replies = [Reply(token, result) for _, token, _ in self._awaiting]
+        self._awaiting.clear()
+        return replies
 
     def _forgive_lost_epoch(self, epoch: int) -> None:
         if self._epoch_lost is not None and epoch > self._epoch_lost:

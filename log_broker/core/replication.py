@@ -29,12 +29,17 @@ _NOT_ATTEMPTED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership:
-    """What the cluster's image says of a partition that this node leads; `isr` holds this node."""
+    """
+    What the cluster's image says of a partition that this node leads; `isr` holds this node.
+
+    `adding` are the replicas that a move has yet to bring up: nothing may depend on them before it is complete.
+    """
 
     leader_epoch: int
     partition_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    adding: tuple[int, ...] = ()
     recovering: bool = False
 
 
@@ -72,6 +77,7 @@ class Leading:
         self.partition_epoch = leadership.partition_epoch
         self.recovering = leadership.recovering
         self.replicas = leadership.replicas
+        self.adding = leadership.adding
         self.isr = leadership.isr
         self.followers: dict[int, Follower] = {}
         self.proposal: IsrProposal | None = None
@@ -92,8 +98,8 @@ class Leading:
         return frozenset(self.isr) | frozenset(self.proposal.isr if self.proposal is not None else ())
 
     def lacks_replicas(self, min_insync_replicas: int) -> bool:
-        """Whether the ISR is smaller than what acks=all asks for; there cannot be more than there are replicas."""
-        return len(self.isr) < min(min_insync_replicas, len(self.replicas))
+        """Whether the ISR is smaller than what acks=all asks for, which is no more than there are meant to be."""
+        return len(self.isr) < min(min_insync_replicas, len(self.replicas) - len(self.adding))
 
     def watermark(self, own_end: int) -> int:
         """Return the offset before which everyone who counts has everything."""
@@ -167,6 +173,7 @@ class Leading:
         self.partition_epoch = leadership.partition_epoch
         self.recovering = leadership.recovering
         self.replicas = leadership.replicas
+        self.adding = leadership.adding
         self.isr = leadership.isr
         self.proposal = self._retry_ms = None
         for replica in [replica for replica in self.followers if replica not in self.replicas]:
@@ -182,6 +189,7 @@ class Leading:
             elif replica in before:
                 # Put out: it counts again when it is seen to keep up.
                 follower.joins, follower.caught_up_ms, follower.leader_end_then = False, NEVER_MS, 2**63 - 1
+                follower.fetched_ms = NEVER_MS
         self._count()
         self._plan_check(now_ms)
         return True
@@ -233,8 +241,12 @@ class Leading:
         follower = self.followers[replica]
         if replica in self.isr:
             return self._keeps_up(follower, leader_end, now_ms)
+        # Only its fetches let it in: a silent one has all before a high watermark that stands still as well.
         return (
-            follower.end >= high_watermark and follower.end >= self.epoch_start and now_ms >= follower.barred_until_ms
+            now_ms - follower.fetched_ms <= self.lag_ms_max
+            and follower.end >= high_watermark
+            and follower.end >= self.epoch_start
+            and now_ms >= follower.barred_until_ms
         )
 
     def _count(self) -> None:

@@ -86,6 +86,11 @@ class Compactor:
         async with self._turn:
             self._executor.shutdown()
 
+    def forget_behind(self, place: Place, end_offset: int) -> None:
+        """Take note that a log was cut: what it grows again behind that has not been compacted."""
+        if self._compacted_to.get(place, 0) > end_offset:
+            self.forget(place)
+
     def forget(self, place: Place) -> None:
         """Take note that the partition is deleted: another of its name begins anew."""
         if self._compacted_to.pop(place, None) is not None:

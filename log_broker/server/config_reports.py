@@ -66,6 +66,8 @@ def broker_entries(node: "Node", *, names: Collection[str] | None) -> "list[Valu
         "listeners": f"PLAINTEXT://{static.host}:{node.port}",
         "advertised.listeners": f"PLAINTEXT://{node.advertised_host}:{node.port}",
     }
+    if node.registry_url:
+        fixed["fluvial.registry.url"] = node.registry_url
     for name, text in fixed.items():
         if names is None or name in names:
             entries.append(

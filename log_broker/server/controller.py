@@ -19,6 +19,7 @@ from log_broker.core.broker_registry import (
     check_broker_epoch,
 )
 from log_broker.core.cluster import ClusterImage, PartitionImage
+from log_broker.core.cluster_events import Fencing
 from log_broker.core.cluster_records import MetadataRecord, PartitionChanged
 from log_broker.core.isr_changes import IsrWish, alter_partition
 from log_broker.core.reassignments import reassign
@@ -53,6 +54,7 @@ class Controller:
         self._session_ms = session_ms
         self._registry = BrokerRegistry(node.cluster, self._now_ms(), session_ms=session_ms)
         self._session_check: asyncio.TimerHandle | None = None
+        self._ended: set[int] = set()  # whose processes were seen to be gone, until they register again
         self._levelling: asyncio.TimerHandle | None = None
         self._due_ms = 0
         self._is_stopped = False
@@ -60,6 +62,8 @@ class Controller:
     def start(self) -> None:
         """Begin to watch sessions and leaderships."""
         self._watch_sessions()
+        for node_id in self._node.liveness.gone:
+            self.process_ended(node_id, certain=True)
         self._level_later()
 
     def stop(self) -> None:
@@ -70,6 +74,7 @@ class Controller:
 
     async def register(self, wanted: Registration) -> int:
         """Take in a broker that came up and return its broker epoch."""
+        self._ended.discard(wanted.node_id)
         await self._submit(lambda image: self._registry.register(image, wanted, self._now_ms()))
         return self._node.cluster.brokers[wanted.node_id].epoch
 
@@ -178,6 +183,22 @@ class Controller:
         deadline_ms = self._registry.next_deadline_ms(self._node.cluster)
         if deadline_ms is not None:
             self._check_sessions_at(deadline_ms)
+
+    def fenced_because(self, node_id: int) -> Fencing:
+        """Tell why a broker that has just been fenced was."""
+        broker = self._node.cluster.brokers.get(node_id)
+        if node_id in self._ended:
+            return Fencing.ENDED
+        heard = broker is not None and self._registry.heard_ms(node_id) > self._now_ms() - self._session_ms
+        return Fencing.LEFT if heard else Fencing.SILENT
+
+    def process_ended(self, node_id: int, certain: bool) -> None:
+        """Fence a broker whose process is gone; one that was never reached from here may still send a heartbeat."""
+        silent_ms = 0 if certain else int(1.5 * self._node.config.broker_heartbeat_interval_ms)
+        if self._registry.has_ended(node_id, self._now_ms(), silent_ms=silent_ms):
+            _log.warning("node %d is gone: nobody listens at its address", node_id)
+            self._ended.add(node_id)
+            self._check_sessions()
 
     def _check_sessions_at(self, due_ms: int) -> None:
         self._due_ms = due_ms

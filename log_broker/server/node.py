@@ -24,7 +24,7 @@ from log_broker.core.cluster_records import ClusterNamed
 from log_broker.core.fetch_session import FetchSessions
 from log_broker.core.lease import Lease
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.interfaces import InternalLog, RecordValidator
+from log_broker.interfaces import RecordValidator
 from log_broker.server.ack_deadlines import AckDeadlines
 from log_broker.server.authority import Authority
 from log_broker.server.broker_lifecycle import BrokerLifecycle
@@ -35,6 +35,7 @@ from log_broker.server.dispatch import dispatch, dispatch_while_starting
 from log_broker.server.events import Events
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
+from log_broker.server.liveness import Liveness
 from log_broker.server.log_manager import LogManager
 from log_broker.server.machine import BACKLOG, Machine, RealMachine
 from log_broker.server.memory_budget import MemoryBudget
@@ -44,7 +45,6 @@ from log_broker.server.meta_properties import (
     settle_identity,
     write_meta_properties,
 )
-from log_broker.server.partition import PartitionRuntime
 from log_broker.server.partition_runner import Membership
 from log_broker.server.peers import Peers
 from log_broker.server.producer_ids import ProducerIds
@@ -53,6 +53,7 @@ from log_broker.server.quorum_founding import fresh_cluster_id, is_voter_of, ope
 from log_broker.server.replica_fetches import ReplicaFetches
 from log_broker.server.replica_manager import ReplicaManager
 from log_broker.server.transaction_coordinator import TransactionCoordinator
+from log_broker.server.voter_membership import tell_address
 
 _log = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class Node:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
-        self.cluster = ClusterImage(defaults=config)
+        self.cluster = ClusterImage(defaults=config, static=config)
         self.lease = Lease(lambda: int(self.loop.time() * 1000), session_timeout_ms=config.broker_session_timeout_ms)
         self.logs = LogManager(
             config.data_dir,
@@ -131,6 +132,7 @@ class Node:
         self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
         self.events = Events(self)
+        self.liveness = Liveness(self._process_ended)
         self.staging = memoryview(bytearray(STAGING_BYTES))
         self.replica_fetches = ReplicaFetches(self)
         self.replicas = ReplicaManager(self)
@@ -139,9 +141,10 @@ class Node:
         self.ack_deadlines = AckDeadlines(self.loop)
         self.counters = Counters()
         self.memory = MemoryBudget(self.loop, _memory_limit(config))
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in the order in which they came
         self._connections_of: Counter[str] = Counter()
         self.cluster_id = ""
+        self.registry_url = ""  # of the schema registry beside this broker, for whoever asks for its settings
         self.port = config.port
         self.authority = Authority(self)
         self.quorum: Quorum
@@ -164,9 +167,19 @@ class Node:
 
     @property
     def controller_id(self) -> int:
-        """The broker that clients are sent to for decisions: the active controller, or one that passes them on."""
+        """The active controller where that is a broker; otherwise this node, which passes on what is decided there."""
+        return next(filter(self.cluster.is_alive, (self.authority.controller_id, self.static_config.node_id)), -1)
+
+    @property
+    def decider_id(self) -> int:
+        """
+        The broker that clients are told to take for the controller: this one.
+
+        It answers, as they can see, and passes on what it does not decide. The controller may have died a moment ago,
+        and some clients wait for it rather than ask again.
+        """
         node_id = self.static_config.node_id
-        return next((each for each in (self.authority.controller_id, node_id) if self.cluster.is_alive(each)), -1)
+        return node_id if self.cluster.is_alive(node_id) else self.controller_id
 
     @property
     def directory_id(self) -> str:
@@ -206,6 +219,7 @@ class Node:
             await self.stop()
             raise
         self._serve()
+        self.run(tell_address(self))
         self._check_idle()
         self.events.start()
         _log.info(
@@ -220,6 +234,7 @@ class Node:
         """
         if self.lifecycle is not None:
             await self.lifecycle.leave()
+        self.liveness.stop()
         if self._server is not None:
             self._server.close()
         if self._idle_check is not None:
@@ -238,7 +253,7 @@ class Node:
         self.peers.close()
         if hasattr(self, "quorum"):
             await self.quorum.stop()
-        await self.logs.close()
+        await self.logs.close(broker_epoch=-1 if self.lifecycle is None else self.lifecycle.epoch)
 
     # What connections and handlers use.
 
@@ -255,7 +270,7 @@ class Node:
 
     def connection_opened(self, connection: Connection) -> str | None:
         """Note a new connection; say why it cannot stay if there are too many."""
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._connections_of[connection.host] += 1
         self.counters.connections += 1
         if len(self.connections) > self.config.max_connections:
@@ -265,7 +280,7 @@ class Node:
         return None
 
     def connection_closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         self._connections_of[connection.host] -= 1
         if not self._connections_of[connection.host]:
             del self._connections_of[connection.host]
@@ -309,7 +324,7 @@ class Node:
                 name=OFFSETS_TOPIC,
                 topic_id=uuid4().hex,
                 partitions=self.config.offsets_topic_num_partitions,
-                replication_factor=1,
+                replication_factor=self.static_config.replication_factor,
                 overrides=dict(OFFSETS_OVERRIDES),
             )
         )
@@ -325,29 +340,14 @@ class Node:
                 name=TRANSACTIONS_TOPIC,
                 topic_id=uuid4().hex,
                 partitions=self.config.transaction_state_log_num_partitions,
-                replication_factor=1,
+                replication_factor=self.static_config.replication_factor,
                 overrides=dict(TRANSACTIONS_OVERRIDES),
             )
         )
 
-    def internal_log(self, topic: str) -> InternalLog:
-        """Return a log for a service beside the broker: a compacted topic of one partition, made here on first use."""
-
-        async def runtime() -> PartitionRuntime:
-            await self.ensure_topic(
-                controller.CreateTopic(
-                    name=topic,
-                    topic_id=uuid4().hex,
-                    assignments={0: (self.config.node_id,)},
-                    overrides={"cleanup.policy": "compact"},
-                )
-            )
-            found = self.logs.get(topic, 0)
-            if found is None:
-                raise BrokerError(self.absence_of(topic, 0), f"{topic} is not led by node {self.config.node_id}")
-            return found
-
-        return TopicLog(runtime)
+    def internal_log(self, topic: str) -> TopicLog:
+        """Return a log for a service beside the broker: a compacted topic of one partition, made on first use."""
+        return TopicLog(self, topic)
 
     # What the authority uses.
 
@@ -355,6 +355,7 @@ class Node:
         """Take office: this node is the active controller."""
         self.controller = Controller(self, self.authority, epoch, session_ms=self.config.broker_session_timeout_ms)
         self.controller.start()
+        self.events.controller_began(epoch)
         if not self.cluster.cluster_id:
             self.run(self._name_cluster())
 
@@ -366,10 +367,17 @@ class Node:
 
     def image_changed(self) -> None:
         """Make the image true here, once it is known to be no older than this process."""
+        if not self.cluster_id and self.cluster.cluster_id:
+            self.cluster_id = self.cluster.cluster_id
+            self._identity = replace(self._identity, cluster_id=self.cluster_id)
+            write_meta_properties(self.machine.files, self.static_config.data_dir, self._identity)
         if self._is_current:
             self.apply_image()
         if self.lifecycle is not None:
             self.lifecycle.image_changed()
+        if "controller" in self.static_config.process_roles:
+            own_id = self.static_config.node_id
+            self.liveness.watch(each for each in self.cluster.alive_brokers() if each.node_id != own_id)
 
     def hold(self, request: Callable[[], None]) -> None:
         """Keep a request until this node serves."""
@@ -383,6 +391,10 @@ class Node:
         self.groups.follow()
         self.transactions.follow()
         self.events.image_changed()
+
+    def _process_ended(self, node_id: int, certain: bool) -> None:
+        if self.controller is not None:
+            self.controller.process_ended(node_id, certain)
 
     def _apply_settings(self) -> None:
         config = self.cluster.effective_config(self.static_config)
@@ -416,12 +428,7 @@ class Node:
     async def _join(self) -> None:
         """Become a broker of the cluster; return when this node may lead."""
         while not self.cluster_id:
-            if self.cluster.cluster_id:
-                self.cluster_id = self.cluster.cluster_id
-                self._identity = replace(self._identity, cluster_id=self.cluster_id)
-                write_meta_properties(self.machine.files, self.static_config.data_dir, self._identity)
-            else:
-                await self.quorum.wait_for_news(1.0)
+            await self.quorum.wait_for_news(1.0)
         self.lifecycle = BrokerLifecycle(self)
         await self.lifecycle.register()
         self._is_current = True

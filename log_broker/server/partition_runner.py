@@ -19,6 +19,7 @@ from log_broker.core.partition import Partition
 from log_broker.core.partition_protocol import (
     AppendResult,
     AskTurn,
+    AskValidator,
     Effect,
     IsrWanted,
     LogEndMoved,
@@ -31,6 +32,7 @@ from log_broker.core.partition_protocol import (
     Written,
 )
 from log_broker.core.replication import IsrProposal
+from log_broker.errors import ErrorCode
 from log_broker.server.machine import Pool
 from log_broker.server.readers import ReplicaWaiters, Waiters
 from log_broker.server.reopening import Recover, distrust_cached, read_again
@@ -100,6 +102,7 @@ class PartitionRunner:
         self.storage_errors = 0  # since it was opened
         self.has_followers = False  # whether acks=all waits for others
         self.on_isr_wanted: Callable[[IsrProposal], None] = _ask_nobody
+        self.on_damaged: Callable[[int], None] = self._report_damage
 
     @property
     def high_watermark(self) -> int:
@@ -110,12 +113,31 @@ class PartitionRunner:
         """The end of what is known to be on the disk."""
         return self._log.recovery_point
 
+    @property
+    def _trusted_from(self) -> int:
+        """What lies before it may have come from the disk since it was checked, and is checked again when read."""
+        return max(self._opened_at, self._log.segments[-1].base_offset)
+
+    def _report_damage(self, offset: int) -> None:
+        _log.error("%s-%d is damaged at offset %d, and nobody has a copy", self.topic, self.partition, offset)
+
     def _steady_ms(self) -> int:
         """Monotonic time: what a leader measures its followers by."""
         return int(self._loop.time() * 1000)
 
     def _turn(self) -> None:
         self._run(self._core.handle(TurnEnded(), self._clock_ms()))
+
+    def _look_again(self, asked: AskValidator, is_known: bool) -> None:
+        """Append a batch that the validator would have refused by what it knew, or refuse it now."""
+        batch, acks, token = asked
+        if self._closed:
+            self._run((Reply(token, AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)),))
+        elif not is_known:
+            message = "what is valid here cannot be looked up now"
+            self._run((Reply(token, AppendResult(ErrorCode.REQUEST_TIMED_OUT, message=message)),))
+        else:
+            self._run(self._core.append(batch, acks, token, self._clock_ms(), has_learned=True))
 
     def _run(self, effects: Iterable[Effect]) -> None:
         """Run effects in order, with those that they bring about behind them."""
@@ -137,13 +159,10 @@ class PartitionRunner:
                     case WatermarkMoved():
                         self._waiters.wake(effect.high_watermark, self._core.last_stable_offset)
                         self._replica_waiters.wake(self._core.written_end, effect.high_watermark)
-                    case TransactionsAborted():
-                        for transaction in effect.transactions:
-                            self._log.note_aborted(transaction)
                     case LogEndMoved():
                         self._replica_waiters.wake(effect.written_end, self._core.high_watermark)
-                    case IsrWanted():
-                        self.on_isr_wanted(effect.proposal)
+                    case _:
+                        self._run_rare(effect)
         finally:
             self._running = False
         if self._idle is not None or self._when_quiet:
@@ -166,6 +185,17 @@ class PartitionRunner:
             if not self._core.is_idle:
                 return
             self._when_quiet.popleft()()
+
+    def _run_rare(self, effect: TransactionsAborted | IsrWanted | AskValidator) -> None:
+        match effect:
+            case TransactionsAborted():
+                for transaction in effect.transactions:
+                    self._log.note_aborted(transaction)
+            case IsrWanted():
+                self.on_isr_wanted(effect.proposal)
+            case AskValidator():
+                assert self._core.learn is not None, "only who can learn is asked to"
+                self._core.learn(partial(self._look_again, effect))
 
     def _reply(self, reply: Reply) -> None:
         try:
@@ -259,6 +289,7 @@ class PartitionRunner:
             return
         self._end()
         await self._until_idle()
+        self._run(self._core.abandon_waiting())
         if self._core.offline_reason is not None:
             self._log.close_files()
             raise OSError(errno.EIO, self._core.offline_reason)
@@ -277,6 +308,7 @@ class PartitionRunner:
     async def until_released(self) -> None:
         """Return once nothing touches the files of a partition that was given up."""
         await self._until_idle()
+        self._run(self._core.abandon_waiting())
         self._log.close_files()
 
     def _end(self) -> None:

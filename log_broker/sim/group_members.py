@@ -15,10 +15,11 @@ from log_broker.wire.apis import ApiKey
 if TYPE_CHECKING:
     from log_broker.sim.cluster_world import ClusterWorld
 
-SESSION_MS = 6_000
-REBALANCE_MS = 3_000
+SESSION_MS = 1_500
+REBALANCE_MS = 2_000
 FETCH_BYTES = 1_000
 PROTOCOL = "range"
+SLOW = 0.05  # how often a member takes longer over its records than its session lasts
 
 
 class EvictedError(Exception):
@@ -45,9 +46,11 @@ class Member(Client):
                 await self._join()
                 await self._work()
             except BrokerError:
+                self.forget_coordinator(self.group, GROUP_KEY)
                 await self.rest(0.2)
             except EvictedError:
                 self.generation = -1
+                self.forget_coordinator(self.group, GROUP_KEY)
                 await self.rest(0.05)
 
     async def ask_coordinator(self, api: ApiKey, version: int, values: dict[str, Any], *, patience_s: float) -> Any:
@@ -132,12 +135,14 @@ class Member(Client):
             await self._heartbeat()
             for partition in list(self.positions):
                 await self._advance(partition)
-            await self.rest(0.3)
+            await self.rest(0.5)
 
     async def _advance(self, partition: int) -> None:
         place = (self.topic, partition)
         records, next_offset = await self.read(place, self.positions[partition])
         if next_offset > self.positions[partition]:
+            if self.random.random() < SLOW:
+                await self.rest(6.0)  # its seat may be another's when it comes back
             await self._commit(place, next_offset)
             self.positions[partition] = next_offset
             self.world.groups.processed(self.group, place, records)

@@ -1,5 +1,5 @@
 """
-One node: a broker and, on the first node of a platform, the schema registry, in one process on one event loop.
+One node: a broker and the schema registry, in one process on one event loop.
 
     python -m fluvial.node --node-id 0 --port 9092 --registry-port 8081 --data-dir /var/lib/fluvial/node-0
 
@@ -31,12 +31,12 @@ from fluvial.local.errors import DataDirError, LocalPlatformError, PortTakenErro
 from fluvial.local.lock import NODE_LOCK, FolderLock, holder
 from fluvial.local.state import HOST, PORT_DEFAULT
 from fluvial.registry.app import create_app, serve
-from fluvial.registry.registry import SCHEMAS_TOPIC, Registry
+from fluvial.registry.forwarding import Forwarder
+from fluvial.registry.registry import Registry
 from fluvial.registry.validator import RegistryValidator
-from fluvial.schemas_follower import RemoteSchemasLog, follow
+from fluvial.schemas_log import SchemasLog, follow
 from log_broker.config import BrokerConfig
 from log_broker.errors import BrokerError
-from log_broker.interfaces import InternalLog, InternalRecord
 from log_broker.server.machine import BindError
 from log_broker.server.node import Node
 from log_broker.storage.data_directory import DataDirectoryError
@@ -56,21 +56,6 @@ class NodeOptions:
     metrics_port: int | None = None
 
 
-class _SchemasLog:
-    """The registry's topic on a node that is made after its registry, which it asks about records."""
-
-    def __init__(self) -> None:
-        self.log: InternalLog | None = None
-
-    async def append(self, records: Sequence[tuple[bytes | None, bytes | None]]) -> int:
-        assert self.log is not None, "the registry writes once its node has started"
-        return await self.log.append(records)
-
-    def read(self, from_offset: int = 0) -> AsyncIterator[InternalRecord]:
-        assert self.log is not None, "the registry reads once its node has started"
-        return self.log.read(from_offset)
-
-
 async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
     """Run a node until SIGTERM or SIGINT; raises FluvialError when it cannot start."""
     stopping = asyncio.Event()
@@ -78,34 +63,29 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     broker = options.broker
-    # The first node keeps the registry's log; the others follow it, so that every node can check records.
-    voters = sorted(broker.controller_quorum_voters)
-    serves_registry = options.registry_port is not None or not voters
-    schemas = _SchemasLog() if serves_registry else RemoteSchemasLog(voters[0].partition("@")[2])
+    schemas = SchemasLog()
     registry = Registry(schemas)
     node = Node(broker, validator=RegistryValidator(registry))
+    schemas.attach(node)
 
     async def open_registry() -> None:
-        if isinstance(schemas, _SchemasLog):
-            schemas.log = node.internal_log(SCHEMAS_TOPIC)
-        try:
-            await registry.open()
-        except BrokerError:
-            if isinstance(schemas, _SchemasLog):
-                raise
-            # The node that keeps the schemas is down; they are read as soon as it is back.
+        # Before the first record comes the registry should know every schema; the rest it asks for when it is missed.
+        await registry.open_from(schemas.read_replica())
+        if not schemas.is_led_here:
+            await registry.refresh_if_possible()
 
     with _told(broker.data_dir, broker.host, broker.port, "--port"):
-        # Before the first record comes the registry must know every schema, or it would refuse what is right.
         await node.start(before_serving=open_registry)
     try:
         async with contextlib.AsyncExitStack() as stack:
-            if isinstance(schemas, RemoteSchemasLog):
-                await stack.enter_async_context(_beside(follow(registry, schemas)))
+            await stack.enter_async_context(_beside(follow(registry, schemas)))
             if options.registry_port is not None:
+                forwarder = Forwarder(registry, schemas)
+                stack.push_async_callback(forwarder.close)
                 with _told(broker.data_dir, broker.host, options.registry_port, "--registry-port"):
-                    app = create_app(registry)
-                    await stack.enter_async_context(_served(app, broker.host, options.registry_port, stopping))
+                    app = create_app(registry, forwarder)
+                    port = await stack.enter_async_context(_served(app, broker.host, options.registry_port, stopping))
+                node.registry_url = f"http://{_in_url(node.advertised_host)}:{port}"
             if options.metrics_port is not None:
                 from log_broker.server.exposition import metrics_app
 
@@ -133,8 +113,8 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _served(app: ASGIApp, host: str, port: int, stopping: asyncio.Event) -> AsyncIterator[None]:
-    """Serve `app` inside the block; a server that ends by itself stops the node."""
+async def _served(app: ASGIApp, host: str, port: int, stopping: asyncio.Event) -> AsyncIterator[int]:
+    """Serve `app` inside the block, which gets the port; a server that ends by itself stops the node."""
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     server = asyncio.create_task(serve(app, host, port, started=listening.set_result), name=f"http-{port}")
     either: set[asyncio.Future[Any]] = {server, listening}
@@ -146,11 +126,15 @@ async def _served(app: ASGIApp, host: str, port: int, stopping: asyncio.Event) -
             raise BindError(host, port, error.strerror or str(error)) from error
     server.add_done_callback(lambda task: stopping.set())
     try:
-        yield
+        yield listening.result()
     finally:
         server.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await server
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from typing import Any
 from chaos_links import Links
 from chaos_nodes import BEHIND_PROXY, PROXY, QUICK, KafkaNode, NodeProcess, OurNode, Voter
 from chaos_wire import OBSERVER, ask
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 KINDS: dict[str, type[NodeProcess]] = {"ours": OurNode, "kafka": KafkaNode}
@@ -157,14 +157,19 @@ class Cluster:
         else:
             topic = NewTopic(name, num_partitions=len(placed), replica_assignment=placed, config=config)
         admin = self.admin()
+        tried = False
         deadline = time.monotonic() + SECONDS_MAX
         while True:
             try:
                 admin.create_topics([topic], request_timeout=10)[name].result(20)
                 break
             except KafkaException as error:
+                # A creation that was not answered may have been done.
+                if tried and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    break
                 if not error.args[0].retriable() or time.monotonic() > deadline:
                     raise
+                tried = True
                 time.sleep(0.2)
         count = len(placed) if placed is not None else partitions
         self.eventually(

@@ -159,9 +159,7 @@ def crash_points(stage: Stage) -> None:
             topic = stage.topic(f"{retrying}-{at}".replace(",", "").replace(" ", "-"))
             leader = cluster.brokers[at]
             cluster.create_topic(topic, placed=placed(cluster, leader))
-            sending = Sending(
-                cluster.bootstrap, topic, zone="crash", acks="all", message_timeout_ms=90_000, linger_ms=0, **config
-            )
+            sending = Sending(cluster.bootstrap, topic, zone="crash", acks="all", message_timeout_ms=90_000, **config)
             assert acked(sending.send(["first"]).wait()) == ["first"]
             expect(cluster, topic, ["first"])
             crash(cluster, leader, sending)

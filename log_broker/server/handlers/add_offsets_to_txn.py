@@ -27,8 +27,8 @@ async def _add(node: "Node", request: Any) -> ErrorCode:
         return error
     try:
         await node.ensure_offsets_topic()
-    except BrokerError as failure:
-        return failure.code
+    except BrokerError:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
     partition = node.group_partition(request.group_id)
     if partition is None:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -24,14 +24,7 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
 async def _find(node: "Node", key_type: int, key: str) -> "Values":
     answer = {"key": key, "node_id": -1, "host": "", "port": -1, "error_message": None}
     try:
-        if key_type == TRANSACTION:
-            await node.ensure_transactions_topic()
-            topic, partition = TRANSACTIONS_TOPIC, node.transaction_partition(key)
-        elif key_type == GROUP:
-            await node.ensure_offsets_topic()
-            topic, partition = OFFSETS_TOPIC, node.group_partition(key)
-        else:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, f"There are no coordinators of type {key_type}.")
+        topic, partition = await _place(node, key_type, key)
         leader = None if partition is None else node.cluster.leader_of(topic, partition)
         if leader is None:
             raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
@@ -44,3 +37,17 @@ async def _find(node: "Node", key_type: int, key: str) -> "Values":
         "host": leader.host,
         "port": leader.port,
     }
+
+
+async def _place(node: "Node", key_type: int, key: str) -> tuple[str, int | None]:
+    if key_type not in {GROUP, TRANSACTION}:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"There are no coordinators of type {key_type}.")
+    try:
+        if key_type == TRANSACTION:
+            await node.ensure_transactions_topic()
+            return TRANSACTIONS_TOPIC, node.transaction_partition(key)
+        await node.ensure_offsets_topic()
+    except BrokerError as error:
+        # It is made as soon as there are enough brokers for its replicas, and a controller: clients ask again.
+        raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The coordinator is not available: {error}") from error
+    return OFFSETS_TOPIC, node.group_partition(key)

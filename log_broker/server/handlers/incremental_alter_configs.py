@@ -42,8 +42,6 @@ async def alter(node: "Node", wanted: "Iterable[tuple[Any, Sequence[Alteration]]
                 record = _decide_one(node, image, resource, alterations)
                 image.replay(record)
                 records.append(record)
-                if resource.resource_type == BROKER:
-                    image.set_defaults(image.effective_config(node.static_config))
                 changes = reconfigured(before, image)
                 for change in changes:
                     image.replay(change)

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fluvial.registry import handlers
 from fluvial.registry.errors import RefusedError
+from fluvial.registry.forwarding import Forwarder
 from fluvial.registry.handlers import Reply
 from fluvial.registry.registry import Registry
 
@@ -59,6 +60,18 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/v1/metadata/version", handlers.server_version),
 )
 
+WRITES = frozenset(
+    {
+        handlers.register,
+        handlers.delete_subject,
+        handlers.delete_version,
+        handlers.put_config,
+        handlers.delete_config,
+        handlers.put_mode,
+        handlers.delete_mode,
+    }
+)
+
 
 class _PathAsSent:
     """Routes by the path as it was sent, so that a subject may hold an escaped slash; handlers unescape their parts."""
@@ -91,11 +104,11 @@ async def _failed(request: Request, error: Exception) -> Response:
     return Reply({"error_code": 50001, "message": f"Error in the registry: {type(error).__name__}"}, status_code=500)
 
 
-def create_app(registry: Registry) -> ASGIApp:
-    """The ASGI application that serves an opened registry."""
+def create_app(registry: Registry, forwarder: Forwarder | None = None) -> ASGIApp:
+    """The ASGI application that serves an opened registry; a `forwarder` has writes done where they can be."""
     by_path: dict[str, dict[str, Handler]] = {}
     for method, path, handler in ROUTES:
-        by_path.setdefault(path, {})[method] = handler
+        by_path.setdefault(path, {})[method] = handler if forwarder is None else _anywhere(handler, registry, forwarder)
     app = Starlette(
         routes=[Route(path, _by_method(calls), methods=list(calls)) for path, calls in by_path.items()],
         exception_handlers={RefusedError: _refused, HTTPException: _not_served, Exception: _failed},
@@ -103,6 +116,23 @@ def create_app(registry: Registry) -> ASGIApp:
     app.router.redirect_slashes = False
     app.state.registry = registry
     return _PathAsSent(app)
+
+
+def _anywhere(handler: Handler, registry: Registry, forwarder: Forwarder) -> Handler:
+    """Let a call work on every node: writes go on to who writes, and what is missed is looked for once more."""
+    if handler in WRITES:
+        return forwarder.wrap(handler)
+
+    async def handle(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except RefusedError as error:
+            # It may have been registered through another node a moment ago.
+            if error.status != 404 or not await registry.refresh_if_possible():
+                raise
+        return await handler(request)
+
+    return handle
 
 
 def _by_method(calls: Mapping[str, Handler]) -> Handler:

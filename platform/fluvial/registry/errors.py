@@ -7,6 +7,10 @@ functions below are the one table of them.
 
 from fluvial.errors import FluvialError
 
+STORE_FAILED = 50001
+FORWARDING_FAILED = 50003
+UNKNOWN_PRIMARY = 50004
+
 
 class RegistryError(FluvialError):
     """The registry refused a request or could not be reached; `code` is its error code, None when it never answered."""
@@ -156,7 +160,17 @@ def malformed_json(message: str) -> RefusedError:
 
 def store_failed(message: str) -> RefusedError:
     """The log did not take the change; whether it will be seen later is not known."""
-    return RefusedError(500, 50001, message)
+    return RefusedError(500, STORE_FAILED, message)
+
+
+def forwarding_failed(message: str) -> RefusedError:
+    """The node that writes did not answer; whether it has written is not known."""
+    return RefusedError(500, FORWARDING_FAILED, f"Error while forwarding the request to the primary: {message}")
+
+
+def unknown_primary(message: str) -> RefusedError:
+    """Nobody is known who writes; nothing was written."""
+    return RefusedError(500, UNKNOWN_PRIMARY, f"The primary is not known: {message}")
 
 
 def forbidden(message: str) -> RefusedError:

@@ -146,10 +146,26 @@ async def list_versions(request: Request) -> Response:
 
 async def register(request: Request) -> Response:
     """POST /subjects/{subject}/versions"""
-    subject = _subject(request)
+    command = await _register_command(request)
+    return _registered(
+        command, await _registry(request).apply(command, principal=_principal(request), action="register")
+    )
+
+
+async def register_known(request: Request) -> Response | None:
+    """Answer `register` where the schema is registered already, None when that takes a write."""
+    command = await _register_command(request)
+    found = await _registry(request).known(command)
+    return None if found is None else _registered(command, found)
+
+
+async def _register_command(request: Request) -> Register:
     draft = await requests.draft(request)
-    command = Register(subject=subject, draft=draft, normalize=requests.flag(request, "normalize"))
-    found = await _registry(request).apply(command, principal=_principal(request), action="register")
+    return Register(subject=_subject(request), draft=draft, normalize=requests.flag(request, "normalize"))
+
+
+def _registered(command: Register, found: SchemaRecord) -> Response:
+    draft = command.draft
     if draft.metadata is None and draft.rule_set is None:
         return Reply({"id": found.id})
     # Whoever sends metadata or rules is told how they came out after the subject's own were added.

@@ -7,7 +7,7 @@ A registry that was killed comes back by reading the log from its start.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 from fluvial.registry import errors, records
@@ -17,7 +17,7 @@ from fluvial.registry.decide import Decision, body_of, decide, find, incompatibi
 from fluvial.registry.library import Library
 from fluvial.registry.policy import ANYONE, Action, OpenPolicy, Policy, Principal
 from fluvial.registry.state import RegistryState
-from log_broker.interfaces import InternalLog
+from log_broker.interfaces import InternalLog, InternalRecord
 
 Found = TypeVar("Found")
 
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 SCHEMAS_TOPIC = "_schemas"
 # A schema up to this size is judged on the event loop; a larger one in a thread, so that the broker beside us goes on.
 INLINE_CHARACTERS_MAX = 8 * 1024
+WRITE_SECONDS_MAX = 10.0
+REFRESH_SECONDS_MAX = 5.0
 
 
 class Registry:
@@ -38,6 +40,8 @@ class Registry:
         self._log = internal_log
         self._lock = asyncio.Lock()
         self._next_offset = 0
+        self._term: int | None = None  # of the log, in which the last write was decided
+        self._refresh: asyncio.Task[None] | None = None  # that has not begun to read
         # After a write that failed we do not know what the log holds: read on before deciding anything more.
         self._behind = True
 
@@ -46,8 +50,45 @@ class Registry:
         async with self._lock:
             await self._catch_up()
 
+    @property
+    def next_offset(self) -> int:
+        """Where the log goes on behind what is known here."""
+        return self._next_offset
+
+    async def open_from(self, records: AsyncIterator[InternalRecord]) -> None:
+        """Begin with what another copy of the log has, from its start."""
+        async with self._lock:
+            await self._replay(records)
+
+    async def refresh(self) -> None:
+        """Read what the log has by now. Many may ask at once; raises what reading raises."""
+        if self._refresh is None:
+            self._refresh = asyncio.create_task(self._read_on())
+            self._refresh.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(self._refresh)
+
+    async def refresh_if_possible(self) -> bool | None:
+        """Read what the log has by now and say whether there was anything; None when that cannot be had soon."""
+        before = self.state.changes
+        try:
+            async with asyncio.timeout(REFRESH_SECONDS_MAX):
+                await self.refresh()
+        except Exception as error:
+            log.info("%s cannot be read now: %s", SCHEMAS_TOPIC, error)
+            return None
+        return self.state.changes != before
+
+    async def _read_on(self) -> None:
+        async with self._lock:
+            self._refresh = None  # who comes from here on may want what this does not see
+            await self._catch_up()
+
     async def _catch_up(self) -> None:
-        async for each in self._log.read(self._next_offset):
+        await self._replay(self._log.read(self._next_offset))
+        self._behind = False
+
+    async def _replay(self, found: AsyncIterator[InternalRecord]) -> None:
+        async for each in found:
             self._next_offset = each.offset + 1
             try:
                 record = records.decode(each.key, each.value)
@@ -57,7 +98,6 @@ class Registry:
                 continue
             if record is not None:
                 self.state.replay(record)
-        self._behind = False
 
     async def apply(self, command: Command, *, principal: Principal = ANYONE, action: Action) -> Any:
         """
@@ -73,12 +113,19 @@ class Registry:
     async def _apply(self, command: Command) -> Any:
         async with self._lock:
             try:
-                if self._behind:
+                async with asyncio.timeout(WRITE_SECONDS_MAX):
+                    term = await self._log.lead()
+            except Exception as error:
+                raise errors.unknown_primary(str(error) or type(error).__name__) from error
+            try:
+                if self._behind or term != self._term:
                     await self._catch_up()
+                    self._term = term
                 decision = await self._decide(command)
                 if decision.records:
                     self._behind = True
-                    first = await self._log.append([records.encode(each) for each in decision.records])
+                    async with asyncio.timeout(WRITE_SECONDS_MAX):
+                        first = await self._log.append([records.encode(each) for each in decision.records], term)
                     if first == self._next_offset:
                         self._next_offset = first + len(decision.records)
                         for each in decision.records:
@@ -93,6 +140,15 @@ class Registry:
                 log.exception("%s did not take a change", SCHEMAS_TOPIC)
                 raise errors.store_failed(f"Error while writing to the {SCHEMAS_TOPIC} topic: {error}") from error
             return decision.reply
+
+    async def known(self, command: Register) -> records.SchemaRecord | None:
+        """Return the version under which a schema is registered already, None when it takes a write to say so."""
+        try:
+            async with self._lock:
+                decision = await self._decide(command)
+        except errors.RefusedError:
+            return None
+        return None if decision.records else decision.reply
 
     async def _decide(self, command: Command) -> Decision:
         if isinstance(command, Register) and not self._is_quick(command.subject, command.draft):

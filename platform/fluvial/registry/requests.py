@@ -40,11 +40,11 @@ SETTINGS = (
 )
 
 
-async def json_object(request: Request) -> dict[str, Any]:
-    """The body as a JSON object. Raises `RefusedError` for one that is too large, not UTF-8 or no JSON object."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type not in JSON_TYPES:
-        raise RefusedError(415, 415, "HTTP 415 Unsupported Media Type")
+async def body_of(request: Request) -> bytes:
+    """The body, kept for whoever asks for it again. Raises `RefusedError` for one that is too large or too slow."""
+    known: bytes | None = getattr(request.state, "body", None)
+    if known is not None:
+        return known
     body = bytearray()
     too_large = errors.too_large(f"The request is larger than {BODY_BYTES_MAX} bytes")
     declared = request.headers.get("content-length", "0")
@@ -60,6 +60,16 @@ async def json_object(request: Request) -> dict[str, Any]:
         raise RefusedError(408, 408, "HTTP 408 Request Timeout") from None
     except ClientDisconnect:
         raise RefusedError(400, 400, "The request ended early") from None
+    request.state.body = known = bytes(body)
+    return known
+
+
+async def json_object(request: Request) -> dict[str, Any]:
+    """The body as a JSON object. Raises `RefusedError` for one that is too large, not UTF-8 or no JSON object."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in JSON_TYPES:
+        raise RefusedError(415, 415, "HTTP 415 Unsupported Media Type")
+    body = await body_of(request)
     try:
         parsed = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -1,5 +1,6 @@
 """The broker's question, whether a record may enter its topic, answered from the registry's memory."""
 
+import asyncio
 from collections.abc import Callable
 
 from fluvial.registry.avro_skip import UndecodableError, compile_check
@@ -28,6 +29,7 @@ class RegistryValidator:
         self._changes = -1
         self._ids: dict[tuple[str, bool], frozenset[bytes]] = {}
         self._checks: dict[bytes, Check] = {}
+        self._learning: set[asyncio.Task[bool | None]] = set()
 
     def refuse_reason(self, topic: str, *, is_key: bool, level: str, payload: bytes | memoryview | None) -> str | None:
         """Why this key or value may not enter `topic`, None when it may; `level` is `id` or `payload`."""
@@ -37,6 +39,17 @@ class RegistryValidator:
         if prefix not in self.accepted_prefixes(topic, is_key=is_key):
             return self._unknown(topic, is_key, prefix, len(payload))
         return None if level == "id" else self._undecodable(prefix, bytes(payload))
+
+    def learn(self, then: Callable[[bool], None]) -> None:
+        """See `LearningValidator.learn`: a schema that was registered on another node may not be known here yet."""
+        task = asyncio.ensure_future(self._registry.refresh_if_possible())
+        self._learning.add(task)
+
+        def learned(task: "asyncio.Task[bool | None]") -> None:
+            self._learning.discard(task)
+            then(not task.cancelled() and task.exception() is None and task.result() is not None)
+
+        task.add_done_callback(learned)
 
     def accepted_prefixes(self, topic: str, *, is_key: bool) -> frozenset[bytes]:
         """

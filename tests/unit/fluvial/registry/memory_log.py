@@ -13,7 +13,10 @@ class MemoryLog:
         self.records: list[InternalRecord] = []
         self.fail_next: str | None = None
 
-    async def append(self, records: Sequence[tuple[bytes | None, bytes | None]]) -> int:
+    async def lead(self) -> int:
+        return 0
+
+    async def append(self, records: Sequence[tuple[bytes | None, bytes | None]], term: int | None = None) -> int:
         await asyncio.sleep(0)
         failing, self.fail_next = self.fail_next, None
         if failing == "before writing":

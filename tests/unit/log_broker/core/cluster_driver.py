@@ -12,6 +12,7 @@ from log_broker.core.cluster_checks import check_image, check_step
 from log_broker.core.cluster_records import MetadataRecord, decode, encode
 from log_broker.core.controller import Alteration, CreateTopic, Operation
 from log_broker.core.isr_changes import IsrMember, IsrWish, alter_partition
+from log_broker.core.reassignments import reassign
 
 CONFIG = BrokerConfig(data_dir=Path("nowhere"), num_partitions=2)
 SESSION_MS = 100
@@ -74,6 +75,17 @@ class ClusterDriver:
         self.commit([controller.create_topic(self.image, command, self.config)])
         return self.image.topics[name]
 
+    def add_partitions(self, name: str, count: int, assignments: list[tuple[int, ...]] | None = None) -> None:
+        self.commit([controller.add_partitions(self.image, self.image.topics[name], count, assignments)])
+
+    def elect(self, election_type: int, index: int = 0, name: str = "t") -> PartitionImage:
+        self.commit([elections.elect(self.image, name, index, election_type)])
+        return self.partition(index, name)
+
+    def reassign(self, target: tuple[int, ...] | None, index: int = 0, name: str = "t") -> PartitionImage:
+        self.commit([reassign(self.image, name, index, target)])
+        return self.partition(index, name)
+
     def configure(self, name: str, **settings: str) -> None:
         """Set a topic's configs, `min_insync_replicas="1"`."""
         alterations = [Alteration(key.replace("_", "."), Operation.SET, text) for key, text in settings.items()]
@@ -96,6 +108,6 @@ class ClusterDriver:
         }
         node_id = given.pop("node_id", now.leader)
         topic_id = given.pop("topic_id", self.image.topics[name].topic_id)
-        wish = IsrWish(topic_id=topic_id, partition=index, **given)
+        wish = IsrWish(topic_id=topic_id, partition=given.pop("asked", index), **given)
         self.commit([alter_partition(self.image, node_id, wish)])
         return self.partition(index, name)

@@ -219,3 +219,17 @@ def test_a_groups_settings_stay_within_the_brokers_bounds() -> None:
     configure("consumer.session.timeout.ms", None, Operation.DELETE)
     configure("consumer.heartbeat.interval.ms", None, Operation.DELETE)
     assert not image.group_overrides
+
+
+def test_what_is_set_for_all_brokers_holds_for_the_very_next_decision() -> None:
+    image = ClusterImage(defaults=CONFIG, static=CONFIG)
+    for node_id in (1, 2, 3):
+        image.replay(BrokerRegistered(node_id=node_id, host="h", port=1, incarnation="i"))
+        image.replay(BrokerUnfenced(node_id=node_id))
+    create(image, partitions=1, replication_factor=3)
+    draft = image.draft()
+    draft.replay(BrokersConfigured(node_id=None, overrides={"min.insync.replicas": "1"}))
+    assert (image.topics["t"].min_isr(0), draft.topics["t"].min_isr(0)) == (2, 1)
+    later = ClusterImage(defaults=CONFIG, static=CONFIG)
+    later.become(draft)
+    assert (later.topics["t"].min_isr(0), later.static) == (1, CONFIG)

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from replica_pair import ReplicaNode, catch_up, config, fetch_once, restart_at, truncate
+from replica_pair import DATA, NOW_MS, ReplicaNode, catch_up, config, fetch_once, restart_at, truncate
 
 from log_broker.core.replication import IsrProposal, Leadership
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.records import build_batch
 from log_broker.records.control import EndMarker
 
 Nodes = Callable[..., list[ReplicaNode]]
@@ -77,7 +78,7 @@ async def test_an_ex_leader_drops_its_tail_and_takes_that_of_the_new_leader(node
 
     assert a.log() == b.log() == c.log()
     assert a.values() == [b"both", *(b"b %d" % at for at in range(7))]
-    assert not undecided.done()
+    assert (await undecided).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_who_is_no_leader_any_more_says_so_to_all_who_wait(nodes: Nodes) -> None:
@@ -296,13 +297,47 @@ async def test_acks_all_needs_enough_replicas_before_and_after(nodes: Nodes) -> 
     a, b, _ = nodes(min_insync_replicas="2")
     a.lead(1, isr=(1, 2))
     b.runtime.become_follower(1, 1)
-    answer = a.produce(b"x")
+    enough = a.produce(b"w")
     await a.written(1)
+    await catch_up(a, b)
+    assert (await enough).error is ErrorCode.NONE
+    answer = a.produce(b"x")
+    await a.written(2)
     a.runtime.isr_settled(Leadership(leader_epoch=1, partition_epoch=2, replicas=(1, 2, 3), isr=(1,)))
     assert (await answer).error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert (await a.produce(b"y")).error is ErrorCode.NOT_ENOUGH_REPLICAS
-    assert a.runtime.high_watermark == 0, "with too few in sync nothing is committed"
-    assert a.runtime.log_end_offset == 1
+
+    assert a.runtime.high_watermark == 1, "with too few in sync nothing more is committed"
+    assert a.runtime.log_end_offset == 2
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+async def test_so_many_disks_hold_a_record_when_it_is_acked(nodes: Nodes, least: int) -> None:
+    made = nodes(min_insync_replicas=str(least))
+    leader, *followers = made
+    leader.lead(1, isr=(1, 2, 3)[:least])
+    for node in followers:
+        node.runtime.become_follower(1, 1)
+    copies: list[int] = []
+
+    def count(_: object) -> None:
+        disks = [node.files.crash().read(DATA / "t-0" / "00000000000000000000.log") for node in made]
+        copies.append(sum(b"on how many disks" in (disk or b"") for disk in disks))
+
+    leader.runtime.append(build_batch([(NOW_MS, b"k", b"on how many disks", ())]), acks=-1, done=count)
+    await leader.written(1)
+    await catch_up(leader, *followers[: least - 1])
+    assert copies == [least]
+
+
+async def test_replicas_that_are_only_being_added_are_not_asked_for(nodes: Nodes) -> None:
+    a, _, _ = nodes(min_insync_replicas="2")
+    a.runtime.become_leader(
+        Leadership(leader_epoch=1, partition_epoch=1, replicas=(1, 2, 3), isr=(1,), adding=(2, 3)),
+    )
+    assert (await a.produce(b"x")).error is ErrorCode.NONE
+    a.runtime.isr_settled(Leadership(leader_epoch=1, partition_epoch=2, replicas=(1, 2, 3), isr=(1,)))
+    assert (await a.produce(b"y")).error is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 async def test_waiting_fetches_are_woken(nodes: Nodes) -> None:
@@ -346,3 +381,75 @@ async def test_a_cut_log_takes_what_comes_next(nodes: Nodes) -> None:
     await restart_at(b, 100)
     assert (b.runtime.log_start_offset, b.runtime.log_end_offset, b.runtime.high_watermark) == (100, 100, 100)
     assert b.runtime.producer_count == 0
+
+
+async def test_who_waits_for_followers_is_answered_when_the_node_stops(nodes: Nodes) -> None:
+    a, _ = nodes(2)
+    a.lead(1, isr=(1, 2), replicas=(1, 2))
+    answer = a.produce(b"x")
+    await a.written(1)
+    await a.logs.close()
+    assert (await answer).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_log_that_was_compacted_is_compacted_again_after_a_cut(nodes: Nodes) -> None:
+    a, b = nodes(2, cleanup_policy="compact", segment_bytes="250", min_cleanable_dirty_ratio="0")
+    a.lead(1, isr=(1,), replicas=(1, 2))
+    for at in range(12):
+        await a.produce(b"%d" % at)
+    b.runtime.become_follower(1, 1)
+    await catch_up(a, b)
+    assert await b.logs.compact() == 1
+    await truncate(b, 4)
+    await catch_up(a, b)
+    assert len(b.values()) > 4
+    assert await b.logs.compact() == 1
+    assert len(b.values()) < 6
+    assert b.values()[-1] == b"11"
+
+
+@pytest.mark.parametrize("loses", [False, True])
+async def test_a_leader_whose_disk_failed_leads_on_only_if_it_lost_nothing(nodes: Nodes, loses: bool) -> None:
+    a, b = nodes(2, fluvial_durability="memory" if loses else "fsync-quorum")
+    a.lead(1, isr=(1, 2), replicas=(1, 2))
+    a.lease.renewed(0)
+    b.runtime.become_follower(1, 1)
+    await a.produce(b"1", acks=1)
+    waiting = a.produce(b"2")
+    await a.written(2)
+    if loses:
+        a.runtime.config = config(fluvial_durability="memory", flush_messages="1")
+    a.files.failing_syncs = 1
+    assert (await a.produce(b"3", acks=1)).error is ErrorCode.KAFKA_STORAGE_ERROR
+    a.runtime._go_offline("a sync failed")
+    assert a.logs.reopen_offline() == 1
+    if loses:
+        assert a.runtime.log_end_offset < 2
+        assert (await waiting).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        a.lead(1, isr=(1, 2), replicas=(1, 2), version=2)
+        assert not a.runtime.is_leader, "the same offsets must not be given out twice in one epoch"
+        a.lead(2, isr=(1, 2), replicas=(1, 2), version=3)
+        assert (await a.produce(b"4", acks=1)).error is ErrorCode.NONE
+    else:
+        assert a.runtime.is_leader
+        await catch_up(a, b)
+        assert (await waiting).error is ErrorCode.NONE
+
+
+async def test_the_last_known_watermark_survives(nodes: Nodes) -> None:
+    a, b = nodes(2)
+    a.lead(1, isr=(1, 2), replicas=(1, 2))
+    b.runtime.become_follower(1, 1)
+    first = a.produce(b"1")
+    await a.written(1)
+    await catch_up(a, b)
+    await first
+    second = a.produce(b"2")
+    await a.written(2)
+    await fetch_once(a, b)
+    for node in (a, b):
+        await node.restart()
+        assert (node.runtime.high_watermark, node.runtime.log_end_offset) == (1, 2)
+        assert node.values() == [b"1"]
+        assert not node.runtime.is_leader
+    assert (await second).error is ErrorCode.NOT_LEADER_OR_FOLLOWER

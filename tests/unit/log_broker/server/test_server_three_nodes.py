@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
@@ -26,7 +27,9 @@ async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
 
 
 async def topic_on(nodes: list[Node], name: str, partitions: int) -> None:
-    await nodes[0].ensure_topic(CreateTopic(name=name, topic_id=uuid4().hex, partitions=partitions))
+    await nodes[0].ensure_topic(
+        CreateTopic(name=name, topic_id=uuid4().hex, partitions=partitions, replication_factor=1)
+    )
     await eventually(lambda: all(name in node.cluster.topics for node in nodes))
     await eventually(lambda: sum(len(led(node, name, partitions)) for node in nodes) == partitions)
 
@@ -37,7 +40,10 @@ def led(node: Node, topic: str, partitions: int) -> list[int]:
 
 async def test_more_partitions_than_nodes_are_shared_out(nodes: list[Node]) -> None:
     await topic_on(nodes, "many", 16)
-    assert sorted(len(led(node, "many", 16)) for node in nodes) == [5, 5, 6]
+    assert sum(len(led(node, "many", 16)) for node in nodes) == 16
+    # Shares are even over all topics, and the cluster may have made some of its own.
+    leads = Counter(each.leader for topic in nodes[0].cluster.topics.values() for each in topic.partitions)
+    assert max(leads.values()) - min(leads[node.config.node_id] for node in nodes) <= 1
 
 
 async def test_one_address_leads_a_stock_client_to_every_leader(nodes: list[Node]) -> None:

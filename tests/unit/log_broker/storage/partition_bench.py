@@ -26,6 +26,7 @@ from log_broker.storage.files import FileSystem
 from log_broker.storage.log import PartitionLog
 from log_broker.storage.recovery import open_partition
 from log_broker.storage.segment_swap import complete, stage
+from log_broker.storage.truncation import TruncationJob
 
 DIRECTORY = Path("data/t-0")
 
@@ -41,6 +42,7 @@ class Bench:
         directory: Path = DIRECTORY,
         clean: bool = False,
         recovery_point: int = 0,
+        leads: bool = True,
     ) -> None:
         self.files = files
         self.directory = directory
@@ -57,12 +59,36 @@ class Bench:
             log_start_offset=0,
             clean=clean,
             now_ms=self.now_ms,
+            leads=leads,
         )
         self.write: Write | None = None
         self.job: AppendJob | None = None
 
     def append(self, batch: bytes | bytearray, token: object = None, acks: int = -1) -> None:
         self._take(self.core.handle(Append(memoryview(bytearray(batch)), acks, token), self.now_ms))
+
+    def fetched(self, records: bytes, leader_epoch: int, high_watermark: int, token: object = None) -> None:
+        """Take what a leader sent, as its follower in that epoch."""
+        self._take(self.core.become_follower(leader_epoch, 1))
+        batches = memoryview(bytearray(records))
+        self._take(self.core.append_fetched(batches, leader_epoch, high_watermark, 0, token))
+
+    def truncate(self, offset: int) -> None:
+        """Cut the log, as a follower with nothing under way."""
+        self._cut(self.log.prepare_truncation(offset), restart=False)
+
+    def restart_at(self, offset: int) -> None:
+        """Begin again at an offset."""
+        self._cut(self.log.prepare_restart(offset, self.now_ms), restart=True)
+
+    def _cut(self, job: TruncationJob, *, restart: bool) -> None:
+        if restart:
+            self.core.restart_at(job.end_offset)
+        else:
+            self.core.truncate(job.end_offset)
+        job.run(self.core.epochs.starts, self.core.high_watermark)
+        self.log.commit_truncation(job)
+        self._take(self.core.truncated(job.producers, job.ending))
 
     def begin_write(self) -> None:
         """End the turn and plan the write; nothing is in the file yet."""
@@ -169,6 +195,7 @@ class Bench:
                 now_ms=self.now_ms,
                 producer_rows=self.core.producer_rows,
                 epochs=self.write.epochs,
+                gaps=self.write.gaps,
             )
         except OSError as error:
             self.write = None

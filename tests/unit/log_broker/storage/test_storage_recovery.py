@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_bench import Bench
+from partition_bench import DIRECTORY, Bench
 
 from log_broker.config import TopicConfig
 from log_broker.errors import ErrorCode
-from log_broker.records import build_batch, iterate_records
+from log_broker.records import build_batch, iterate_records, read_header
 from log_broker.storage.checkpoints import (
+    LEADER_EPOCH_FILE,
     decode_epochs,
     decode_offsets,
     decode_producers,
@@ -22,6 +23,7 @@ from log_broker.storage.checkpoints import (
     encode_offsets,
 )
 from log_broker.storage.files import OsFileSystem
+from log_broker.storage.memory_files import MemoryFileSystem
 
 CONFIG = TopicConfig.from_overrides({"segment.bytes": "2000", "index.interval.bytes": "200"}, None)
 BATCHES = 60
@@ -267,3 +269,26 @@ def test_a_copied_log_opens_elsewhere(tmp_path) -> None:
     bench.close()
     shutil.copytree(bench.directory, tmp_path / "elsewhere")
     assert values(open_bench(tmp_path / "elsewhere")) == [value(at) for at in range(BATCHES)]
+
+
+def test_an_epoch_that_the_checksum_leaves_out_is_mended_from_the_epochs_file() -> None:
+    files = MemoryFileSystem()
+    bench = Bench(files, TopicConfig.from_overrides({}))
+    for epoch in (1, 4):
+        bench.core.epochs.current = epoch
+        bench.append(build_batch([(1, b"k", b"epoch %d" % epoch, ())]))
+        bench.settle()
+    after = files.crash()
+    (segment,) = bench.log.segments
+    second = read_header(segment.file.read_at(0, 61)).size
+    log = after.open(segment.path())
+    log.write_at(second + 12, [b"\x7f\xff\xff\xff"])
+    log.sync()
+
+    again = Bench(after, TopicConfig.from_overrides({}))
+
+    assert again.core.epochs.starts == ((1, 0), (4, 1))
+    assert again.core.leader_epoch == 4
+    assert read_header(log.read_at(second, 61)).leader_epoch == 4
+    after.remove(DIRECTORY / LEADER_EPOCH_FILE)
+    assert Bench(after, TopicConfig.from_overrides({})).core.epochs.starts == ((1, 0), (4, 1)), "from the batches"

@@ -1,0 +1,119 @@
+"""
+Writes on a node that does not write: they are passed on, as they came, to the registry of the node that does.
+
+`X-Forward` marks a request that was passed on once; it is not passed on again. While the writer changes, a request
+waits here for the new one, as long as it is known that nothing of it was written, or saying it twice is no harm.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fluvial.registry import errors, requests
+from fluvial.registry.errors import RefusedError
+from fluvial.registry.handlers import MEDIA_TYPE, register, register_known
+from fluvial.registry.registry import Registry
+
+if TYPE_CHECKING:
+    import httpx
+
+FORWARD_SECONDS_MAX = 15.0  # longer than it takes to elect another writer
+RETRY_SECONDS = 0.1
+FORWARDED = "x-forward"
+_KEPT_HEADERS = ("content-type", "accept", "authorization")
+_GOES_ON = frozenset({errors.UNKNOWN_PRIMARY, errors.FORWARDING_FAILED, errors.STORE_FAILED})
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Primary(Protocol):
+    """Who writes."""
+
+    @property
+    def is_led_here(self) -> bool:
+        """Whether this process does."""
+        ...
+
+    async def primary_url(self) -> str:
+        """Return where the registry is that does; raises RefusedError when nobody knows."""
+        ...
+
+
+class Forwarder:
+    """Has each write done where it can be done. `close` it at the end."""
+
+    def __init__(self, registry: Registry, primary: Primary) -> None:
+        self._registry = registry
+        self._primary = primary
+        self._http: httpx.AsyncClient | None = None
+
+    def wrap(self, handler: Handler) -> Handler:
+        """Return a handler of writes that works on every node."""
+
+        async def handle(request: Request) -> Response:
+            if request.headers.get(FORWARDED) is not None:
+                if not self._primary.is_led_here:
+                    raise errors.unknown_primary("this node was asked in its place, but does not write")
+                return await handler(request)
+            if handler is register and not self._primary.is_led_here:
+                known = await register_known(request)
+                if known is not None:
+                    return known
+            return await self._until_done(handler, request)
+
+        return handle
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+
+    async def _until_done(self, handler: Handler, request: Request) -> Response:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + FORWARD_SECONDS_MAX
+        while True:
+            try:
+                if self._primary.is_led_here:
+                    return await handler(request)
+                return await self._forward(request)
+            except RefusedError as error:
+                # Registering twice gives the same id, and what is set twice is set; a version deleted twice is missed.
+                may_repeat = error.code == errors.UNKNOWN_PRIMARY or request.method != "DELETE"
+                if error.code not in _GOES_ON or not may_repeat or loop.time() >= deadline:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _forward(self, request: Request) -> Response:
+        import httpx
+
+        if self._http is None:
+            self._http = httpx.AsyncClient(timeout=FORWARD_SECONDS_MAX, trust_env=False)
+        path = request.scope.get("raw_path", b"").partition(b"?")[0].decode("latin-1") or request.url.path
+        query = f"?{request.url.query}" if request.url.query else ""
+        headers = {name: request.headers[name] for name in _KEPT_HEADERS if name in request.headers}
+        url = await self._primary.primary_url()
+        try:
+            answer = await self._http.request(
+                request.method,
+                f"{url}{path}{query}",
+                content=await requests.body_of(request),
+                headers={**headers, FORWARDED: "true"},
+            )
+        except httpx.HTTPError as error:
+            raise errors.forwarding_failed(f"{url}: {error or type(error).__name__}") from error
+        if answer.status_code >= 500:
+            raise _refusal(answer)
+        # Whoever wrote through this node reads what it wrote from this node.
+        await self._registry.refresh_if_possible()
+        media_type = answer.headers.get("content-type", MEDIA_TYPE)
+        return Response(answer.content, status_code=answer.status_code, headers={"content-type": media_type})
+
+
+def _refusal(answer: "httpx.Response") -> RefusedError:
+    try:
+        content = answer.json()
+        return RefusedError(answer.status_code, int(content["error_code"]), str(content["message"]))
+    except (ValueError, KeyError, TypeError):
+        return errors.forwarding_failed(f"HTTP {answer.status_code}")
