@@ -42,16 +42,20 @@ class ForeignLogError(PublishError):
 PASSING = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._DESTROY_BROKER,
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._UNKNOWN_TOPIC,
+        KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
-"""Errors of a topic that is being made, or of a broker that restarts."""
+"""Errors of a topic that is being made, of a broker that restarts, or of one that is gone while others take over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
