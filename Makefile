@@ -56,8 +56,9 @@ sim: $(READY) ## simulate the cluster under faults: SEEDS=A:B, JOBS=N
 	@$(BIN)/python -m log_broker sim --world quorum --seeds $(or $(SEEDS),0:1000) --jobs $(or $(JOBS),2)
 	@$(BIN)/python -m log_broker sim --world cluster --seeds $(or $(SEEDS),0:400) --jobs $(or $(JOBS),2)
 
-sim-mutations: $(READY) ## break each rule of the quorum on purpose: which check finds it, in how many seeds
+sim-mutations: $(READY) ## break each rule of the quorum and of the cluster on purpose: which check finds it, in how many seeds
 	@$(BIN)/python tests/sim/quorum_mutations.py
+	@$(BIN)/python tests/sim/cluster_mutations.py
 
 bench: java $(READY) ## measure the main path on this machine
 	$(BIN)/python -m tests.bench.main_path

@@ -497,6 +497,7 @@ class BrokerConfig:
     controller_quorum_election_backoff_max_ms: int = 1_000
     controller_quorum_fetch_timeout_ms: int = 2_000
     controller_quorum_request_timeout_ms: int = 2_000
+    fluvial_metadata_snapshot_entries: int = 10_000
     num_partitions: int = 1
     default_replication_factor: int = -1
     auto_leader_rebalance_enable: bool = True

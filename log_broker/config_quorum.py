@@ -3,6 +3,13 @@
 from log_broker.config_keys import ConfigKey, ConfigType, int_key, word_key
 
 QUORUM_KEYS = (
+    int_key(
+        "fluvial.metadata.snapshot.entries",
+        10_000,
+        "Decisions behind the last snapshot of the metadata after which the next one is taken.",
+        least=1,
+        read_only=True,
+    ),
     ConfigKey(
         name="process.roles",
         type=ConfigType.LIST,

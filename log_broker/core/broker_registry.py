@@ -91,7 +91,7 @@ class BrokerRegistry:
                 self._heard_ms[wanted.node_id] = now_ms
                 return []
             takes_over = bool(wanted.directory) and wanted.directory == known.directory
-            if known.incarnation != wanted.incarnation and not takes_over and self._has_session(known, now_ms):
+            if known.incarnation != wanted.incarnation and not takes_over and self.has_session(known, now_ms):
                 raise BrokerError(
                     ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                     f"another process is registered as node {wanted.node_id} and was heard of just now",
@@ -147,20 +147,37 @@ class BrokerRegistry:
         """
         records: list[MetadataRecord] = []
         for broker in image.alive_brokers():
-            if not self._has_session(broker, now_ms):
+            if not self.has_session(broker, now_ms):
                 fenced = elections.fence(image, broker.node_id)
                 for record in fenced:
                     image.replay(record)
                 records += fenced
         return records
 
+    def has_ended(self, node_id: int, now_ms: int, *, silent_ms: int) -> bool:
+        """
+        Take note that a broker's process is gone, which ends its session; say whether that was news.
+
+        It is not believed of a broker that was heard of within `silent_ms`.
+        """
+        heard_ms = self._heard_ms.get(node_id)
+        if heard_ms is None or now_ms - heard_ms < silent_ms or now_ms - heard_ms >= self._session_ms:
+            return False
+        self._heard_ms[node_id] = now_ms - self._session_ms
+        return True
+
     def next_deadline_ms(self, image: ClusterImage) -> int | None:
         """When the next session ends, if nothing is heard until then."""
         ends = [self._heard_ms.get(broker.node_id, 0) + self._session_ms for broker in image.alive_brokers()]
         return min(ends, default=None)
 
-    def _has_session(self, broker: BrokerImage, now_ms: int) -> bool:
-        return not broker.has_ended and now_ms < self._heard_ms.get(broker.node_id, 0) + self._session_ms
+    def heard_ms(self, node_id: int) -> int:
+        """Return when a broker was last heard of, 0 for one that never was."""
+        return self._heard_ms.get(node_id, 0)
+
+    def has_session(self, broker: BrokerImage, now_ms: int) -> bool:
+        """Whether a broker was heard of not too long ago, and its process is not known to have ended."""
+        return not broker.has_ended and now_ms < self.heard_ms(broker.node_id) + self._session_ms
 
     def _may_stop(self, image: ClusterImage, broker: BrokerImage) -> bool:
         """

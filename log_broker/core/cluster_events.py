@@ -6,14 +6,23 @@ that lists them. The words are for people; programs read `kind` and `fields`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 from log_broker.core.cluster import NO_LEADER, BrokerImage, ClusterImage, PartitionImage, TopicImage
 
 PARTITIONS_MAX = 500  # of one event: its record stays far below the largest that a topic takes
 _NAMED_MAX = 3
+
+
+class Fencing(Enum):
+    """Why a broker was fenced."""
+
+    LEFT = "left"  # it stopped in order
+    ENDED = "ended"  # its process is gone
+    SILENT = "silent"  # it was not heard of for the session timeout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +46,19 @@ def view_of(image: ClusterImage) -> View:
     return View(dict(image.brokers), dict(image.topics))
 
 
-def events_between(before: View, after: View, *, session_timeout_ms: int) -> Iterator[Event]:
-    """Yield what happened, brokers first: they are why leaders change. Topics that came or went are no events."""
-    yield from _broker_events(before, after, session_timeout_ms)
+def events_between(
+    before: View, after: View, *, session_timeout_ms: int, fenced_because: Callable[[int], Fencing]
+) -> Iterator[Event]:
+    """
+    Yield what happened, brokers first: they are why leaders change. Topics that came or went are no events.
+
+    `fenced_because` is asked for what no image shows: why a broker is fenced now.
+    """
+    for event in _broker_events(before, after):
+        if event.kind == "broker_fenced" and "why" not in event.fields:
+            yield _with_reason(event, fenced_because(event.fields["broker"]), session_timeout_ms)
+        else:
+            yield event
     yield from _partition_events(before, after)
 
 
@@ -58,7 +77,7 @@ def nodes_text(node_ids: Iterable[int]) -> str:
     return f"node{'s' if len(words) > 1 else ''} {', '.join(words)}"
 
 
-def _broker_events(before: View, after: View, session_timeout_ms: int) -> Iterator[Event]:
+def _broker_events(before: View, after: View) -> Iterator[Event]:
     for node_id, broker in after.brokers.items():
         was = before.brokers.get(node_id)
         if was is broker:
@@ -71,7 +90,7 @@ def _broker_events(before: View, after: View, session_timeout_ms: int) -> Iterat
             text = f"node {node_id} is about to stop and hands over what it leads"
             yield Event(kind="broker_leaving", text=text, fields={"broker": node_id})
         if broker.is_fenced and not was.is_fenced:
-            yield _fenced(was, broker, session_timeout_ms)
+            yield _fenced(was, broker)
         elif was.is_fenced and not broker.is_fenced:
             text = f"node {node_id} takes part again" if was.epoch else f"node {node_id} takes part"
             yield Event(kind="broker_returned", text=text, fields={"broker": node_id, "broker_epoch": broker.epoch})
@@ -101,19 +120,22 @@ def _registered(was: BrokerImage | None, broker: BrokerImage) -> Event:
     )
 
 
-def _fenced(was: BrokerImage, broker: BrokerImage, session_timeout_ms: int) -> Event:
-    in_order = was.is_leaving or broker.is_leaving
-    if in_order:
-        text = f"node {broker.node_id} stopped in order and was fenced"
-    elif was.epoch != broker.epoch:
-        text = f"node {broker.node_id} is fenced until it has caught up with the cluster's metadata"
-    else:
-        text = f"node {broker.node_id} was not heard of for {session_timeout_ms / 1000:g} s and was fenced"
-    return Event(
-        kind="broker_fenced",
-        text=text,
-        fields={"broker": broker.node_id, "broker_epoch": broker.epoch, "in_order": in_order},
-    )
+def _fenced(was: BrokerImage, broker: BrokerImage) -> Event:
+    fields: dict[str, Any] = {"broker": broker.node_id, "broker_epoch": broker.epoch}
+    text = f"node {broker.node_id} is fenced until it has caught up with the cluster's metadata"
+    if was.epoch != broker.epoch:
+        return Event(kind="broker_fenced", text=text, fields={**fields, "why": "registered"})
+    return Event(kind="broker_fenced", text="", fields=fields)
+
+
+def _with_reason(event: Event, why: Fencing, session_timeout_ms: int) -> Event:
+    what = {
+        Fencing.LEFT: "stopped in order",
+        Fencing.ENDED: "is gone, its process has ended,",
+        Fencing.SILENT: f"was not heard of for {session_timeout_ms / 1000:g} s",
+    }[why]
+    text = f"node {event.fields['broker']} {what} and was fenced"
+    return Event(kind=event.kind, text=text, fields={**event.fields, "why": why.value})
 
 
 class _Change(NamedTuple):

@@ -94,6 +94,7 @@ class Partition(PartitionRoles):
             lease=lease,
         )
         self._validator = validator
+        self.unsequenced_batches = 0  # of producers that are not idempotent: a retry of theirs may be there twice
         self.learn = validator.learn if isinstance(validator, LearningValidator) else None
         self.configure(config)
 
@@ -175,6 +176,8 @@ class Partition(PartitionRoles):
         previous = None
         if header.producer_id >= 0:
             previous = self.producers.record(header, base_offset, now_ms if self._append_time else header.max_timestamp)
+        else:
+            self.unsequenced_batches += 1
         result = AppendResult(ErrorCode.NONE, base_offset, now_ms if self._append_time else -1, self.log_start_offset)
         self.next_offset = last_offset + 1
         self._gathered_bytes += len(batch)

@@ -162,11 +162,16 @@ class RestartAt(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """For the log of events: a partition could not be fetched and is tried again later."""
+    """
+    A partition could not be fetched and is tried again later; nothing need be done.
+
+    `is_lasting` when the longest delay is reached: what leader and replica do not know alike for a moment is over then.
+    """
 
     place: Place
     error: ErrorCode
     delay_ms: int
+    is_lasting: bool = False
 
 
 Effect = SendFetch | AppendFetched | LeaderAdvanced | Truncate | RestartAt | Delayed
@@ -474,11 +479,12 @@ class ReplicaFetcher:
         self._delay(entry, place, answer.error, now_ms, effects)
 
     def _delay(self, entry: _Followed, place: Place, error: ErrorCode, now_ms: int, effects: list[Effect]) -> None:
-        entry.backoff_ms = min(max(entry.backoff_ms * 2, BACKOFF_MS_MIN), self.settings.backoff_ms_max)
+        before_ms, longest_ms = entry.backoff_ms, self.settings.backoff_ms_max
+        entry.backoff_ms = min(max(before_ms * 2, BACKOFF_MS_MIN), longest_ms)
         self._delayed[place] = now_ms + entry.backoff_ms
         self._awake.discard(place)
         self._to_tell.pop(place, None)
-        effects.append(Delayed(place, error, entry.backoff_ms))
+        effects.append(Delayed(place, error, entry.backoff_ms, before_ms < entry.backoff_ms == longest_ms))
 
     def _appended(self, event: Appended, now_ms: int, effects: list[Effect]) -> None:
         place, token, error = event

@@ -73,6 +73,10 @@ class LedLog(Protocol):
         """Take note that a replica holds all before `fetch_offset`."""
         ...
 
+    def suspect(self, offset: int) -> None:
+        """A replica was sent what is at `offset` and did not take it."""
+        ...
+
     def on_appended(self, offset: int, callback: Callable[[], None]) -> Cancel:
         """Call `callback` once when the log ends behind `offset`, or is led here no more."""
         ...
@@ -98,11 +102,12 @@ Find = Callable[[Place], LedLog | NotLed]
 class _Wanted:
     """One partition: what was asked last, and what the replica was told last."""
 
-    __slots__ = ("asked", "cancel", "high_watermark", "log", "log_start_offset")
+    __slots__ = ("asked", "cancel", "high_watermark", "log", "log_start_offset", "sent_from")
 
     def __init__(self, asked: FetchFrom) -> None:
         self.asked = asked
         self.log: LedLog | None = None  # while it is awake
+        self.sent_from = UNKNOWN  # where the records began that it was sent last
         self.cancel: Cancel | None = None
         self.high_watermark = UNKNOWN
         self.log_start_offset = UNKNOWN
@@ -226,6 +231,9 @@ class ReplicaSession:
         error = log.check_leader_epoch(asked.leader_epoch)
         if error is not ErrorCode.NONE:
             return self._refuse(wanted, ReplicaAnswer(place, error)), 0
+        if wanted.sent_from == asked.offset:
+            wanted.sent_from = UNKNOWN
+            log.suspect(asked.offset)
         throttled = self._throttle is not None and self._throttle.must_wait(self.replica_id, place)
         read = log.read_replica(
             asked.offset,
@@ -251,6 +259,7 @@ class ReplicaSession:
         if self._throttle is not None:
             self._throttle.sent(self.replica_id, place, read.size)
         wanted.sleep()
+        wanted.sent_from = asked.offset
         self._behind.pop(place, None)
         wanted.high_watermark, wanted.log_start_offset = log.high_watermark, read.log_start_offset
         return (

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 Decide = Callable[[ClusterImage], Sequence[MetadataRecord]]
 T = TypeVar("T")
 
-ANSWER_SECONDS_MAX = 15.0
-"""How long a request waits for a controller that can answer it, of which there may be none for a while."""
-
 _RETRY_SECONDS = 0.05
 _LINK = "control"
 
@@ -41,6 +38,8 @@ class Authority:
     """This node's side of the controller, and the controller's decisions while this node is the active one."""
 
     def __init__(self, node: "Node") -> None:
+        # How long a request waits for a controller that answers it, of which there may be none for a while.
+        self.answer_seconds_max = 15.0
         self._node = node
         self._quorum: Quorum
         self._epoch: int | None = None  # that this node decides under
@@ -108,13 +107,13 @@ class Authority:
             "assignments": [{"partition_index": index, "broker_ids": brokers} for index, brokers in assignments],
             "configs": [{"name": name, "value": text} for name, text in (command.overrides or {}).items()],
         }
-        values = {"topics": (wanted,), "timeout": int(ANSWER_SECONDS_MAX * 1000), "validate_only": False}
+        values = {"topics": (wanted,), "timeout": int(self.answer_seconds_max * 1000), "validate_only": False}
         answer = await self.ask_controller(ApiKey.CREATE_TOPICS, 7, values)
         (topic,) = answer.topics
         if topic.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
             raise BrokerError(ErrorCode(topic.error_code), topic.error_message or "")
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            async with asyncio.timeout(self.answer_seconds_max):
                 while command.name not in self._node.cluster.topics:
                     await self._quorum.wait_for_news(_RETRY_SECONDS)
 
@@ -128,7 +127,7 @@ class Authority:
 
         async def there(link: PeerLink) -> bytes:
             values = {"request_data": request, "request_principal": None, "client_host_address": peer.encode()}
-            answer = await link.ask(ApiKey.ENVELOPE, 0, values, timeout_seconds=ANSWER_SECONDS_MAX)
+            answer = await link.ask(ApiKey.ENVELOPE, 0, values, timeout_seconds=self.answer_seconds_max)
             if answer.error_code:
                 raise BrokerError(
                     ErrorCode(answer.error_code), "the controller did not take a request that was passed on"
@@ -136,7 +135,7 @@ class Authority:
             content: bytes = answer.response_data
             return content
 
-        return (await self._at_controller(here, there))[4:]
+        return (await self._at_controller(here, there, self.answer_seconds_max))[4:]
 
     async def ask_controller(
         self,
@@ -144,7 +143,7 @@ class Authority:
         version: int,
         values: dict[str, Any],
         *,
-        timeout_seconds: float = ANSWER_SECONDS_MAX,
+        timeout_seconds: float | None = None,
         purpose: str = _LINK,
     ) -> Any:
         """
@@ -155,23 +154,25 @@ class Authority:
         BrokerError when the time is up.
         """
 
+        seconds = self.answer_seconds_max if timeout_seconds is None else timeout_seconds
+
         async def here() -> Any:
             return _checked(await call_here(self._node, api, version, values))
 
         async def there(link: PeerLink) -> Any:
-            return _checked(await link.ask(api, version, values, timeout_seconds=timeout_seconds))
+            return _checked(await link.ask(api, version, values, timeout_seconds=seconds))
 
-        return await self._at_controller(here, there, timeout_seconds, purpose)
+        return await self._at_controller(here, there, seconds, purpose)
 
     async def _at_controller(
         self,
         here: Callable[[], Awaitable[T]],
         there: Callable[[PeerLink], Awaitable[T]],
-        timeout_seconds: float = ANSWER_SECONDS_MAX,
+        seconds: float,
         purpose: str = _LINK,
     ) -> T:
         loop = self._node.loop
-        deadline = loop.time() + timeout_seconds
+        deadline = loop.time() + seconds
         reason = "there is no active controller"
         while True:
             controller_id = self.controller_id

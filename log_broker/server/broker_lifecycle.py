@@ -98,7 +98,7 @@ class BrokerLifecycle:
             "features": (),
             "rack": config.broker_rack or None,
             "log_dirs": (as_uuid(node.directory_id),),
-            "previous_broker_epoch": -1,
+            "previous_broker_epoch": node.logs.stopped_epoch,
         }
         said: ErrorCode | None = None
         while True:

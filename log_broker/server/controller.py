@@ -19,10 +19,12 @@ from log_broker.core.broker_registry import (
     check_broker_epoch,
 )
 from log_broker.core.cluster import ClusterImage, PartitionImage
+from log_broker.core.cluster_events import Fencing
 from log_broker.core.cluster_records import MetadataRecord, PartitionChanged
 from log_broker.core.isr_changes import IsrWish, alter_partition
 from log_broker.core.reassignments import reassign
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.liveness import Liveness
 
 if TYPE_CHECKING:
     from log_broker.server.authority import Authority, Decide
@@ -53,6 +55,8 @@ class Controller:
         self._session_ms = session_ms
         self._registry = BrokerRegistry(node.cluster, self._now_ms(), session_ms=session_ms)
         self._session_check: asyncio.TimerHandle | None = None
+        self._liveness = Liveness(self._process_ended)
+        self._ended: set[int] = set()  # whose processes were seen to be gone, until they register again
         self._levelling: asyncio.TimerHandle | None = None
         self._due_ms = 0
         self._is_stopped = False
@@ -64,12 +68,14 @@ class Controller:
 
     def stop(self) -> None:
         self._is_stopped = True
+        self._liveness.stop()
         for timer in (self._session_check, self._levelling):
             if timer is not None:
                 timer.cancel()
 
     async def register(self, wanted: Registration) -> int:
         """Take in a broker that came up and return its broker epoch."""
+        self._ended.discard(wanted.node_id)
         await self._submit(lambda image: self._registry.register(image, wanted, self._now_ms()))
         return self._node.cluster.brokers[wanted.node_id].epoch
 
@@ -175,9 +181,28 @@ class Controller:
         if self._session_check is not None:
             self._session_check.cancel()
             self._session_check = None
-        deadline_ms = self._registry.next_deadline_ms(self._node.cluster)
+        image = self._node.cluster
+        own_id = self._node.static_config.node_id
+        self._liveness.watch(broker for broker in image.alive_brokers() if broker.node_id != own_id)
+        deadline_ms = self._registry.next_deadline_ms(image)
         if deadline_ms is not None:
             self._check_sessions_at(deadline_ms)
+
+    def fenced_because(self, node_id: int) -> Fencing:
+        """Tell why a broker that has just been fenced was."""
+        broker = self._node.cluster.brokers.get(node_id)
+        if node_id in self._ended:
+            return Fencing.ENDED
+        heard = broker is not None and self._registry.heard_ms(node_id) > self._now_ms() - self._session_ms
+        return Fencing.LEFT if heard else Fencing.SILENT
+
+    def _process_ended(self, node_id: int, certain: bool) -> None:
+        """Fence a broker whose process is gone; one that was never reached from here may still send a heartbeat."""
+        silent_ms = 0 if certain else int(1.5 * self._node.config.broker_heartbeat_interval_ms)
+        if self._registry.has_ended(node_id, self._now_ms(), silent_ms=silent_ms):
+            _log.warning("node %d is gone: nobody listens at its address", node_id)
+            self._ended.add(node_id)
+            self._check_sessions()
 
     def _check_sessions_at(self, due_ms: int) -> None:
         self._due_ms = due_ms

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from log_broker.config_keys import DAY_MS
-from log_broker.core.broker_registry import SESSION_MS
 from log_broker.core.cluster import EVENTS_TOPIC, BrokerImage
 from log_broker.core.cluster_events import View, events_between, view_of
 from log_broker.core.controller import CreateTopic
@@ -53,6 +52,7 @@ class Events:
         self._writes = False
         self._started = False
         self._seen: View | None = None
+        self._former = -1  # the active controller before this node became it, -1 where none is known
         self._run_id = uuid4().hex[:12]
         self._noted = 0
         self._link: PeerLink | None = None
@@ -96,10 +96,24 @@ class Events:
         """Note what the image shows that it did not show before, if this node is the active controller."""
         node, before = self._node, self._seen
         self._seen = after = view_of(node.cluster)
-        if before is None or not node.is_controller or max(len(after.brokers), len(before.brokers)) < 2:
+        controller = node.controller
+        if controller is None:
+            self._former = node.authority.controller_id
+        if before is None or controller is None or max(len(after.brokers), len(before.brokers)) < 2:
             return
-        for event in events_between(before, after, session_timeout_ms=SESSION_MS):
+        session_timeout_ms = node.config.broker_session_timeout_ms
+        for event in events_between(
+            before, after, session_timeout_ms=session_timeout_ms, fenced_because=controller.fenced_because
+        ):
             self.note(event.kind, event.text, **event.fields)
+
+    def controller_began(self, epoch: int) -> None:
+        """Note that this node is the active controller now."""
+        node_id, former = self._node.config.node_id, self._former
+        if len(self._node.cluster.brokers) > 1:
+            was = f" (was node {former})" if former != -1 else ""
+            text = f"node {node_id} is the active controller from epoch {epoch} on{was}"
+            self.note("controller_changed", text, controller=node_id, epoch=epoch, former=former)
 
     def _wake(self) -> None:
         if self._started and self._queue and not self._writes:
@@ -158,7 +172,6 @@ class Events:
                 name=EVENTS_TOPIC,
                 topic_id=uuid4().hex,
                 partitions=1,
-                replication_factor=1,
                 overrides=OVERRIDES,
             )
         )

@@ -80,6 +80,7 @@ class NodeCollector(Collector):
         records: dict[str, int] = defaultdict(int)
         received: dict[str, int] = defaultdict(int)
         stored: dict[str, int] = defaultdict(int)
+        unsequenced: dict[str, int] = defaultdict(int)
         partitions = offline = storage_errors = 0
         for runtime in self._node.logs.partitions():
             partitions += 1
@@ -88,10 +89,14 @@ class NodeCollector(Collector):
             received[runtime.topic] += runtime.appended_bytes
             storage_errors += runtime.storage_errors
             stored[runtime.topic] += runtime.size_bytes()
+            if not runtime.is_internal:
+                unsequenced[runtime.topic] += runtime.unsequenced_batches
         yield _gauge("partitions", "Replicas of partitions on this node.", partitions)
         yield _gauge("offline_partitions", "Of these, those that take no writes after a disk error.", offline)
         yield _counter("storage_errors", "Writes, syncs and reads of logs that the disk failed.", storage_errors)
+        plain = "Batches of producers that are not idempotent, whose retries may be stored twice."
         for family, of_topic in (
+            (CounterMetricFamily("log_broker_topic_unsequenced_batches", plain, labels=["topic"]), unsequenced),
             (
                 CounterMetricFamily(
                     "log_broker_topic_records", "Records appended, those copied from a leader too.", labels=["topic"]
@@ -166,6 +171,7 @@ class NodeCollector(Collector):
         yield _counter("replication_received_bytes", "Bytes of records fetched from leaders.", replicas.bytes_in)
         yield _counter("replication_sent_bytes", "Bytes of records sent to followers.", node.replica_fetches.bytes_out)
         yield _counter("replication_corrupt_batches", "Fetched batches that were damaged.", replicas.corrupt_fetches)
+        yield _counter("repaired_batches", "Batches that were mended with a replica's copy.", replicas.repair.repaired)
         lag = GaugeMetricFamily(
             "log_broker_replica_lag", "Offsets behind the leader, where any.", labels=["topic", "partition", "leader"]
         )

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CONNECT_SECONDS_MAX = 5.0
-_QUIET = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH})
 
 
 class LeaderFetching:
@@ -160,8 +159,8 @@ class LeaderFetching:
                         offset,
                     )
                     runtime.restart_at(offset, partial(self._cut, Appended(place, token)))
-            case Delayed(place, error, _):
-                self._delayed(place, error)
+            case Delayed(is_lasting=True):
+                self._delayed(effect)
 
     # The log.
 
@@ -195,18 +194,11 @@ class LeaderFetching:
         failed = runtime is not None and runtime.offline_reason is not None
         self._handle(done._replace(error=ErrorCode.KAFKA_STORAGE_ERROR) if failed else done)
 
-    def _delayed(self, place: Place, error: ErrorCode) -> None:
-        runtime = self._runtimes.get(place)
+    def _delayed(self, effect: Delayed) -> None:
+        runtime = self._runtimes.get(effect.place)
         if runtime is not None:
-            level = logging.DEBUG if error in _QUIET else logging.WARNING
-            _log.log(
-                level,
-                "%s-%d is not fetched from node %d: %s",
-                runtime.topic,
-                runtime.partition,
-                self.leader_id,
-                error.name,
-            )
+            name = f"{runtime.topic}-{runtime.partition}"
+            _log.warning("%s cannot be fetched from node %d: %s", name, self.leader_id, effect.error.name)
 
     # The connection.
 

@@ -30,8 +30,10 @@ from log_broker.storage.checkpoints import (
     LOG_START_FILE,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
+    decode_clean_shutdown,
     decode_offsets,
     decode_topic_id,
+    encode_clean_shutdown,
     encode_offsets,
     encode_topic_id,
 )
@@ -118,6 +120,7 @@ class LogManager:
         self._log_starts_saved: dict[Place, int] = {}
         self._recovery_points_saved: dict[Place, int] = {}
         self._high_watermarks_saved: dict[Place, int] = {}
+        self.stopped_epoch = -1  # the broker epoch under which the process before this one stopped in order
         self._opened = False  # the directory is ours and every log in it was read
 
     def open_all(self, topic_config_of: Callable[[str], TopicConfig]) -> None:
@@ -132,6 +135,7 @@ class LogManager:
         names = self._files.names(self._data_dir)
         clean = CLEAN_SHUTDOWN_FILE in names
         if clean:
+            self.stopped_epoch = decode_clean_shutdown(self._files.read(self._data_dir / CLEAN_SHUTDOWN_FILE))
             # Gone before the first append: a marker must never speak for a later crash.
             self._files.remove(self._data_dir / CLEAN_SHUTDOWN_FILE)
             self._files.sync_directory(self._data_dir)
@@ -199,7 +203,8 @@ class LogManager:
         if found.topic_id != topic_id:
             self._files.replace(directory / PARTITION_METADATA_FILE, encode_topic_id(topic_id), sync=False)
             found.topic_id = topic_id
-        found.config = config
+        if found.config != config:
+            found.config = config
         return found
 
     def delete(self, topic: str, partition: int) -> None:
@@ -303,8 +308,12 @@ class LogManager:
         self._in_thread(RECOVERY_POINT_FILE, self._write_recovery_points)
         self._save_log_starts()
 
-    async def close(self) -> None:
-        """Close every log; only when all could be, the next start skips recovery."""
+    async def close(self, *, broker_epoch: int = -1) -> None:
+        """
+        Close every log; only when all could be, the next start skips recovery.
+
+        That start then knows that the broker stopped in order under `broker_epoch`.
+        """
         for timer in self._timers:
             timer.cancel()
         self._closing.set()
@@ -317,17 +326,17 @@ class LogManager:
             _log.error("a log could not be closed in order: %s", failure)
         self._pool.close()
         if self._opened:
-            self._save_closed(clean=not failures)
+            self._save_closed(clean=not failures, broker_epoch=broker_epoch)
         if self._owned is not None:
             self._owned.release()
 
-    def _save_closed(self, *, clean: bool) -> None:
+    def _save_closed(self, *, clean: bool, broker_epoch: int) -> None:
         try:
             self._files.replace(self._data_dir / RECOVERY_POINT_FILE, encode_offsets(self._recovery_points()))
             self._files.replace(self._data_dir / LOG_START_FILE, encode_offsets(self._log_starts()))
             self._files.replace(self._data_dir / HIGH_WATERMARK_FILE, encode_offsets(self._high_watermarks()))
             if clean:
-                self._files.replace(self._data_dir / CLEAN_SHUTDOWN_FILE, b"")
+                self._files.replace(self._data_dir / CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(broker_epoch))
         except OSError as error:
             _log.error("the checkpoints could not be written: %s", error)
 

@@ -164,9 +164,19 @@ class Node:
 
     @property
     def controller_id(self) -> int:
-        """The broker that clients are sent to for decisions: the active controller, or one that passes them on."""
+        """The active controller where that is a broker; otherwise this node, which passes on what is decided there."""
+        return next(filter(self.cluster.is_alive, (self.authority.controller_id, self.static_config.node_id)), -1)
+
+    @property
+    def decider_id(self) -> int:
+        """
+        The broker that clients are told to take for the controller: this one.
+
+        It answers, as they can see, and passes on what it does not decide. The controller may have died a moment ago,
+        and some clients wait for it rather than ask again.
+        """
         node_id = self.static_config.node_id
-        return next((each for each in (self.authority.controller_id, node_id) if self.cluster.is_alive(each)), -1)
+        return node_id if self.cluster.is_alive(node_id) else self.controller_id
 
     @property
     def directory_id(self) -> str:
@@ -238,7 +248,7 @@ class Node:
         self.peers.close()
         if hasattr(self, "quorum"):
             await self.quorum.stop()
-        await self.logs.close()
+        await self.logs.close(broker_epoch=-1 if self.lifecycle is None else self.lifecycle.epoch)
 
     # What connections and handlers use.
 
@@ -340,6 +350,7 @@ class Node:
         """Take office: this node is the active controller."""
         self.controller = Controller(self, self.authority, epoch, session_ms=self.config.broker_session_timeout_ms)
         self.controller.start()
+        self.events.controller_began(epoch)
         if not self.cluster.cluster_id:
             self.run(self._name_cluster())
 
@@ -351,6 +362,10 @@ class Node:
 
     def image_changed(self) -> None:
         """Make the image true here, once it is known to be no older than this process."""
+        if not self.cluster_id and self.cluster.cluster_id:
+            self.cluster_id = self.cluster.cluster_id
+            self._identity = replace(self._identity, cluster_id=self.cluster_id)
+            write_meta_properties(self.machine.files, self.static_config.data_dir, self._identity)
         if self._is_current:
             self.apply_image()
         if self.lifecycle is not None:
@@ -401,12 +416,7 @@ class Node:
     async def _join(self) -> None:
         """Become a broker of the cluster; return when this node may lead."""
         while not self.cluster_id:
-            if self.cluster.cluster_id:
-                self.cluster_id = self.cluster.cluster_id
-                self._identity = replace(self._identity, cluster_id=self.cluster_id)
-                write_meta_properties(self.machine.files, self.static_config.data_dir, self._identity)
-            else:
-                await self.quorum.wait_for_news(1.0)
+            await self.quorum.wait_for_news(1.0)
         self.lifecycle = BrokerLifecycle(self)
         await self.lifecycle.register()
         self._is_current = True

@@ -78,6 +78,11 @@ class PartitionRuntime(ReplicaRuntime):
         return self._core.producers.all()
 
     @property
+    def unsequenced_batches(self) -> int:
+        """How many batches came from producers that are not idempotent, or from the broker itself."""
+        return self._core.unsequenced_batches
+
+    @property
     def appended_records(self) -> int:
         """How many records have been appended since the partition was opened."""
         return self._core.written_end - self._opened_at
@@ -177,8 +182,16 @@ class PartitionRuntime(ReplicaRuntime):
         OFFSET_OUT_OF_RANGE.
         """
         result = read_batches(
-            self._core, self._log, offset, max_bytes, committed=isolation_level == READ_COMMITTED, min_one=min_one
+            self._core,
+            self._log,
+            offset,
+            max_bytes,
+            committed=isolation_level == READ_COMMITTED,
+            min_one=min_one,
+            trusted_from=self._trusted_from,
         )
+        if result.damaged_at >= 0:
+            self.on_damaged(result.damaged_at)
         if result.error is ErrorCode.KAFKA_STORAGE_ERROR:
             self.storage_errors += 1
         return result

@@ -102,6 +102,7 @@ class PartitionRunner:
         self.storage_errors = 0  # since it was opened
         self.has_followers = False  # whether acks=all waits for others
         self.on_isr_wanted: Callable[[IsrProposal], None] = _ask_nobody
+        self.on_damaged: Callable[[int], None] = self._report_damage
 
     @property
     def high_watermark(self) -> int:
@@ -111,6 +112,14 @@ class PartitionRunner:
     def recovery_point(self) -> int:
         """The end of what is known to be on the disk."""
         return self._log.recovery_point
+
+    @property
+    def _trusted_from(self) -> int:
+        """What lies before it may have come from the disk since it was checked, and is checked again when read."""
+        return max(self._opened_at, self._log.segments[-1].base_offset)
+
+    def _report_damage(self, offset: int) -> None:
+        _log.error("%s-%d is damaged at offset %d, and nobody has a copy", self.topic, self.partition, offset)
 
     def _steady_ms(self) -> int:
         """Monotonic time: what a leader measures its followers by."""

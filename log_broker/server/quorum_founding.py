@@ -80,6 +80,8 @@ def open_quorum(node: "Node", identity: MetaProperties) -> Quorum:
             election_backoff_max_ms=config.controller_quorum_election_backoff_max_ms,
             fetch_timeout_ms=config.controller_quorum_fetch_timeout_ms,
             request_timeout_ms=config.controller_quorum_request_timeout_ms,
+            snapshot_entries=config.fluvial_metadata_snapshot_entries,
+            snapshot_trailing_entries=config.fluvial_metadata_snapshot_entries // 10,
             fetch_wait_ms_max=min(FETCH_WAIT_MS_MAX, config.controller_quorum_fetch_timeout_ms // 4),
         ),
         _founders(config, place),

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from log_broker.core.partition import Partition
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import batches_in
+from log_broker.storage.damage import intact_part
 from log_broker.storage.log import PartitionLog
 
 _log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ class ReadResult(NamedTuple):
     chunks: Sequence[bytes] = ()
     size: int = 0
     aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset) of aborted transactions in the bytes
+    damaged_at: int = -1  # the offset whose batch the disk has changed
 
 
 class ReplicaRead(NamedTuple):
@@ -44,16 +46,26 @@ class ReplicaRead(NamedTuple):
     chunks: Sequence[bytes] = ()
     size: int = 0
     diverging: tuple[int, int] | None = None
+    damaged_at: int = -1
 
 
 def read_batches(
-    core: Partition, log: PartitionLog, offset: int, max_bytes: int, *, committed: bool, min_one: bool
+    core: Partition,
+    log: PartitionLog,
+    offset: int,
+    max_bytes: int,
+    *,
+    committed: bool,
+    min_one: bool,
+    trusted_from: int = 0,
 ) -> ReadResult:
     """
     Read whole batches from `offset` on, up to the high watermark or (`committed`) the last stable offset.
 
-    An offset outside the log is OFFSET_OUT_OF_RANGE, an error of the disk KAFKA_STORAGE_ERROR.
+    An offset outside the log is OFFSET_OUT_OF_RANGE, an error of the disk KAFKA_STORAGE_ERROR. Checksums are looked at
+    before `trusted_from`: what is damaged is not returned, and without anything before it that is an error as well.
     """
+    damaged_at = -1
     stable = core.last_stable_offset
     error, data = ErrorCode.NONE, b""
     aborted: Sequence[tuple[int, int]] = ()
@@ -67,24 +79,41 @@ def read_batches(
             except OSError as failure:
                 _log.error("reading %s failed: %s", log.directory.name, failure)
                 error = ErrorCode.KAFKA_STORAGE_ERROR
+            if offset < trusted_from and data:
+                data, damaged_at = _undamaged(data, offset)
+                error = ErrorCode.NONE if data else ErrorCode.KAFKA_STORAGE_ERROR
             if committed and data and log.aborted:
                 last = offset
                 for _, header in batches_in(data):
                     last = header.last_offset
                 aborted = log.aborted.between(offset, last + 1)
     chunks = (data,) if data else ()
-    return ReadResult(error, core.high_watermark, stable, core.log_start_offset, chunks, len(data), aborted)
+    return ReadResult(error, core.high_watermark, stable, core.log_start_offset, chunks, len(data), aborted, damaged_at)
+
+
+def _undamaged(data: bytes, offset: int) -> tuple[bytes, int]:
+    """Return what of a read is intact, and the offset of what follows it, -1 when all of it is."""
+    size, behind = intact_part(data)
+    if size == len(data):
+        return data, -1
+    return data[:size], max(behind, offset)
 
 
 def read_for_replica(
-    core: Partition, log: PartitionLog, offset: int, max_bytes: int, last_fetched_epoch: int, *, min_one: bool
+    core: Partition,
+    log: PartitionLog,
+    offset: int,
+    max_bytes: int,
+    last_fetched_epoch: int,
+    *,
+    min_one: bool,
+    trusted_from: int = 0,
 ) -> ReplicaRead:
     """Read whole batches from `offset` on up to the end of the log; see `ReplicaRuntime.read_replica`."""
-    if not core.is_leader:
-        return ReplicaRead(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     watermark, start = core.high_watermark, core.log_start_offset
-    if offset < start:
-        return ReplicaRead(ErrorCode.OFFSET_OUT_OF_RANGE, watermark, start)
+    if not core.is_leader or offset < start:
+        error = ErrorCode.OFFSET_OUT_OF_RANGE if core.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ReplicaRead(error, watermark, start)
     known = last_fetched_epoch < 0
     if not known:
         epoch, end = core.epochs.end_offset(last_fetched_epoch, core.written_end)
@@ -100,6 +129,12 @@ def read_for_replica(
         except OSError as failure:
             _log.error("reading %s failed: %s", log.directory.name, failure)
             return ReplicaRead(ErrorCode.KAFKA_STORAGE_ERROR, watermark, start)
+        if offset < trusted_from and data:
+            data, damaged_at = _undamaged(data, offset)
+            if damaged_at >= 0:
+                error = ErrorCode.NONE if data else ErrorCode.KAFKA_STORAGE_ERROR
+                chunks = (data,) if data else ()
+                return ReplicaRead(error, watermark, start, chunks, len(data), damaged_at=damaged_at)
     return ReplicaRead(ErrorCode.NONE, watermark, start, (data,) if data else (), len(data))
 
 

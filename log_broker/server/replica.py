@@ -13,6 +13,7 @@ from log_broker.core.replication import Follower, IsrProposal, Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.partition_runner import PartitionRunner
 from log_broker.server.readers import Cancel, ReplicaRead, read_for_replica
+from log_broker.storage.damage import intact_part, replace_batch
 from log_broker.storage.truncation import TruncationCancelledError, TruncationJob
 
 _log = logging.getLogger(__name__)
@@ -144,10 +145,47 @@ class ReplicaRuntime(PartitionRunner):
         A follower whose log diverges is told where to cut it and gets no records. OFFSET_OUT_OF_RANGE outside the log,
         NOT_LEADER_OR_FOLLOWER from a follower.
         """
-        result = read_for_replica(self._core, self._log, offset, max_bytes, last_fetched_epoch, min_one=min_one)
+        result = read_for_replica(
+            self._core,
+            self._log,
+            offset,
+            max_bytes,
+            last_fetched_epoch,
+            min_one=min_one,
+            trusted_from=self._trusted_from,
+        )
+        if result.damaged_at >= 0:
+            self.on_damaged(result.damaged_at)
         if result.error is ErrorCode.KAFKA_STORAGE_ERROR:
             self.storage_errors += 1
         return result
+
+    def suspect(self, offset: int) -> None:
+        """A follower was sent what is at `offset` and asks for it again: see whether it is damaged."""
+        try:
+            data = self._log.read(offset, 0, self._core.written_end, at_least_one=True)
+        except OSError as failure:
+            _log.error("reading %s-%d failed: %s", self.topic, self.partition, failure)
+            return
+        if data and not intact_part(data).size:
+            self.on_damaged(offset)
+
+    def patch(self, offset: int, batch: memoryview, done: Callable[[BaseException | None], None]) -> bool:
+        """
+        Put an intact copy in the place of the damaged batch that holds `offset`; `done` once it is on the disk.
+
+        False, and nothing is done, while the log is being changed otherwise or where the copy is not of that batch.
+        """
+        if self._closed or self._compaction is not None or self._job is not None or self._log.truncation is not None:
+            return False
+        try:
+            segment = replace_batch(self._log, offset, batch)
+        except OSError as failure:
+            done(failure)
+            return True
+        if segment is not None:
+            self._pool.submit(segment.file.sync, done)
+        return segment is not None
 
     def follower_fetched(self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int) -> None:
         """

@@ -21,6 +21,7 @@ from log_broker.core.replication_quota import ReplicationQuota, ThrottledReplica
 from log_broker.server.connection import STAGING_BYTES
 from log_broker.server.isr_proposals import IsrProposals
 from log_broker.server.leader_fetching import LeaderFetching
+from log_broker.server.log_repair import LogRepair
 from log_broker.server.partition import PartitionRuntime
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class ReplicaManager:
         self.quota = ReplicationQuota()
         self.corrupt_fetches = 0
         self.isr = IsrProposals(node)
+        self.repair = LogRepair(node)
         self._node = node
         self._applied: dict[str, TopicImage] = {}
         self._bytes_in_before = 0  # from leaders that are not fetched from any more
@@ -146,8 +148,7 @@ class ReplicaManager:
         except OSError as error:
             _log.error("the partition %s-%d could not be made: %s", topic.name, index, error)
             return
-        if runtime.config != topic.config:
-            runtime.config = topic.config
+        runtime.on_damaged = partial(self.repair.damaged, runtime)
         if partition.leader == node.config.node_id:
             self._unfollow(topic.name, index)
             runtime.on_isr_wanted = partial(self._isr_wanted, runtime)

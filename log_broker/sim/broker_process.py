@@ -4,7 +4,7 @@ A broker of production as a simulated process: the whole node, on a virtual loop
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -132,8 +132,16 @@ class BrokerMachine(Node):
 class BrokerProcess:
     """One process: its loop, and the node that runs in it."""
 
-    def __init__(self, machine: BrokerMachine, config: BrokerConfig, failed: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        config: BrokerConfig,
+        failed: Callable[[str, str], None],
+        noted: Callable[[str, str, Mapping[str, Any]], None],
+    ) -> None:
+        """`failed` is told of what must not be, `noted` of what the broker puts into the cluster's diary."""
         self.machine = machine
+        self._noted = noted
         self.broker: BrokerNode | None = None
         self.serves = False
         self._config = config
@@ -164,6 +172,7 @@ class BrokerProcess:
         machine = self.machine
         try:
             self.broker = broker = BrokerNode(self._config, clock_ms=machine.wall_ms, machine=machine)
+            self._listen_to(broker)
             await broker.start()
         except Exception as error:
             if self.loop.is_dead:
@@ -176,6 +185,16 @@ class BrokerProcess:
             return
         self.serves = True
         machine.kernel.trace(machine.name, "serves")
+
+    def _listen_to(self, broker: BrokerNode) -> None:
+        """Hear of every event as it is noted: the diary itself is best effort."""
+        note = broker.events.note
+
+        def heard(kind: str, text: str, **fields: Any) -> None:
+            self._noted(self.machine.name, kind, fields)
+            note(kind, text, **fields)
+
+        broker.events.note = heard  # type: ignore[method-assign]
 
     async def _shut_down(self) -> None:
         machine = self.machine

@@ -50,6 +50,7 @@ class Client:
         self._links: dict[str, ClientLink] = {}
         self._brokers: dict[int, str] = {}
         self._leaders: dict[Place, int] = {}
+        self._coordinators: dict[tuple[str, int], str] = {}
         self.task: asyncio.Task[None] | None = None
 
     def start(self, loop: VirtualLoop) -> None:
@@ -134,11 +135,18 @@ class Client:
 
     async def coordinator(self, key: str, kind: int) -> str:
         """Return the address of who coordinates a group or a transaction; asks until somebody does."""
+        known = self._coordinators.get((key, kind))
+        if known is not None:
+            return known
         while True:
             answer = await self.ask_any(ApiKey.FIND_COORDINATOR, 3, {"key": key, "key_type": kind})
             if answer.error_code == ErrorCode.NONE:
-                return f"{answer.host}:{answer.port}"
+                address = self._coordinators[key, kind] = f"{answer.host}:{answer.port}"
+                return address
             await self.rest(0.2)
+
+    def forget_coordinator(self, key: str, kind: int) -> None:
+        self._coordinators.pop((key, kind), None)
 
 
 def produce_values(

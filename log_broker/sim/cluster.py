@@ -9,6 +9,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from log_broker.config import BrokerConfig
 from log_broker.sim.broker_process import DATA_DIR, PORT, BrokerMachine, BrokerProcess, TracingHandler
@@ -112,6 +113,9 @@ class Cluster:
         self.kernel.trace(who, f"FAILED: {what}")
         self.failures.append(InvariantError("a process raises nothing", f"{who}: {what}"))
 
+    def noted(self, who: str, kind: str, fields: Mapping[str, Any]) -> None:
+        """Take note of an event that a broker puts into the cluster's diary."""
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Give the interpreter's time, chance and the broker's log to this cluster for as long as it runs."""
@@ -147,7 +151,7 @@ class Cluster:
             process_roles=BOTH_ROLES if node.address in self.voters else BROKER_ROLE,
             controller_quorum_voters=frozenset(f"{number}@{self.bootstrap[number]}" for number in self.voters),
         ).with_settings(self.settings)
-        process = BrokerProcess(node, config, self.failed)
+        process = BrokerProcess(node, config, self.failed, self.noted)
         self._loops.append(process.loop)
         return process
 

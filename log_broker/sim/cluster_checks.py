@@ -16,17 +16,20 @@ if TYPE_CHECKING:
     from log_broker.sim.cluster_world import ClusterWorld
 
 READ_BYTES = 1 << 20
+ALONE = "loose"  # the topic that is written at acks 0 and 1 only
 
 
 class Seen:
     """What was last seen of one replica in one process."""
 
-    __slots__ = ("high_watermark", "leader_epoch", "leads", "runtime")
+    __slots__ = ("high_watermark", "leader_epoch", "leads", "next_offset", "runtime", "state")
 
     def __init__(self, runtime: PartitionRuntime) -> None:
         self.runtime = runtime
         self.high_watermark = -1
         self.leader_epoch = -1
+        self.next_offset = 0
+        self.state: tuple[object, ...] = ()
         self.leads = -1  # the epoch in which it was last seen to lead
 
 
@@ -55,7 +58,11 @@ class ClusterChecks:
             known = seen.get((process, place))
             if known is None or known.runtime is not runtime:
                 known = seen[process, place] = Seen(runtime)
-            self._check_replica(machine.name, place, runtime, known)
+            core = runtime._core
+            state = core.high_watermark, core.next_offset, core.synced_end, core.leader_epoch, core.is_leader
+            if state != known.state:
+                known.state = state
+                self._check_replica(machine.name, place, runtime, known)
 
     def _check_replica(self, name: str, place: Place, runtime: PartitionRuntime, known: Seen) -> None:
         epoch = runtime.leader_epoch
@@ -64,6 +71,12 @@ class ClusterChecks:
                 raise InvariantError("leader epochs only grow", f"{name} {place} went {known.leader_epoch} → {epoch}")
             known.leader_epoch = epoch
         self._on_disk[name, place] = runtime.synced_end
+        next_offset = runtime._core.next_offset
+        if next_offset != known.next_offset:
+            taken = next_offset > known.next_offset and runtime.is_leader
+            known.next_offset = next_offset
+            if taken and epoch < self._latest_epoch.get(place, -1) and place[0] == ALONE:
+                self._check_lease(name, place, epoch)
         if runtime.is_leader and known.leads != epoch:
             known.leads = epoch
             self._began_to_lead(name, place, runtime, epoch)
@@ -147,6 +160,17 @@ class ClusterChecks:
             if len({(runtime.log_end_offset, runtime.high_watermark) for runtime in runtimes.values()}) > 1:
                 return False
         return True
+
+    def _check_lease(self, name: str, place: Place, epoch: int) -> None:
+        """A broker that is fenced has noticed by then, and takes nothing more that rests on it alone."""
+        images = [machine.broker.cluster for machine in self._world.machines.values() if machine.broker is not None]
+        newest = max(images, key=lambda image: image.version)
+        address = next(number for number, machine in self._world.machines.items() if machine.name == name)
+        known = newest.brokers.get(address)
+        if known is not None and known.is_fenced:
+            raise InvariantError(
+                "who is fenced takes nothing alone", f"{name} leads {place} in epoch {epoch} and takes records"
+            )
 
     def _began_to_lead(self, name: str, place: Place, runtime: PartitionRuntime, epoch: int) -> None:
         first = self._leaders.setdefault((place, epoch), name)

@@ -6,7 +6,8 @@ every partition must take records again, every replica be equal, and every recor
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from log_broker.sim.client_link import Client
 from log_broker.sim.cluster import Cluster
@@ -73,6 +74,12 @@ class ClusterWorld(Cluster):
             lasts_us=(SECOND_US // 20, 2 * SECOND_US),
             kinds=CLUSTER_WEIGHTS,
         )
+
+    def noted(self, who: str, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind in {"truncated", "records_lost"}:
+            place = (fields["topic"], fields["partition"])
+            self.history.lost_range(place, fields["first_offset"], fields["end_offset"])
+            self.kernel.trace(who, f"{kind} {place} {fields['first_offset']} … {fields['end_offset']}")
 
     def may_lose_disk(self, address: int) -> bool:
         """One broker that is no voter may, once, while others are in sync wherever it is."""
@@ -153,6 +160,7 @@ class ClusterWorld(Cluster):
         self._expect(lambda: self._are_done(Client), "clients end")
         self._expect(self.checks.has_settled, "replicas come to be equal")
         self.checks.complete()
+        self.history.check_losses()
         self._check_copies()
 
     def _are_done(self, kind: type[Client]) -> bool:

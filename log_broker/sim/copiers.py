@@ -63,7 +63,7 @@ class Copier(Client):
                     if self.world.copiers_stop:
                         break
                     await self._transaction()
-                    await self.rest(0.2)
+                    await self.rest(0.4)
             except OverError as over:
                 self.say(f"{self.copies}: {over}")
             await self.rest(1.5)
@@ -206,6 +206,7 @@ class Copier(Client):
             try:
                 answer = await self.ask_at(address, api, version, values)
             except BrokerError:
+                self.forget_coordinator(self.copies, kind)
                 await self.rest(0.1)
                 continue
             error = ErrorCode(error_of(answer))
@@ -213,6 +214,8 @@ class Copier(Client):
                 return answer
             if error not in AGAIN and error is not ErrorCode.UNSTABLE_OFFSET_COMMIT:
                 raise OverError(f"{api.name}: {error.name}")
+            if error is ErrorCode.NOT_COORDINATOR:
+                self.forget_coordinator(self.copies, kind)
             await self.rest(0.1)
         raise OverError(f"{api.name}: out of patience")
 

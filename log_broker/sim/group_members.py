@@ -45,9 +45,11 @@ class Member(Client):
                 await self._join()
                 await self._work()
             except BrokerError:
+                self.forget_coordinator(self.group, GROUP_KEY)
                 await self.rest(0.2)
             except EvictedError:
                 self.generation = -1
+                self.forget_coordinator(self.group, GROUP_KEY)
                 await self.rest(0.05)
 
     async def ask_coordinator(self, api: ApiKey, version: int, values: dict[str, Any], *, patience_s: float) -> Any:
@@ -132,7 +134,7 @@ class Member(Client):
             await self._heartbeat()
             for partition in list(self.positions):
                 await self._advance(partition)
-            await self.rest(0.3)
+            await self.rest(0.5)
 
     async def _advance(self, partition: int) -> None:
         place = (self.topic, partition)

@@ -92,6 +92,9 @@ class History:
         self.commits: dict[tuple[str, Place], int] = {}  # group and partition -> the largest offset acknowledged
         self.promised_ends: dict[tuple[str, int], bool] = {}  # transaction -> how its producer was told it ended
         self.lost: list[tuple[Place, RecordId, int, str]] = []
+        self.acked_at: dict[Place, dict[RecordId, int]] = defaultdict(dict)  # acks=1: at which offset
+        self.reported: dict[Place, list[tuple[int, int]]] = defaultdict(list)  # ranges that brokers said are lost
+        self.lost_alone = 0  # acknowledged by the leader alone, gone, and said to be
 
     def log(self, place: Place) -> CommittedLog:
         log = self.logs.get(place)
@@ -177,6 +180,8 @@ class History:
         for at in range(count):
             identity = RecordId(writer, first + at)
             self.acked[place][identity] = acks
+            if acks == 1:
+                self.acked_at[place][identity] = base_offset + at
             if acks != -1 or identity in log.lost:
                 continue
             offset = log.offsets.get(identity)
@@ -260,6 +265,24 @@ class History:
             raise InvariantError(
                 "no aborted read", f"{who} read {log.place} {header.base_offset} of an aborted transaction"
             )
+
+    def lost_range(self, place: Place, first: int, end: int) -> None:
+        """A broker has reported that it dropped [first, end) of its log."""
+        self.reported[place].append((first, end))
+
+    def check_losses(self) -> None:
+        """What was acknowledged by a leader alone is there in the end, or was reported to be lost."""
+        for place, acked in self.acked_at.items():
+            log = self.log(place)
+            for identity, offset in acked.items():
+                if identity in log.offsets:
+                    continue
+                if not any(first <= offset < end for first, end in self.reported[place]):
+                    raise InvariantError(
+                        "losses are reported",
+                        f"{identity} was acknowledged with acks=1 at {offset} of {place}; it is gone, unreported",
+                    )
+                self.lost_alone += 1
 
     # Groups
 

@@ -6,6 +6,7 @@ cannot be read is as good as none: recovery then looks at more of the log than i
 """
 
 import base64
+import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
@@ -39,6 +40,19 @@ _SNAPSHOT_ROW = struct.Struct(
     "i"  # coordinator epoch
     "q"  # first offset of the open transaction
 )
+
+
+def encode_clean_shutdown(broker_epoch: int) -> bytes:
+    """Write under which broker epoch a broker stopped in order, as Kafka does (KIP-966)."""
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
+
+
+def decode_clean_shutdown(content: bytes | None) -> int:
+    """Read what `encode_clean_shutdown` wrote; -1 when absent, damaged or from before the epoch was written."""
+    try:
+        return int(json.loads(content or b"")["brokerEpoch"])
+    except (ValueError, KeyError, TypeError):
+        return -1
 
 
 def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:

@@ -7,7 +7,7 @@ prints which check notices, and after how many seeds. A mutation replaces attrib
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mutation_hunt import Patch, named, tell
@@ -16,6 +16,7 @@ from log_broker.core import elections, isr_changes
 from log_broker.core.epochs import LeaderEpochs
 from log_broker.core.following import Lost
 from log_broker.core.group_members import GroupMembers
+from log_broker.core.lease import Lease
 from log_broker.core.partition import Partition
 from log_broker.core.partition_change import Election
 from log_broker.core.partition_roles import PartitionRoles
@@ -26,8 +27,10 @@ from log_broker.core.replication import Leading
 from log_broker.core.transaction import Transaction
 from log_broker.errors import ErrorCode
 from log_broker.server import replica
-from log_broker.server.coordinator_shards import Shard, Shards
+from log_broker.server.coordinator_shards import Shards
 from log_broker.server.group_coordinator import GroupCoordinator
+from log_broker.server.internal_log import stored_entries
+from log_broker.server.replica_manager import ReplicaManager
 from log_broker.server.transaction_coordinator import TransactionCoordinator
 from log_broker.sim.cli import make_cluster
 from log_broker.storage import segment
@@ -43,8 +46,11 @@ def _goes_on_without_enough_in_sync() -> list[Patch]:
     return [(Leading, "lacks_replicas", lambda self, min_insync_replicas: False)]
 
 
-def _counts_the_committed_isr_only() -> list[Patch]:
-    return [(Leading, "maximal_isr", property(lambda self: frozenset(self.isr)))]
+def _the_leader_shrinks_the_isr_by_itself() -> list[Patch]:
+    def maximal(self: Leading) -> frozenset[int]:
+        return frozenset(self.isr if self.proposal is None else self.proposal.isr)
+
+    return [(Leading, "maximal_isr", property(maximal))]
 
 
 def _lets_followers_in_too_early() -> list[Patch]:
@@ -112,10 +118,6 @@ def _a_deposed_leader_goes_on() -> list[Patch]:
 
 def _elects_from_outside_the_isr() -> list[Patch]:
     return [(elections, "election_for", lambda topic: Election.UNCLEAN)]
-
-
-def _fenced_brokers_stay_in_the_isr() -> list[Patch]:
-    return [(elections, "_except", lambda isr, node_id: isr)]
 
 
 def _fenced_brokers_join_the_isr() -> list[Patch]:
@@ -190,16 +192,29 @@ def _decided_transactions_are_not_finished() -> list[Patch]:
     return [(Transaction, "resume", lambda self: ())]
 
 
-def _a_deposed_coordinator_goes_on() -> list[Patch]:
-    def follow(self: Shards[Any]) -> None:
-        real(self)
+def _coordinators_load_what_is_committed_by_then() -> list[Patch]:
+    """They do not wait until all is that their predecessor has answered."""
 
-    real = Shards.follow
-    return [
-        (Shard, "may_append", property(lambda self: True)),
-        (Shards, "_resign", lambda self, shard: self._shards.pop(shard.partition, None)),
-        (Shards, "follow", follow),
-    ]
+    def load(self: Shards[Any], shard: Any) -> Iterator[int | None]:
+        for header, content in stored_entries(
+            shard.runtime, shard.runtime.log_start_offset, shard.runtime.high_watermark
+        ):
+            self._owner.replay(shard, header, content)
+        shard.is_replayed = True
+        list(self._owner.replayed(shard))
+        shard.is_loaded = True
+        self._owner.loaded(shard)
+        yield from ()
+
+    return [(Shards, "_load", load)]
+
+
+def _no_lease() -> list[Patch]:
+    return [(Lease, "valid", property(lambda self: True))]
+
+
+def _does_not_report_losses() -> list[Patch]:
+    return [(ReplicaManager, "report_lost", lambda *_: None)]
 
 
 def _any_generation_may_commit() -> list[Patch]:
@@ -227,7 +242,7 @@ def _does_not_check_what_it_recovers() -> list[Patch]:
 MUTATIONS = named(
     _acknowledges_before_the_followers,
     _goes_on_without_enough_in_sync,
-    _counts_the_committed_isr_only,
+    _the_leader_shrinks_the_isr_by_itself,
     _lets_followers_in_too_early,
     _followers_do_not_sync,
     _acknowledges_before_fsync,
@@ -236,7 +251,6 @@ MUTATIONS = named(
     _follower_truncates_in_memory_only,
     _a_deposed_leader_goes_on,
     _elects_from_outside_the_isr,
-    _fenced_brokers_stay_in_the_isr,
     _fenced_brokers_join_the_isr,
     _an_empty_disk_is_taken_for_the_old_one,
     _followers_forget_producers,
@@ -249,7 +263,9 @@ MUTATIONS = named(
     _group_offsets_are_not_replayed,
     _transactions_are_not_replayed,
     _decided_transactions_are_not_finished,
-    _a_deposed_coordinator_goes_on,
+    _coordinators_load_what_is_committed_by_then,
+    _no_lease,
+    _does_not_report_losses,
     _any_generation_may_commit,
     _zombies_are_not_fenced,
     _transactions_need_not_be_open,

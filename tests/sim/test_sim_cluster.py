@@ -1,7 +1,7 @@
 """
-Whole clusters in simulation: seeds hold, and the same seed is the same run.
+Whole clusters in simulation: seeds hold, the same seed is the same run, and broken rules are noticed.
 
-CLUSTER_SEEDS=A:B runs other or more seeds; `make sim` is the long form.
+CLUSTER_SEEDS=A:B runs other or more seeds; `make sim` and `make sim-mutations` are the long forms.
 """
 
 import os
@@ -9,9 +9,25 @@ import subprocess
 import sys
 
 import pytest
+from cluster_mutations import MUTATIONS
+from mutation_hunt import hunt
 
 from log_broker.sim.cli import make_cluster
 from log_broker.sim.runner import run_seed
+
+# Those that the first seeds find; the whole table is `make sim-mutations`.
+QUICK = (
+    "acknowledges before fsync",
+    "acknowledges before the followers",
+    "does not name aborted transactions",
+    "followers do not sync",
+    "followers forget producers",
+    "goes on without enough in sync",
+    "group offsets are not replayed",
+    "reads open transactions",
+    "takes repeated batches",
+    "the leader shrinks the isr by itself",
+)
 
 FIRST, LAST = map(int, os.environ.get("CLUSTER_SEEDS", "0:4").split(":"))
 
@@ -20,6 +36,11 @@ FIRST, LAST = map(int, os.environ.get("CLUSTER_SEEDS", "0:4").split(":"))
 def test_every_promise_is_kept(seed: int) -> None:
     report = run_seed(make_cluster, seed)
     assert report.failure is None, f"python -m log_broker sim --world cluster --seed {seed}: {report.failure.message}"
+
+
+@pytest.mark.parametrize("mutation", QUICK)
+def test_a_broken_rule_is_noticed(mutation: str) -> None:
+    assert hunt(MUTATIONS, make_cluster, mutation, 4).check is not None
 
 
 def test_a_seed_is_the_same_run_in_another_process() -> None:

@@ -95,7 +95,7 @@ def _answer(
             for broker in node.cluster.alive_brokers()
         ],
         "cluster_id": node.cluster_id,
-        "controller_id": node.controller_id,
+        "controller_id": node.decider_id,
         "topics": topics,
         "cluster_authorized_operations": CLUSTER_OPERATIONS if cluster_operations else AUTHORIZED_NOT_ASKED,
     }

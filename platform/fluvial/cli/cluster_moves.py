@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,7 +67,7 @@ def move(
     from fluvial.cluster.picture import Place, picture_of
     from fluvial.cluster.wire import ClusterLink
 
-    nodes, rate = _nodes("--to", to), _rate(throttle)
+    nodes, rate = _nodes("--to", to), rate_of(throttle)
     settings = settings_of(data_dir, bootstrap_server)
     wanted = [Place(*place) for place in places_of(places, describe_cluster(settings, admin_of(settings)))]
     with ClusterLink(settings.bootstrap_servers) as cluster:
@@ -78,8 +78,10 @@ def move(
         if not targets:
             terminal.say("nothing to move: every partition is there already")
             return
+        if stuck := without_leader(picture, targets):
+            raise stuck_error(stuck)
         before = {place: picture.replicas_of(place) for place in targets}
-        _show_layout(before, targets, answer_format)
+        show_layout(before, targets, answer_format)
         _start(cluster, picture, targets, rate)
         _tell_begun(len(targets), wait=wait)
         if wait:
@@ -156,6 +158,15 @@ def reassign(
             "--brokers", metavar="NODE,…", help="Nodes to spread over (default: all that are up).", show_default=False
         ),
     ] = None,
+    factor: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor",
+            min=1,
+            help="Replicas of each partition (default: as many as it has).",
+            show_default=False,
+        ),
+    ] = None,
     execute: Annotated[bool, typer.Option("--execute", help="Do what is shown; without it nothing changes.")] = False,
     throttle: Throttle = None,
     at_once: Annotated[int, typer.Option("--at-once", min=1, help="Partitions that are copied at the same time.")] = 50,
@@ -173,18 +184,18 @@ def reassign(
     from fluvial.cluster.placement import balanced, copies, moved
     from fluvial.cluster.wire import ClusterLink
 
-    rate = _rate(throttle)
+    rate = rate_of(throttle)
     settings = settings_of(data_dir, bootstrap_server)
     with ClusterLink(settings.bootstrap_servers) as cluster:
         picture = picture_of(cluster)
         nodes = _nodes("--brokers", brokers) if brokers is not None else tuple(picture.brokers)
         _require_alive("--brokers", nodes, picture)
         before = _layout(picture, topics)
-        after = balanced(before, nodes, picture.racks)
+        after = balanced(before, nodes, picture.racks, factor=factor)
         changes = moved(before, after)
         fresh = copies(before, after)
         stored = {node: log_dirs_of(cluster, broker) for node, broker in picture.brokers.items()}
-        size = sum(_size_of(picture, place, stored) * len(added) for place, added in fresh.items())
+        size = sum(size_of(place, before[place], stored) * len(added) for place, added in fresh.items())
         _show_plan(before, after, changes, answer_format)
         copied = sum(map(len, fresh.values()))
         terminal.say(f"{len(changes)} of {len(before)} partitions change; {copied} copies, {size_text(size)}")
@@ -193,7 +204,27 @@ def reassign(
         if not execute:
             terminal.say("nothing was changed; --execute does it")
             return
-        carry_out(settings, cluster, picture, changes, rate=rate, at_once=at_once)
+        stuck = without_leader(picture, changes)
+        changes = {place: nodes for place, nodes in changes.items() if place not in stuck}
+        if changes:
+            carry_out(settings, cluster, picture, changes, rate=rate, at_once=at_once)
+        if stuck:
+            raise stuck_error(stuck)
+
+
+def without_leader(picture: "Picture", places: Iterable["Place"]) -> list["Place"]:
+    """Return those of which nobody could be copied from now: a move of theirs would wait without an end."""
+    return [place for place in places if picture.partitions[place].is_offline]
+
+
+def stuck_error(stuck: Sequence["Place"]) -> Exception:
+    """Return what to raise for partitions that nobody leads."""
+    from fluvial.cli.cluster import ClusterError
+
+    named = ", ".join(map(str, stuck[:3])) + (f" and {len(stuck) - 3} more" if len(stuck) > 3 else "")
+    return ClusterError(
+        f"{_count(len(stuck))} without a leader cannot be copied: {named}; bring a node back that holds them in sync"
+    )
 
 
 def carry_out(
@@ -236,9 +267,9 @@ def _layout(picture: "Picture", topics: list[str] | None) -> "dict[Place, tuple[
     return {place: picture.replicas_of(place) for place in picture.partitions if not topics or place.topic in topics}
 
 
-def _size_of(picture: "Picture", place: "Place", stored: Mapping[int, Any]) -> int:
-    sizes = (dirs.sizes.get(place, 0) for node in picture.replicas_of(place) if (dirs := stored.get(node)) is not None)
-    return max(sizes, default=0)
+def size_of(place: "Place", replicas: Sequence[int], stored: Mapping[int, Any]) -> int:
+    """Return the bytes of a partition, of the largest of its replicas."""
+    return max((dirs.sizes.get(place, 0) for node in replicas if (dirs := stored.get(node)) is not None), default=0)
 
 
 def _start(
@@ -347,7 +378,8 @@ def _require_alive(flag: str, nodes: Sequence[int], picture: "Picture") -> None:
         )
 
 
-def _rate(text: str | None) -> int | None:
+def rate_of(text: str | None) -> int | None:
+    """Read a number of bytes a second, None where none is given."""
     if text is None:
         return None
     found = _SIZE.fullmatch(text.strip())
@@ -362,7 +394,8 @@ def _turned(nodes: tuple[int, ...], by: int) -> tuple[int, ...]:
     return nodes[by:] + nodes[:by]
 
 
-def _show_layout(before: "Layout", targets: "Layout", answer_format: Form) -> None:
+def show_layout(before: "Layout", targets: "Layout", answer_format: Form) -> None:
+    """Print where partitions are and where they are to be."""
     if answer_format is Form.JSON:
         terminal.answer(json.dumps(_layout_json(before, targets)))
         return
@@ -391,7 +424,7 @@ def _show_plan(before: "Layout", after: "Layout", changes: "Layout", answer_form
         ]
         terminal.answer(json.dumps({"nodes": spread, "changes": _layout_json(before, changes)}))
         return
-    _show_layout(before, changes, answer_format)
+    show_layout(before, changes, answer_format)
     rows = []
     for node in nodes:
         was, will = now.get(node, (0, 0)), then.get(node, (0, 0))

@@ -11,8 +11,10 @@ from fluvial.cli.options import AnswerFormat, BootstrapServer, DataDir, Form, se
 
 if TYPE_CHECKING:
     from fluvial.cluster.picture import LogDirs, Partition, Picture
+    from fluvial.local.figures import Figures
 
 _NAMED_MAX = 20
+_TOPICS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,7 @@ class NodeLine:
     usable_bytes: int | None
     failed_log_dirs: tuple[str, ...]
     quorum_lag: int | None
+    unsynced_records: int | None
 
 
 def status(
@@ -43,22 +46,25 @@ def status(
     """
     Show how the cluster stands: its nodes and quorum, and partitions that lack replicas or a leader.
 
-    A node that leads others than those of which it is the preferred leader has both numbers: `2, due 5`.
+    A node that leads others than those of which it is the preferred leader has both numbers: `2, due 5`. What a power
+    cut would take, and producers that are not idempotent, are told of nodes of the local platform that serve metrics.
     """
     from fluvial.cluster.picture import log_dirs_of, picture_of
     from fluvial.cluster.wire import ClusterLink
+    from fluvial.local.figures import figures_of
 
     settings = settings_of(data_dir, bootstrap_server)
     with ClusterLink(settings.bootstrap_servers) as cluster:
         picture = picture_of(cluster)
         stored = {node: log_dirs_of(cluster, broker) for node, broker in picture.brokers.items()}
         floors = _min_isr(cluster, picture)
-    nodes = node_lines(picture, stored)
+    told = figures_of(settings.data_dir) if settings.local else {}
+    nodes = node_lines(picture, stored, told)
     offline = [each for each in picture.partitions.values() if each.is_offline]
     under = [each for each in picture.partitions.values() if each.is_under_replicated and not each.is_offline]
     short = [each for each in under if len(each.isr) < floors.get(each.place.topic, 1)]
     if answer_format is Form.JSON:
-        terminal.answer(json.dumps(_as_json(picture, nodes, offline=offline, under=under, short=short), indent=2))
+        terminal.answer(json.dumps(_as_json(picture, nodes, told, offline=offline, under=under, short=short), indent=2))
         return
     quorum = picture.quorum
     terminal.answer(f"cluster     {picture.cluster_id}")
@@ -70,6 +76,9 @@ def status(
     terminal.answer(f"partitions  {len(picture.partitions)}{_worst(offline, under, short)}")
     if picture.moves:
         terminal.answer(f"moving      {len(picture.moves)}; see `fluvial cluster moves`")
+    if told:
+        terminal.answer(f"at risk     {_at_risk(told)}")
+        terminal.answer(f"producers   {_producers(told)}")
     rows = [_row(node) for node in nodes]
     # Where nobody names racks their column would be empty.
     shown = [name for name in rows[0] if name != "rack" or any(node.rack for node in nodes)] if rows else []
@@ -77,7 +86,9 @@ def status(
     _tell_partitions([*offline, *under], {each.place for each in short})
 
 
-def node_lines(picture: "Picture", stored: Mapping[int, "LogDirs | None"]) -> list[NodeLine]:
+def node_lines(
+    picture: "Picture", stored: Mapping[int, "LogDirs | None"], told: Mapping[int, "Figures"]
+) -> list[NodeLine]:
     """Return every node that is alive, votes, or should hold a replica."""
     leads = Counter(each.leader for each in picture.partitions.values())
     preferred = Counter(each.replicas[0] for each in picture.partitions.values() if each.replicas)
@@ -107,6 +118,7 @@ def node_lines(picture: "Picture", stored: Mapping[int, "LogDirs | None"]) -> li
                 usable_bytes=None if dirs is None else dirs.usable_bytes,
                 failed_log_dirs=() if dirs is None else dirs.failed,
                 quorum_lag=lags.get(node),
+                unsynced_records=told[node].unsynced_records if node in told else None,
             )
         )
     return found
@@ -193,11 +205,37 @@ def _tell_partitions(bad: Sequence["Partition"], short: set[Any]) -> None:
         terminal.say(f"and {len(bad) - _NAMED_MAX} more; --format json lists all")
 
 
+def _at_risk(told: Mapping[int, "Figures"]) -> str:
+    records = sum(each.unsynced_records for each in told.values())
+    if not records:
+        return "nothing: all that was acknowledged is on disk"
+    return f"{records} records ({size_text(sum(each.unsynced_bytes for each in told.values()))}) not synced to disk yet"
+
+
+def _producers(told: Mapping[int, "Figures"]) -> str:
+    found = _unsequenced(told)
+    if not found:
+        return "all idempotent"
+    topics = [f"{topic} ({count} batches)" for topic, count in found.most_common(_TOPICS_MAX)]
+    more = f" and {len(found) - _TOPICS_MAX} more topics" if len(found) > _TOPICS_MAX else ""
+    return f"some are not idempotent, so a retry may be stored twice: {', '.join(topics)}{more}"
+
+
+def _unsequenced(told: Mapping[int, "Figures"]) -> Counter[str]:
+    """Add up over the nodes how many batches each topic has got from producers that are not idempotent."""
+    total: Counter[str] = Counter()
+    for each in told.values():
+        total.update(each.unsequenced_batches)
+    return total
+
+
 def _named(nodes: Iterable[int]) -> str:
     return ", ".join(map(str, nodes))
 
 
-def _as_json(picture: "Picture", nodes: Sequence[NodeLine], **bad: Sequence["Partition"]) -> dict[str, Any]:
+def _as_json(
+    picture: "Picture", nodes: Sequence[NodeLine], told: Mapping[int, "Figures"], **bad: Sequence["Partition"]
+) -> dict[str, Any]:
     quorum = picture.quorum
     return {
         "cluster_id": picture.cluster_id,
@@ -211,6 +249,7 @@ def _as_json(picture: "Picture", nodes: Sequence[NodeLine], **bad: Sequence["Par
         "under_replicated": [_partition_json(each) for each in bad["under"]],
         "under_min_isr": [_partition_json(each) for each in bad["short"]],
         "moving": len(picture.moves),
+        "unsequenced_batches": dict(_unsequenced(told)),
     }
 
 

@@ -37,6 +37,9 @@ MetricsPort = Annotated[
         show_default=False,
     ),
 ]
+Node = Annotated[
+    int | None, typer.Option("--node", min=0, help="Only the node with this id (default: all).", show_default=False)
+]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return when every node answers; the nodes go on.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Seconds to wait for a node.")]
 
@@ -61,10 +64,12 @@ def up(
     """
     Start the local platform: brokers and a schema registry, their data in one folder.
 
-    Run again on the same folder it starts what is down and leaves the rest alone. Without --detach it stays until
+    Run again on the same folder it starts what is down and leaves the rest alone; with a larger --brokers it adds
+    nodes, which get new partitions at once and old ones by `fluvial cluster reassign`. Without --detach it stays until
     Ctrl-C and then stops the nodes that it started.
     """
     from fluvial.local.start import Layout, start, terminate, wait_for_end
+    from fluvial.local.voters import complete_voters
 
     settings = settings_of(data_dir, metrics_port=metrics_port)
     folder = settings.data_dir
@@ -73,6 +78,8 @@ def up(
         with stop_signals_raise():
             running = start(folder, layout, timeout_seconds=timeout)
             started = [child.node.id for child in running.started]
+            for voter in complete_voters(running.platform):
+                terminal.say(f"node {voter} votes for the controller from now on")
             _show_running(running.platform, started, folder)
             if detach or not started:
                 return
@@ -88,17 +95,21 @@ def up(
         terminal.say("stopped")
 
 
-def down(data_dir: DataDir = None, timeout: Timeout = 30.0) -> None:
-    """Stop every node of the local platform; its data stays."""
+def down(node: Node = None, data_dir: DataDir = None, timeout: Timeout = 30.0) -> None:
+    """
+    Stop every node of the local platform, or one; its data stays.
+
+    A node that is stopped alone remains a member: `fluvial up` starts it again, `fluvial cluster remove` takes it out.
+    """
     from fluvial.local.stop import stop
 
     folder = settings_of(data_dir).data_dir
-    stopped = stop(folder, timeout_seconds=timeout)
+    stopped = stop(folder, node_id=node, timeout_seconds=timeout)
     if not stopped:
-        terminal.say(f"nothing was running in {folder}")
-    for node in stopped:
-        how = "killed, since it did not end by itself" if node.killed else "stopped"
-        terminal.say(f"node {node.id} (process {node.pid}): {how}")
+        terminal.say(f"nothing was running in {folder}" if node is None else f"node {node} was not running")
+    for each in stopped:
+        how = "killed, since it did not end by itself" if each.killed else "stopped"
+        terminal.say(f"node {each.id} (process {each.pid}): {how}")
 
 
 def status(data_dir: DataDir = None, as_json: Json = False) -> None:

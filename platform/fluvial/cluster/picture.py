@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from fluvial.cluster.wire import ClusterLink, RefusedError
 from log_broker.errors import ErrorCode
@@ -80,6 +81,8 @@ class Quorum:
     epoch: int
     voters: Mapping[int, int]
     observers: Mapping[int, int]
+    directories: Mapping[int, UUID | None] = field(default_factory=dict)
+    """The id of the disk on which each keeps the metadata, where the cluster tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +135,7 @@ def picture_of(cluster: ClusterLink) -> Picture:
         brokers=dict(sorted(brokers.items())),
         partitions={each.place: each for each in sorted(_partitions(answer.topics), key=lambda each: each.place)},
         moves=moves_of(cluster),
-        quorum=_quorum_of(cluster),
+        quorum=quorum_of(cluster),
     )
 
 
@@ -196,8 +199,8 @@ def _partitions(topics: Iterable[Any]) -> Iterator[Partition]:
             )
 
 
-def _quorum_of(cluster: ClusterLink) -> Quorum | None:
-    """None where the cluster has no quorum that answers now, or does not speak of it."""
+def quorum_of(cluster: ClusterLink) -> Quorum | None:
+    """Return who votes; None where the cluster has no quorum that answers now, or does not speak of it."""
     wanted = {"topic_name": METADATA_TOPIC, "partitions": ({"partition_index": 0},)}
     try:
         answer = cluster.settled("describe the quorum", ApiKey.DESCRIBE_QUORUM, {"topics": (wanted,)})
@@ -217,4 +220,8 @@ def _quorum_of(cluster: ClusterLink) -> Quorum | None:
         epoch=partition.leader_epoch,
         voters=lags(partition.current_voters),
         observers=lags(partition.observers),
+        directories={
+            each.replica_id: getattr(each, "replica_directory_id", None)
+            for each in (*partition.current_voters, *partition.observers)
+        },
     )

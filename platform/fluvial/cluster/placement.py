@@ -39,17 +39,34 @@ def spread_of(layout: Layout, brokers: Iterable[int]) -> dict[int, Spread]:
     return {node: Spread(held[node], led[node]) for node in sorted({*brokers, *held})}
 
 
-def balanced(layout: Layout, brokers: Sequence[int], racks: Mapping[int, str | None]) -> dict[Place, Replicas]:
+def balanced(
+    layout: Layout, brokers: Sequence[int], racks: Mapping[int, str | None], *, factor: int | None = None
+) -> dict[Place, Replicas]:
     """
-    Return the replicas of each partition over `brokers` alone; its replication factor stays.
+    Return the replicas of each partition over `brokers` alone, `factor` of them or as many as it has.
 
     Raises PlacementError when a partition has more replicas than there are brokers.
     """
-    plan = _Plan(layout, brokers, racks)
+    plan = _Plan(layout, brokers, racks, factor)
     plan.fill()
     plan.mend_racks()
     plan.level_replicas()
     return plan.with_leaders(layout)
+
+
+def drained(
+    layout: Layout, node: int, brokers: Sequence[int], racks: Mapping[int, str | None]
+) -> dict[Place, Replicas]:
+    """
+    Return the replicas when what is on `node` is shared among the other brokers, and nothing else moves.
+
+    Raises PlacementError when a partition has more replicas than there are other brokers.
+    """
+    # A broker that is down keeps what it holds: its replicas are not what is being moved.
+    others = sorted({held for replicas in layout.values() for held in replicas} | set(brokers))
+    plan = _Plan(layout, [other for other in others if other != node], racks, None)
+    plan.fill([other for other in brokers if other != node])
+    return plan.with_leaders(layout, level=False)
 
 
 def moved(before: Layout, after: Layout) -> dict[Place, Replicas]:
@@ -66,16 +83,18 @@ def copies(before: Layout, after: Layout) -> dict[Place, tuple[int, ...]]:
 class _Plan:
     """Replicas as sets while they are moved about; the order of each, and so its leader, comes last."""
 
-    def __init__(self, layout: Layout, brokers: Sequence[int], racks: Mapping[int, str | None]) -> None:
+    def __init__(
+        self, layout: Layout, brokers: Sequence[int], racks: Mapping[int, str | None], factor: int | None
+    ) -> None:
         self._brokers = sorted(set(brokers))
         # Brokers that name no rack are one rack.
         self._rack = {node: racks.get(node) or "" for node in self._brokers}
-        self._wanted = {place: len(replicas) for place, replicas in layout.items()}
+        self._wanted = {place: factor or len(replicas) for place, replicas in layout.items()}
         for place, wanted in self._wanted.items():
             if wanted > len(self._brokers):
                 raise PlacementError(
                     f"{place} has {wanted} replicas and only {len(self._brokers)} brokers may hold them; "
-                    "name more brokers, or give the topic fewer replicas with `fluvial cluster move`"
+                    "name more brokers, or have fewer replicas with --replication-factor"
                 )
         self._held = {
             place: {node for node in replicas if node in self._rack} for place, replicas in sorted(layout.items())
@@ -88,11 +107,23 @@ class _Plan:
                 self._on[node][place] = None
                 self._count(place, node, 1)
 
-    def fill(self) -> None:
-        """Give each partition the replicas that it lacks, on the emptiest brokers that suit it."""
+    def fill(self, onto: Sequence[int] | None = None) -> None:
+        """Give each partition the replicas that it lacks, on the emptiest brokers that suit it, or take some off."""
+        free = set(self._brokers if onto is None else onto)
         for place, nodes in self._held.items():
+            while len(nodes) > self._wanted[place]:
+                gone = max(nodes, key=lambda node: self._cost(place, node))
+                nodes.discard(gone)
+                del self._on[gone][place]
+                self._count(place, gone, -1)
             while len(nodes) < self._wanted[place]:
-                self._put(place, min(set(self._brokers) - nodes, key=lambda node: self._cost(place, node)))
+                options = free - nodes
+                if not options:
+                    raise PlacementError(
+                        f"{place} has {self._wanted[place]} replicas and no other broker is up that could hold one; "
+                        "add a broker, or have fewer replicas with `fluvial cluster reassign --replication-factor`"
+                    )
+                self._put(place, min(options, key=lambda node: self._cost(place, node)))
 
     def mend_racks(self) -> None:
         """Move replicas that share a rack while another rack has fewer of the partition."""
@@ -124,8 +155,8 @@ class _Plan:
 
         _level(self._load, self._brokers, movable, self._shift)
 
-    def with_leaders(self, before: Layout) -> dict[Place, Replicas]:
-        """Put the replicas into an order, as it was as far as can be, with leaders shared evenly."""
+    def with_leaders(self, before: Layout, *, level: bool = True) -> dict[Place, Replicas]:
+        """Put the replicas into an order, as it was as far as can be, and with `level` with leaders shared evenly."""
         ordered: dict[Place, Replicas] = {}
         led = Counter(dict.fromkeys(self._brokers, 0))
         led_places: dict[int, dict[Place, None]] = {node: {} for node in self._brokers}
@@ -154,7 +185,8 @@ class _Plan:
             led[origin] -= 1
             led[to] += 1
 
-        _level(led, self._brokers, movable, shift)
+        if level:
+            _level(led, self._brokers, movable, shift)
         return ordered
 
     def _cost(self, place: Place, node: int) -> tuple[int, int, int, int]:

@@ -34,6 +34,8 @@ _VERSIONS: Mapping[ApiKey, int] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
     ApiKey.DESCRIBE_QUORUM: 2,
     ApiKey.UNREGISTER_BROKER: 0,
+    ApiKey.ADD_RAFT_VOTER: 1,
+    ApiKey.REMOVE_RAFT_VOTER: 0,
 }
 _PASSING = frozenset(
     {
@@ -148,6 +150,12 @@ class ClusterLink:
     def learn(self, addresses: Iterable[str]) -> None:
         """Take in brokers that may be asked as well."""
         self.servers += [address for address in addresses if address not in self.servers]
+
+    def forget(self, address: str) -> None:
+        """Ask a broker no more."""
+        self.servers = [server for server in self.servers if server != address]
+        if (link := self._links.pop(address, None)) is not None:
+            link.close()
 
     def ask(self, api: ApiKey, values: Mapping[str, Any]) -> Any:
         """Ask any broker that answers; raises WireError."""

@@ -110,7 +110,10 @@ def _command(folder: Path, platform: Platform, node: NodeSpec, notify: int) -> l
         words += ["--registry-port", "0"]
     if node.metrics_port is not None:
         words += ["--metrics-port", str(node.metrics_port)]
-    if len(platform.nodes) > 1:
-        voters = ",".join(f"{each.id}@{each.host}:{each.port}" for each in platform.nodes)
+    others = [each.address for each in platform.nodes if each is not node]
+    if not node.founder and others:
+        words += ["--controller-quorum-bootstrap-servers", ",".join(others)]
+    elif len(platform.founders) > 1:
+        voters = ",".join(f"{each.id}@{each.address}" for each in platform.founders)
         words += ["--controller-quorum-voters", voters]
     return [*words, "--notify-fd", str(notify)]

@@ -122,13 +122,14 @@ def _planned(data_dir: Path, recorded: Platform | None, layout: Layout, known: l
         "registry_port": layout.registry_port or registry_port,
         "metrics_port": layout.metrics_port or metrics_port,
     }
-    _check_layout(**wanted)
+    planned = Platform.planned(**wanted) if recorded is None else recorded.with_layout(**wanted)
+    _check_layout(planned)
     if recorded is None:
-        return Platform.planned(**wanted)
+        return planned
     if wanted["brokers"] < brokers:
         raise LocalPlatformError(
             f"the platform in {data_dir} has {brokers} brokers and would lose the data of some with "
-            f"--brokers {wanted['brokers']}; leave the flag out"
+            f"--brokers {wanted['brokers']}; take a node out with `fluvial cluster remove NODE`"
         )
     moved = (wanted["port"], wanted["registry_port"], wanted["metrics_port"]) != (port, registry_port, metrics_port)
     if moved and any(each.held_by is not None for each in known):
@@ -137,28 +138,30 @@ def _planned(data_dir: Path, recorded: Platform | None, layout: Layout, known: l
             f"{'without metrics' if metrics_port is None else f'metrics from {metrics_port} on'}; leave out "
             "--port, --registry-port and --metrics-port, or stop it first with `fluvial down`"
         )
-    return recorded.with_layout(**wanted)
+    return planned
 
 
-def _check_layout(*, brokers: int, port: int, registry_port: int, metrics_port: int | None) -> None:
-    if not 1 <= brokers <= BROKERS_MAX:
-        raise LocalPlatformError(f"--brokers {brokers}: a local platform has 1 to {BROKERS_MAX} brokers")
-    ranges = [("--port", port, port + brokers - 1), ("--registry-port", registry_port, registry_port)]
+def _check_layout(platform: Platform) -> None:
+    port, registry_port, metrics_port = platform.port, platform.registry_port, platform.metrics_port
+    last = platform.nodes[-1].id
+    if len(platform.nodes) > BROKERS_MAX:
+        raise LocalPlatformError(f"--brokers {len(platform.nodes)}: a local platform has 1 to {BROKERS_MAX} brokers")
+    ranges = [("--port", port, port + last), ("--registry-port", registry_port, registry_port)]
     if metrics_port is not None:
-        ranges.append(("--metrics-port", metrics_port, metrics_port + brokers - 1))
-    for flag, first, last in ranges:
-        if not 1 <= first <= last <= _PORT_MAX:
-            raise LocalPlatformError(f"{flag} {first}: ports {first} to {last} are not all within 1 to {_PORT_MAX}")
-    if port <= registry_port < port + brokers:
+        ranges.append(("--metrics-port", metrics_port, metrics_port + last))
+    for flag, first, end in ranges:
+        if not 1 <= first <= end <= _PORT_MAX:
+            raise LocalPlatformError(f"{flag} {first}: ports {first} to {end} are not all within 1 to {_PORT_MAX}")
+    if port <= registry_port <= port + last:
         raise LocalPlatformError(
-            f"--registry-port {registry_port} is also a broker's port ({port} to {port + brokers - 1}); choose another"
+            f"--registry-port {registry_port} is also a broker's port ({port} to {port + last}); choose another"
         )
     if metrics_port is not None:
-        for flag, first, last in ranges[:2]:
-            if first < metrics_port + brokers and metrics_port <= last:
+        for flag, first, end in ranges[:2]:
+            if first <= metrics_port + last and metrics_port <= end:
                 raise LocalPlatformError(
                     f"--metrics-port {metrics_port}: one port a broker from there on meets those of {flag} "
-                    f"({first} to {last}); choose another"
+                    f"({first} to {end}); choose another"
                 )
 
 

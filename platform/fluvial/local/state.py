@@ -21,11 +21,17 @@ HOST = "127.0.0.1"
 
 PORT_DEFAULT = 9092
 REGISTRY_PORT_DEFAULT = 8081
+VOTERS = 3
+"""How many nodes elect the controller where there are so many: one may die. With fewer nodes the first is alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """One node; a port of None is of what it does not serve, `data_dir` is relative to the platform's."""
+    """
+    One node; a port of None is of what it does not serve, `data_dir` is relative to the platform's.
+
+    A `founder` was among the voters when the cluster began. Who votes now the cluster itself says.
+    """
 
     id: int
     host: str
@@ -33,6 +39,12 @@ class NodeSpec:
     registry_port: int | None
     data_dir: str
     metrics_port: int | None = None
+    founder: bool = False
+
+    @property
+    def address(self) -> str:
+        """Where its broker listens, as Kafka clients take it."""
+        return f"{self.host}:{self.port}"
 
     @property
     def metrics_url(self) -> str | None:
@@ -42,29 +54,65 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """The nodes of one data directory, in the order of their ids; the first serves the registry."""
+    """The nodes of one data directory, in the order of their ids. An id is not given twice: its folder holds data."""
 
     cluster_id: str
     nodes: tuple[NodeSpec, ...]
+    next_id: int
 
     @classmethod
     def planned(cls, *, brokers: int, port: int, registry_port: int, metrics_port: int | None = None) -> Self:
         """Return a platform with a new cluster id and its nodes on consecutive ports."""
-        return cls(cluster_id=_new_cluster_id(), nodes=_nodes(brokers, port, registry_port, metrics_port))
+        founders = VOTERS if brokers >= VOTERS else 1
+        nodes = tuple(
+            NodeSpec(
+                id=number,
+                host=HOST,
+                port=port + number,
+                registry_port=registry_port if number == 0 else None,
+                data_dir=f"node-{number}",
+                metrics_port=None if metrics_port is None else metrics_port + number,
+                founder=number < founders,
+            )
+            for number in range(brokers)
+        )
+        return cls(cluster_id=_new_cluster_id(), nodes=nodes, next_id=brokers)
 
     def with_layout(self, *, brokers: int, port: int, registry_port: int, metrics_port: int | None = None) -> Self:
-        """Return the same cluster with so many nodes on these ports; the nodes keep their folders."""
-        return replace(self, nodes=_nodes(brokers, port, registry_port, metrics_port))
+        """Return the same cluster with so many nodes, no fewer than it has; ports are counted from these by ids."""
+        added = range(self.next_id, self.next_id + max(brokers - len(self.nodes), 0))
+        fresh = (
+            NodeSpec(id=number, host=HOST, port=0, registry_port=None, data_dir=f"node-{number}") for number in added
+        )
+        nodes = tuple(
+            replace(
+                node,
+                port=port + node.id,
+                registry_port=None if node.registry_port is None else registry_port,
+                metrics_port=None if metrics_port is None else metrics_port + node.id,
+            )
+            for node in (*self.nodes, *fresh)
+        )
+        return replace(self, nodes=nodes, next_id=self.next_id + len(added))
+
+    def without(self, node_id: int) -> Self:
+        """Return the same cluster without one of its nodes."""
+        return replace(self, nodes=tuple(node for node in self.nodes if node.id != node_id))
+
+    @property
+    def founders(self) -> tuple[NodeSpec, ...]:
+        """The nodes that were voters when the cluster began."""
+        return tuple(node for node in self.nodes if node.founder)
 
     @property
     def bootstrap_servers(self) -> str:
         """The addresses of all nodes, as Kafka clients take them."""
-        return ",".join(f"{node.host}:{node.port}" for node in self.nodes)
+        return ",".join(node.address for node in self.nodes)
 
     @property
     def port(self) -> int:
-        """The port of the first node."""
-        return self.nodes[0].port
+        """The port of node 0, whether there still is one or not."""
+        return self.nodes[0].port - self.nodes[0].id
 
     @property
     def registry_port(self) -> int:
@@ -73,13 +121,14 @@ class Platform:
 
     @property
     def metrics_port(self) -> int | None:
-        """The port of the first node's metrics, None where none are served."""
-        return self.nodes[0].metrics_port
+        """The port of node 0's metrics, None where none are served."""
+        first = self.nodes[0]
+        return None if first.metrics_port is None else first.metrics_port - first.id
 
     @property
     def registry_url(self) -> str:
         """The address of the registry."""
-        return f"http://{self.nodes[0].host}:{self.registry_port}"
+        return f"http://{HOST}:{self.registry_port}"
 
     @classmethod
     def load(cls, data_dir: Path) -> Self | None:
@@ -106,12 +155,15 @@ class Platform:
                 registry_port=None if node["registry_port"] is None else int(node["registry_port"]),
                 data_dir=str(node["data_dir"]),
                 metrics_port=None if node.get("metrics_port") is None else int(node["metrics_port"]),
+                # Before there were voters, the first node decided for all.
+                founder=bool(node.get("founder", int(node["id"]) == 0)),
             )
             for node in read["nodes"]
         )
-        if not nodes or nodes[0].registry_port is None:
+        if not any(node.registry_port is not None for node in nodes):
             raise ValueError("no node serves the registry")
-        return cls(cluster_id=str(read["cluster_id"]), nodes=nodes)
+        next_id = int(read.get("next_id", max(node.id for node in nodes) + 1))
+        return cls(cluster_id=str(read["cluster_id"]), nodes=nodes, next_id=next_id)
 
     def save(self, data_dir: Path) -> None:
         """Write the description whole or not at all; raises OSError."""
@@ -126,20 +178,6 @@ class Platform:
         except OSError:
             scratch.unlink(missing_ok=True)
             raise
-
-
-def _nodes(brokers: int, port: int, registry_port: int, metrics_port: int | None) -> tuple[NodeSpec, ...]:
-    return tuple(
-        NodeSpec(
-            id=index,
-            host=HOST,
-            port=port + index,
-            registry_port=registry_port if index == 0 else None,
-            data_dir=f"node-{index}",
-            metrics_port=None if metrics_port is None else metrics_port + index,
-        )
-        for index in range(brokers)
-    )
 
 
 def _new_cluster_id() -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fluvial.local.errors import NodeError
+from fluvial.local.errors import LocalPlatformError, NodeError
 from fluvial.local.lock import NODE_LOCK, holder
 from fluvial.local.status import platform_of
 
@@ -27,24 +27,31 @@ class Stopped:
     killed: bool
 
 
-def stop(data_dir: Path, *, timeout_seconds: float = TIMEOUT_SECONDS) -> tuple[Stopped, ...]:
+def stop(
+    data_dir: Path, *, node_id: int | None = None, timeout_seconds: float = TIMEOUT_SECONDS
+) -> tuple[Stopped, ...]:
     """
-    Stop every node that runs in `data_dir`: SIGTERM to all, SIGKILL to those that are still there after the timeout.
+    Stop every node that runs in `data_dir`, or one: SIGTERM, and SIGKILL to those still there after the timeout.
 
-    Raises LocalPlatformError where there is no platform, NodeError for a node that cannot be stopped.
+    Raises LocalPlatformError where there is no such platform or node, NodeError for a node that cannot be stopped.
     """
-    locks = {node.id: data_dir / node.data_dir / NODE_LOCK for node in platform_of(data_dir).nodes}
+    platform = platform_of(data_dir)
+    wanted = [node for node in platform.nodes if node_id in (None, node.id)]
+    if not wanted:
+        known = ", ".join(str(node.id) for node in platform.nodes)
+        raise LocalPlatformError(f"the platform in {data_dir} has no node {node_id}; it has {known}")
+    locks = {node.id: data_dir / node.data_dir / NODE_LOCK for node in wanted}
     asked = {node_id: pid for node_id, lock in locks.items() if (pid := _signal(node_id, lock, signal.SIGTERM))}
     deadline = time.monotonic() + timeout_seconds
     stopped = []
-    for node_id, pid in asked.items():
-        gone = _gone(locks[node_id], pid)
+    for each, pid in asked.items():
+        gone = _gone(locks[each], pid)
         killed = not _wait_until(gone, deadline)
         if killed:
-            _signal(node_id, locks[node_id], signal.SIGKILL)
+            _signal(each, locks[each], signal.SIGKILL)
             if not _wait_until(gone, time.monotonic() + _KILL_SECONDS):
-                raise NodeError(node_id, f"process {pid} does not end, even on SIGKILL; look at it with `ps -p {pid}`")
-        stopped.append(Stopped(id=node_id, pid=pid, killed=killed))
+                raise NodeError(each, f"process {pid} does not end, even on SIGKILL; look at it with `ps -p {pid}`")
+        stopped.append(Stopped(id=each, pid=pid, killed=killed))
     return tuple(stopped)
 
 

@@ -47,7 +47,7 @@ def _killed(cluster: Cluster, topic: str, *, is_controller: bool) -> float:
     partition = next(at for at, member in enumerate(leaders) if (member is controller) == is_controller)
     victim = leaders[partition]
     seconds = first_ack_after(cluster, topic, partition, victim.kill)
-    _bring_back(cluster, victim, topic)
+    bring_back(cluster, victim, topic)
     return seconds
 
 
@@ -98,7 +98,7 @@ def restart(arena: ClusterArena) -> list[Row]:
             with _Steady(cluster, topic, 2 * NODES) as steady:
                 for member in cluster.members:
                     member.stop()
-                    _bring_back(cluster, member, topic)
+                    bring_back(cluster, member, topic)
             errors[name] += len(steady.errors)
             pauses[name].append(steady.longest_pause)
             PROGRESS.print(
@@ -209,7 +209,8 @@ def _all_acked_after(cluster: Cluster, led: list[int], act: Callable[[], None]) 
     return time.monotonic() - began
 
 
-def _bring_back(cluster: Cluster, member: Member, topic: str) -> None:
+def bring_back(cluster: Cluster, member: Member, topic: str) -> None:
+    """Start a node again and return when all is as it was before it went."""
     member.launch()
     cluster.await_nodes(NODES, time.monotonic() + START_SECONDS_MAX)
     cluster.await_in_sync(topic)

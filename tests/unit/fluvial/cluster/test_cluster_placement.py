@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluvial.cluster.picture import Place
-from fluvial.cluster.placement import Layout, PlacementError, balanced, copies, moved, spread_of
+from fluvial.cluster.placement import Layout, PlacementError, balanced, copies, drained, moved, spread_of
 
 
 @st.composite
@@ -115,3 +115,24 @@ def test_leaders_alone_are_turned_without_a_copy() -> None:
 def test_too_few_brokers_are_refused() -> None:
     with pytest.raises(PlacementError, match="t-0 has 3 replicas and only 2 brokers"):
         balanced(full([1, 2, 3], 3, 3), [1, 2], {})
+
+
+@pytest.mark.parametrize(("now", "then"), [(1, 3), (3, 2), (3, 1)])
+def test_more_or_fewer_replicas(now: int, then: int) -> None:
+    before = full([1, 2, 3], 9, now)
+    after = balanced(before, [1, 2, 3], {}, factor=then)
+    assert {len(replicas) for replicas in after.values()} == {then}
+    spread = spread_of(after, [1, 2, 3]).values()
+    assert {each.replicas for each in spread} == {3 * then}
+    assert {each.leaders for each in spread} == {3}
+    # Who holds a partition already goes on holding it.
+    assert all(len(set(after[place]) & set(before[place])) == min(now, then) for place in before)
+
+
+def test_a_node_that_is_drained_moves_nothing_else() -> None:
+    # Uneven on purpose, and node 4 is down: what they hold is not what is being moved.
+    before = {Place("t", 0): (1, 2), Place("t", 1): (1, 3), Place("t", 2): (3, 4), Place("t", 3): (1, 2)}
+    after = drained(before, 3, [1, 2, 3], {})
+    assert after == {Place("t", 0): (1, 2), Place("t", 1): (1, 2), Place("t", 2): (4, 1), Place("t", 3): (1, 2)}
+    with pytest.raises(PlacementError, match="no other broker is up"):
+        drained({Place("t", 0): (1, 2), Place("t", 1): (1, 5)}, 2, [1, 2], {})

@@ -103,6 +103,9 @@ class ModelLog:
         self.acknowledged(fetch_offset)
         self.high_watermark = max(self.high_watermark, fetch_offset)
 
+    def suspect(self, offset: int) -> None:
+        """Nothing is ever damaged in here."""
+
     def on_appended(self, offset: int, callback: Callable[[], None]) -> Callable[[], None]:
         key = object()
         self.waiting[key] = (offset, callback)

@@ -8,7 +8,7 @@ import pytest
 
 from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core.cluster import BrokerImage, ClusterImage, PartitionImage, TopicImage
-from log_broker.core.cluster_events import PARTITIONS_MAX, Event, View, events_between, view_of
+from log_broker.core.cluster_events import PARTITIONS_MAX, Event, Fencing, View, events_between, view_of
 from log_broker.core.cluster_records import BrokerRegistered, PartitionChanged, TopicCreated
 
 
@@ -31,8 +31,8 @@ def view(*brokers: BrokerImage, topics: Sequence[TopicImage] = ()) -> View:
     return View({each.node_id: each for each in brokers}, {each.name: each for each in topics})
 
 
-def told(before: View, after: View) -> list[Event]:
-    return list(events_between(before, after, session_timeout_ms=9000))
+def told(before: View, after: View, why: Fencing = Fencing.SILENT) -> list[Event]:
+    return list(events_between(before, after, session_timeout_ms=9000, fenced_because=lambda _: why))
 
 
 def words(before: View, after: View) -> list[tuple[str, str]]:
@@ -64,10 +64,10 @@ LED = PartitionImage(replicas=(1, 2, 3), leader=1, leader_epoch=4, isr=(1, 2, 3)
         ({}, {"is_fenced": True}, "broker_fenced", "node 1 was not heard of for 9 s and was fenced"),
         ({}, {"is_leaving": True}, "broker_leaving", "node 1 is about to stop and hands over what it leads"),
         (
-            {"is_leaving": True},
-            {"is_leaving": True, "is_fenced": True},
+            {},
+            {"epoch": 2, "is_fenced": True},
             "broker_fenced",
-            "node 1 stopped in order and was fenced",
+            "node 1 is fenced until it has caught up with the cluster's metadata",
         ),
         ({"is_fenced": True}, {}, "broker_returned", "node 1 takes part again"),
         ({}, None, "broker_removed", "node 1 was struck off the cluster"),
@@ -76,7 +76,22 @@ LED = PartitionImage(replicas=(1, 2, 3), leader=1, leader_epoch=4, isr=(1, 2, 3)
 def test_what_befalls_a_broker(was: dict[str, Any] | None, now: dict[str, Any] | None, kind: str, text: str) -> None:
     before = view(*([] if was is None else [broker(1, **was)]))
     after = view(*([] if now is None else [broker(1, **now)]))
-    assert words(before, after) == [(kind, text)]
+    # A new registration fences, and that is told besides.
+    assert (kind, text) in words(before, after)
+    assert len(words(before, after)) == 1 + (kind == "broker_fenced" and now == {"epoch": 2, "is_fenced": True})
+
+
+@pytest.mark.parametrize(
+    ("why", "text"),
+    [
+        (Fencing.LEFT, "node 1 stopped in order and was fenced"),
+        (Fencing.ENDED, "node 1 is gone, its process has ended, and was fenced"),
+        (Fencing.SILENT, "node 1 was not heard of for 9 s and was fenced"),
+    ],
+)
+def test_why_a_broker_was_fenced_is_what_the_controller_knows(why: Fencing, text: str) -> None:
+    (event,) = told(view(broker(1)), view(broker(1, is_fenced=True)), why)
+    assert (event.text, event.fields["why"]) == (text, why.value)
 
 
 def test_an_image_that_did_not_change_tells_nothing() -> None:

@@ -368,3 +368,30 @@ def test_a_broker_that_holds_something_is_not_struck_off() -> None:
     cluster.reassign((1, 2))
     cluster.commit([elections.unregister(cluster.image, 3)])
     assert 3 not in cluster.image.brokers
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+@pytest.mark.parametrize("failures", [0, 1, 2, 3])
+def test_fewer_needed_copies_mean_more_availability_and_less_safety(least: int, failures: int) -> None:
+    """With m copies asked for, acks=all goes on while m are up, and what it acknowledged survives any m - 1 disks."""
+    cluster = three(min_insync_replicas=str(least))
+    for node_id in range(1, failures + 1):
+        cluster.fence(node_id)
+    partition = cluster.partition()
+    is_writable = partition.leader != NO_LEADER and len(partition.isr) >= least
+    assert is_writable is (3 - failures >= least)
+
+    cluster = ClusterDriver()
+    for node_id in (1, 2, 3):
+        cluster.start(node_id, directory=f"disk {node_id}")
+    cluster.create(assignments={0: (1, 2, 3)}, overrides={"min.insync.replicas": str(least)})
+    holders = cluster.want_isr(*range(1, least + 1)).isr  # as few as may be when something is acknowledged
+    cluster.now_ms = SESSION_MS
+    for node_id in holders[:failures]:
+        cluster.start(node_id, "second", directory="a new disk of " + str(node_id))
+    partition = cluster.partition()
+    with_all = set(holders[failures:])
+    assert {*partition.isr, *partition.elr} == with_all
+    assert (partition.leader in with_all) is (failures < least)
+    if failures >= least:
+        assert partition.leader == NO_LEADER, "what is lost is not passed over in silence"

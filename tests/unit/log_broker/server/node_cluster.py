@@ -46,6 +46,7 @@ class NodeCluster:
         self.ports = free_ports(count)
         self.settings = {**QUICK, **settings}
         self.nodes: dict[int, Node] = {}
+        self._isolated: set[int] = set()
 
     @property
     def voters(self) -> str:
@@ -67,10 +68,39 @@ class NodeCluster:
         async with asyncio.timeout(30):
             await asyncio.gather(*(node.start() for node in fresh.values()))
         self.nodes.update(fresh)
+        for node in fresh.values():
+            self._cut(node)
 
     async def stop(self, *node_ids: int) -> None:
         """Stop nodes in order."""
         await asyncio.gather(*(self.nodes.pop(node_id).stop() for node_id in node_ids))
+
+    def isolate(self, *node_ids: int) -> None:
+        """Cut nodes off from all others, though not from their clients."""
+        self._isolated.update(node_ids)
+        for node in self.nodes.values():
+            node.peers.close()
+            node.quorum.peers.close()
+
+    def heal(self) -> None:
+        """Let all nodes reach each other again."""
+        self._isolated.clear()
+
+    async def kill(self, *node_ids: int) -> None:
+        """End nodes without a word to the others."""
+        self.isolate(*node_ids)
+        await self.stop(*node_ids)
+        self._isolated.difference_update(node_ids)
+
+    def _cut(self, node: Node) -> None:
+        """Have a node's links go through `isolate`."""
+        for peers in (node.peers, node.quorum.peers):
+            known = peers._address_of
+
+            def address_of(to: int, known: Callable[[int], str | None] = known) -> str | None:
+                return None if {to, node.config.node_id} & self._isolated else known(to)
+
+            peers._address_of = address_of
 
     @property
     def controller(self) -> Node:
@@ -78,25 +108,30 @@ class NodeCluster:
         return next(node for node in self.nodes.values() if node.is_controller)
 
     async def has_controller(self) -> Node:
-        """Wait for an active controller that all nodes know, and return it."""
-        await eventually(
-            lambda: (
-                any(node.is_controller for node in self.nodes.values())
-                and len({node.authority.controller_id for node in self.nodes.values()}) == 1
-            )
-        )
-        return self.controller
+        """Wait for an active controller that all nodes know which are not cut off, and return it."""
+        found: list[Node] = []
+
+        def agree() -> bool:
+            reachable = [node for node_id, node in self.nodes.items() if node_id not in self._isolated]
+            found[:] = [node for node in reachable if node.is_controller]
+            known = {node.authority.controller_id for node in reachable}
+            return len(found) == 1 and known == {found[0].config.node_id}
+
+        await eventually(agree)
+        return found[0]
 
 
 @asynccontextmanager
 async def cluster_of(
-    data_dir: Path, count: int, settings: Mapping[str, str] | None = None
+    data_dir: Path, count: int, settings: Mapping[str, str] | None = None, *, brokers: int | None = None
 ) -> AsyncIterator[NodeCluster]:
-    """Run a cluster of so many combined nodes that know each other."""
+    """Run a cluster of so many nodes that know each other, all of them voters and, unless told, brokers."""
     cluster = NodeCluster(data_dir, count, settings or {})
+    alive = count if brokers is None else brokers
     try:
         await cluster.start(*range(count))
-        await eventually(lambda: all(len(node.cluster.alive_brokers()) == count for node in cluster.nodes.values()))
+        await cluster.has_controller()
+        await eventually(lambda: all(len(node.cluster.alive_brokers()) == alive for node in cluster.nodes.values()))
         yield cluster
     finally:
         await cluster.stop(*cluster.nodes)

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from node_cluster import cluster_of
+from node_cluster import eventually
+from several_nodes import cluster, topic_of
 
 from log_broker.config import BrokerConfig
 from log_broker.core.cluster import EVENTS_TOPIC
@@ -19,9 +20,8 @@ from log_broker.server.node import Node
 
 @pytest.fixture
 async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
-    """Two nodes that know each other."""
-    async with cluster_of(tmp_path, 2) as cluster:
-        yield [cluster.nodes[node_id] for node_id in range(2)]
+    async with cluster(tmp_path) as running:
+        yield running
 
 
 @pytest.fixture
@@ -32,15 +32,11 @@ async def lone(tmp_path: Path) -> AsyncIterator[Node]:
     await node.stop()
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-        await asyncio.sleep(0.005)
-
-
 def written(nodes: list[Node]) -> list[dict[str, Any]]:
     """The diary as far as it is written, from whichever node leads it."""
     for node in nodes:
-        if (runtime := node.logs.get(EVENTS_TOPIC, 0)) is not None:
+        runtime = node.logs.get(EVENTS_TOPIC, 0)
+        if runtime is not None and runtime.is_leader:
             return [json.loads(record.value or b"") for record in stored_records(runtime)]
     return []
 
@@ -49,25 +45,29 @@ def texts(nodes: list[Node]) -> list[str]:
     return [event["text"] for event in written(nodes)]
 
 
-async def test_what_the_image_shows_is_told_once_and_in_words(tmp_path: Path) -> None:
-    async with cluster_of(tmp_path, 2) as cluster:
-        nodes = list(cluster.nodes.values())
-        third = cluster.nodes[2] = cluster.node(2, process_roles="broker")
-        await third.start()
-        joined = f"node 2 joined the cluster at 127.0.0.1:{third.port}"
-        await eventually(lambda: joined in texts(nodes))
-        assert texts(nodes).count(joined) == 1
-        (event,) = (event for event in written(nodes) if event["text"] == joined)
-        known = (event["kind"], event["node"], event["broker"])
-        assert known == ("broker_registered", cluster.controller.config.node_id, 2)
+async def test_what_the_image_shows_is_told_once_and_in_words(nodes: list[Node]) -> None:
+    await topic_of(nodes, "flights", [0, 1, 2])
+    admin = next(node for node in nodes if not node.is_controller)
+    nodes[0].events.note("test", "before")
+    await eventually(lambda: "before" in texts(nodes))
+    await admin.stop()
+    number = admin.config.node_id
+    left = f"node {number} stopped in order and was fenced"
+    rest = [node for node in nodes if node is not admin]
+    await eventually(lambda: left in texts(rest))
+    assert texts(rest).count(left) == 1
+    (event,) = (event for event in written(rest) if event["text"] == left)
+    assert (event["kind"], event["broker"], event["why"]) == ("broker_fenced", number, "left")
+    (controller,) = (node for node in rest if node.is_controller)
+    assert event["node"] == controller.config.node_id
 
 
 async def test_every_node_notes_into_one_topic_wherever_that_is_led(nodes: list[Node]) -> None:
     for node in nodes:
         node.events.note("truncated", f"seen by {node.config.node_id}", topic="x", first=120, end=132)
-    await eventually(lambda: {"seen by 0", "seen by 1"} <= set(texts(nodes)))
+    await eventually(lambda: {"seen by 0", "seen by 1", "seen by 2"} <= set(texts(nodes)))
     found = {event["node"]: event for event in written(nodes) if event["kind"] == "truncated"}
-    assert [(found[at]["topic"], found[at]["first"], found[at]["end"]) for at in (0, 1)] == [("x", 120, 132)] * 2
+    assert [(found[at]["topic"], found[at]["first"], found[at]["end"]) for at in range(3)] == [("x", 120, 132)] * 3
     assert len({event["id"] for event in written(nodes)}) == len(written(nodes))
 
 

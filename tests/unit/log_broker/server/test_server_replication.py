@@ -15,7 +15,7 @@ from log_broker.config import RACK_AWARE_SELECTOR
 from log_broker.core.controller import CreateTopic
 from log_broker.core.replication_quota import UNLIMITED
 from log_broker.errors import ErrorCode
-from log_broker.records import build_batch
+from log_broker.records import batches_in, build_batch
 from log_broker.server.exposition import NodeCollector
 from log_broker.server.node import Node
 from log_broker.server.peers import PeerLink
@@ -74,6 +74,15 @@ def ends(nodes: list[Node], index: int = 0) -> set[tuple[int, int]]:
 def log_bytes(tmp_path: Path, index: int = 0) -> list[bytes]:
     files = sorted(tmp_path.glob(f"n*/{TOPIC}-{index}/*.log"))
     return [file.read_bytes() for file in files]
+
+
+def flip_one_bit(node_dir: Path) -> None:
+    """Change a record of the log's tenth batch on the disk."""
+    (file,) = node_dir.glob(f"{TOPIC}-0/*.log")
+    content = bytearray(file.read_bytes())
+    position, header = list(batches_in(content))[9]
+    content[position + header.size - 2] ^= 4
+    file.write_bytes(content)
 
 
 def read_all(bootstrap: str, count: int, **settings: str) -> list[bytes]:
@@ -297,3 +306,34 @@ async def test_a_client_reads_from_the_replica_in_its_rack_and_waits_there_for_w
             behind.replicas.apply()
         await ahead
         await eventually(lambda: bool(follower.read(30, 1000).chunks))
+
+
+@pytest.mark.parametrize("damaged", [1, 2], ids=["leader", "follower"])
+async def test_a_batch_that_a_disk_has_changed_is_never_read_and_is_mended_from_another_replica(
+    tmp_path: Path, damaged: int
+) -> None:
+    async with cluster_of(tmp_path, 3) as running:
+        nodes = [running.nodes[node_id] for node_id in range(3)]
+        await make_topic(nodes, (1, 2, 0))
+        await produce(nodes[1], 20)
+        await eventually(lambda: ends(nodes) == {(20, 20)})
+        healthy = log_bytes(tmp_path)
+        await running.stop(damaged)
+        flip_one_bit(tmp_path / f"n{damaged}")
+        await running.start(damaged)
+        nodes = [running.nodes[node_id] for node_id in range(3)]
+        await eventually(lambda: ends(nodes) == {(20, 20)})
+        await eventually(lambda: set(nodes[0].cluster.topics[TOPIC].partitions[0].isr) == {0, 1, 2})
+        replica = nodes[damaged].logs.get(TOPIC, 0)
+        assert replica is not None
+        read, offset = b"", 0
+        while offset < 20:
+            found = replica.read(offset, 1 << 20)
+            for chunk in found.chunks:
+                for _, header in batches_in(chunk):
+                    offset = header.last_offset + 1
+                read += chunk
+            await asyncio.sleep(0.001)
+        assert read == healthy[0], "what was damaged came only when it was mended"
+        assert log_bytes(tmp_path) == healthy
+        await eventually(lambda: nodes[damaged].replicas.repair.repaired == 1)

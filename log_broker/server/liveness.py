@@ -1,0 +1,73 @@
+"""
+Noticing at once that a broker's process has ended, where a session would end seconds later.
+
+The active controller holds one idle connection to each broker. When a process dies, however it dies, its system closes
+the connection and refuses the next one: nobody listens there any more. Only both together count. A broker that hangs,
+a machine that loses power and a network that is cut refuse nothing; they are left to the session, and so is a broker
+whose address refused from the start, until it has had time for a heartbeat.
+
+Who is taken for dead wrongly loses its leaderships and registers again: that costs a moment and no record.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from log_broker.core.cluster import BrokerImage
+
+CONNECT_SECONDS_MAX = 2.0
+RETRY_SECONDS = 1.0
+
+
+class Address(NamedTuple):
+    """One registration of a broker, and where it listens."""
+
+    node_id: int
+    epoch: int
+    host: str
+    port: int
+
+
+class Liveness:
+    """Watches brokers for one controller. `ended(node_id, certain)` is called for one whose address refuses."""
+
+    def __init__(self, ended: Callable[[int, bool], None]) -> None:
+        """`certain` says that a connection to this very process had been there and broke."""
+        self._ended = ended
+        self._watches: dict[Address, asyncio.Task[None]] = {}
+
+    def watch(self, brokers: Iterable[BrokerImage]) -> None:
+        """Watch these brokers and no others; a new registration of one is watched anew."""
+        wanted = {Address(broker.node_id, broker.epoch, broker.host, broker.port) for broker in brokers}
+        for address in sorted(self._watches.keys() - wanted):
+            self._watches.pop(address).cancel()
+        loop = asyncio.get_running_loop()
+        for address in sorted(wanted - self._watches.keys()):
+            self._watches[address] = loop.create_task(self._watch(address))
+
+    def stop(self) -> None:
+        """Watch nobody any more."""
+        self.watch(())
+
+    async def _watch(self, address: Address) -> None:
+        connected = False
+        while True:
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                    reader, writer = await asyncio.open_connection(address.host, address.port)
+            except ConnectionRefusedError:
+                self._ended(address.node_id, connected)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            except (OSError, TimeoutError):
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            connected = True
+            try:
+                # Nothing comes: the broker speaks only when it is spoken to, and this ends when the connection does.
+                while await reader.read(64):
+                    continue
+            except OSError:
+                pass
+            finally:
+                writer.close()

@@ -1,0 +1,26 @@
+"""Having as many nodes of a local platform vote as there should be, once they run."""
+
+from fluvial.local.state import VOTERS, Platform
+
+
+def complete_voters(platform: Platform) -> list[int]:
+    """
+    Have nodes vote until there are enough to survive the loss of one; return those that did not before.
+
+    A platform that began with so many is not asked. Raises FluvialError.
+    """
+    if len(platform.nodes) < VOTERS or len(platform.founders) >= VOTERS:
+        return []
+    from fluvial.cluster.membership import add_voter
+    from fluvial.cluster.picture import picture_of
+    from fluvial.cluster.wire import ClusterLink
+
+    added: list[int] = []
+    with ClusterLink(platform.bootstrap_servers) as cluster:
+        picture = picture_of(cluster)
+        voters = set() if picture.quorum is None else set(picture.quorum.voters)
+        for node in platform.nodes:
+            if len(voters) + len(added) < VOTERS and node.id not in voters:
+                add_voter(cluster, picture, node.id)
+                added.append(node.id)
+    return added

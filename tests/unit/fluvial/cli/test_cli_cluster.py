@@ -1,0 +1,74 @@
+"""`fluvial cluster` against a broker that is a cluster of one: what can be told and refused without a second node."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+import log_broker
+from fluvial.cli.main import execute
+from log_broker.server.embedded import EmbeddedBroker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with log_broker.embedded() as running:
+        running.create_topic("orders", partitions=4)
+        yield running
+
+
+def run(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = execute(["cluster", *words, "--bootstrap-server", broker.bootstrap_servers])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_the_status_of_a_healthy_cluster(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(broker, capsys, "status")
+    assert status == 0
+    assert "all replicas in sync" in out
+    _, out, _ = run(broker, capsys, "status", "--format", "json")
+    found = json.loads(out)
+    (node,) = found["nodes"]
+    assert (found["controller"], found["voters"], found["offline"]) == (node["id"], [node["id"]], [])
+    assert (node["up"], node["leads"], node["preferred"]) == (True, found["partitions"], found["partitions"])
+
+
+def test_what_is_even_already_is_left_alone(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(broker, capsys, "reassign", "--execute", "--format", "json")
+    assert (status, json.loads(out)["changes"]) == (0, [])
+    assert "0 copies" in err
+    status, out, err = run(broker, capsys, "move", "orders:0,1", "--to", "0")
+    assert (status, out, err) == (0, "", "nothing to move: every partition is there already\n")
+    assert run(broker, capsys, "moves")[2] == "nothing is being moved\n"
+    assert run(broker, capsys, "elect", "orders")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (("move", "orders", "--to", "0,7"), 1, "node 7 is not up; the brokers that are: 0"),
+        (("move", "orders", "--to", "0,0"), 2, "a node stands there twice"),
+        (("move", "orders", "--to", "first"), 2, "write the ids of nodes"),
+        (("move", "order", "--to", "0"), 1, "did you mean orders?"),
+        (("move", "orders", "--to", "0", "--throttle", "fast"), 2, "write bytes a second"),
+        (("reassign", "order"), 1, "did you mean orders?"),
+        (("reassign", "--brokers", "1"), 1, "node 1 is not up"),
+        (("reassign", "orders", "--replication-factor", "3"), 1, "has 3 replicas and only 1 brokers"),
+        (("remove", "9"), 1, "node 9 is no member of the cluster; its members are 0"),
+        (("remove", "0"), 1, "node 0 is the last one that is up"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_line(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, says: str
+) -> None:
+    found, out, err = run(broker, capsys, *words)
+    assert (found, out, err.count("\n")) == (status, "", 1), err
+    assert says in err
+
+
+def test_a_cluster_that_is_down(capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert execute(["cluster", "status", "--bootstrap-server", "127.0.0.1:1"]) == 1
+    assert "no Kafka broker answers (127.0.0.1:1: Connection refused)" in capsys.readouterr().err
