@@ -15,6 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fluvial.errors import FluvialError
 
 REQUEST_TIMEOUT_S = 30.0
+TRY_S = 5.0
+FAILOVER_TIMEOUT_S = 90.0
 VALIDATION = {"fluvial.value.schema.validation": "id"}
 
 # A killed publisher's last requests may still be on their way into the log. They come from a closed connection, so a
@@ -124,14 +126,15 @@ def end_offsets(consumer: Consumer, topic: str, partitions: int) -> list[int]:
 
     Waits for what passes, such as leaders of a topic that was made just now; raises `PublishError` when it does not.
     """
-    deadline = time.monotonic() + REQUEST_TIMEOUT_S
+    deadline = time.monotonic() + FAILOVER_TIMEOUT_S
     return [_end_offset(consumer, TopicPartition(topic, partition), deadline) for partition in range(partitions)]
 
 
 def _end_offset(consumer: Consumer, partition: TopicPartition, deadline: float) -> int:
     while True:
         try:
-            _, end = consumer.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT_S)
+            # Briefly, and again: a request that waits for a leader that is gone does not hear of the next one.
+            _, end = consumer.get_watermark_offsets(partition, timeout=TRY_S)
             return int(end)
         except KafkaException as error:
             reason = error.args[0]
