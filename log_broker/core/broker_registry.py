@@ -16,6 +16,7 @@ from log_broker.core.cluster_records import BrokerRegistered, MetadataRecord
 from log_broker.errors import BrokerError, ErrorCode
 
 SESSION_MS = 9_000  # broker.session.timeout.ms
+SILENT_SHARE = 3  # a broker is silent after this part of a session, in which it should have been heard of
 UNKNOWN_EPOCH = -1
 
 
@@ -131,7 +132,7 @@ class BrokerRegistry:
                 return HeartbeatAnswer((), is_caught_up, is_fenced=True, should_shut_down=beat.wants_shut_down)
             records = elections.unfence(image, beat.node_id)
             return HeartbeatAnswer(records, is_caught_up, is_fenced=False, should_shut_down=False)
-        if beat.wants_fence or (beat.wants_shut_down and self._may_stop(image, broker)):
+        if beat.wants_fence or (beat.wants_shut_down and self._may_stop(image, broker, now_ms)):
             records = elections.fence(image, beat.node_id)
             return HeartbeatAnswer(records, is_caught_up, is_fenced=True, should_shut_down=beat.wants_shut_down)
         records = []
@@ -179,19 +180,22 @@ class BrokerRegistry:
         """Whether a broker was heard of not too long ago, and its process is not known to have ended."""
         return not broker.has_ended and now_ms < self.heard_ms(broker.node_id) + self._session_ms
 
-    def _may_stop(self, image: ClusterImage, broker: BrokerImage) -> bool:
+    def _may_stop(self, image: ClusterImage, broker: BrokerImage, now_ms: int) -> bool:
         """
         Whether a broker that wants to stop can: it leads nothing, and the others know that already.
 
-        Otherwise they would send clients to a broker that is gone.
+        Otherwise they would send clients to a broker that is gone. Those that have been silent for a while are not
+        waited for: they may be gone themselves.
         """
         if elections.leads_any(image, broker.node_id):
             return False
         if not broker.is_leaving:
             return True
         since = self._leaving_at.setdefault(broker.node_id, image.version)
+        heard_since_ms = now_ms - self._session_ms // SILENT_SHARE
         others = (each.node_id for each in image.alive_brokers() if not each.is_leaving)
-        return all(self._replayed.get(node_id, 0) >= since for node_id in others)
+        heard = (node_id for node_id in others if self._heard_ms.get(node_id, 0) >= heard_since_ms)
+        return all(self._replayed.get(node_id, 0) >= since for node_id in heard)
 
 
 def check_broker_epoch(image: ClusterImage, node_id: int, broker_epoch: int) -> BrokerImage:

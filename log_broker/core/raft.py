@@ -30,6 +30,7 @@ from log_broker.core.raft_effects import (
     ResponseReceived,
     SnapshotStored,
     Stored,
+    UpdateVoter,
     VotersChanged,
 )
 from log_broker.core.raft_election import Candidate, Prospective, Unattached, would_vote
@@ -214,7 +215,7 @@ class Raft(Replica):
                     self.out.append(Proposed(event.token, ErrorCode.NOT_CONTROLLER))
                 else:
                     leader.propose(event)
-            case AddVoter() | RemoveVoter():
+            case AddVoter() | RemoveVoter() | UpdateVoter():
                 if leader is None:
                     self.out.append(VotersChanged(event.token, ErrorCode.NOT_CONTROLLER))
                 else:

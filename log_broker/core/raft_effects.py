@@ -73,6 +73,13 @@ class RemoveVoter(NamedTuple):
     token: Any
 
 
+class UpdateVoter(NamedTuple):
+    """A voter listens elsewhere; VotersChanged answers."""
+
+    voter: Voter
+    token: Any
+
+
 class SnapshotStored(NamedTuple):
     """The state machine's snapshot is on the disk."""
 
@@ -83,7 +90,7 @@ class Resign(NamedTuple):
     """Hand leadership over, if this replica has it: before a controlled shutdown, or to level."""
 
 
-Command = Propose | AddVoter | RemoveVoter | Resign
+Command = Propose | AddVoter | RemoveVoter | UpdateVoter | Resign
 Event = RequestReceived | ResponseReceived | Stored | SnapshotStored | Command
 
 

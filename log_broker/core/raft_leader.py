@@ -17,6 +17,7 @@ from log_broker.core.raft_effects import (
     Propose,
     Proposed,
     RemoveVoter,
+    UpdateVoter,
     VotersChanged,
 )
 from log_broker.core.raft_log import Entry, EntryKind
@@ -200,22 +201,25 @@ class Leader:
         self._proposals.append((base_offset, raft.log.end_offset, event.token))
         self._answer_parked()
 
-    def change_voters(self, event: AddVoter | RemoveVoter) -> None:
-        """Begin to make an observer a voter, or a voter an observer."""
+    def change_voters(self, event: AddVoter | RemoveVoter | UpdateVoter) -> None:
+        """Begin to make an observer a voter, a voter an observer, or to write down where a voter listens."""
         raft = self._raft
         voters = raft.voters.current
-        joining = event.voter.key if isinstance(event, AddVoter) else None
-        if not self._may_change():
+        key = event.key if isinstance(event, RemoveVoter) else event.voter.key
+        if isinstance(event, UpdateVoter) and voters.get(key.node_id) == event.voter:
+            self._changed(event.token, ErrorCode.NONE, "")
+        elif not self._may_change():
             self._changed(event.token, ErrorCode.REQUEST_TIMED_OUT, "another change of the voters is under way")
-        elif isinstance(event, AddVoter) and voters.get(event.voter.key.node_id) is not None:
+        elif isinstance(event, AddVoter) and voters.get(key.node_id) is not None:
             self._changed(event.token, ErrorCode.DUPLICATE_VOTER, "this node is a voter already; remove it first")
-        elif isinstance(event, RemoveVoter) and event.key not in voters:
+        elif not isinstance(event, AddVoter) and key not in voters:
             self._changed(event.token, ErrorCode.VOTER_NOT_FOUND, "not a voter")
         elif isinstance(event, RemoveVoter) and len(voters) == 1:
             self._changed(event.token, ErrorCode.INVALID_REQUEST, "the last voter cannot be removed")
         else:
-            after = voters.with_voter(event.voter) if isinstance(event, AddVoter) else voters.without_voter(event.key)
+            after = voters.without_voter(key) if isinstance(event, RemoveVoter) else voters.with_voter(event.voter)
             deadline_ms = raft.now_ms + raft.config.add_voter_timeout_ms
+            joining = key if isinstance(event, AddVoter) else None
             self._change = _VoterChange(event.token, after, joining, deadline_ms)
             self._go_on_with_change()
 

@@ -24,7 +24,6 @@ from log_broker.core.cluster_records import MetadataRecord, PartitionChanged
 from log_broker.core.isr_changes import IsrWish, alter_partition
 from log_broker.core.reassignments import reassign
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.liveness import Liveness
 
 if TYPE_CHECKING:
     from log_broker.server.authority import Authority, Decide
@@ -55,7 +54,6 @@ class Controller:
         self._session_ms = session_ms
         self._registry = BrokerRegistry(node.cluster, self._now_ms(), session_ms=session_ms)
         self._session_check: asyncio.TimerHandle | None = None
-        self._liveness = Liveness(self._process_ended)
         self._ended: set[int] = set()  # whose processes were seen to be gone, until they register again
         self._levelling: asyncio.TimerHandle | None = None
         self._due_ms = 0
@@ -64,11 +62,12 @@ class Controller:
     def start(self) -> None:
         """Begin to watch sessions and leaderships."""
         self._watch_sessions()
+        for node_id in self._node.liveness.gone:
+            self.process_ended(node_id, certain=True)
         self._level_later()
 
     def stop(self) -> None:
         self._is_stopped = True
-        self._liveness.stop()
         for timer in (self._session_check, self._levelling):
             if timer is not None:
                 timer.cancel()
@@ -181,10 +180,7 @@ class Controller:
         if self._session_check is not None:
             self._session_check.cancel()
             self._session_check = None
-        image = self._node.cluster
-        own_id = self._node.static_config.node_id
-        self._liveness.watch(broker for broker in image.alive_brokers() if broker.node_id != own_id)
-        deadline_ms = self._registry.next_deadline_ms(image)
+        deadline_ms = self._registry.next_deadline_ms(self._node.cluster)
         if deadline_ms is not None:
             self._check_sessions_at(deadline_ms)
 
@@ -196,7 +192,7 @@ class Controller:
         heard = broker is not None and self._registry.heard_ms(node_id) > self._now_ms() - self._session_ms
         return Fencing.LEFT if heard else Fencing.SILENT
 
-    def _process_ended(self, node_id: int, certain: bool) -> None:
+    def process_ended(self, node_id: int, certain: bool) -> None:
         """Fence a broker whose process is gone; one that was never reached from here may still send a heartbeat."""
         silent_ms = 0 if certain else int(1.5 * self._node.config.broker_heartbeat_interval_ms)
         if self._registry.has_ended(node_id, self._now_ms(), silent_ms=silent_ms):

@@ -177,6 +177,7 @@ _CONTROLLERS_ONLY = frozenset(
         ApiKey.BROKER_HEARTBEAT,
         ApiKey.ALTER_PARTITION,
         ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.UPDATE_RAFT_VOTER,
     }
 )
 

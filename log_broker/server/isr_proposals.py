@@ -4,9 +4,11 @@ What the leaders on this node ask of the controller: one AlterPartition at a tim
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from log_broker.core.cluster import PartitionImage
 from log_broker.core.isr_changes import IsrMember, IsrWish
 from log_broker.core.replication import IsrProposal, Leadership
 from log_broker.errors import BrokerError, ErrorCode
@@ -32,6 +34,7 @@ class IsrProposals:
         self._node = node
         self._wanted: dict[PartitionRuntime, IsrProposal] = {}
         self._sends = False
+        self._before: dict[PartitionRuntime, set[int]] = {}  # the ISRs when the controller was asked
 
     def propose(self, runtime: PartitionRuntime, proposal: IsrProposal) -> None:
         """Have the controller asked; `runtime` hears of the outcome."""
@@ -61,22 +64,17 @@ class IsrProposals:
         node = self._node
         node_id = node.config.node_id
         epoch = node.cluster.brokers[node_id].epoch
+        self._before = {runtime: set(runtime.isr) for runtime, _ in batch}
         if node.controller is not None:
             wishes = [_wish(runtime, proposal) for runtime, proposal in batch]
             outcomes = await node.controller.alter_partitions(node_id, epoch, wishes)
             for (runtime, proposal), outcome in zip(batch, outcomes, strict=True):
                 image = outcome.image
-                leadership = None
-                if image is not None and image.leader == node_id:
-                    leadership = Leadership(
-                        leader_epoch=image.leader_epoch,
-                        partition_epoch=image.partition_epoch,
-                        replicas=image.replicas,
-                        isr=image.isr,
-                        adding=image.adding,
-                        recovering=image.recovering,
-                    )
-                self._settle(runtime, proposal, outcome.error, leadership)
+                if outcome.error is ErrorCode.NONE and image is not None:
+                    self._granted(runtime, image.isr)
+                    runtime.isr_settled(leadership_of(image))
+                else:
+                    self._refused(runtime, proposal, outcome.error)
             return
         by_topic: dict[UUID, list[tuple[PartitionRuntime, IsrProposal]]] = {}
         for runtime, proposal in batch:
@@ -101,36 +99,37 @@ class IsrProposals:
 
     def _take(self, runtime: PartitionRuntime, proposal: IsrProposal, found: Any) -> None:
         if found is None:
-            self._settle(runtime, proposal, ErrorCode.UNKNOWN_SERVER_ERROR, None)
-            return
-        leadership = None
-        if found.leader_id == self._node.config.node_id:
-            image = self._node.cluster.topics.get(runtime.topic)
-            replicas = image.partitions[runtime.partition].replicas if image is not None else tuple(found.isr)
-            leadership = Leadership(
-                leader_epoch=found.leader_epoch,
-                partition_epoch=found.partition_epoch,
-                replicas=replicas,
-                isr=tuple(found.isr),
-                recovering=bool(found.leader_recovery_state),
-            )
-        self._settle(runtime, proposal, ErrorCode(found.error_code), leadership)
+            self._refused(runtime, proposal, ErrorCode.UNKNOWN_SERVER_ERROR)
+        elif found.error_code:
+            self._refused(runtime, proposal, ErrorCode(found.error_code))
+        else:
+            # It is committed, and takes effect here with the image that has it: the answer does not say whether a move
+            # of replicas was completed by it. Until then the proposal counts beside the ISR from before.
+            self._granted(runtime, found.isr)
 
-    def _settle(
-        self, runtime: PartitionRuntime, proposal: IsrProposal, error: ErrorCode, leadership: Leadership | None
-    ) -> None:
-        if error is not ErrorCode.NONE or leadership is None:
-            self.failures += 1
-            _log.info(
-                "%s-%d: the ISR does not become %s: %s", runtime.topic, runtime.partition, proposal.isr, error.name
-            )
-            runtime.isr_refused(error, proposal)
-            return
-        before = set(runtime.isr)
-        self.shrinks += bool(before - set(leadership.isr))
-        self.expands += bool(set(leadership.isr) - before)
-        _log.info("%s-%d: the ISR is %s", runtime.topic, runtime.partition, leadership.isr)
-        runtime.isr_settled(leadership)
+    def _granted(self, runtime: PartitionRuntime, isr: Sequence[int]) -> None:
+        before = self._before[runtime]
+        self.shrinks += bool(before - set(isr))
+        self.expands += bool(set(isr) - before)
+        _log.debug("%s-%d: the ISR is %s", runtime.topic, runtime.partition, isr)
+
+    def _refused(self, runtime: PartitionRuntime, proposal: IsrProposal, error: ErrorCode) -> None:
+        self.failures += 1
+        name = f"{runtime.topic}-{runtime.partition}"
+        _log.debug("%s: the ISR does not become %s: %s", name, proposal.isr, error.name)
+        runtime.isr_refused(error, proposal)
+
+
+def leadership_of(partition: PartitionImage) -> Leadership:
+    """Return what a leader must know of its partition."""
+    return Leadership(
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        replicas=partition.replicas,
+        isr=partition.isr,
+        adding=partition.adding,
+        recovering=partition.recovering,
+    )
 
 
 def _wish(runtime: PartitionRuntime, proposal: IsrProposal) -> IsrWish:

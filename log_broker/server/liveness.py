@@ -1,12 +1,13 @@
 """
 Noticing at once that a broker's process has ended, where a session would end seconds later.
 
-The active controller holds one idle connection to each broker. When a process dies, however it dies, its system closes
-the connection and refuses the next one: nobody listens there any more. Only both together count. A broker that hangs,
-a machine that loses power and a network that is cut refuse nothing; they are left to the session, and so is a broker
-whose address refused from the start, until it has had time for a heartbeat.
+Each node that may become the controller holds one idle connection to each broker. When a process dies, however it
+dies, its system closes the connection and refuses the next one: nobody listens there any more. Only both together
+count. A broker that hangs, a machine that loses power and a network that is cut refuse nothing; they are left to the
+session, and so is a broker whose address refused from the start, until it has had time for a heartbeat.
 
-Who is taken for dead wrongly loses its leaderships and registers again: that costs a moment and no record.
+A controller that dies has been seen to by the one that comes after it, which therefore fences it at once. Who is taken
+for dead wrongly loses its leaderships and registers again: that costs a moment and no record.
 """
 
 import asyncio
@@ -29,18 +30,25 @@ class Address(NamedTuple):
 
 
 class Liveness:
-    """Watches brokers for one controller. `ended(node_id, certain)` is called for one whose address refuses."""
+    """Watches brokers. `ended(node_id, certain)` is called for one whose address refuses, again and again."""
 
     def __init__(self, ended: Callable[[int, bool], None]) -> None:
         """`certain` says that a connection to this very process had been there and broke."""
         self._ended = ended
+        self._gone: set[Address] = set()
         self._watches: dict[Address, asyncio.Task[None]] = {}
+
+    @property
+    def gone(self) -> list[int]:
+        """The brokers whose processes have certainly ended, until they are watched no more."""
+        return sorted(address.node_id for address in self._gone)
 
     def watch(self, brokers: Iterable[BrokerImage]) -> None:
         """Watch these brokers and no others; a new registration of one is watched anew."""
         wanted = {Address(broker.node_id, broker.epoch, broker.host, broker.port) for broker in brokers}
         for address in sorted(self._watches.keys() - wanted):
             self._watches.pop(address).cancel()
+            self._gone.discard(address)
         loop = asyncio.get_running_loop()
         for address in sorted(wanted - self._watches.keys()):
             self._watches[address] = loop.create_task(self._watch(address))
@@ -56,6 +64,8 @@ class Liveness:
                 async with asyncio.timeout(CONNECT_SECONDS_MAX):
                     reader, writer = await asyncio.open_connection(address.host, address.port)
             except ConnectionRefusedError:
+                if connected:
+                    self._gone.add(address)
                 self._ended(address.node_id, connected)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
@@ -63,6 +73,7 @@ class Liveness:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             connected = True
+            self._gone.discard(address)
             try:
                 # Nothing comes: the broker speaks only when it is spoken to, and this ends when the connection does.
                 while await reader.read(64):

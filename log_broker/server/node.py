@@ -35,6 +35,7 @@ from log_broker.server.dispatch import dispatch, dispatch_while_starting
 from log_broker.server.events import Events
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
+from log_broker.server.liveness import Liveness
 from log_broker.server.log_manager import LogManager
 from log_broker.server.machine import BACKLOG, Machine, RealMachine
 from log_broker.server.memory_budget import MemoryBudget
@@ -52,6 +53,7 @@ from log_broker.server.quorum_founding import fresh_cluster_id, is_voter_of, ope
 from log_broker.server.replica_fetches import ReplicaFetches
 from log_broker.server.replica_manager import ReplicaManager
 from log_broker.server.transaction_coordinator import TransactionCoordinator
+from log_broker.server.voter_membership import tell_address
 
 _log = logging.getLogger(__name__)
 
@@ -130,6 +132,7 @@ class Node:
         self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
         self.events = Events(self)
+        self.liveness = Liveness(self._process_ended)
         self.staging = memoryview(bytearray(STAGING_BYTES))
         self.replica_fetches = ReplicaFetches(self)
         self.replicas = ReplicaManager(self)
@@ -216,6 +219,7 @@ class Node:
             await self.stop()
             raise
         self._serve()
+        self.run(tell_address(self))
         self._check_idle()
         self.events.start()
         _log.info(
@@ -230,6 +234,7 @@ class Node:
         """
         if self.lifecycle is not None:
             await self.lifecycle.leave()
+        self.liveness.stop()
         if self._server is not None:
             self._server.close()
         if self._idle_check is not None:
@@ -370,6 +375,9 @@ class Node:
             self.apply_image()
         if self.lifecycle is not None:
             self.lifecycle.image_changed()
+        if "controller" in self.static_config.process_roles:
+            own_id = self.static_config.node_id
+            self.liveness.watch(each for each in self.cluster.alive_brokers() if each.node_id != own_id)
 
     def hold(self, request: Callable[[], None]) -> None:
         """Keep a request until this node serves."""
@@ -383,6 +391,10 @@ class Node:
         self.groups.follow()
         self.transactions.follow()
         self.events.image_changed()
+
+    def _process_ended(self, node_id: int, certain: bool) -> None:
+        if self.controller is not None:
+            self.controller.process_ended(node_id, certain)
 
     def _apply_settings(self) -> None:
         config = self.cluster.effective_config(self.static_config)

@@ -33,6 +33,7 @@ class PeerLink:
         self._host, self._port = host.strip("[]"), int(port)
         self._client_id = client_id
         self._opening = asyncio.Lock()
+        self._closings = 0
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._waiting: deque[asyncio.Future[bytes]] = deque()
@@ -66,6 +67,7 @@ class PeerLink:
 
     def close(self) -> None:
         """Drop the connection; whoever waits on it is told so. A later request opens it anew."""
+        self._closings += 1
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -78,7 +80,12 @@ class PeerLink:
         async with self._opening:
             if self._writer is None or self._writer.is_closing():
                 self.close()
-                reader, self._writer = await asyncio.open_connection(self._host, self._port)
+                closings = self._closings
+                reader, writer = await asyncio.open_connection(self._host, self._port)
+                if closings != self._closings:
+                    writer.close()
+                    raise ConnectionAbortedError("the connection was closed while it was opened")
+                self._writer = writer
                 self._reading = asyncio.get_running_loop().create_task(self._read(reader))
             return self._writer
 

@@ -27,6 +27,7 @@ from log_broker.core.raft_effects import (
     RequestReceived,
     Resign,
     ResponseReceived,
+    UpdateVoter,
     VotersChanged,
 )
 from log_broker.core.raft_log import Entry, EntryKind
@@ -182,8 +183,8 @@ class Quorum:
         self.handle(Propose(epoch, (value,), answer))
         return answer
 
-    async def change_voters(self, change: Callable[[Any], AddVoter | RemoveVoter]) -> None:
-        """Add or remove a voter, which `change` makes of a token; raises BrokerError."""
+    async def change_voters(self, change: Callable[[Any], AddVoter | RemoveVoter | UpdateVoter]) -> None:
+        """Add, remove or move a voter, which `change` makes of a token; raises BrokerError."""
         answer: asyncio.Future[VotersChanged] = self._promise(VotersChanged(None, ErrorCode.NOT_CONTROLLER))
         self.handle(change(answer))
         result = await answer

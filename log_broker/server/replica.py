@@ -116,6 +116,10 @@ class ReplicaRuntime(PartitionRunner):
             self._run(self._core.isr_refused(error, steady_ms=self._steady_ms()))
             self._arm_followers()
 
+    def _end(self) -> None:
+        super()._end()
+        self._arm_followers()
+
     def _role_changed(self) -> None:
         self.has_followers = self._core.leading is not None
         self._arm_followers()

@@ -16,10 +16,10 @@ from log_broker.core.cluster import METADATA_TOPIC, NO_LEADER, PartitionImage, T
 from log_broker.core.following import Lost
 from log_broker.core.replica_fetcher import FetcherSettings, ReplicaFetcher
 from log_broker.core.replica_messages import UNKNOWN, Place
-from log_broker.core.replication import IsrProposal, Leadership
+from log_broker.core.replication import IsrProposal
 from log_broker.core.replication_quota import ReplicationQuota, ThrottledReplicas
 from log_broker.server.connection import STAGING_BYTES
-from log_broker.server.isr_proposals import IsrProposals
+from log_broker.server.isr_proposals import IsrProposals, leadership_of
 from log_broker.server.leader_fetching import LeaderFetching
 from log_broker.server.log_repair import LogRepair
 from log_broker.server.partition import PartitionRuntime
@@ -42,6 +42,7 @@ class ReplicaManager:
         self.repair = LogRepair(node)
         self._node = node
         self._applied: dict[str, TopicImage] = {}
+        self._version = 0
         self._bytes_in_before = 0  # from leaders that are not fetched from any more
         self._settings = FetcherSettings()
         self._fetching: dict[int, LeaderFetching] = {}
@@ -74,11 +75,14 @@ class ReplicaManager:
     def apply(self) -> None:
         """Take what has changed in the image since the last time."""
         self._take_settings()
-        image = self._node.cluster.topics
+        cluster = self._node.cluster
+        image = cluster.topics
+        # An image grows by records. One that is shorter than that before is of another history, and orders no deletion.
+        went_back, self._version = cluster.version < self._version, cluster.version
         for name, old in self._applied.items():
             new = image.get(name)
             if new is None or new.topic_id != old.topic_id:
-                self._drop_topic(old)
+                self._drop_topic(old, aside=went_back)
         for name, topic in image.items():
             before = self._applied.get(name)
             if before is not topic:
@@ -173,15 +177,19 @@ class ReplicaManager:
             is_throttled=node.config.node_id not in partition.isr and throttled.has(index, node.config.node_id),
         )
 
-    def _drop_topic(self, topic: TopicImage) -> None:
+    def _drop_topic(self, topic: TopicImage, *, aside: bool) -> None:
         for index in range(len(topic.partitions)):
-            self._drop_partition(topic.name, index)
+            self._drop_partition(topic.name, index, aside=aside)
         self._node.groups.topic_deleted(topic.name)
 
-    def _drop_partition(self, topic: str, index: int) -> None:
+    def _drop_partition(self, topic: str, index: int, *, aside: bool = False) -> None:
         self._unfollow(topic, index)
         try:
-            self._node.logs.delete(topic, index)
+            if not aside:
+                self._node.logs.delete(topic, index)
+            elif self._node.logs.get(topic, index) is not None:
+                _log.error("%s-%d is not in the cluster's metadata, which have gone back: moved aside", topic, index)
+                self._node.logs.set_aside(topic, index)
         except OSError as error:
             _log.error("the partition %s-%d could not be deleted: %s", topic, index, error)
 
@@ -257,15 +265,3 @@ class ReplicaManager:
             leader=leader_id,
             leader_epoch=leader_epoch,
         )
-
-
-def leadership_of(partition: PartitionImage) -> Leadership:
-    """Return what a leader must know of its partition."""
-    return Leadership(
-        leader_epoch=partition.leader_epoch,
-        partition_epoch=partition.partition_epoch,
-        replicas=partition.replicas,
-        isr=partition.isr,
-        adding=partition.adding,
-        recovering=partition.recovering,
-    )

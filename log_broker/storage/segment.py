@@ -200,7 +200,7 @@ class Segment:
     ) -> bool:
         """Whether this batch belongs into a new segment."""
         if self.size == 0:
-            return False
+            return last_offset - self.base_offset > RELATIVE_OFFSET_MAX  # a leader has compacted all between
         if (
             self.size + batch_bytes > limits.segment_bytes
             or last_offset - self.base_offset > RELATIVE_OFFSET_MAX

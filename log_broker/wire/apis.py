@@ -78,6 +78,7 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
     ADD_RAFT_VOTER = 80
     REMOVE_RAFT_VOTER = 81
+    UPDATE_RAFT_VOTER = 82
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,5 +180,6 @@ APIS: Mapping[int, Api] = {
         _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, (0, 0), 0),
         _api(ApiKey.ADD_RAFT_VOTER, (0, 1), 0),
         _api(ApiKey.REMOVE_RAFT_VOTER, (0, 0), 0),
+        _api(ApiKey.UPDATE_RAFT_VOTER, (0, 0), 0, inter_broker=True),
     )
 }

@@ -99,6 +99,9 @@ class MessageCodec:
         self._flexible: bool = description.__flexible__
         self._readers: list[tuple[str, ReadValue]] = []
         self._tagged_readers: dict[int, tuple[str, ReadValue]] = {}
+        self._absent: dict[
+            str, None
+        ] = {}  # tagged fields of which kio does not say what they are when they are left out
         self._writers: list[tuple[str, WriteValue, Any]] = []
         self._tagged_writers: list[tuple[int, str, WriteValue, Any]] = []
         for field in fields(description):
@@ -109,6 +112,7 @@ class MessageCodec:
         """Read one; raises struct.error, IndexError or ValueError when the bytes do not hold it."""
         values = {name: read(reader) for name, read in self._readers}
         if self._flexible:
+            values.update(self._absent)
             for _ in range(reader.tag_count()):
                 tag = reader.uvarint()
                 size = reader.uvarint()
@@ -150,6 +154,8 @@ class MessageCodec:
             self._writers.append((field.name, write, default))
         else:
             self._tagged_readers[tag] = (field.name, read)
+            if default is MISSING:
+                self._absent[field.name] = None
             self._tagged_writers.append((tag, field.name, write, default))
 
 

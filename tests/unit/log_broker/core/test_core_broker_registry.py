@@ -153,6 +153,18 @@ def test_a_broker_that_stops_gives_up_its_leaderships_first_and_waits_until_the_
     assert not cluster.image.is_alive(1)
 
 
+def test_a_broker_that_stops_does_not_wait_for_one_that_is_silent() -> None:
+    cluster = ClusterDriver(1, 2, 3)
+    cluster.create(partitions=3, replication_factor=3)
+    cluster.beat(1, wants_shut_down=True)
+    cluster.now_ms = SESSION_MS // 3 + 1
+    cluster.beat(2, replayed=0)
+    assert not cluster.beat(1, wants_shut_down=True).should_shut_down
+    cluster.beat(2)
+    assert cluster.image.is_alive(3)
+    assert cluster.beat(1, wants_shut_down=True).should_shut_down
+
+
 def test_all_may_stop_at_once() -> None:
     cluster = ClusterDriver(1, 2)
     cluster.create(partitions=2, replication_factor=2)

@@ -63,6 +63,24 @@ def test_who_lags_is_proposed_to_leave_and_counts_until_that_is_settled() -> Non
     assert state.isr == (1, 2)
 
 
+@pytest.mark.parametrize("lag", [1_000, 10_000])
+def test_the_time_until_one_is_put_out_is_the_one_that_is_set(lag: int) -> None:
+    state = Leading(1, led((1, 2, 3), 1), epoch_start=0, lag_ms_max=lag, now_ms=0)
+    now = 0
+    while now < 700:
+        now += 10
+        for node in (2, 3):
+            fetch(state, node, now, end=now, now=now)
+    stopped = now
+    while state.wanted(now, now, now) is None:
+        now = max(state.next_deadline_ms(), now + 1)
+        fetch(state, 2, now, end=now, now=now)
+        state.check(now, now)
+    assert lag < now - stopped <= lag + lag // 4
+    assert state.proposal is not None
+    assert state.proposal.isr == (1, 2)
+
+
 def test_following_slowly_but_steadily_is_no_lag() -> None:
     state = leading()
     end = 20

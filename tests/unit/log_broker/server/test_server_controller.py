@@ -137,6 +137,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         for node_id in (1, 2, 3):
             await cluster.start(node_id)
         yield cluster
+        for node_id in (1, 2, 3):
+            await cluster.beat(node_id, want_fence=True)  # a node that stops waits for others that are there
 
 
 async def test_a_broker_comes_in_is_fenced_and_comes_again_under_another_epoch(cluster: Cluster) -> None:

@@ -64,7 +64,13 @@ async def test_a_connection_that_breaks_and_is_refused_is_an_end(told: list[tupl
     listener.die()
     await eventually(lambda: bool(told))
     assert told[0] == (1, True)
+    assert watching.gone == [1]
+    # Whoever listens there again is not gone.
+    again = Listener()
+    await again.open(port)
+    await eventually(lambda: watching.gone == [])
     watching.stop()
+    again.die()
 
 
 async def test_an_address_that_refuses_from_the_start_is_no_certain_end(told: list[tuple[int, bool]]) -> None:
@@ -94,6 +100,8 @@ async def kill(cluster: NodeCluster, node_id: int) -> Node:
     node = cluster.nodes.pop(node_id)
     assert node.lifecycle is not None
     await node.lifecycle.stop()
+    node.lifecycle = None  # who is dead does not take leave
+    await node.quorum.stop()
     assert node._server is not None
     node._server.close()
     for connection in list(node.connections):
@@ -112,3 +120,24 @@ async def test_a_killed_broker_is_fenced_long_before_its_session_ends(tmp_path: 
             assert controller.controller.fenced_because(victim_id) is Fencing.ENDED
         finally:
             await node.stop()
+
+
+async def test_the_next_controller_fences_the_one_that_died(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 3, PATIENT) as cluster:
+        former = (await cluster.has_controller()).config.node_id
+        await eventually(
+            lambda: all(former in watched(node) for node in cluster.nodes.values() if not node.is_controller)
+        )
+        node = await kill(cluster, former)
+        try:
+            await eventually(lambda: any(each.is_controller for each in cluster.nodes.values()))
+            controller = cluster.controller
+            await eventually(lambda: not controller.cluster.is_alive(former))
+            assert controller.controller is not None
+            assert controller.controller.fenced_because(former) is Fencing.ENDED
+        finally:
+            await node.stop()
+
+
+def watched(node: Node) -> list[int]:
+    return [address.node_id for address in node.liveness._watches]

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from node_client import client_of
-from node_cluster import NodeCluster, cluster_of, eventually
+from node_cluster import NodeCluster, cluster_of, eventually, free_ports
 
 from log_broker.core.controller import CreateTopic
 from log_broker.core.raft_effects import AddVoter, RemoveVoter
@@ -19,7 +19,9 @@ from log_broker.wire.apis import ApiKey
 
 
 async def make(node: Node, name: str, **fields: Any) -> None:
-    await node.authority.create_topic(CreateTopic(name=name, topic_id=uuid4().hex, **fields))
+    """Make a topic; who is up does not matter for one of one replica."""
+    wanted = fields or {"replication_factor": 1}
+    await node.authority.create_topic(CreateTopic(name=name, topic_id=uuid4().hex, **wanted))
 
 
 def same_images(cluster: NodeCluster) -> bool:
@@ -116,7 +118,7 @@ async def test_a_node_far_behind_is_given_a_snapshot(tmp_path: Path) -> None:
         await cluster.kill(behind)
         controller = await cluster.has_controller()
         for number in range(30):
-            await make(controller, f"t{number}", replication_factor=1)
+            await make(controller, f"t{number}")
         directory = cluster.directory(controller.config.node_id)
         await eventually(lambda: any(directory.glob("__cluster_metadata-0/*.checkpoint")))
         await cluster.start(behind)
@@ -161,11 +163,11 @@ async def test_brokers_need_not_vote_and_voters_need_be_no_brokers(tmp_path: Pat
         )
         await broker.start()
         cluster.nodes[7] = broker
-        await make(broker, "t", replication_factor=1)
+        await make(broker, "t")
         assert [each.node_id for each in broker.cluster.alive_brokers()] == [7]
         assert broker.controller_id == 7, "clients are sent to a broker, which passes on what the controller decides"
         await cluster.kill(cluster.controller.config.node_id)
-        await make(broker, "u", replication_factor=1)
+        await make(broker, "u")
         found = await quorum_of(broker)
         assert {voter.replica_id for voter in found.current_voters} == {0, 1, 2}
         assert [observer.replica_id for observer in found.observers] == [7]
@@ -189,6 +191,23 @@ async def test_voters_come_and_go_while_the_cluster_runs(tmp_path: Path) -> None
         found = await quorum_of(joining)
         assert {each.replica_id for each in found.current_voters} == {0, 1, 2, 3} - {gone}
         await make(cluster.nodes[gone], "by-one-that-votes-no-more")
+
+
+async def test_a_voter_that_listens_elsewhere_is_found_there(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 3) as cluster:
+        moved = next(node_id for node_id, node in cluster.nodes.items() if not node.is_controller)
+        await cluster.stop(moved)
+        cluster.ports[moved] = free_ports(1)[0]
+        await cluster.start(moved)
+        others = [node for node_id, node in cluster.nodes.items() if node_id != moved]
+
+        def known(node: Node) -> int:
+            voter = node.quorum.voters.get(moved)
+            return -1 if voter is None else voter.port
+
+        await eventually(lambda: all(known(node) == cluster.ports[moved] for node in others))
+        await cluster.kill(cluster.controller.config.node_id)
+        await cluster.has_controller()
 
 
 async def test_a_replica_whose_disk_fails_stands_still_until_it_works_again(

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from replica_pair import ReplicaNode, catch_up, config, fetch_once, restart_at, truncate
+from replica_pair import DATA, NOW_MS, ReplicaNode, catch_up, config, fetch_once, restart_at, truncate
 
 from log_broker.core.replication import IsrProposal, Leadership
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.records import build_batch
 from log_broker.records.control import EndMarker
 
 Nodes = Callable[..., list[ReplicaNode]]
@@ -296,14 +297,37 @@ async def test_acks_all_needs_enough_replicas_before_and_after(nodes: Nodes) -> 
     a, b, _ = nodes(min_insync_replicas="2")
     a.lead(1, isr=(1, 2))
     b.runtime.become_follower(1, 1)
-    answer = a.produce(b"x")
+    enough = a.produce(b"w")
     await a.written(1)
+    await catch_up(a, b)
+    assert (await enough).error is ErrorCode.NONE
+    answer = a.produce(b"x")
+    await a.written(2)
     a.runtime.isr_settled(Leadership(leader_epoch=1, partition_epoch=2, replicas=(1, 2, 3), isr=(1,)))
     assert (await answer).error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert (await a.produce(b"y")).error is ErrorCode.NOT_ENOUGH_REPLICAS
 
-    assert a.runtime.high_watermark == 0, "with too few in sync nothing is committed"
-    assert a.runtime.log_end_offset == 1
+    assert a.runtime.high_watermark == 1, "with too few in sync nothing more is committed"
+    assert a.runtime.log_end_offset == 2
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+async def test_so_many_disks_hold_a_record_when_it_is_acked(nodes: Nodes, least: int) -> None:
+    made = nodes(min_insync_replicas=str(least))
+    leader, *followers = made
+    leader.lead(1, isr=(1, 2, 3)[:least])
+    for node in followers:
+        node.runtime.become_follower(1, 1)
+    copies: list[int] = []
+
+    def count(_: object) -> None:
+        disks = [node.files.crash().read(DATA / "t-0" / "00000000000000000000.log") for node in made]
+        copies.append(sum(b"on how many disks" in (disk or b"") for disk in disks))
+
+    leader.runtime.append(build_batch([(NOW_MS, b"k", b"on how many disks", ())]), acks=-1, done=count)
+    await leader.written(1)
+    await catch_up(leader, *followers[: least - 1])
+    assert copies == [least]
 
 
 async def test_replicas_that_are_only_being_added_are_not_asked_for(nodes: Nodes) -> None:

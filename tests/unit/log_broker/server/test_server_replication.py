@@ -1,7 +1,7 @@
 """Replicas on several nodes that fetch from each other over sockets, with stock clients beside them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,15 +12,19 @@ from node_cluster import cluster_of, eventually
 from several_nodes import cluster
 
 from log_broker.config import RACK_AWARE_SELECTOR
+from log_broker.core.cluster import ClusterImage
 from log_broker.core.controller import CreateTopic
+from log_broker.core.replica_messages import ReplicaFetchRequest
 from log_broker.core.replication_quota import UNLIMITED
 from log_broker.errors import ErrorCode
 from log_broker.records import batches_in, build_batch
+from log_broker.server.dispatch import Slot
 from log_broker.server.exposition import NodeCollector
 from log_broker.server.node import Node
 from log_broker.server.peers import PeerLink
 from log_broker.server.replica_manager import ReplicaManager
 from log_broker.wire.apis import ApiKey
+from log_broker.wire.framing import RequestHeader
 
 TOPIC = "t"
 
@@ -253,7 +257,8 @@ async def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back_with_an_
         await eventually(lambda: ends(nodes) == {(10, 10)})
         nodes[2].replicas.stop()
         await produce(nodes[1], 1, first=10)  # answered once the ISR is without node 2
-        assert nodes[1].cluster.topics[TOPIC].partitions[0].isr == (1, 0)
+        # The leader knows it by the controller's answer, and sees it in the image a moment later.
+        await eventually(lambda: nodes[1].cluster.topics[TOPIC].partitions[0].isr == (1, 0))
         cut_off = nodes[2].logs.get(TOPIC, 0)
         assert cut_off is not None
         assert cut_off.log_end_offset == 10
@@ -337,3 +342,38 @@ async def test_a_batch_that_a_disk_has_changed_is_never_read_and_is_mended_from_
         assert read == healthy[0], "what was damaged came only when it was mended"
         assert log_bytes(tmp_path) == healthy
         await eventually(lambda: nodes[damaged].replicas.repair.repaired == 1)
+
+
+async def test_metadata_that_have_gone_back_delete_nothing(nodes: list[Node], tmp_path: Path) -> None:
+    await make_topic(nodes, (1, 2, 0))
+    await produce(nodes[1], 3)
+    node = nodes[2]
+    before, node.cluster = node.cluster, ClusterImage(defaults=node.static_config)
+    node.replicas.apply()
+    node.cluster = before
+    assert node.logs.get(TOPIC, 0) is None
+    assert len(await asyncio.to_thread(lambda: list(tmp_path.glob(f"n2/{TOPIC}-0.*-stray/*.log")))) == 1
+
+
+async def test_followers_ask_and_the_leader_opens_no_connection_to_them(nodes: list[Node]) -> None:
+    await make_topic(nodes, (1, 2, 0))
+    asked: dict[int, set[int]] = {node.config.node_id: set() for node in nodes}
+    for node in nodes:
+        handle = node.replica_fetches.handle
+
+        def traced(
+            header: RequestHeader,
+            request: ReplicaFetchRequest,
+            slot: Slot,
+            handle: Callable[..., None] = handle,
+            node: Node = node,
+        ) -> None:
+            asked[node.config.node_id].add(request.replica_id)
+            handle(header, request, slot)
+
+        node.replica_fetches.handle = traced  # type: ignore[method-assign]
+    await produce(nodes[1], 10)
+    await eventually(lambda: ends(nodes) == {(10, 10)})
+    assert asked[1] == {0, 2}, "both followers send Fetch with their replica ids"
+    followed = [runtime for runtime, _, _ in nodes[1].replicas.lags() if runtime.topic == TOPIC]
+    assert followed == [], "the leader fetches this topic from nobody"

@@ -158,6 +158,13 @@ class ReplicaMachine(RuleBasedStateMachine):
                 assert len(shown) <= len(self.committed), "a follower knows more than any leader said"
 
     @invariant()
+    def all_in_sync_have_what_is_committed(self) -> None:
+        leader = self.cluster.leading
+        if leader is not None:
+            ends = [self.cluster.up[node].core.written_end for node in self.cluster.isr if node in self.cluster.up]
+            assert leader.core.high_watermark <= min(ends)
+
+    @invariant()
     def acked_is_there(self) -> None:
         leader = self.cluster.leading
         if leader is not None:

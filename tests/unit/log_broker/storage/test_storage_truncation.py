@@ -212,3 +212,20 @@ def test_power_is_cut_at_every_step_of_a_followers_life(part: int, seed: int) ->
         else:
             assert step == steps
         story.check(disk.crash(survivors(rng)))
+
+
+def test_a_leader_may_have_compacted_more_offsets_away_than_a_segment_spans() -> None:
+    far = 3 * 2**31
+    batches = []
+    for offset in (far, far + 5):
+        batch = build_batch([(1, b"k", b"v", ())])
+        place(batch, base_offset=offset, leader_epoch=2)
+        batches.append(bytes(batch))
+    files = MemoryFileSystem()
+    bench = Bench(files, CONFIG, leads=False)
+    bench.fetched(b"".join(batches), 2, far + 6)
+    bench.settle()
+    for found in (bench, Bench(files.crash(), CONFIG, leads=False)):
+        assert batches_of(found) == batches
+        assert found.core.written_end == far + 6
+        assert found.log.read(0, 1000, far + 6, at_least_one=True) == b"".join(batches)
