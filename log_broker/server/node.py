@@ -141,7 +141,7 @@ class Node:
         self.ack_deadlines = AckDeadlines(self.loop)
         self.counters = Counters()
         self.memory = MemoryBudget(self.loop, _memory_limit(config))
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in the order in which they came
         self._connections_of: Counter[str] = Counter()
         self.cluster_id = ""
         self.registry_url = ""  # of the schema registry beside this broker, for whoever asks for its settings
@@ -270,7 +270,7 @@ class Node:
 
     def connection_opened(self, connection: Connection) -> str | None:
         """Note a new connection; say why it cannot stay if there are too many."""
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._connections_of[connection.host] += 1
         self.counters.connections += 1
         if len(self.connections) > self.config.max_connections:
@@ -280,7 +280,7 @@ class Node:
         return None
 
     def connection_closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         self._connections_of[connection.host] -= 1
         if not self._connections_of[connection.host]:
             del self._connections_of[connection.host]

@@ -238,6 +238,7 @@ def draw_settings(chance: random.Random) -> dict[str, str]:
         "leader.imbalance.check.interval.seconds": "2",
         "offsets.topic.num.partitions": "2",
         "transaction.state.log.num.partitions": "2",
+        "group.min.session.timeout.ms": "500",
         "group.initial.rebalance.delay.ms": "100",
     }
 

@@ -15,10 +15,11 @@ from log_broker.wire.apis import ApiKey
 if TYPE_CHECKING:
     from log_broker.sim.cluster_world import ClusterWorld
 
-SESSION_MS = 6_000
-REBALANCE_MS = 3_000
+SESSION_MS = 1_500
+REBALANCE_MS = 2_000
 FETCH_BYTES = 1_000
 PROTOCOL = "range"
+SLOW = 0.05  # how often a member takes longer over its records than its session lasts
 
 
 class EvictedError(Exception):
@@ -140,6 +141,8 @@ class Member(Client):
         place = (self.topic, partition)
         records, next_offset = await self.read(place, self.positions[partition])
         if next_offset > self.positions[partition]:
+            if self.random.random() < SLOW:
+                await self.rest(6.0)  # its seat may be another's when it comes back
             await self._commit(place, next_offset)
             self.positions[partition] = next_offset
             self.world.groups.processed(self.group, place, records)

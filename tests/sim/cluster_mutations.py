@@ -8,6 +8,7 @@ prints which check notices, and after how many seeds. A mutation replaces attrib
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mutation_hunt import Patch, named, tell
@@ -15,7 +16,7 @@ from mutation_hunt import Patch, named, tell
 from log_broker.core import elections, isr_changes
 from log_broker.core.epochs import LeaderEpochs
 from log_broker.core.following import Lost
-from log_broker.core.group_members import GroupMembers
+from log_broker.core.group import Group
 from log_broker.core.lease import Lease
 from log_broker.core.partition import Partition
 from log_broker.core.partition_change import Election
@@ -25,7 +26,9 @@ from log_broker.core.partition_writing import PartitionWriting
 from log_broker.core.producer_state import ProducerEntry, ProducerStates
 from log_broker.core.replication import Leading
 from log_broker.core.transaction import Transaction
+from log_broker.core.transaction_protocol import AddPartitions, End
 from log_broker.errors import ErrorCode
+from log_broker.records.batch import BatchHeader
 from log_broker.server import replica
 from log_broker.server.coordinator_shards import Shards
 from log_broker.server.group_coordinator import GroupCoordinator
@@ -217,18 +220,31 @@ def _does_not_report_losses() -> list[Patch]:
     return [(ReplicaManager, "report_lost", lambda *_: None)]
 
 
-def _any_generation_may_commit() -> list[Patch]:
-    def check(self: GroupMembers, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        return ErrorCode.NONE
-
-    return [(GroupMembers, "_check_generation", check), (GroupMembers, "_check_member", lambda *_: ErrorCode.NONE)]
+def _any_member_may_commit() -> list[Patch]:
+    return [(Group, "_check_commit", lambda self, commit, now_ms: ErrorCode.NONE)]
 
 
 def _zombies_are_not_fenced() -> list[Patch]:
-    def is_own(self: Transaction, producer_id: int, epoch: int) -> bool:
-        return producer_id == self.current.producer_id
+    """An old epoch is taken for the current one, by the coordinator and by the partitions."""
 
-    return [(Transaction, "_is_own_producer", is_own), (ProducerStates, "check_epoch", lambda *_: None)]
+    def handle(self: Transaction, event: Any, now_ms: int) -> Sequence[Any]:
+        if isinstance(event, AddPartitions | End) and event.producer_id == self.current.producer_id:
+            event = replace(event, producer_epoch=self.current.producer_epoch)
+        return real_handle(self, event, now_ms)
+
+    def check(self: ProducerStates, header: BatchHeader) -> Any:
+        entry = self.get(header.producer_id)
+        if entry is not None and header.producer_epoch < entry.epoch:
+            return None
+        return real_check(self, header)
+
+    real_handle, real_check = Transaction.handle, ProducerStates.check
+    return [
+        (Transaction, "handle", handle),
+        (ProducerStates, "check", check),
+        (ProducerStates, "check_epoch", lambda *_: None),
+        (PartitionTransactions, "admit", lambda *_: None),
+    ]
 
 
 def _transactions_need_not_be_open() -> list[Patch]:
@@ -266,7 +282,7 @@ MUTATIONS = named(
     _coordinators_load_what_is_committed_by_then,
     _no_lease,
     _does_not_report_losses,
-    _any_generation_may_commit,
+    _any_member_may_commit,
     _zombies_are_not_fenced,
     _transactions_need_not_be_open,
     _does_not_check_what_it_recovers,

@@ -110,7 +110,8 @@ def _command(folder: Path, platform: Platform, node: NodeSpec, notify: int) -> l
         words += ["--registry-port", "0"]
     if node.metrics_port is not None:
         words += ["--metrics-port", str(node.metrics_port)]
-    others = [each.address for each in platform.nodes if each is not node]
+    # Those that have voted from the start know the controller for certain.
+    others = [each.address for each in platform.founders or platform.nodes if each is not node]
     if not node.founder and others:
         words += ["--controller-quorum-bootstrap-servers", ",".join(others)]
     elif len(platform.founders) > 1:

@@ -54,6 +54,7 @@ CASES: list[tuple[tuple[str, ...], str]] = [
     (("schema", "check", ".", "--subject", "s-value"), "--subject s-value"),
     (("run", "state.x", "--project", "no_such_project"), "no project module no_such_project"),
     (("run", "--conf", "x"), "--conf 'x': write KEY=VALUE"),
+    (("verify", "state.x", "--project", "no_such_project"), "no project module no_such_project"),
     (("sql",), "Missing argument 'QUERY'"),
     (("sql", "  "), "QUERY is empty"),
     (("sql", "select 1", "--format", "xml"), "--format"),
@@ -89,7 +90,7 @@ def test_every_command_has_help_with_an_example(cli: Cli) -> None:
             if command not in groups:
                 assert "Example:  fluvial" in cli.ok(*words, command, "--help"), command
                 seen += 1
-    assert seen == 34
+    assert seen == 35
 
 
 def test_a_project_names_the_near_table(cli: Cli) -> None:
