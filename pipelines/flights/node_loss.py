@@ -2,7 +2,7 @@
 The death of a broker in the middle of the main job, and its return: what the demo shows with `--kill-a-node`.
 
 The victim is a leader of the events' topic, so that the publisher has to find its successors; it dies by SIGKILL once
-40 % of the events are in the log and comes back when the first table is written, which the others have served by then.
+40 % of the events are in the log, stays away while the rest are published, and comes back when the tables are begun.
 """
 
 import os
