@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-cluster fuzz kill chaos clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-state bench-cluster fuzz kill chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ sim-mutations: $(READY) ## break each rule of the quorum and of the cluster on p
 
 bench: java $(READY) ## measure the main path on this machine
 	$(BIN)/python -m tests.bench.main_path
+
+bench-state: java $(READY) ## measure keyed tables beside the hand-written MERGE (about 20 minutes); FULL=1 for every row
+	$(BIN)/python -m fluvial.spark.jars
+	$(BIN)/python -m tests.bench.state $(BENCH)
 
 bench-broker: java $(READY) ## measure the broker beside Apache Kafka (about 25 minutes)
 	$(BIN)/python -m tests.bench.broker

@@ -157,15 +157,15 @@ def start_spark(settings: Settings, progress: Console) -> "SparkSession":
 
 
 def materialize_tables(settings: Settings, progress: Console, loss: NodeLoss | None = None) -> "RunSummary":
-    """Materialise every asset; one line for each as it ends. What `loss` has killed is back from the first on."""
+    """Materialise every asset; one line for each as it ends. What `loss` has killed comes back meanwhile."""
     from fluvial.orchestration.progress import AssetFinished, AssetStarted, CheckFinished, Status
     from fluvial.orchestration.run import materialize_all
 
+    if loss is not None:
+        loss.bring_back()
     with progress.status("loading the assets") as status:
 
         def tell(event: "RunEvent") -> None:
-            if loss is not None and isinstance(event, AssetFinished):
-                loss.bring_back()
             match event:
                 case AssetStarted(table=table):
                     status.update(table)

@@ -15,6 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fluvial.errors import FluvialError
 
 REQUEST_TIMEOUT_S = 30.0
+TRY_S = 5.0
+FAILOVER_TIMEOUT_S = 90.0
 VALIDATION = {"fluvial.value.schema.validation": "id"}
 
 # A killed publisher's last requests may still be on their way into the log. They come from a closed connection, so a
@@ -42,16 +44,20 @@ class ForeignLogError(PublishError):
 PASSING = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._DESTROY_BROKER,
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._UNKNOWN_TOPIC,
+        KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
-"""Errors of a topic that is being made, or of a broker that restarts."""
+"""Errors of a topic that is being made, of a broker that restarts, or of one that is gone while others take over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,14 +126,15 @@ def end_offsets(consumer: Consumer, topic: str, partitions: int) -> list[int]:
 
     Waits for what passes, such as leaders of a topic that was made just now; raises `PublishError` when it does not.
     """
-    deadline = time.monotonic() + REQUEST_TIMEOUT_S
+    deadline = time.monotonic() + FAILOVER_TIMEOUT_S
     return [_end_offset(consumer, TopicPartition(topic, partition), deadline) for partition in range(partitions)]
 
 
 def _end_offset(consumer: Consumer, partition: TopicPartition, deadline: float) -> int:
     while True:
         try:
-            _, end = consumer.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT_S)
+            # Briefly, and again: a request that waits for a leader that is gone does not hear of the next one.
+            _, end = consumer.get_watermark_offsets(partition, timeout=TRY_S)
             return int(end)
         except KafkaException as error:
             reason = error.args[0]

@@ -157,19 +157,19 @@ class Cluster:
         else:
             topic = NewTopic(name, num_partitions=len(placed), replica_assignment=placed, config=config)
         admin = self.admin()
-        tried = False
         deadline = time.monotonic() + SECONDS_MAX
         while True:
             try:
                 admin.create_topics([topic], request_timeout=10)[name].result(20)
                 break
             except KafkaException as error:
-                # A creation that was not answered may have been done.
-                if tried and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                code = error.args[0].code()
+                # A creation that was not answered may have been done: names are not used twice.
+                if code == KafkaError.TOPIC_ALREADY_EXISTS:
                     break
-                if not error.args[0].retriable() or time.monotonic() > deadline:
+                passing = error.args[0].retriable() or code in {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
+                if not passing or time.monotonic() > deadline:
                     raise
-                tried = True
                 time.sleep(0.2)
         count = len(placed) if placed is not None else partitions
         self.eventually(

@@ -11,6 +11,7 @@ go on when it heals. New connections over it wait as well. `break_connections` r
 
 import asyncio
 import os
+import resource
 import socket
 import struct
 import threading
@@ -23,6 +24,10 @@ from typing import Any, TypeVar
 CLIENTS = "clients"
 CHUNK_BYTES = 1 << 16
 FRAME_BYTES_MAX = 128 << 20
+LOOK_SECONDS = 0.5
+FILES_MIN = 8192
+# As the kernel prints ::ffff:0:0/96.
+IPV4_MAPPED = "0000000000000000FFFF0000"
 
 Address = tuple[str, int]
 T = TypeVar("T")
@@ -82,6 +87,9 @@ class Links:
 
     def __init__(self, pids: Callable[[], dict[int, str]]) -> None:
         """`pids` tells which process is which node, at any moment."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < FILES_MIN:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES_MIN, hard), hard))
         self._pids = pids
         self._rules: dict[tuple[str, str], Rule] = {}
         self._taps: dict[str, Taps] = {}
@@ -164,9 +172,13 @@ class Links:
     def _rule_of(self, source: str, target: str) -> Rule:
         return self._rules.get((source, target), CLEAR)
 
-    async def _passable(self, source: str, target: str) -> Rule:
+    async def _passable(self, source: str, target: str, reader: asyncio.StreamReader) -> Rule:
+        """Wait while the link is cut; raises _EndedError once the end that waits, `reader`'s, has hung up."""
         while (rule := self._rule_of(source, target)).cut:
-            await self._changed.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
+            if reader.at_eof() or reader.exception() is not None:
+                raise _EndedError
         return rule
 
     async def _serve(
@@ -177,8 +189,8 @@ class Links:
             if source is None:
                 opening = await _read_frame(reader)
                 source = _zone_of(opening)
-            await self._passable(source, target)
-            await self._passable(target, source)
+            await self._passable(source, target, reader)
+            await self._passable(target, source, reader)
             onward_reader, onward = await asyncio.open_connection(*address)
         except (OSError, asyncio.IncompleteReadError, _EndedError):
             _reset(writer)
@@ -222,11 +234,13 @@ class Links:
                     assert answers is not None, "only a request can be answered"
                     answers.write(struct.pack(">i", len(frame)) + frame)
                 case None:
-                    await self._pass_on(data, writer, source, target)
+                    await self._pass_on(data, reader, writer, source, target)
             data = b""
 
-    async def _pass_on(self, data: bytes, writer: asyncio.StreamWriter, source: str, target: str) -> None:
-        rule = await self._passable(source, target)
+    async def _pass_on(
+        self, data: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str, target: str
+    ) -> None:
+        rule = await self._passable(source, target, reader)
         if rule.discard:
             return
         if rule.delay_seconds:
@@ -238,7 +252,7 @@ class Links:
             self._busy_until[source, target] = free_at
             await asyncio.sleep(free_at - now)
         if rule.delay_seconds or rule.bytes_per_second:
-            await self._passable(source, target)
+            await self._passable(source, target, reader)
         writer.write(data)
         await writer.drain()
 
@@ -301,13 +315,12 @@ def _inode(local: Address, remote: Address) -> str | None:
     The inode of the socket with these two ends, as /proc/net/tcp lists it. A JVM's sockets are IPv6 ones that hold
     IPv4 addresses, and are in the other table.
     """
-    for table, width in (("tcp", 8), ("tcp6", 32)):
-        wanted = tuple(f"{_hex(host).rjust(8, '0')}:{port:04X}" for host, port in (local, remote))
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            ends = [end[width - 8 :] for end in fields[1:3]]
-            if ends[0] == wanted[0] and ends[1] == wanted[1]:
-                return fields[9]
+    for table, mapped in (("tcp", ""), ("tcp6", IPV4_MAPPED)):
+        ends = " ".join(f"{mapped}{_hex(host)}:{port:04X}" for host, port in (local, remote))
+        text = Path(f"/proc/net/{table}").read_text()
+        # Found as text: there are thousands of lines when many connections have just been closed.
+        if (at := text.find(ends)) >= 0:
+            return text[at : text.index("\n", at)].split()[8]
     return None
 
 

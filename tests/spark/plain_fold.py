@@ -8,7 +8,7 @@ from typing import Any
 
 from log_topic import Sent, Topic
 
-from fluvial.entities import count, first, last_non_null, latest, max_, mean, min_, sum_
+from fluvial.entities import collect_set, count, count_distinct, first, last_non_null, latest, max_, mean, min_, sum_
 from fluvial.entities.folds import Fold
 
 SCHEMA: Mapping[str, Any] = {
@@ -36,6 +36,8 @@ FIELDS: Mapping[str, Fold] = {
     "known_down": last_non_null("amount", "kind = 'down'"),
     "first_kind": first("kind"),
     "first_amount": first("amount", "kind = 'up'"),
+    "amounts": collect_set("amount", "kind <> 'flat'"),
+    "kinds": count_distinct("kind"),
 }
 
 
@@ -113,4 +115,6 @@ def plain_fields(events: list[Mapping[str, Any]]) -> dict[str, Any]:
         "known_down": downs[-1] if downs else None,
         "first_kind": events[0]["kind"],
         "first_amount": ups[0]["amount"] if ups else None,
+        "amounts": sorted(set(amounts(lambda event: event["kind"] != "flat"))),
+        "kinds": len({event["kind"] for event in events}),
     }

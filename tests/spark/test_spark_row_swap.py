@@ -12,7 +12,7 @@ import pytest
 
 from fluvial.delta.commit import KEYED_TABLE, LostRaceError, append, is_lost_race
 from fluvial.delta.log import TableLog
-from fluvial.delta.row_swap import FILE, ROW, WRITTEN, can_swap, located, swap_rows
+from fluvial.delta.row_swap import FILE, ROW, WRITTEN, can_swap, located, swap_located
 from fluvial.delta.stamp import Stamp, read_position
 from fluvial.delta.upkeep import compact_files
 
@@ -52,7 +52,7 @@ class Table:
     def swap(self, changes: Mapping[str, int | None], batch: int) -> None:
         version = self.version
         rows = self.changed(changes, version=version)
-        swap_rows(self.spark, self.path, rows, version=version, stamp=stamp(batch), files=1)
+        swap_located(self.spark, self.path, rows, version=version, stamp=stamp(batch), files=1)
         for key, value in changes.items():
             if value is None:
                 self.rows.pop(key, None)
@@ -99,7 +99,7 @@ def test_of_two_writers_of_one_version_the_second_writes_nothing(spark: Any, tmp
     late = table.changed({"k1": 9, "new": 9}, version=version)
     table.swap({"k1": 2}, 2)
     with pytest.raises(LostRaceError):
-        swap_rows(spark, table.path, late, version=version, stamp=stamp(2), files=1)
+        swap_located(spark, table.path, late, version=version, stamp=stamp(2), files=1)
     table.check()
 
 
@@ -128,7 +128,7 @@ def test_a_commit_in_the_middle_of_a_swap_makes_it_fail(
 
     monkeypatch.setattr(row_swap._Transaction, "write", overtaken)
     with pytest.raises(Exception, match=r"(?i)concurrent|DELTA_") as raised:
-        swap_rows(spark, table.path, late, version=version, stamp=stamp(2), files=1)
+        swap_located(spark, table.path, late, version=version, stamp=stamp(2), files=1)
     assert is_lost_race(raised.value)
     table.check()
 

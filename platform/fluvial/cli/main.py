@@ -24,6 +24,7 @@ from fluvial.cli import (
     topic_changes,
     topics,
     ui,
+    verify,
 )
 from fluvial.errors import FluvialError
 
@@ -55,6 +56,7 @@ produce.add_to(app)
 consume.add_to(app)
 app.add_typer(schemas.app, name="schema")
 run.add_to(app)
+verify.add_to(app)
 sql.add_to(app)
 ui.add_to(app)
 demo.add_to(app)

@@ -12,6 +12,7 @@ from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
+    from fluvial.entities.result import RunResult
     from fluvial.orchestration.progress import AssetFinished, RunEvent
 
 ALL = "all"
@@ -46,6 +47,10 @@ def run(
             "--project", metavar="MODULE", help="Module of the declarations (default: pipelines).", show_default=False
         ),
     ] = None,
+    continuous: Annotated[
+        bool,
+        typer.Option("--continuous", help="Go on until Ctrl-C or SIGTERM: a batch whenever there is something new."),
+    ] = False,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
     registry_url: RegistryUrl = None,
@@ -57,7 +62,8 @@ def run(
     Bring tables of the project up to date with what the log holds, inputs before what reads them.
 
     Each table is one Dagster asset; the run is shown on the page of `fluvial ui`. A table with nothing new is left
-    untouched.
+    untouched. With --continuous the tables are kept up to date by this process alone; its batches are the tables'
+    commits, and no Dagster runs.
     """
     from dataclasses import replace
 
@@ -68,6 +74,9 @@ def run(
         settings = replace(settings, project=project)
     selection = _selection(settings, pipelines or [])
     _check_before(settings)
+    if continuous:
+        _follow(settings, selection)
+        return
     from fluvial.orchestration.run import materialize_all
 
     with _Progress() as progress:
@@ -96,6 +105,54 @@ def _check_before(settings: Settings) -> None:
 
     require_java()
     describe_cluster(settings, admin_of(settings))
+
+
+class TablesStoppedError(FluvialError):
+    """Tables could not be kept up to date."""
+
+
+def _follow(settings: Settings, selection: list[str] | None) -> None:
+    import signal
+    from threading import Event
+
+    from fluvial.entities.continuous import Watcher, follow
+    from fluvial.entities.project import load_project
+    from fluvial.registry.client import RegistryClient
+    from fluvial.spark.session import build_session
+
+    declared = load_project(settings.project)
+    chosen = [each for name, each in declared.items() if selection is None or name in selection]
+    stop = Event()
+    former = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        spark = build_session(settings, say=terminal.say)
+        try:
+            terminal.say(
+                f"following {', '.join(each.table for each in chosen)}; Ctrl-C ends it after the batch under way"
+            )
+            watcher = Watcher(
+                batch=lambda result: terminal.say(_batch_line(result)),
+                waiting=terminal.say,
+                stopped=lambda table, error: terminal.say(f"{table} is given up: {error}"),
+            )
+            with RegistryClient(settings.registry_url) as schemas:
+                errors = follow(chosen, settings, spark, stop, schemas=schemas, watcher=watcher)
+        finally:
+            spark.stop()
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    if errors:
+        raise TablesStoppedError("; ".join(f"{table}: {error}" for table, error in errors.items()))
+
+
+def _batch_line(result: "RunResult") -> str:
+    words = [f"{result.table:<28} version {result.version_after}", f"{result.rows:,} rows", f"{result.seconds:.2f} s"]
+    if result.records_max:
+        words.insert(1, f"{result.records_max:,} records")
+    if result.quarantined:
+        words.append(f"{result.quarantined} quarantined")
+    return ", ".join(words)
 
 
 class _Progress(AbstractContextManager["_Progress"]):

@@ -42,7 +42,7 @@ def stderr() -> "Console":
     return Console(stderr=True, highlight=False, markup=False)
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+def table(columns: Iterable[str], rows: Iterable[Iterable[object]], console: "Console | None" = None) -> None:
     """Print a table to read as an answer; nothing where there are no rows."""
     from rich.table import Table
 
@@ -50,7 +50,7 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     for row in rows:
         drawn.add_row(*map(str, row))
     if drawn.row_count:
-        stdout().print(drawn)
+        (console or stdout()).print(drawn)
 
 
 def keep_stdout_for_the_answer() -> BinaryIO:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,6 +73,19 @@ class TableLog:
                 )
         # Writers may leave commitInfo out: such a commit says nothing of itself.
         return Commit(version=version, operation="?", user_metadata=None, metrics={}, txn_id=None)
+
+    def added_files(self, version: int) -> list[str] | None:
+        """
+        The names of the data files that a commit added; None when one of them came with rows marked in it.
+        """
+        names = []
+        for line in self._files.lines(f"{version:020d}.json"):
+            added = json.loads(line).get("add")
+            if added is not None:
+                if added.get("deletionVector"):
+                    return None
+                names.append(unquote(added["path"]).rpartition("/")[2])
+        return names
 
     def newest_first(self, *, above: int = -1) -> Iterator[Commit]:
         """

@@ -31,6 +31,14 @@ WRITTEN = "_written"
 _PORTABLE_MAGIC = struct.pack("<i", 1681511377)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swapped:
+    """A commit of :func:`swap_rows`: the version that it made, and the names of the data files that it added."""
+
+    version: int
+    files: tuple[str, ...]
+
+
 def can_swap(session: "SparkSession", path: str, frame: "DataFrame") -> bool:
     """
     Whether rows of the shape of `frame` can be put into the table at `path` by :func:`swap_rows`.
@@ -59,29 +67,62 @@ def located(session: "SparkSession", path: str, version: int) -> "DataFrame":
     )
 
 
-def swap_rows(session: "SparkSession", path: str, rows: "DataFrame", *, version: int, stamp: Stamp, files: int) -> None:
+def file_sizes(session: "SparkSession", path: str) -> list[int]:
     """
-    Commit `rows` to the table in one transaction on top of `version`, writing at most `files` data files.
+    The sizes in bytes of the table's data files. Where Delta's classes are not known to be as assumed, their average.
+    """
+    if hasattr(session, "_jsparkSession") and _delta_version(session) in DELTA_VERSIONS:
+        snapshot = _delta_log(session, path).update(False, _none(session), _none(session))
+        return [int(add.size()) for add in snapshot.allFiles().collectAsList()]
+    row = session.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
+    return [] if row is None or not row["numFiles"] else [row["sizeInBytes"] // row["numFiles"]] * row["numFiles"]
 
-    A row has the table's columns, :data:`WRITTEN`, and the place of the row that it replaces, null where there is
-    none. Raises :class:`LostRaceError` when the table has moved on, and Delta's own errors of conflicting writers.
+
+def swap_located(
+    session: "SparkSession", path: str, rows: "DataFrame", *, version: int, stamp: Stamp, files: int
+) -> None:
+    """
+    Do what :func:`swap_rows` does with `rows` that carry their places.
+
+    A row has the table's columns, :data:`WRITTEN`, and the place of the row that it replaces, null where there is none.
     """
     import pyarrow.compute as pc
     from pyspark.sql.functions import col
 
     rows = rows.persist()
     try:
-        # Spark takes the session of a transaction from the thread that it runs on.
-        session._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)
-        transaction = _Transaction.begin(session, path)
-        if transaction.version != version or transaction.holds(stamp):
-            raise LostRaceError(f"{path} is at version {transaction.version}, and the batch was made for {version}")
         gone = rows.where(col(FILE).isNotNull()).select(FILE, ROW, WRITTEN).toArrow()
         stamp = replace(stamp, removed=gone.num_rows - (pc.sum(gone[WRITTEN]).as_py() or 0))
-        written = rows.where(WRITTEN).drop(WRITTEN, FILE, ROW).coalesce(files)
-        transaction.commit([*transaction.write(written), *transaction.take_away(_by_file(gone))], stamp)
+        written = rows.where(WRITTEN).drop(WRITTEN, FILE, ROW)
+        swap_rows(session, path, written, _by_file(gone), version=version, stamp=stamp, files=files)
     finally:
         rows.unpersist()
+
+
+def swap_rows(
+    session: "SparkSession",
+    path: str,
+    written: "DataFrame",
+    gone: Mapping[str, Any],
+    *,
+    version: int,
+    stamp: Stamp,
+    files: int,
+) -> Swapped:
+    """
+    Commit the rows `written` and take away those at `gone`, in one transaction on top of `version`.
+
+    `gone` holds row numbers (a numpy array) by file name; at most `files` data files are written. Raises
+    :class:`LostRaceError` when the table has moved on, and Delta's own errors of conflicting writers.
+    """
+    # Spark takes the session of a transaction from the thread that it runs on.
+    session._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)
+    transaction = _Transaction.begin(session, path)
+    if transaction.version != version or transaction.holds(stamp):
+        raise LostRaceError(f"{path} is at version {transaction.version}, and the batch was made for {version}")
+    added = transaction.write(written.coalesce(files))
+    version = transaction.commit([*added, *transaction.take_away(gone)], stamp)
+    return Swapped(version=version, files=tuple(map(_file_name, added)))
 
 
 def _by_file(places: Any) -> Mapping[str, Any]:
@@ -96,6 +137,10 @@ def _by_file(places: Any) -> Mapping[str, Any]:
         unquote(name.as_py()): numbers.filter(pc.equal(names.indices, index)).to_numpy()
         for index, name in enumerate(names.dictionary)
     }
+
+
+def _file_name(add: Any) -> str:
+    return unquote(add.path()).rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +166,7 @@ class _Transaction:
     def holds(self, stamp: Stamp) -> bool:
         return int(self.java.txnVersion(app_id(stamp))) >= stamp.batch
 
-    def write(self, frame: "DataFrame") -> Iterable[Any]:
+    def write(self, frame: "DataFrame") -> list[Any]:
         """Write the frame's files; the actions that add them."""
         return list(self._converters.asJava(self.java.writeFiles(frame._jdf)))
 
@@ -157,21 +202,22 @@ class _Transaction:
         finally:
             writer.close()
 
-    def commit(self, actions: Iterable[Any], stamp: Stamp) -> None:
+    def commit(self, actions: Iterable[Any], stamp: Stamp) -> int:
+        """Commit and return the version that it made."""
         delta = self.session._jvm.org.apache.spark.sql.delta
         update = self.session._jvm.org.apache.spark.sql.streaming.OutputMode.Update()
         operation = getattr(delta, "DeltaOperations$StreamingUpdate")(
             update, app_id(stamp), stamp.batch, self._some(stamp.as_json())
         )
         self.java.updateSetTransaction(app_id(stamp), stamp.batch, _none(self.session))
-        self.java.commit(self._sequence(actions), operation)
+        return int(self.java.commit(self._sequence(actions), operation))
 
     def _files(self, names: Iterable[str]) -> dict[str, Any]:
         """The table's files of these names, as the actions that added them."""
         wanted = set(names)
         found: dict[str, Any] = {}
         for add in self.java.snapshotToScan().allFiles().collectAsList():
-            name = unquote(add.path()).rpartition("/")[2]
+            name = _file_name(add)
             if name in wanted:
                 if name in found:
                     raise ValueError(f"{self.log.dataPath()} holds two files named {name}")

@@ -35,7 +35,19 @@ from fluvial.entities.declarations import (
     pipeline,
     state,
 )
-from fluvial.entities.folds import Fold, count, first, last_non_null, latest, max_, mean, min_, sum_
+from fluvial.entities.folds import (
+    Fold,
+    collect_set,
+    count,
+    count_distinct,
+    first,
+    last_non_null,
+    latest,
+    max_,
+    mean,
+    min_,
+    sum_,
+)
 
 __all__ = [
     "Compacted",
@@ -45,8 +57,10 @@ __all__ = [
     "History",
     "Pipeline",
     "State",
+    "collect_set",
     "compacted",
     "count",
+    "count_distinct",
     "first",
     "history",
     "last_non_null",

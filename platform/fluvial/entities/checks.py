@@ -36,6 +36,14 @@ def check_state(declaration: State, contract: Contract, spark: "SparkSession") -
     from pyspark.sql.types import BooleanType, NumericType
 
     events = _no_events(spark, contract)
+    if declaration.order is not None:
+        try:
+            events.selectExpr(f"max(struct({declaration.order} AS _order, _partition, _offset)) AS it").schema  # noqa: B018
+        except (AnalysisException, ParseException) as error:
+            raise DeclarationError(
+                f'state("{declaration.name}"): order = {declaration.order} does not fit {contract.subject}: '
+                f"{_sentence(error)}"
+            ) from error
     for name, fold in declaration.fields.items():
         what = f'state("{declaration.name}"): field {name} = {fold}'
         try:
@@ -61,6 +69,8 @@ def state_definition(declaration: State) -> str:
     A name for what a state's rows mean: it changes with the key, a field, or the order of fields.
     """
     parts = [declaration.key, *(f"{name}={fold!r}" for name, fold in declaration.fields.items())]
+    if declaration.order is not None:
+        parts.append(f"order={declaration.order}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

@@ -67,6 +67,9 @@ class Compacted:
 class State:
     """
     One row an entity, folded from its events in the order of the log; a tombstone ends the entity.
+
+    With `order`, an SQL expression of the event's fields, that says which event comes after which, and the log only
+    where it says nothing.
     """
 
     kind: ClassVar[str] = "state"
@@ -74,6 +77,7 @@ class State:
     topic: str
     key: str
     fields: Mapping[str, Fold] = field(hash=False)
+    order: str | None = None
 
     @property
     def table(self) -> str:
@@ -134,9 +138,13 @@ def compacted(topic: str, *, name: str | None = None, key: str | None = None) ->
     return Compacted(topic=topic, name=_checked_name(name, topic, what), key=key)
 
 
-def state(name: str, *, topic: str, key: str, fields: Mapping[str, Fold]) -> State:
+def state(name: str, *, topic: str, key: str, fields: Mapping[str, Fold], order: str | None = None) -> State:
     """
     One row an entity as `state.<name>`: the record key as text in column `key`, then the folded `fields` in order.
+
+    `order` guards against events that come late: `latest`, `first` and `last_non_null` go by it (`order="version"`,
+    `order="event_time"`) and by the place in the log among equals. Such a table may follow a topic that gets more
+    partitions. A tombstone, which has no fields, ends what stands before it in the log.
     """
     what = f'state("{name}")'
     _check_topic(topic)
@@ -155,7 +163,9 @@ def state(name: str, *, topic: str, key: str, fields: Mapping[str, Fold]) -> Sta
         for text, role in ((fold.expr, "expression"), (fold.where, "condition")):
             if text is not None and (not isinstance(text, str) or not text.strip()):
                 raise DeclarationError(f"{what}: the {role} of field {column} is {text!r}: write it as a line of SQL")
-    return State(name=name, topic=topic, key=key, fields=MappingProxyType(dict(fields)))
+    if order is not None and (not isinstance(order, str) or not order.strip()):
+        raise DeclarationError(f'{what}: order is {order!r}: name a column or write a line of SQL, as order="version"')
+    return State(name=name, topic=topic, key=key, fields=MappingProxyType(dict(fields)), order=order)
 
 
 def pipeline(

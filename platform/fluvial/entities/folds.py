@@ -13,6 +13,7 @@ its place in the log) it is kept in the table's `_fold` column. Places are compa
 table does not depend on where batches were cut.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,10 +34,63 @@ class Kind(StrEnum):
     MIN = "min"
     MAX = "max"
     MEAN = "mean"
+    COLLECT_SET = "collect_set"
+    COUNT_DISTINCT = "count_distinct"
 
 
-_PLACED = frozenset({Kind.LATEST, Kind.LAST_NON_NULL, Kind.FIRST})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recipe:
+    """
+    The expressions of a kind of fold, with the names to be filled in: of `partial`, `expr`, `where` and `place`; of
+    `merge`, `old` and `new`; of `result`, `it`. `remembers`: the result alone is not enough to go on from.
+    """
+
+    partial: str
+    merge: str
+    result: str = "{it}"
+    remembers: bool = False
+
+
+def _placed(choose: str, before: str, condition: str = "{where}") -> _Recipe:
+    return _Recipe(
+        partial=f"{choose}(named_struct('place', {{place}}, 'value', {{expr}}), {{place}}) FILTER (WHERE {condition})",
+        merge=f"CASE WHEN {{new}} IS NULL THEN {{old}} WHEN {{old}} IS NULL OR {{new}}.place {before} {{old}}.place "
+        "THEN {new} ELSE {old} END",
+        result="({it}).value",
+        remembers=True,
+    )
+
+
+_RECIPES: Mapping[Kind, _Recipe] = {
+    Kind.LATEST: _placed("max_by", ">"),
+    Kind.LAST_NON_NULL: _placed("max_by", ">", "{where} AND ({expr}) IS NOT NULL"),
+    Kind.FIRST: _placed("min_by", "<"),
+    Kind.SUM: _Recipe(partial="coalesce(sum({expr}) FILTER (WHERE {where}), 0)", merge="{old} + {new}"),
+    Kind.COUNT: _Recipe(partial="count(*) FILTER (WHERE {where})", merge="{old} + {new}"),
+    Kind.MIN: _Recipe(partial="min({expr}) FILTER (WHERE {where})", merge="least({old}, {new})"),
+    Kind.MAX: _Recipe(partial="max({expr}) FILTER (WHERE {where})", merge="greatest({old}, {new})"),
+    Kind.MEAN: _Recipe(
+        partial="named_struct('sum', coalesce(sum(CAST({expr} AS DOUBLE)) FILTER (WHERE {where}), 0D), "
+        "'count', count({expr}) FILTER (WHERE {where}))",
+        merge="named_struct('sum', {old}.sum + {new}.sum, 'count', {old}.count + {new}.count)",
+        result="CASE WHEN ({it}).count > 0 THEN ({it}).sum / ({it}).count END",
+        remembers=True,
+    ),
+    Kind.COLLECT_SET: _Recipe(
+        partial="collect_set({expr}) FILTER (WHERE {where})",
+        merge="array_union({old}, {new})",
+        result="array_sort({it})",
+    ),
+    Kind.COUNT_DISTINCT: _Recipe(
+        partial="hll_sketch_agg(CAST({expr} AS STRING)) FILTER (WHERE {where})",
+        merge="hll_union({old}, {new})",
+        result="hll_sketch_estimate({it})",
+        remembers=True,
+    ),
+}
 _NUMERIC = frozenset({Kind.SUM, Kind.MEAN})
+# Of these a last digit may depend on the order in which floating-point numbers were added.
+FLOATING = _NUMERIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +108,7 @@ class Fold:
         """
         Whether the fold needs more than its result to go on: it then has an entry in `_fold`.
         """
-        return self.kind in _PLACED or self.kind is Kind.MEAN
+        return _RECIPES[self.kind].remembers
 
     @property
     def is_numeric(self) -> bool:
@@ -63,69 +117,30 @@ class Fold:
         """
         return self.kind in _NUMERIC
 
-    def partial(self) -> str:
+    def partial(self, place: str = PLACE) -> str:
         """
         The aggregate over a batch's rows, which carry the event's fields, `_partition`, `_offset` and `_tombstone`.
+
+        `place` is what an event comes before or after another by.
         """
-        condition = f"NOT _tombstone AND ({self.where})" if self.where else "NOT _tombstone"
-        chosen = f"FILTER (WHERE {condition})"
-        match self.kind:
-            case Kind.COUNT:
-                return f"count(*) {chosen}"
-            case Kind.SUM:
-                return f"coalesce(sum({self.expr}) {chosen}, 0)"
-            case Kind.MIN | Kind.MAX:
-                return f"{self.kind}({self.expr}) {chosen}"
-            case Kind.MEAN:
-                return (
-                    f"named_struct('sum', coalesce(sum(CAST({self.expr} AS DOUBLE)) {chosen}, 0D), "
-                    f"'count', count({self.expr}) {chosen})"
-                )
-            case Kind.LATEST | Kind.FIRST:
-                choose = "min_by" if self.kind is Kind.FIRST else "max_by"
-                return f"{choose}({_placed(self.expr)}, {PLACE}) {chosen}"
-            case Kind.LAST_NON_NULL:
-                return f"max_by({_placed(self.expr)}, {PLACE}) FILTER (WHERE {condition} AND ({self.expr}) IS NOT NULL)"
+        where = f"NOT _tombstone AND ({self.where})" if self.where else "NOT _tombstone"
+        return _RECIPES[self.kind].partial.format(expr=self.expr, where=where, place=place)
 
     def merge(self, old: str, new: str) -> str:
         """
         The partial value of two parts, where `old` is in the table and `new` comes from the batch.
         """
-        match self.kind:
-            case Kind.COUNT | Kind.SUM:
-                return f"{old} + {new}"
-            case Kind.MIN:
-                return f"least({old}, {new})"
-            case Kind.MAX:
-                return f"greatest({old}, {new})"
-            case Kind.MEAN:
-                return f"named_struct('sum', {old}.sum + {new}.sum, 'count', {old}.count + {new}.count)"
-            case Kind.LATEST | Kind.LAST_NON_NULL | Kind.FIRST:
-                before = "<" if self.kind is Kind.FIRST else ">"
-                return (
-                    f"CASE WHEN {new} IS NULL THEN {old} WHEN {old} IS NULL OR {new}.place {before} {old}.place "
-                    f"THEN {new} ELSE {old} END"
-                )
+        return _RECIPES[self.kind].merge.format(old=old, new=new)
 
     def result(self, partial: str) -> str:
         """
         What the user sees of a partial value.
         """
-        match self.kind:
-            case Kind.MEAN:
-                return f"CASE WHEN ({partial}).count > 0 THEN ({partial}).sum / ({partial}).count END"
-            case Kind.LATEST | Kind.LAST_NON_NULL | Kind.FIRST:
-                return f"({partial}).value"
-            case _:
-                return partial
+        return _RECIPES[self.kind].result.format(it=partial)
 
     def __str__(self) -> str:
         arguments = ", ".join(part for part in (self.expr, f"where {self.where}" if self.where else None) if part)
         return f"{self.kind}({arguments})"
-
-
-def _placed(expr: str | None) -> str:
-    return f"named_struct('place', {PLACE}, 'value', {expr})"
 
 
 def latest(expr: str, where: str | None = None) -> Fold:
@@ -182,3 +197,19 @@ def mean(expr: str, where: str | None = None) -> Fold:
     The mean of what is not null, as a double; null where there is nothing.
     """
     return Fold(kind=Kind.MEAN, expr=expr, where=where)
+
+
+def collect_set(expr: str, where: str | None = None) -> Fold:
+    """
+    The different values that are not null, in ascending order; an empty array where there is nothing.
+
+    All of them are kept in the entity's row: for few values an entity.
+    """
+    return Fold(kind=Kind.COLLECT_SET, expr=expr, where=where)
+
+
+def count_distinct(expr: str, where: str | None = None) -> Fold:
+    """
+    About how many different values that are not null there were: within 2 % for many, exact for a few (HyperLogLog).
+    """
+    return Fold(kind=Kind.COUNT_DISTINCT, expr=expr, where=where)

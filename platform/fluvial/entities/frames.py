@@ -98,9 +98,8 @@ def compacted_swaps(latest: "DataFrame", table: "DataFrame", *, key: str) -> "Da
 
     A row that is newer in the table stays: a key may have been written to two partitions.
     """
-    place = f"{PLACE} AS _old_place"
-    old = table.selectExpr(f"`{key}` AS _old_key", place, FILE, ROW).join(
-        _batch(latest.selectExpr(f"`{key}` AS _key_here")), _sql_expr("_old_key = _key_here"), "left_semi"
+    old = rows_of(table, key, latest.selectExpr(f"`{key}`")).selectExpr(
+        f"`{key}` AS _old_key", f"{PLACE} AS _old_place", FILE, ROW
     )
     columns = [f"`{name}`" for name in latest.columns if name != "_deleted"]
     return (
@@ -133,7 +132,8 @@ def state_partials(events: "DataFrame", declaration: State) -> "DataFrame":
 
     `_ended` says that a tombstone took away what the table holds; `_alive`, that events came (after it).
     """
-    aggregates = [f"{fold.partial()} AS `_p_{name}`" for name, fold in declaration.fields.items()]
+    place = PLACE if declaration.order is None else f"struct({declaration.order} AS _order, _partition, _offset)"
+    aggregates = [f"{fold.partial(place)} AS `_p_{name}`" for name, fold in declaration.fields.items()]
     aggregates += ["bool_or(_tombstone) AS _ended", "count(*) FILTER (WHERE NOT _tombstone) > 0 AS _alive"]
     return events.groupBy("_entity").agg(*(_sql_expr(aggregate) for aggregate in aggregates))
 
@@ -160,16 +160,23 @@ def state_inserts(declaration: State) -> dict[str, str]:
     return _state_columns(declaration, merged=False, source="s.")
 
 
-def state_swaps(partials: "DataFrame", table: "DataFrame", declaration: State) -> "DataFrame":
+def rows_of(table: "DataFrame", key: str, keys: "DataFrame") -> "DataFrame":
     """
-    What the partial values of a batch change in a state table whose rows are `table`, each with its place.
+    The rows of a table whose column `key` is among `keys`, a frame of one column.
+    """
+    (name,) = keys.columns
+    # The keys of a batch are brought to the table's rows, and not these to them.
+    wanted = keys.selectExpr(f"`{name}` AS _key_here").hint("broadcast")
+    return table.join(wanted, _sql_expr(f"`{key}` = _key_here"), "left_semi")
+
+
+def state_swaps(partials: "DataFrame", old: "DataFrame", declaration: State) -> "DataFrame":
+    """
+    What the partial values of a batch change in a state table. `old` are the rows of their entities, with their places.
     """
     key = f"t.`{declaration.key}`"
-    old = table.alias("t").join(
-        _batch(partials.selectExpr("_entity AS _key_here")), _sql_expr(f"{key} = _key_here"), "left_semi"
-    )
     inserts, updates = state_inserts(declaration), state_updates(declaration)
-    types = {field.name: field.dataType.simpleString() for field in table.schema}
+    types = {field.name: field.dataType.simpleString() for field in old.schema}
     columns = [
         f"CAST(CASE WHEN {FILE} IS NULL THEN {inserts[name]} ELSE {updates[name]} END AS {types[name]}) AS `{name}`"
         for name in updates
@@ -180,11 +187,6 @@ def state_swaps(partials: "DataFrame", table: "DataFrame", declaration: State) -
         .where(f"s._alive OR {FILE} IS NOT NULL")
         .selectExpr(*columns, FILE, ROW, f"s._alive AS {WRITTEN}")
     )
-
-
-def _batch(keys: "DataFrame") -> "DataFrame":
-    """The keys of a batch, to be brought to the table's rows and not these to them."""
-    return keys.hint("broadcast")
 
 
 def _state_columns(declaration: State, *, merged: bool, source: str = "") -> dict[str, str]:

@@ -46,7 +46,8 @@ def plan_span(table: str, position: Position, bounds: TopicBounds, *, path: str,
         if keyed and stamp.offsets and len(bounds.ends) > len(stamp.offsets):
             raise TableError(
                 f"topic {bounds.topic} grew from {len(stamp.offsets)} to {len(bounds.ends)} partitions: a key's "
-                f"records may now lie in two of them, and no order holds between these: {anew}"
+                f"records may now lie in two of them, and no order holds between these: {anew}, or "
+                'declare a state with order="…", the field that says which event is the later'
             )
     ends = position.ends
     lost = {

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 from fluvial.delta.commit import KEYED_TABLE, append, commit_once
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import Position, Stamp, TableError, read_position
-from fluvial.delta.upkeep import compact_files
+from fluvial.delta.upkeep import compact_files, is_due
 from fluvial.entities import frames
 from fluvial.entities.checks import check_state, compacted_key, state_definition
 from fluvial.entities.declarations import Compacted, Declaration, History, Pipeline, State
 from fluvial.entities.frames import Care
 from fluvial.entities.planning import has_news, plan_span
 from fluvial.entities.result import RunResult
+from fluvial.entities.table_index import TableIndexes
 from fluvial.entities.transforms import materialize_pipeline
 from fluvial.entities.upserts import upsert_compacted, upsert_state
 from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
@@ -49,10 +50,14 @@ def materialize(
     *,
     schemas: SchemaSource | None = None,
     progress: Progress | None = None,
+    indexes: TableIndexes | None = None,
+    records_max: int | None = None,
 ) -> RunResult:
     """
     Bring one table up to date and say what was done; a table that is up to date gets no commit.
 
+    A driver that calls this again and again gives the same `indexes` each time, so that a table need not be searched.
+    `records_max` bounds what one commit takes in; a caller who gives it goes on until `skipped`.
     `schemas` defaults to the registry of the settings. `progress` gets a line when a step begins. Raises a
     :class:`~fluvial.errors.FluvialError` with one clear line for what a user can mend.
     """
@@ -70,6 +75,8 @@ def materialize(
                 spark=spark,
                 schemas=schemas or opened.enter_context(_registry(settings)),
                 say=say,
+                indexes=indexes,
+                records_max=records_max,
             )
             result = run.run()
     if result.version_before is None and result.version_after is not None:
@@ -97,6 +104,8 @@ class _TopicRun:
     spark: "SparkSession"
     schemas: SchemaSource
     say: Progress
+    indexes: TableIndexes | None
+    records_max: int | None
 
     @property
     def table(self) -> str:
@@ -111,8 +120,11 @@ class _TopicRun:
         for _ in range(_ATTEMPTS_MAX):
             position = read_position(log, self.table)
             bounds = topic_bounds(self.bootstrap_servers, self.declaration.topic)
-            keyed = not isinstance(self.declaration, History)
+            declaration = self.declaration
+            keyed = isinstance(declaration, Compacted) or (isinstance(declaration, State) and not declaration.order)
             span = plan_span(self.table, position, bounds, path=self.path, keyed=keyed)
+            if self.records_max is not None:
+                span = span.at_most(self.records_max)
             if position.stamp is not None:
                 self._check_definition(position.stamp)
                 if not has_news(span):
@@ -121,15 +133,21 @@ class _TopicRun:
             batch = self._batch(span, position, bounds, read_contract(self.schemas, self.declaration.topic))
             commit, quarantined = self._carry_out(batch, bounds, log)
             if commit is not None:
-                self._keep_up()
+                self._keep_up(batch.stamp, log)
                 return self._done(batch, commit, quarantined)
             self.say(f"{self.table}: another run was first; planning again")
         raise TableError(f"{self.table}: other runs were first {_ATTEMPTS_MAX} times in a row; stop them and run again")
 
-    def _keep_up(self) -> None:
+    def _keep_up(self, stamp: Stamp, log: TableLog) -> None:
         # Batches add files to a keyed table without rewriting any; those of a history are as large as they came.
-        if not isinstance(self.declaration, History) and compact_files(self.spark.newSession(), self.path):
+        if isinstance(self.declaration, History) or not is_due(stamp.batch):
+            return
+        session = self.spark.newSession()
+        if compact_files(session, self.path):
             self.say(f"{self.table}: small files were written together")
+            index = None if self.indexes is None else self.indexes.known(self.path)
+            if index is not None:
+                index.compacted(session, log)
 
     def _batch(self, span: Span, position: Position, bounds: TopicBounds, contract: Contract) -> _Batch:
         stamp = Stamp(
@@ -191,8 +209,9 @@ class _TopicRun:
                 if version is None:
                     alive = latest.where("NOT _deleted").drop("_deleted")
                     return lambda: append(alive, path, stamp, KEYED_TABLE)
+                index = None if self.indexes is None else self.indexes.of(path, key, placed=True)
                 return lambda: upsert_compacted(
-                    session, path, latest, key=key, version=version, stamp=stamp, files=files
+                    session, path, latest, key=key, version=version, stamp=stamp, files=files, index=index
                 )
             case State() as declaration:
                 check_state(declaration, batch.contract, session)
@@ -201,8 +220,9 @@ class _TopicRun:
                 if version is None:
                     rows = frames.state_rows(partials, declaration)
                     return lambda: append(rows, path, stamp, KEYED_TABLE)
+                index = None if self.indexes is None else self.indexes.of(path, declaration.key, placed=False)
                 return lambda: upsert_state(
-                    session, path, partials, declaration, version=version, stamp=stamp, files=files
+                    session, path, partials, declaration, version=version, stamp=stamp, files=files, index=index
                 )
 
     def _quarantine(self, session: "SparkSession", batch: _Batch, bounds: TopicBounds) -> int:

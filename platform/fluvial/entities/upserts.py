@@ -5,31 +5,47 @@ There are two ways, which leave the same rows: :mod:`fluvial.delta.row_swap`, wh
 which is Delta's public API and does what the first cannot (another version of Delta, a contract that changed).
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fluvial.delta.commit import stamp_session
-from fluvial.delta.row_swap import can_swap, located, swap_rows
+from fluvial.delta.key_index import GONE, Digests
+from fluvial.delta.row_swap import FILE, ROW, WRITTEN, can_swap, located, swap_located, swap_rows
 from fluvial.delta.stamp import Stamp
 from fluvial.entities import frames
 from fluvial.entities.declarations import State
+from fluvial.entities.table_index import TableIndex, frame_of, subset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 def upsert_compacted(
-    session: "SparkSession", path: str, latest: "DataFrame", *, key: str, version: int, stamp: Stamp, files: int
+    session: "SparkSession",
+    path: str,
+    latest: "DataFrame",
+    *,
+    key: str,
+    version: int,
+    stamp: Stamp,
+    files: int,
+    index: TableIndex | None = None,
 ) -> None:
     """
     Put the latest rows of a batch into a compacted table that is at `version`.
+
+    With an `index`, which a driver that goes on running keeps, the table is not searched.
     """
     if not can_swap(session, path, latest.drop("_deleted")):
         _merge_compacted(session, path, latest, key=key, stamp=stamp)
         return
-    latest = latest.persist()
+    latest = latest.coalesce(files).persist()
     try:
+        if index is not None and index.load(session, version):
+            _swap_compacted(session, latest, index, version=version, stamp=stamp, files=files)
+            return
         swaps = frames.compacted_swaps(latest, located(session, path, version), key=key)
-        swap_rows(session, path, swaps, version=version, stamp=stamp, files=files)
+        swap_located(session, path, swaps, version=version, stamp=stamp, files=files)
     finally:
         latest.unpersist()
 
@@ -43,19 +59,85 @@ def upsert_state(
     version: int,
     stamp: Stamp,
     files: int,
+    index: TableIndex | None = None,
 ) -> None:
     """
-    Put the partial values of a batch into a state table that is at `version`.
+    Put the partial values of a batch into a state table that is at `version`; `index` as with compacted tables.
     """
     if not can_swap(session, path, frames.state_rows(partials, declaration)):
         _merge_state(session, path, partials, declaration, stamp=stamp)
         return
-    partials = partials.persist()
+    partials = partials.coalesce(files).persist()
     try:
-        swaps = frames.state_swaps(partials, located(session, path, version), declaration)
-        swap_rows(session, path, swaps, version=version, stamp=stamp, files=files)
+        if index is not None and index.holds_rows and index.load(session, version):
+            _swap_state(session, partials, declaration, index, version=version, stamp=stamp, files=files)
+            return
+        key = declaration.key
+        old = frames.rows_of(located(session, path, version), key, partials.selectExpr("_entity"))
+        swaps = frames.state_swaps(partials, old, declaration)
+        swap_located(session, path, swaps, version=version, stamp=stamp, files=files)
     finally:
         partials.unpersist()
+
+
+def _swap_compacted(
+    session: "SparkSession", latest: "DataFrame", index: TableIndex, *, version: int, stamp: Stamp, files: int
+) -> None:
+    batch = latest.select(index.key, "_partition", "_offset", "_deleted").toArrow()
+    keys = batch[index.key].to_pylist()
+    digests = Digests.of(keys)
+    old = index.find(digests)
+    known = old.file != GONE
+    partition, offset = batch["_partition"].to_numpy(), batch["_offset"].to_numpy()
+    # A row that is newer in the table stays: a key may have been written to two partitions.
+    stale = known & ((partition < old.partition) | ((partition == old.partition) & (offset <= old.offset)))
+    deleted = batch["_deleted"].to_numpy(zero_copy_only=False)
+    written = latest.where("NOT _deleted").drop("_deleted")
+    if stale.any():
+        left_out = session.createDataFrame([(key,) for key in subset(keys, stale)], f"`{index.key}` string")
+        written = written.join(left_out.hint("broadcast"), index.key, "left_anti")
+    gone = known & ~stale
+    ended = gone & deleted
+    with index.following():
+        swapped = swap_rows(
+            session,
+            index.path,
+            written,
+            index.rows_by_file(old.take(gone)),
+            version=version,
+            stamp=replace(stamp, removed=int(ended.sum())),
+            files=files,
+        )
+        index.committed(session, swapped, digests.take(ended))
+
+
+def _swap_state(
+    session: "SparkSession",
+    partials: "DataFrame",
+    declaration: State,
+    index: TableIndex,
+    *,
+    version: int,
+    stamp: Stamp,
+    files: int,
+) -> None:
+    batch = partials.select("_entity", "_alive").toArrow()
+    digests = Digests.of(batch["_entity"].to_pylist())
+    places = index.find(digests)
+    ended = (places.file != GONE) & ~batch["_alive"].to_numpy(zero_copy_only=False)
+    with index.following():
+        old = frame_of(session, index.path, index.rows(places))
+        swaps = frames.state_swaps(partials, old.hint("broadcast"), declaration)
+        swapped = swap_rows(
+            session,
+            index.path,
+            swaps.where(WRITTEN).drop(WRITTEN, FILE, ROW),
+            index.rows_by_file(places),
+            version=version,
+            stamp=replace(stamp, removed=int(ended.sum())),
+            files=files,
+        )
+        index.committed(session, swapped, digests.take(ended))
 
 
 def _merge_compacted(session: "SparkSession", path: str, latest: "DataFrame", *, key: str, stamp: Stamp) -> None:

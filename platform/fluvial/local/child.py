@@ -105,6 +105,9 @@ def _command(folder: Path, platform: Platform, node: NodeSpec, notify: int) -> l
     words += ["--data-dir", str(folder), "--cluster-id", platform.cluster_id]
     if node.registry_port is not None:
         words += ["--registry-port", str(node.registry_port)]
+    elif len(platform.nodes) > 1:
+        # Any of them may come to write the schemas; the registry that clients know passes writes on to it.
+        words += ["--registry-port", "0"]
     if node.metrics_port is not None:
         words += ["--metrics-port", str(node.metrics_port)]
     # Those that have voted from the start know the controller for certain.

@@ -7,9 +7,9 @@ does not stand still on it.
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from fluvial.errors import FluvialError
 
@@ -60,6 +60,19 @@ class Span:
         """
         return sum(end - start for start, end in self.ranges.values())
 
+    def at_most(self, records: int) -> "Span":
+        """
+        The first part of the span with about so many offsets, from each partition as its share of the whole is.
+        """
+        whole = self.records_max
+        if whole <= records:
+            return self
+        taken = {
+            partition: (start, min(end, start + -(-(end - start) * records // whole)))
+            for partition, (start, end) in self.ranges.items()
+        }
+        return Span(topic=self.topic, ranges=taken)
+
     def tasks(self, parallelism: int) -> int:
         """
         How many tasks, and so files, the span is worth.
@@ -93,6 +106,55 @@ def topic_bounds(bootstrap_servers: str, topic: str) -> TopicBounds:
     return TopicBounds(topic=topic, topic_id=topic_id, starts=starts, ends=ends)
 
 
+class TopicEnds:
+    """
+    Asks one cluster again and again where topics end; keeps its connection between.
+    """
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        self._servers = bootstrap_servers
+        self._admin = AdminClient(
+            {"bootstrap.servers": bootstrap_servers, "client.id": "fluvial-spark", "log_level": 0}
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self._admin.poll(0)
+
+    def of(self, topics: Collection[str]) -> dict[str, dict[int, int]]:
+        """
+        The last stable offset of every partition of `topics`, in two requests. Raises :class:`TopicError`.
+        """
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        if not topics:
+            return {}
+        topic = ", ".join(sorted(topics))
+        try:
+            _await_broker(self._admin)
+            known = self._admin.list_topics(timeout=_TIMEOUT_S).topics
+            for topic in sorted(topics):
+                if topic not in known or known[topic].error is not None:
+                    raise TopicError(_absent(topic, self._servers))
+            places = [TopicPartition(name, number) for name in topics for number in known[name].partitions]
+            found = self._admin.list_offsets(
+                {place: OffsetSpec.latest() for place in places},
+                request_timeout=_TIMEOUT_S,
+                isolation_level=IsolationLevel.READ_COMMITTED,
+            )
+            ends: dict[str, dict[int, int]] = {}
+            for place, future in found.items():
+                ends.setdefault(place.topic, {})[place.partition] = future.result().offset
+        except KafkaException as error:
+            raise _explained(error, self._servers, topic) from error
+        return {name: dict(sorted(each.items())) for name, each in ends.items()}
+
+
 def _await_broker(admin: "AdminClient") -> None:
     """
     Return when a broker answers. Raises KafkaException early when every connection is refused, late when none answers.
@@ -116,9 +178,7 @@ def _explained(error: Exception, bootstrap_servers: str, topic: str) -> TopicErr
 
     cause = error.args[0]
     if cause.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:
-        return TopicError(
-            f"there is no topic {topic} on {bootstrap_servers}: create it, or mend the declaration's topic"
-        )
+        return TopicError(_absent(topic, bootstrap_servers))
     if cause.code() in {
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
@@ -127,6 +187,10 @@ def _explained(error: Exception, bootstrap_servers: str, topic: str) -> TopicErr
     }:
         return TopicError(f"no broker answers at {bootstrap_servers}: start it (`fluvial up`), or mend the address")
     return TopicError(f"topic {topic} on {bootstrap_servers} cannot be read: {cause.str()}")
+
+
+def _absent(topic: str, bootstrap_servers: str) -> str:
+    return f"there is no topic {topic} on {bootstrap_servers}: create it, or mend the declaration's topic"
 
 
 def read_span(spark: "SparkSession", bootstrap_servers: str, span: Span) -> "DataFrame":

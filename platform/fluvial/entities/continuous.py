@@ -1,0 +1,127 @@
+"""
+Tables kept up to date for as long as the process runs: whenever a topic has news, a batch.
+
+One question to the cluster tells of all topics at once what is new, so that a hundred idle tables cost no more than
+one. Between batches the driver remembers where the rows of keyed tables lie (:mod:`fluvial.entities.table_index`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Event
+from typing import TYPE_CHECKING
+
+from fluvial.entities.declarations import Declaration, Pipeline
+from fluvial.entities.result import RunResult
+from fluvial.entities.runner import materialize
+from fluvial.entities.table_index import TableIndexes
+from fluvial.errors import FluvialError
+from fluvial.spark.kafka import TopicEnds, TopicError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from fluvial.config import Settings
+    from fluvial.spark.avro import SchemaSource
+
+POLL_SECONDS = 0.2
+RETRY_SECONDS_MAX = 10.0
+RECORDS_MAX = 1_000_000
+"""Of one batch: what a table has to catch up with is taken in parts that a laptop's memory holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watcher:
+    """
+    Who is told how it goes: of each batch, of what must be waited for, and of a table that is given up and why.
+    """
+
+    batch: Callable[[RunResult], None] = lambda _result: None
+    waiting: Callable[[str], None] = lambda _reason: None
+    stopped: Callable[[str, FluvialError], None] = lambda _table, _error: None
+
+
+def follow(
+    declarations: Sequence[Declaration],
+    settings: "Settings",
+    spark: "SparkSession",
+    stop: Event,
+    *,
+    schemas: "SchemaSource",
+    watcher: Watcher | None = None,
+    records_max: int = RECORDS_MAX,
+) -> dict[str, FluvialError]:
+    """
+    Keep the tables of `declarations` up to date until `stop` is set; the batch under way is finished then.
+
+    `declarations` stand with inputs before what reads them. A table that cannot go on (its contract broke, its topic
+    was made again) is left alone, and the others go on; a cluster that does not answer is waited for. Returns the
+    errors of the tables that were given up, by their names; ends early when there is none left.
+    """
+    indexes = TableIndexes()
+
+    def bring_up(declaration: Declaration) -> RunResult:
+        return materialize(declaration, settings, spark, schemas=schemas, indexes=indexes, records_max=records_max)
+
+    followers = [_Follower(each, bring_up, watcher or Watcher()) for each in declarations]
+    pause = POLL_SECONDS
+    with TopicEnds(settings.bootstrap_servers) as topics:
+        while not stop.is_set() and any(each.error is None for each in followers):
+            try:
+                worked = _round(followers, topics, stop)
+                pause = POLL_SECONDS
+            except TopicError as error:
+                (watcher or Watcher()).waiting(str(error))
+                worked, pause = False, min(pause * 2, RETRY_SECONDS_MAX)
+            if not worked:
+                stop.wait(pause)
+    return {each.declaration.table: each.error for each in followers if each.error is not None}
+
+
+def _round(followers: Sequence["_Follower"], topics: TopicEnds, stop: Event) -> bool:
+    """Give every table that has news a batch; whether any was written."""
+    active = [each for each in followers if each.error is None]
+    ends = topics.of({each.topic for each in active if each.topic is not None})
+    worked = False
+    for each in active:
+        if stop.is_set():
+            break
+        if each.has_news(ends, worked=worked):
+            worked |= each.bring_up()
+    return worked
+
+
+class _Follower:
+    """One table: how far it has read, or why it is read no more."""
+
+    def __init__(
+        self, declaration: Declaration, materialize: Callable[[Declaration], RunResult], watcher: Watcher
+    ) -> None:
+        self.declaration = declaration
+        self.topic = None if isinstance(declaration, Pipeline) else declaration.topic
+        self.error: FluvialError | None = None
+        self._materialize = materialize
+        self._watcher = watcher
+        self._has_run = False
+        self._ends: Mapping[int, int] = {}
+
+    def has_news(self, ends: Mapping[str, Mapping[int, int]], *, worked: bool) -> bool:
+        """Whether there may be something to do. `worked`: tables before it, which it may read, got a batch."""
+        if not self._has_run:
+            return True
+        return worked if self.topic is None else self._ends != ends.get(self.topic)
+
+    def bring_up(self) -> bool:
+        """Do a batch; whether anything was written. Raises TopicError while the cluster does not answer."""
+        try:
+            result = self._materialize(self.declaration)
+        except TopicError:
+            raise
+        except FluvialError as error:
+            self.error = error
+            self._watcher.stopped(self.declaration.table, error)
+            return False
+        self._has_run = True
+        self._ends = {partition: end for partition, (_, end) in result.offsets.items()}
+        if not result.skipped:
+            self._watcher.batch(result)
+        return not result.skipped

@@ -1,0 +1,219 @@
+"""
+What a driver that runs batch after batch remembers of a keyed table: where each key lies, and rows it read lately.
+
+All of it is of one version. A commit of one's own moves it to the next; after a foreign commit, or a commit that
+failed, it is read anew. It never decides what is true: the transaction that uses it is refused unless the table is
+still at the version that it was read from.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from fluvial.delta.key_index import BYTES_A_KEY, GONE, Digests, KeyIndex, Places
+from fluvial.delta.log import TableLog
+from fluvial.delta.row_swap import FILE, ROW, Swapped, located
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+# Some twenty million keys; a table with more is searched by a join.
+INDEX_BYTES_MAX = 768 << 20
+ROWS_BYTES_MAX = 512 << 20
+
+
+class TableIndexes:
+    """The indexes of the tables that one driver keeps up to date."""
+
+    def __init__(self, *, index_bytes_max: int = INDEX_BYTES_MAX, rows_bytes_max: int = ROWS_BYTES_MAX) -> None:
+        self._index_bytes_max = index_bytes_max
+        self._rows_bytes_max = rows_bytes_max
+        self._tables: dict[str, TableIndex] = {}
+
+    def of(self, path: str, key: str, *, placed: bool) -> "TableIndex":
+        """
+        The index of the table at `path` by column `key`; `placed` says that rows carry `_partition` and `_offset`.
+        """
+        found = self.known(path)
+        if found is None:
+            found = self._tables[path] = TableIndex(
+                path, key, placed=placed, index_bytes_max=self._index_bytes_max, rows_bytes_max=self._rows_bytes_max
+            )
+        return found
+
+    def known(self, path: str) -> "TableIndex | None":
+        """The index of the table at `path`, if there is one."""
+        return self._tables.get(path)
+
+
+class TableIndex:
+    """The index of one table; `find` and `rows` answer for the version that `load` was last asked for."""
+
+    def __init__(self, path: str, key: str, *, placed: bool, index_bytes_max: int, rows_bytes_max: int) -> None:
+        self.path = path
+        self.key = key
+        self._columns = [key, "_partition", "_offset"] if placed else [key]
+        self._index_bytes_max = index_bytes_max
+        self._folder = _local(path)
+        self._index: KeyIndex | None = None
+        self._rows = _RowCache(rows_bytes_max)
+
+    def load(self, session: "SparkSession", version: int) -> bool:
+        """
+        Be the index of this version; False when the table has more keys than there is room for.
+        """
+        if self._index is not None and self._index.version == version:
+            return True
+        self.forget()
+        frame = located(session, self.path, version)
+        if frame.count() * BYTES_A_KEY > self._index_bytes_max:
+            return False
+        index = KeyIndex(version)
+        rows = frame.select(*self._columns, FILE, ROW).toArrow()
+        names = rows[FILE].combine_chunks().dictionary_encode()
+        numbers = np.array([index.file_number(unquote(name.as_py())) for name in names.dictionary], np.int64)
+        files = numbers[names.indices.to_numpy()] if len(names) else np.empty(0, np.int64)
+        index.put(Digests.of(rows[self.key].to_pylist()), self._places(rows, files, rows[ROW].to_numpy()))
+        self._index = index
+        return True
+
+    def forget(self) -> None:
+        """Let go of everything."""
+        self._index = None
+        self._rows.clear()
+
+    def find(self, digests: Digests) -> Places:
+        """Where keys lie."""
+        assert self._index is not None, "load comes first"
+        return self._index.find(digests)
+
+    def rows_by_file(self, places: Places) -> dict[str, Any]:
+        """The row numbers of places by file name, those that are GONE left out."""
+        assert self._index is not None, "load comes first"
+        return self._index.rows_by_file(places)
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether `rows` can be asked: only where the data files can be opened from here."""
+        return self._folder is not None
+
+    def rows(self, places: Places) -> "pa.Table | None":
+        """The rows at some places, each with its FILE and ROW; None when all places are GONE."""
+        import pyarrow as pa
+
+        parts = []
+        for name, numbers in self.rows_by_file(places).items():
+            part = self._rows.get(f"{self._folder}/{name}").take(numbers)
+            part = part.append_column(FILE, pa.array([name] * len(numbers), pa.string()))
+            parts.append(part.append_column(ROW, pa.array(numbers, pa.int64())))
+        return pa.concat_tables(parts, promote_options="permissive") if parts else None
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Around a commit: if anything fails in it, nothing that was known is believed any more."""
+        try:
+            yield
+        except BaseException:
+            self.forget()
+            raise
+
+    def committed(self, session: "SparkSession", swapped: Swapped, gone: Digests) -> None:
+        """
+        Go on to the version that one's own commit made: it wrote the files that it names, and `gone` have no row left.
+        """
+        index = self._index
+        if index is None or swapped.version != index.version + 1:
+            self.forget()
+            return
+        nowhere = np.full(len(gone), GONE, np.int64)
+        index.put(gone, Places(nowhere, nowhere, nowhere, nowhere))
+        self._read_back(session, index, swapped)
+
+    def compacted(self, session: "SparkSession", log: TableLog) -> None:
+        """
+        Go on to the table's newest version if all that it did was to write files together.
+        """
+        index, version = self._index, log.newest_version()
+        if index is None or version != index.version + 1 or log.commit(version).operation != "OPTIMIZE":
+            return
+        files = log.added_files(version)
+        if files is not None:
+            self._read_back(session, index, Swapped(version=version, files=tuple(files)))
+
+    def _read_back(self, session: "SparkSession", index: KeyIndex, swapped: Swapped) -> None:
+        for name, rows in self._written(session, swapped):
+            files = np.full(rows.num_rows, index.file_number(name), np.int64)
+            numbers = rows[ROW].to_numpy() if ROW in rows.column_names else np.arange(rows.num_rows)
+            index.put(Digests.of(rows[self.key].to_pylist()), self._places(rows, files, numbers))
+        index.version = swapped.version
+
+    def _written(self, session: "SparkSession", swapped: Swapped) -> Iterator[tuple[str, "pa.Table"]]:
+        """What stands in the files of a commit, read back: nothing is assumed of the order that Spark wrote it in."""
+        if self._folder is not None:
+            import pyarrow.parquet as pq
+
+            for name in swapped.files:
+                yield name, pq.read_table(f"{self._folder}/{name}", columns=self._columns)
+            return
+        from pyspark.sql.functions import col
+
+        for name in swapped.files:
+            rows = located(session, self.path, swapped.version).where(col(FILE) == name)
+            yield name, rows.select(*self._columns, ROW).toArrow()
+
+    def _places(self, rows: "pa.Table", files: Any, numbers: Any) -> Places:
+        if len(self._columns) == 1:
+            nothing = np.zeros(rows.num_rows, np.int64)
+            return Places(files, numbers, nothing, nothing)
+        return Places(files, numbers, *(rows[name].to_numpy().astype(np.int64) for name in self._columns[1:]))
+
+
+class _RowCache:
+    """The rows of data files, as many as there is room for; the one that was not asked for longest goes first."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._files: OrderedDict[str, pa.Table] = OrderedDict()
+
+    def get(self, path: str) -> "pa.Table":
+        found = self._files.get(path)
+        if found is None:
+            import pyarrow.parquet as pq
+
+            found = pq.read_table(path).combine_chunks()
+            self._bytes += found.nbytes
+            self._files[path] = found
+        self._files.move_to_end(path)
+        while self._bytes > self._bytes_max and len(self._files) > 1:
+            self._bytes -= self._files.popitem(last=False)[1].nbytes
+        return found
+
+    def clear(self) -> None:
+        self._files.clear()
+        self._bytes = 0
+
+
+def frame_of(session: "SparkSession", path: str, rows: "pa.Table | None") -> "DataFrame":
+    """Rows of the table at `path` with their FILE and ROW, as Spark sees them."""
+    from pyspark.sql.types import LongType, StringType
+
+    schema = session.read.format("delta").load(path).schema.add(FILE, StringType()).add(ROW, LongType())
+    return session.createDataFrame([] if rows is None else rows.select(schema.names), schema)
+
+
+def subset(keys: Sequence[str], which: Any) -> list[str]:
+    """The keys at which a mask holds."""
+    return [keys[number] for number in np.flatnonzero(which).tolist()]
+
+
+def _local(path: str) -> str | None:
+    parts = urlsplit(path)
+    if parts.scheme not in {"", "file"}:
+        return None
+    return unquote(parts.path) if parts.scheme else path

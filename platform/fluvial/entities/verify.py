@@ -1,0 +1,204 @@
+"""
+Proof that a table is what the log says: the log is read again up to the table's own position, and compared.
+
+A history is compared by partition and range of offsets, by the number of its rows and a checksum in which every row
+goes in with its offset: a row that is missing, doubled, altered or out of its place shows. A keyed table is folded anew
+from the beginning of the log and compared row by row; sums of floating-point numbers may differ in their last digits,
+as they were added in another order. Columns that the contract got after the table's last run are left out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fluvial.delta.log import TableLog
+from fluvial.delta.stamp import Position, TableError, read_position
+from fluvial.entities import frames
+from fluvial.entities.checks import compacted_key
+from fluvial.entities.declarations import FOLD_COLUMN, Compacted, DeclarationError, History, Pipeline, State
+from fluvial.entities.folds import FLOATING
+from fluvial.entities.frames import Care
+from fluvial.spark.avro import SchemaSource, decode, read_contract
+from fluvial.spark.kafka import Span, read_span, topic_bounds
+from fluvial.spark.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fluvial.config import Settings
+    from fluvial.entities.declarations import Declaration
+
+OFFSETS_A_RANGE = 100_000
+SHOWN_MAX = 5
+_CLOSE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """
+    One thing that the table has otherwise than the log: `where` is a range of offsets or a key.
+    """
+
+    where: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """
+    What a table was found to be. `rows` were expected, `differences` hold the first few of `different`.
+
+    `ranges` are the offsets by partition that were compared.
+    """
+
+    table: str
+    version: int
+    ranges: dict[int, tuple[int, int]]
+    rows: int
+    different: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def is_exact(self) -> bool:
+        """
+        Whether the table is what the log says.
+        """
+        return self.different == 0
+
+
+def verify(
+    declaration: "Declaration", settings: "Settings", spark: "SparkSession", *, schemas: SchemaSource
+) -> Verdict:
+    """
+    Compare a table with the log. Raises :class:`~fluvial.delta.stamp.TableError` when the log no longer holds enough.
+    """
+    if isinstance(declaration, Pipeline):
+        raise DeclarationError(f"{declaration.table} is made from tables, not from a topic: verify its inputs")
+    path = Warehouse.at(settings.warehouse).path(declaration.table)
+    position = read_position(TableLog(spark, path), declaration.table)
+    if position.version is None:
+        raise TableError(f"{declaration.table} is not there: run it first (`fluvial run {declaration.table}`)")
+    ranges = _ranges(declaration, position, settings.bootstrap_servers)
+    contract = read_contract(schemas, declaration.topic)
+    session = spark.newSession()
+    span = Span(topic=declaration.topic, ranges=ranges)
+    decoded = decode(read_span(session, settings.bootstrap_servers, span), contract)
+    table = session.read.format("delta").option("versionAsOf", position.version).load(path)
+    everything = Care(undecodable=True, tombstones=True)
+    match declaration:
+        case History():
+            log = frames.history_rows(decoded, contract, everything)
+            rows, different, shown = _by_range(log, table.where(_inside(ranges)))
+        case Compacted():
+            key = compacted_key(declaration, contract, session)
+            log = frames.compacted_rows(decoded, contract, everything, key=key).where("NOT _deleted").drop("_deleted")
+            rows, different, shown = _by_key(log, table, key, frozenset())
+        case State():
+            partials = frames.state_partials(frames.state_events(decoded, contract, everything), declaration)
+            log = frames.state_rows(partials, declaration).drop(FOLD_COLUMN)
+            loose = frozenset(name for name, fold in declaration.fields.items() if fold.kind in FLOATING)
+            rows, different, shown = _by_key(log, table.drop(FOLD_COLUMN), declaration.key, loose)
+    return Verdict(
+        table=declaration.table,
+        version=position.version,
+        ranges=ranges,
+        rows=rows,
+        different=different,
+        differences=tuple(shown),
+    )
+
+
+def _ranges(
+    declaration: History | Compacted | State, position: Position, bootstrap_servers: str
+) -> dict[int, tuple[int, int]]:
+    """The offsets to compare by: what the table has read and the log still holds."""
+    stamp, bounds = position.stamp, topic_bounds(bootstrap_servers, declaration.topic)
+    assert stamp is not None, "a table that is there has a stamp"
+    if stamp.topic_id and bounds.topic_id and stamp.topic_id != bounds.topic_id:
+        raise TableError(f"topic {bounds.topic} was deleted and made again since {declaration.table} was built from it")
+    ranges = {}
+    for partition, end in position.ends.items():
+        start = bounds.starts.get(partition, 0)
+        if start > 0 and not isinstance(declaration, History):
+            raise TableError(
+                f"{declaration.table} was folded from the beginning of {bounds.topic}, and its partition "
+                f"{partition} begins at offset {start} by now: only a history can still be verified, from there on"
+            )
+        ranges[partition] = (min(start, end), end)
+    return ranges
+
+
+def _inside(ranges: dict[int, tuple[int, int]]) -> str:
+    parts = [f"(_partition = {number} AND _offset >= {a} AND _offset < {b})" for number, (a, b) in ranges.items()]
+    return " OR ".join(parts) or "false"
+
+
+def _by_range(log: "DataFrame", table: "DataFrame") -> tuple[int, int, list[Difference]]:
+    columns = [name for name in log.columns if name in table.columns]
+    expected, found = (_checksums(frame.select(*columns)) for frame in (log, table))
+    different = []
+    for place in sorted(expected.keys() | found.keys()):
+        wanted, had = expected.get(place, (0, 0)), found.get(place, (0, 0))
+        if wanted != had:
+            start = place[1] * OFFSETS_A_RANGE
+            what = f"{had[0]:,} rows for {wanted[0]:,} records" if wanted[0] != had[0] else "other content"
+            different.append(
+                Difference(where=f"partition {place[0]}, offsets {start} to {start + OFFSETS_A_RANGE - 1}", what=what)
+            )
+    return sum(rows for rows, _ in expected.values()), len(different), different[:SHOWN_MAX]
+
+
+def _checksums(rows: "DataFrame") -> dict[tuple[int, int], tuple[int, int]]:
+    """(rows, checksum) of each (partition, range of offsets)."""
+    from pyspark.sql.functions import expr
+
+    columns = ", ".join(_comparable(rows, name) for name in rows.columns)
+    grouped = (
+        rows.selectExpr("_partition", f"_offset DIV {OFFSETS_A_RANGE} AS _range", f"xxhash64({columns}) AS _hash")
+        .groupBy("_partition", "_range")
+        # In 38 digits no sum of 64-bit numbers overflows; unlike an exclusive or, it sees a row that is there twice.
+        .agg(expr("count(*)"), expr("sum(CAST(_hash AS DECIMAL(38, 0)))"))
+    )
+    return {(row[0], row[1]): (row[2], int(row[3])) for row in grouped.collect()}
+
+
+def _by_key(log: "DataFrame", table: "DataFrame", key: str, loose: frozenset[str]) -> tuple[int, int, list[Difference]]:
+    from pyspark.sql.functions import expr
+
+    columns = [name for name in log.columns if name in table.columns and name != key]
+    floating = {field.name for field in log.schema if field.dataType.simpleString() in {"double", "float"}} & loose
+    same = " AND ".join(
+        _same(*(_comparable(log, name, of) for of in ("l.", "t.")), close=name in floating) for name in columns
+    )
+    verdict = (
+        f"CASE WHEN t.`{key}` IS NULL THEN 'is missing' WHEN l.`{key}` IS NULL THEN 'is not in the log' "
+        f"WHEN NOT ({same or 'true'}) THEN 'has other values' END"
+    )
+    compared = (
+        log.alias("l")
+        .join(table.alias("t"), expr(f"l.`{key}` = t.`{key}`"), "full_outer")
+        .selectExpr(
+            f"coalesce(l.`{key}`, t.`{key}`) AS _key", f"{verdict} AS _what", f"l.`{key}` IS NOT NULL AS _known"
+        )
+        .persist()
+    )
+    try:
+        rows = compared.where("_known").count()
+        wrong = compared.where("_what IS NOT NULL")
+        different = wrong.count()
+        shown: Sequence[Any] = wrong.orderBy("_key").limit(SHOWN_MAX).collect() if different else ()
+    finally:
+        compared.unpersist()
+    return rows, different, [Difference(where=f"{key} {row._key}", what=row._what) for row in shown]
+
+
+def _comparable(frame: "DataFrame", name: str, of: str = "") -> str:
+    """The column in a form that can be hashed and compared, which maps cannot."""
+    column = f"{of}`{name}`"
+    return f"to_json({column})" if "map<" in frame.schema[name].dataType.simpleString() else column
+
+
+def _same(left: str, right: str, *, close: bool) -> str:
+    if not close:
+        return f"{left} <=> {right}"
+    return f"({left} <=> {right} OR abs({left} - {right}) <= {_CLOSE} * greatest(abs({left}), abs({right})))"

@@ -1,0 +1,132 @@
+"""
+Tables kept up to date while events arrive, until told to stop.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from log_topic import Schemas, Sent
+from plain_fold import FIELDS, SCHEMA, plain_compacted, plain_state, random_events
+
+from fluvial.config import Settings
+from fluvial.entities import compacted, history, pipeline, state
+from fluvial.entities.continuous import Watcher, follow
+from fluvial.entities.result import RunResult
+
+pytestmark = pytest.mark.spark
+
+PATIENCE_SECONDS = 300
+
+
+class Follower:
+    """`follow` in a thread, and what it told."""
+
+    def __init__(self, declarations: Any, settings: Settings, spark: Any, schemas: Schemas) -> None:
+        self.results: list[RunResult] = []
+        self.stopped: dict[str, str] = {}
+        self.waited: list[str] = []
+        self.errors: Any = None
+        self.stop = threading.Event()
+        self._failure: BaseException | None = None
+        watcher = Watcher(
+            batch=self.results.append,
+            waiting=self.waited.append,
+            stopped=lambda table, error: self.stopped.update({table: str(error)}),
+        )
+
+        def run() -> None:
+            try:
+                self.errors = follow(
+                    declarations, settings, spark, self.stop, schemas=schemas, watcher=watcher, records_max=60
+                )
+            except BaseException as error:
+                self._failure = error
+
+        self._thread = threading.Thread(target=run)
+        self._thread.start()
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            assert self._failure is None, self._failure
+            assert time.monotonic() < deadline, (self.results, self.stopped, self.waited)
+            time.sleep(0.1)
+
+    def end(self) -> None:
+        self.stop.set()
+        self._thread.join(PATIENCE_SECONDS)
+        assert not self._thread.is_alive()
+        assert self._failure is None, self._failure
+
+
+def test_tables_follow_their_topic_in_batches_until_told_to_stop(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(SCHEMA, partitions=2)
+
+    @pipeline(name="kinds", inputs=["history.readings"], version="1")
+    def kinds(readings: Any) -> Any:
+        return readings.groupBy("kind").count()
+
+    events = random_events(7, 250, partitions=2)
+    topic.send(events[:150])
+    declarations = [
+        history(topic.name, name="readings"),
+        compacted(topic.name, name="readings", key="id"),
+        state("readings", topic=topic.name, key="id", fields=FIELDS),
+        kinds,
+    ]
+    follower = Follower(declarations, settings, spark, schemas)
+
+    def read_by(table: str) -> int:
+        return sum(result.records_max for result in follower.results if result.table == table)
+
+    tables = [each.table for each in declarations[:3]]
+    try:
+        follower.until(lambda: all(read_by(table) == 150 for table in tables))
+        topic.send(events[150:])
+        follower.until(lambda: all(read_by(table) == 250 for table in tables))
+        follower.until(lambda: spark.table("marts.kinds").agg({"count": "sum"}).first()[0] == 250)
+    finally:
+        follower.end()
+    assert follower.errors == {}
+    assert max(result.records_max for result in follower.results) <= 62
+    assert spark.table("history.readings").count() == 250
+    found = {row.id: (row._partition, row._offset) for row in spark.table("compacted.readings").collect()}
+    assert found == {key: (row["_partition"], row["_offset"]) for key, row in plain_compacted(topic).items()}
+    rows = {row.id: {name: row[name] for name in FIELDS} for row in spark.table("state.readings").collect()}
+    assert rows == plain_state(topic)
+
+
+def test_a_table_that_cannot_go_on_stops_alone_and_a_silent_cluster_is_waited_for(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    good, bad = make_topic(SCHEMA), make_topic(SCHEMA)
+    event = Sent(key="a", value={"kind": "up", "amount": 1, "weight": None, "at": 0})
+    for topic in (good, bad):
+        topic.send([event])
+    declarations = [history(bad.name, name="bad"), history(good.name, name="good")]
+    follower = Follower(declarations, settings, spark, schemas)
+    try:
+        follower.until(lambda: len(follower.results) == 2)
+        schemas.register(bad.subject, {"type": "record", "name": "R", "fields": [{"name": "_no", "type": "int"}]})
+        for topic in (bad, good):
+            topic.send([replace(event, schema_id=1 if topic is good else 2)])
+        follower.until(lambda: len(follower.results) == 3 and "history.bad" in follower.stopped)
+    finally:
+        follower.end()
+    assert list(follower.errors) == ["history.bad"]
+    assert "_no" in follower.stopped["history.bad"]
+    assert spark.table("history.good").count() == 2
+
+    silent = Follower(declarations, replace(settings, bootstrap_servers="127.0.0.1:1"), spark, schemas)
+    try:
+        silent.until(lambda: bool(silent.waited))
+    finally:
+        silent.end()
+    assert silent.errors == {}
+    assert "no broker answers" in silent.waited[0]

@@ -1,0 +1,95 @@
+"""
+`verify` says "exact" of tables as runs leave them, and finds each way in which one can be wrong.
+"""
+
+import random
+from typing import Any
+
+import pytest
+from log_topic import Schemas, Sent, Topic
+from plain_fold import FIELDS, SCHEMA, random_events
+
+from fluvial.config import Settings
+from fluvial.entities import Declaration, compacted, history, latest, state
+from fluvial.entities.runner import materialize
+from fluvial.entities.verify import Verdict, verify
+from fluvial.spark.warehouse import Warehouse
+
+pytestmark = pytest.mark.spark
+
+
+def declarations(topic: Topic) -> tuple[Declaration, ...]:
+    return (
+        history(topic.name, name="readings"),
+        compacted(topic.name, name="readings", key="id"),
+        state("readings", topic=topic.name, key="id", fields=FIELDS),
+    )
+
+
+def test_what_runs_leave_is_exact_and_what_others_did_is_found(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(SCHEMA, partitions=2)
+    seed = random.randrange(1_000_000)
+    print(f"seed {seed}")
+    events = [*random_events(seed, 120, partitions=2), Sent(key="key 1", raw=b"no avro", partition=1)]
+    for batch in (events[:50], events[50:]):
+        topic.send(batch)
+        for declaration in declarations(topic):
+            materialize(declaration, settings, spark, schemas=schemas)
+    # What came after the tables' position does not count against them.
+    topic.send([Sent(key="key 1", value={"kind": "up", "amount": 1, "weight": None, "at": 0}, partition=1)])
+
+    def verdict(declaration: Declaration) -> Verdict:
+        return verify(declaration, settings, spark, schemas=schemas)
+
+    for declaration in declarations(topic):
+        found = verdict(declaration)
+        assert found.is_exact, found
+        assert found.rows == spark.table(declaration.table).count()
+        assert sum(end - start for start, end in found.ranges.values()) == len(events)
+
+    events_table, compacted_table, state_table = declarations(topic)
+    path = Warehouse.at(settings.warehouse).path
+    spark.sql(f"DELETE FROM delta.`{path(state_table.table)}` WHERE id = 'key 3'")
+    spark.sql(f"UPDATE delta.`{path(state_table.table)}` SET events = events + 1 WHERE id = 'key 4'")
+    differences = {each.where: each.what for each in verdict(state_table).differences}
+    assert differences == {"id key 3": "is missing", "id key 4": "has other values"}
+
+    spark.sql(f"UPDATE delta.`{path(compacted_table.table)}` SET id = 'other' WHERE id = 'key 2'")
+    differences = {each.where: each.what for each in verdict(compacted_table).differences}
+    assert differences == {"id key 2": "is missing", "id other": "is not in the log"}
+
+    twice = spark.table(events_table.table).where("_partition = 0").limit(1).collect()
+    spark.createDataFrame(twice, spark.table(events_table.table).schema).write.format("delta").mode("append").save(
+        path(events_table.table)
+    )
+    wrong = verdict(events_table)
+    assert not wrong.is_exact
+    assert wrong.differences[0].where.startswith("partition 0, offsets 0 to")
+    assert "rows for" in wrong.differences[0].what
+
+
+def test_an_order_of_their_own_guards_against_events_that_come_late(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(SCHEMA, partitions=1)
+    table = state("readings", topic=topic.name, key="id", fields={"kind": latest("kind")}, order="amount")
+
+    def send(*amounts: tuple[str, int | None]) -> None:
+        topic.send(
+            [Sent(key="a", value={"kind": kind, "amount": amount, "weight": None, "at": 0}) for kind, amount in amounts]
+        )
+        materialize(table, settings, spark, schemas=schemas)
+
+    def kind() -> str:
+        (row,) = spark.table("state.readings").collect()
+        return str(row.kind)
+
+    send(("second", 2), ("first", 1))
+    assert kind() == "second"
+    send(("none", None), ("late", 0))
+    assert kind() == "second"
+    send(("second again", 2))
+    assert kind() == "second again"
+    assert verify(table, settings, spark, schemas=schemas).is_exact
