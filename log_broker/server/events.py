@@ -71,7 +71,7 @@ class Events:
         """Let go of the connection; what waits is lost with the node."""
         self._started = False
         if self._link is not None:
-            self._link.close()
+            self._link.end()
 
     def note(self, kind: str, text: str, **fields: Any) -> None:
         """Put an event into the diary: `text` for people, `fields` (JSON) for programs. Returns at once."""
@@ -205,6 +205,6 @@ class Events:
     def _link_to(self, address: str) -> PeerLink:
         if self._link is None or self._link.address != address:
             if self._link is not None:
-                self._link.close()
+                self._link.end()
             self._link = PeerLink(address, client_id=ADMIN_CLIENT_ID)
         return self._link

@@ -152,6 +152,7 @@ class Node:
         self.lifecycle: BrokerLifecycle | None = None  # of a broker
         self.dispatch = dispatch_while_starting
         self.is_serving = False
+        self._is_stopping = False
         self._identity: MetaProperties
         self._held: list[Callable[[], None]] = []
         self._is_current = False  # the image has been replayed up to this process's registration
@@ -242,6 +243,7 @@ class Node:
         self.events.stop()
         self.groups.stop()
         self.transactions.stop()
+        self._is_stopping = True  # some have come whose connection is not made yet
         for connection in list(self.connections):
             connection.close()
         await asyncio.sleep(0)  # work that has not begun cannot be told that it ends
@@ -274,6 +276,9 @@ class Node:
         self.connections[connection] = None
         self._connections_of[connection.host] += 1
         self.counters.connections += 1
+        if self._is_stopping:
+            connection.close()
+            return None
         if len(self.connections) > self.config.max_connections:
             return f"there are {self.config.max_connections} connections already"
         if self._connections_of[connection.host] > self.config.max_connections_per_ip:

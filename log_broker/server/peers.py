@@ -34,6 +34,7 @@ class PeerLink:
         self._client_id = client_id
         self._opening = asyncio.Lock()
         self._closings = 0
+        self._is_ended = False
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._waiting: deque[asyncio.Future[bytes]] = deque()
@@ -76,8 +77,15 @@ class PeerLink:
             self._writer = None
         self._fail(ConnectionAbortedError("the connection was closed"))
 
+    def end(self) -> None:
+        """Drop the connection for good: who still holds this link is refused, and opens none that nobody closes."""
+        self._is_ended = True
+        self.close()
+
     async def _open(self) -> asyncio.StreamWriter:
         async with self._opening:
+            if self._is_ended:
+                raise ConnectionAbortedError("the link was given up")
             if self._writer is None or self._writer.is_closing():
                 self.close()
                 closings = self._closings
@@ -86,10 +94,10 @@ class PeerLink:
                     writer.close()
                     raise ConnectionAbortedError("the connection was closed while it was opened")
                 self._writer = writer
-                self._reading = asyncio.get_running_loop().create_task(self._read(reader))
+                self._reading = asyncio.get_running_loop().create_task(self._read(reader, writer))
             return self._writer
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         waiting = self._waiting
         try:
             while True:
@@ -101,9 +109,9 @@ class PeerLink:
                 if not answer.done():  # who asked may have given up
                     answer.set_result(content[4:])
         except (OSError, EOFError) as error:
-            if self._writer is not None:
-                self._writer.close()
             self._fail(error)
+        finally:
+            writer.close()
 
     def _fail(self, error: OSError | EOFError) -> None:
         waiting, self._waiting = self._waiting, deque()
@@ -131,12 +139,12 @@ class Peers:
         known = self._links.get((node_id, purpose))
         if known is None or known.address != address:
             if known is not None:
-                known.close()
+                known.end()
             known = self._links[node_id, purpose] = PeerLink(address)
         return known
 
     def close(self) -> None:
         """Drop every connection."""
         for link in self._links.values():
-            link.close()
+            link.end()
         self._links.clear()
