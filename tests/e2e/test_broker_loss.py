@@ -22,7 +22,8 @@ def free_ports_in_a_row(count: int) -> int:
 
 
 def test_three_brokers_one_killed_and_returned_give_the_same_answers(platform: LocalPlatform) -> None:
-    platform.port = free_ports_in_a_row(BROKERS)
+    platform.port = free_ports_in_a_row(2 * BROKERS)
+    platform.registry_port = platform.port + BROKERS
     told = platform.run(*platform.demo_words(*JANUARY, "--brokers", str(BROKERS), "--kill-a-node"))
     assert "killed (SIGKILL)" in told.stderr
     assert "is back" in told.stderr
