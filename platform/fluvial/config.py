@@ -22,7 +22,7 @@ FILE = "fluvial.toml"
 DATA_DIR = ".fluvial"
 
 _PORT_MAX = 65_535
-_URL = re.compile(r"https?://[^\s/]+\S*")
+_URL = re.compile(r"https?://[^\s/,]+[^\s,]*")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -66,7 +66,8 @@ _SETTINGS: Mapping[str, _Setting] = {
     "data_dir": _Setting(check=bool, mend="write the path of a folder"),
     "bootstrap_servers": _Setting(check=_is_servers, mend="write host:port, several with commas between"),
     "registry_url": _Setting(
-        check=lambda text: _URL.fullmatch(text) is not None, mend="write http://host:port or https://host"
+        check=lambda text: all(_URL.fullmatch(each.strip()) for each in text.split(",")),
+        mend="write http://host:port or https://host, several with commas between",
     ),
     "warehouse": _Setting(check=bool, mend="write a folder or a URI"),
     "spark_master": _Setting(check=bool, mend="write local[*], spark://host:7077 or another master that Spark knows"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from compat_cluster import COPIES
+from compat_cluster import BROKERS, COPIES
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
@@ -185,7 +185,7 @@ def test_topics_are_created_described_grown_and_deleted(broker: Any, admin: Admi
         ("a b", 1, 1, {}, "TOPIC_EXCEPTION"),
         ("..", 1, 1, {}, "TOPIC_EXCEPTION"),
         ("x" * 250, 1, 1, {}, "TOPIC_EXCEPTION"),
-        ("rf", 1, 3, {}, "INVALID_REPLICATION_FACTOR"),
+        ("rf", 1, BROKERS + 1, {}, "INVALID_REPLICATION_FACTOR"),
         ("config", 1, 1, {"retention.ms": "soon"}, "INVALID_CONFIG"),
         ("config", 1, 1, {"no.such.thing": "1"}, "INVALID_CONFIG"),
     ],

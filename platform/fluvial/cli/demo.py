@@ -48,7 +48,9 @@ def demo(
     ] = None,
     registry_port: Annotated[
         int | None,
-        typer.Option("--registry-port", help="Port of the schema registry (default: 8081).", show_default=False),
+        typer.Option(
+            "--registry-port", help="Port of the first broker's schema registry (default: 8081).", show_default=False
+        ),
     ] = None,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,

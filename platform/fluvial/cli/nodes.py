@@ -27,7 +27,12 @@ Port = Annotated[
     ),
 ]
 RegistryPort = Annotated[
-    int | None, typer.Option("--registry-port", help="Port of the schema registry (default: 8081).", show_default=False)
+    int | None,
+    typer.Option(
+        "--registry-port",
+        help="Port of the first broker's schema registry; the others take the next ones (default: 8081).",
+        show_default=False,
+    ),
 ]
 MetricsPort = Annotated[
     int | None,
@@ -62,7 +67,7 @@ def up(
     timeout: Timeout = 120.0,
 ) -> None:
     """
-    Start the local platform: brokers and a schema registry, their data in one folder.
+    Start the local platform: brokers and the schema registry on each, their data in one folder.
 
     Run again on the same folder it starts what is down and leaves the rest alone; with a larger --brokers it adds
     nodes, which get new partitions at once and old ones by `fluvial cluster reassign`. Without --detach it stays until
@@ -150,7 +155,7 @@ def _details(each: "NodeStatus") -> Iterator[str]:
 def _show_running(platform: Platform, started: list[int], folder: Path) -> None:
     for node in platform.nodes:
         what = "started" if node.id in started else "was up"
-        registry = f", registry http://{node.host}:{node.registry_port}" if node.registry_port is not None else ""
+        registry = f", registry {node.registry_url}" if node.registry_url is not None else ""
         metrics = f", metrics {node.metrics_url}" if node.metrics_url is not None else ""
         terminal.say(f"node {node.id} {what}: {node.host}:{node.port}{registry}{metrics}")
     terminal.say(f"data in {folder}; stop it with `fluvial down{data_dir_words(folder)}`")

@@ -28,8 +28,8 @@ RegistryUrl = Annotated[
     str | None,
     typer.Option(
         "--registry-url",
-        metavar="URL",
-        help="Schema registry to ask (default: the local platform's).",
+        metavar="URL[,…]",
+        help="Schema registry to ask, at one address or several of the same (default: the local platform's).",
         show_default=False,
     ),
 ]

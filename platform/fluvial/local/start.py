@@ -122,7 +122,12 @@ def _planned(data_dir: Path, recorded: Platform | None, layout: Layout, known: l
         "registry_port": layout.registry_port or registry_port,
         "metrics_port": layout.metrics_port or metrics_port,
     }
-    planned = Platform.planned(**wanted) if recorded is None else recorded.with_layout(**wanted)
+    if recorded is None:
+        planned = Platform.planned(**wanted)
+    else:
+        # Whoever names the port wants it; without that, ports nobody asked for may be another program's.
+        down = [each.node.id for each in known if each.held_by is None]
+        planned = recorded.with_layout(**wanted, registry_on=down if layout.registry_port is not None else ())
     _check_layout(planned)
     if recorded is None:
         return planned
@@ -142,26 +147,29 @@ def _planned(data_dir: Path, recorded: Platform | None, layout: Layout, known: l
 
 
 def _check_layout(platform: Platform) -> None:
-    port, registry_port, metrics_port = platform.port, platform.registry_port, platform.metrics_port
     last = platform.nodes[-1].id
     if len(platform.nodes) > BROKERS_MAX:
         raise LocalPlatformError(f"--brokers {len(platform.nodes)}: a local platform has 1 to {BROKERS_MAX} brokers")
-    ranges = [("--port", port, port + last), ("--registry-port", registry_port, registry_port)]
-    if metrics_port is not None:
-        ranges.append(("--metrics-port", metrics_port, metrics_port + last))
-    for flag, first, end in ranges:
-        if not 1 <= first <= end <= _PORT_MAX:
-            raise LocalPlatformError(f"{flag} {first}: ports {first} to {end} are not all within 1 to {_PORT_MAX}")
-    if port <= registry_port <= port + last:
-        raise LocalPlatformError(
-            f"--registry-port {registry_port} is also a broker's port ({port} to {port + last}); choose another"
-        )
-    if metrics_port is not None:
-        for flag, first, end in ranges[:2]:
-            if first <= metrics_port + last and metrics_port <= end:
+    ports = {
+        "--port": (platform.port, [node.port for node in platform.nodes]),
+        "--registry-port": (
+            platform.registry_port,
+            [node.registry_port for node in platform.nodes if node.registry_port is not None],
+        ),
+    }
+    if platform.metrics_port is not None:
+        ports["--metrics-port"] = (platform.metrics_port, [platform.metrics_port + node.id for node in platform.nodes])
+    taken: dict[int, str] = {}
+    for flag, (first, all_of_them) in ports.items():
+        if not 1 <= first <= max(all_of_them) <= _PORT_MAX:
+            raise LocalPlatformError(
+                f"{flag} {first}: ports {first} to {first + last} are not all within 1 to {_PORT_MAX}"
+            )
+        for port in all_of_them:
+            if (other := taken.setdefault(port, flag)) != flag:
                 raise LocalPlatformError(
-                    f"--metrics-port {metrics_port}: one port a broker from there on meets those of {flag} "
-                    f"({first} to {end}); choose another"
+                    f"{flag} {first}: one port a broker from there on meets those of {other} "
+                    f"({ports[other][0]} to {max(ports[other][1])}); choose another"
                 )
 
 

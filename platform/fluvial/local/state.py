@@ -8,7 +8,7 @@ import base64
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -47,6 +47,11 @@ class NodeSpec:
         return f"{self.host}:{self.port}"
 
     @property
+    def registry_url(self) -> str | None:
+        """Where its schema registry answers."""
+        return None if self.registry_port is None else f"http://{self.host}:{self.registry_port}"
+
+    @property
     def metrics_url(self) -> str | None:
         """Where Prometheus finds the node's metrics."""
         return None if self.metrics_port is None else f"http://{self.host}:{self.metrics_port}/metrics"
@@ -69,7 +74,7 @@ class Platform:
                 id=number,
                 host=HOST,
                 port=port + number,
-                registry_port=registry_port if number == 0 else None,
+                registry_port=registry_port + number,
                 data_dir=f"node-{number}",
                 metrics_port=None if metrics_port is None else metrics_port + number,
                 founder=number < founders,
@@ -78,17 +83,29 @@ class Platform:
         )
         return cls(cluster_id=_new_cluster_id(), nodes=nodes, next_id=brokers)
 
-    def with_layout(self, *, brokers: int, port: int, registry_port: int, metrics_port: int | None = None) -> Self:
-        """Return the same cluster with so many nodes, no fewer than it has; ports are counted from these by ids."""
+    def with_layout(
+        self,
+        *,
+        brokers: int,
+        port: int,
+        registry_port: int,
+        metrics_port: int | None = None,
+        registry_on: Collection[int] = (),
+    ) -> Self:
+        """
+        Return the same cluster with so many nodes, no fewer than it has; ports are counted from these by ids.
+
+        Once only the first node served the registry. One of then that serves none begins to if it is in `registry_on`.
+        """
         added = range(self.next_id, self.next_id + max(brokers - len(self.nodes), 0))
-        fresh = (
-            NodeSpec(id=number, host=HOST, port=0, registry_port=None, data_dir=f"node-{number}") for number in added
-        )
+        fresh = (NodeSpec(id=number, host=HOST, port=0, registry_port=0, data_dir=f"node-{number}") for number in added)
         nodes = tuple(
             replace(
                 node,
                 port=port + node.id,
-                registry_port=None if node.registry_port is None else registry_port,
+                registry_port=(
+                    None if node.registry_port is None and node.id not in registry_on else registry_port + node.id
+                ),
                 metrics_port=None if metrics_port is None else metrics_port + node.id,
             )
             for node in (*self.nodes, *fresh)
@@ -116,8 +133,8 @@ class Platform:
 
     @property
     def registry_port(self) -> int:
-        """The port of the registry."""
-        return next(node.registry_port for node in self.nodes if node.registry_port is not None)
+        """The port of node 0's registry, whether there still is one or not."""
+        return next(node.registry_port - node.id for node in self.nodes if node.registry_port is not None)
 
     @property
     def metrics_port(self) -> int | None:
@@ -127,8 +144,8 @@ class Platform:
 
     @property
     def registry_url(self) -> str:
-        """The address of the registry."""
-        return f"http://{HOST}:{self.registry_port}"
+        """The addresses of the registry on all nodes, as Confluent's clients take them."""
+        return ",".join(node.registry_url for node in self.nodes if node.registry_url is not None)
 
     @classmethod
     def load(cls, data_dir: Path) -> Self | None:

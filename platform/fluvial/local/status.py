@@ -54,6 +54,7 @@ class PlatformStatus:
                     "host": each.node.host,
                     "port": each.node.port,
                     "data_dir": str(each.data_dir),
+                    "registry_url": each.node.registry_url,
                     "metrics_url": each.node.metrics_url,
                     "offline_log_dirs": list(each.offline_log_dirs),
                     "free_bytes": each.free_bytes,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 TIMEOUT_SECONDS = 30.0
+CONNECT_SECONDS = 5.0
 NOT_FOUND = frozenset({40401, 40402, 40403})
 LEVEL_NOT_SET = 40408
 
@@ -36,17 +37,20 @@ class RegistryClient:
     """
     Asks the registry at `url`; `auth` is a user name and password.
 
+    `url` may name several nodes of one registry, with commas between: when one cannot be reached the next is asked, and
+    stays the one that is asked. A deletion that may have been heard is not said again, for it would not be found.
+
     Every method raises `RegistryError` when the registry refuses (its `code` says why) or does not answer.
     """
 
     def __init__(self, url: str, auth: tuple[str, str] | None = None) -> None:
         import httpx
 
-        self.url = url.rstrip("/")
+        self._urls = [each.strip().rstrip("/") for each in url.split(",")]
+        self.url = ",".join(self._urls)
         self._http = httpx.Client(
-            base_url=self.url,
             auth=auth,
-            timeout=TIMEOUT_SECONDS,
+            timeout=httpx.Timeout(TIMEOUT_SECONDS, connect=CONNECT_SECONDS),
             headers={"Accept": MEDIA_TYPE},
             # Reading the system's certificates takes longer than all else here; plain HTTP has no use for them.
             verify=self.url.lower().startswith("https:"),
@@ -140,18 +144,28 @@ class RegistryClient:
     ) -> Any:
         import httpx
 
-        try:
-            body = None if content is None else json.dumps(content).encode()
-            headers = {} if content is None else {"Content-Type": MEDIA_TYPE}
-            response = self._http.request(method, path, params=params, content=body, headers=headers)
-        except httpx.HTTPError as error:
-            raise RegistryError(
-                f"the schema registry at {self.url} does not answer ({error}); "
-                "is it running, and is its URL right (--registry-url, FLUVIAL_REGISTRY_URL)?"
-            ) from error
-        if response.is_success:
-            return _decoded(response, self.url)
-        raise _refusal(response, self.url)
+        body = None if content is None else json.dumps(content).encode()
+        headers = {} if content is None else {"Content-Type": MEDIA_TYPE}
+        failure: Exception | None = None
+        for url in list(self._urls):
+            try:
+                response = self._http.request(method, url + path, params=params, content=body, headers=headers)
+            except httpx.TransportError as error:
+                failure = error
+                if method == "DELETE" and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+                    break
+                self._urls.append(self._urls.pop(0))
+                continue
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                failure = error
+                break
+            if response.is_success:
+                return _decoded(response, url)
+            raise _refusal(response, url)
+        raise RegistryError(
+            f"the schema registry at {self.url} does not answer ({failure}); "
+            "is it running, and is its URL right (--registry-url, FLUVIAL_REGISTRY_URL)?"
+        ) from failure
 
 
 def _part(text: str) -> str:

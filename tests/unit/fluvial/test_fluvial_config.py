@@ -25,13 +25,13 @@ def test_each_source_yields_to_the_one_before_it(tmp_path: Path) -> None:
     data_dir.mkdir()
     Platform.planned(brokers=2, port=7000, registry_port=8000).save(data_dir)
     assert load(tmp_path, data_dir=data_dir).bootstrap_servers == "127.0.0.1:7000,127.0.0.1:7001"
-    assert load(tmp_path, data_dir=data_dir).registry_url == "http://127.0.0.1:8000"
+    assert load(tmp_path, data_dir=data_dir).registry_url == "http://127.0.0.1:8000,http://127.0.0.1:8001"
     assert load(tmp_path, data_dir=data_dir).local
 
     (tmp_path / "fluvial.toml").write_text('bootstrap_servers = "file:1"\n')
     assert load(tmp_path, data_dir=data_dir).bootstrap_servers == "file:1"
     assert not load(tmp_path, data_dir=data_dir).local
-    assert load(tmp_path, data_dir=data_dir).registry_url == "http://127.0.0.1:8000"
+    assert load(tmp_path, data_dir=data_dir).registry_url == "http://127.0.0.1:8000,http://127.0.0.1:8001"
 
     environ = {"FLUVIAL_BOOTSTRAP_SERVERS": "variable:1"}
     assert load(tmp_path, environ, data_dir=data_dir).bootstrap_servers == "variable:1"
@@ -75,6 +75,7 @@ def test_a_damaged_state_file_is_no_hindrance_to_work_elsewhere(tmp_path: Path) 
         ("bootstrap_servers = 9092", r"fluvial\.toml: bootstrap_servers: 9092.*host:port"),
         ("bootstrap_servers = 'host:70000'", r"bootstrap_servers.*host:port"),
         ("registry_url = 'localhost:8081'", r"fluvial\.toml: registry_url.*http://"),
+        ("registry_url = 'http://a:8081,b:8081'", r"registry_url.*several with commas"),
         ("bootstrap_server = 'a:1'", r"bootstrap_server: no such setting; did you mean bootstrap_servers\?"),
         ("colour = 'red'", r"colour: no such setting; it knows data_dir, "),
         ("spark = 'local'", r"fluvial\.toml: spark: 'local'.*\[spark\]"),

@@ -35,7 +35,7 @@ class Cli:
 
     cwd: Path
     port: int = field(default_factory=lambda: free_ports(3))
-    registry_port: int = field(default_factory=lambda: free_ports(1))
+    registry_port: int = field(default_factory=lambda: free_ports(3))
 
     @property
     def data_dir(self) -> Path:

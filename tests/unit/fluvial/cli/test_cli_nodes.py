@@ -52,6 +52,7 @@ def test_up_returns_when_broker_and_registry_answer(cli: Cli) -> None:
         "host",
         "port",
         "data_dir",
+        "registry_url",
         "metrics_url",
         "offline_log_dirs",
         "free_bytes",

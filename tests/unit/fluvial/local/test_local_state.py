@@ -16,13 +16,32 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["platform.json"]
 
 
-def test_only_the_first_node_serves_the_registry() -> None:
+def test_every_node_serves_the_registry() -> None:
     platform = Platform.planned(brokers=3, port=7000, registry_port=8000)
     assert [(node.id, node.port, node.registry_port) for node in platform.nodes] == [
         (0, 7000, 8000),
-        (1, 7001, None),
-        (2, 7002, None),
+        (1, 7001, 8001),
+        (2, 7002, 8002),
     ]
+    assert platform.registry_url == "http://127.0.0.1:8000,http://127.0.0.1:8001,http://127.0.0.1:8002"
+    rest = platform.without(0)
+    assert rest.registry_url == "http://127.0.0.1:8001,http://127.0.0.1:8002"
+    assert (rest.port, rest.registry_port) == (7000, 8000)
+
+
+def test_a_platform_of_one_registry_keeps_it_until_more_are_asked_for(tmp_path: Path) -> None:
+    Platform.planned(brokers=3, port=7000, registry_port=8000).save(tmp_path)
+    described = json.loads((tmp_path / "platform.json").read_text())
+    for node in described["nodes"][1:]:
+        node["registry_port"] = None
+    (tmp_path / "platform.json").write_text(json.dumps(described))
+    old = Platform.load(tmp_path)
+    assert old is not None
+    assert old.registry_url == "http://127.0.0.1:8000"
+    kept = old.with_layout(brokers=4, port=7000, registry_port=8000)
+    assert [node.registry_port for node in kept.nodes] == [8000, None, None, 8003]
+    asked = old.with_layout(brokers=3, port=7000, registry_port=8000, registry_on=(0, 2))
+    assert [node.registry_port for node in asked.nodes] == [8000, None, 8002]
 
 
 def test_metrics_are_served_from_a_port_on_or_not_at_all(tmp_path: Path) -> None:
