@@ -181,7 +181,7 @@ def test_a_full_disk_ends_the_process() -> None:
 @pytest.mark.parametrize(
     ("kinds", "drawn"),
     [(None, set(KINDS) - {"cut both ways"}), (dict.fromkeys(KINDS, 1), set(KINDS))],
-    ids=["of one quorum", "of a cluster"],
+    ids=["of the quorum", "as told"],
 )
 def test_a_schedule_is_drawn_from_every_kind_of_fault(kinds: dict[str, int] | None, drawn: set[str]) -> None:
     faults = [
