@@ -4,8 +4,8 @@ The machine that a node runs on, as far as the event loop is not the way to it: 
 The simulator has another one. Time is the loop's, or `clock_ms` of the node, and connections are the loop's.
 """
 
+import asyncio
 import socket
-from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -52,10 +52,14 @@ class Machine(Protocol):
 
     def claim(self, data_dir: Path) -> Claim: ...
 
-    def pool(self, loop: AbstractEventLoop) -> Pool: ...
+    def pool(self, loop: asyncio.AbstractEventLoop) -> Pool: ...
 
     def bind(self, host: str, port: int) -> socket.socket:
         """Return what `loop.create_server` takes as its `sock`; raises BindError."""
+        ...
+
+    async def unlisten(self, server: asyncio.Server) -> None:
+        """Take no more connections in; return when those accepted before are made."""
         ...
 
 
@@ -68,7 +72,7 @@ class RealMachine:
     def claim(self, data_dir: Path) -> Claim:
         return DataDirectory(data_dir)
 
-    def pool(self, loop: AbstractEventLoop) -> Pool:
+    def pool(self, loop: asyncio.AbstractEventLoop) -> Pool:
         return SyncPool(loop)
 
     def bind(self, host: str, port: int) -> socket.socket:
@@ -84,3 +88,11 @@ class RealMachine:
             raise BindError(host, port, error.strerror or str(error)) from error
         listener.setblocking(False)
         return listener
+
+    async def unlisten(self, server: asyncio.Server) -> None:
+        """What asyncio accepts in the turn in which its server is closed it drops, and leaves open."""
+        loop = server.get_loop()
+        for listener in server.sockets:
+            loop.remove_reader(listener.fileno())
+        await asyncio.sleep(0)
+        server.close()

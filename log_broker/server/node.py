@@ -237,13 +237,13 @@ class Node:
             await self.lifecycle.leave()
         self.liveness.stop()
         if self._server is not None:
-            self._server.close()
+            await self.machine.unlisten(self._server)
         if self._idle_check is not None:
             self._idle_check.cancel()
         self.events.stop()
         self.groups.stop()
         self.transactions.stop()
-        self._is_stopping = True  # some have come whose connection is not made yet
+        self._is_stopping = True
         for connection in list(self.connections):
             connection.close()
         await asyncio.sleep(0)  # work that has not begun cannot be told that it ends

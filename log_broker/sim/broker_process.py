@@ -128,6 +128,9 @@ class BrokerMachine(Node):
     def bind(self, host: str, port: int) -> Any:
         return Listener(host, port)
 
+    async def unlisten(self, server: asyncio.Server) -> None:
+        server.close()
+
 
 class BrokerProcess:
     """One process: its loop, and the node that runs in it."""

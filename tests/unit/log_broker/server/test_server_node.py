@@ -1,8 +1,10 @@
 """A node as a whole: what it says on the wire, what it refuses, and what is there after a restart."""
 
 import asyncio
+import contextlib
 import os
 import random
+import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -264,6 +266,20 @@ async def test_a_read_only_directory_is_refused(start: Open, tmp_path: Path) -> 
     (tmp_path / "node").mkdir(mode=0o500)
     with pytest.raises(DataDirectoryError, match="cannot be written"):
         await start()
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_who_connects_while_a_node_stops_is_hung_up_on(start: Open, turns: int) -> None:
+    node = await start()
+    stopping = asyncio.ensure_future(node.stop())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", node.port)) as client:
+        client.settimeout(30)
+        await stopping
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.to_thread(client.recv, 1) == b""
+    await stopping
 
 
 async def test_three_nodes_are_one_cluster(tmp_path: Path) -> None:
