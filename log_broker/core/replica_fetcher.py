@@ -219,6 +219,7 @@ class ReplicaFetcher:
         self._session_id = NO_SESSION
         self._session_epoch = INITIAL_EPOCH
         self._opening = 0  # the number of the request that opens the session, while it has no answer
+        self._gets_sessions = True  # as far as is known
         self._under_way: deque[int] = deque()  # the numbers of the requests without an answer
         self._requests = 0
         self._tokens = 0
@@ -334,15 +335,18 @@ class ReplicaFetcher:
             return
         self._requests = number
         self._under_way.append(number)
+        settings = self.settings
+        wait_ms = settings.wait_ms_max
         if self._session_id == NO_SESSION:
             self._opening = number
-        settings = self.settings
+            if self._gets_sessions:
+                wait_ms = 0  # nothing else can be told until this is answered
         forgotten = tuple(self._forgotten)
         self._forgotten.clear()
         request = ReplicaFetchRequest(
             self._replica_id,
             self.broker_epoch,
-            settings.wait_ms_max,
+            wait_ms,
             settings.bytes_min,
             settings.bytes_max,
             self._session_id,
@@ -408,6 +412,7 @@ class ReplicaFetcher:
         if number == self._opening:
             self._opening = 0
             self._session_id = response.session_id
+            self._gets_sessions = response.session_id != NO_SESSION
             self._session_epoch = INITIAL_EPOCH if response.session_id == NO_SESSION else INITIAL_EPOCH + 1
         for answer in response.answers:
             place = answer.place

@@ -168,6 +168,7 @@ class Copier(Client):
         raise OverError("produce: out of patience")
 
     async def _commit_offset(self, offset: int) -> None:
+        self.world.history.offset_asked(self.copies, self.source, offset)
         entry = {
             "partition_index": self.source[1],
             "committed_offset": offset,

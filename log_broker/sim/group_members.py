@@ -171,6 +171,7 @@ class Member(Client):
         return len(handed), next_offset
 
     async def _commit(self, place: Place, offset: int) -> None:
+        self.world.history.offset_asked(self.group, place, offset)
         entry = {
             "partition_index": place[1],
             "committed_offset": offset,

@@ -89,7 +89,9 @@ class History:
         self.idempotent: set[str] = set()
         self.acknowledged_count = 0
         self.acked: dict[Place, dict[RecordId, int]] = defaultdict(dict)  # with which acks
-        self.commits: dict[tuple[str, Place], int] = {}  # group and partition -> the largest offset acknowledged
+        # Group and partition -> offsets that somebody asked to commit; the largest that a client was told is committed.
+        self.asked: dict[tuple[str, Place], set[int]] = defaultdict(set)
+        self.commits: dict[tuple[str, Place], int] = {}
         self.promised_ends: dict[tuple[str, int], bool] = {}  # transaction -> how its producer was told it ended
         self.lost: list[tuple[Place, RecordId, int, str]] = []
         self.acked_at: dict[Place, dict[RecordId, int]] = defaultdict(dict)  # acks=1: at which offset
@@ -286,16 +288,30 @@ class History:
 
     # Groups
 
+    def offset_asked(self, group: str, place: Place, offset: int) -> None:
+        """A member is about to commit; whether that is done it may never hear."""
+        self.asked[group, place].add(offset)
+
     def offset_committed(self, group: str, place: Place, offset: int) -> None:
         key = (group, place)
         self.commits[key] = max(self.commits.get(key, 0), offset)
 
     def offset_found(self, who: str, group: str, place: Place, offset: int, at_least: int) -> None:
-        """A member fetched the group's offset; `at_least` was acknowledged before it asked."""
+        """
+        A member fetched the group's offset (-1: none); `at_least` was known to be committed before it asked.
+
+        From then on that is known of what it found, even if who committed it has had no answer.
+        """
         if max(offset, 0) < at_least:
             raise InvariantError(
                 "offsets never regress", f"{who} found {offset} of {group} in {place}, {at_least} was committed before"
             )
+        if offset >= 0:
+            if offset not in self.asked[group, place]:
+                raise InvariantError(
+                    "offsets are those that were committed", f"{who} found {offset} of {group} in {place}, nobody's"
+                )
+            self.offset_committed(group, place, offset)
 
 
 class Aborted:

@@ -311,3 +311,78 @@ class Pair:
             and led.records == followed.records[len(followed.records) - len(led.records) :]
             for led, followed in ((self.led[place], self.followed[place]) for place in self.places)
         )
+
+
+class PatientPair(Pair):
+    """
+    A pair of which nothing ever fails and no wait ends by time: only news makes the leader look and answer.
+
+    What partitions and sessions call back comes as late as chance will have it.
+    """
+
+    def __init__(self, seed: int, partitions: int) -> None:
+        self.callbacks: deque[Callable[[], None]] = deque()
+        self.looks = False
+        super().__init__(seed, partitions)
+
+    def grow(self, place: Place) -> None:
+        """Append to a leader's log, and have those called that wait there."""
+        led = self.led[place]
+        led.records += [led.leader_epoch] * self.chance.randint(1, 2)
+        for key, (offset, callback) in list(led.waiting.items()):
+            if offset < led.log_end_offset:
+                del led.waiting[key]
+                self.callbacks.append(callback)
+
+    def serve(self) -> None:
+        waits = self.requests[0].wait_ms_max > 0
+        super().serve()
+        if self.waiting is not None:
+            self.waiting.on_news = self.has_news
+            if not waits:
+                self.time_is_up()
+
+    def has_news(self) -> None:
+        if not self.looks:
+            self.looks = True
+            self.callbacks.append(self.look_again)
+
+    def look_again(self) -> None:
+        self.looks = False
+        self.look()
+
+    def step(self) -> None:
+        match self.chance.randrange(12):
+            case 0 | 1:
+                self.grow(self.chance.choice(self.places))
+            case 2 | 3 if self.requests:
+                self.serve()
+            case 4 | 5 if self.responses:
+                self.tell(FetchAnswered(self.responses.popleft()))
+            case 6 | 7 if self.jobs:
+                self.finish_job()
+            case 8 | 9 | 10 if self.callbacks:
+                self.callbacks.popleft()()
+            case _:
+                self.now_ms += self.chance.randint(0, 12)
+                self.do(self.fetcher.tick(self.now_ms))
+
+    def settle(self, steps: int = 4000) -> None:
+        """Do all that is left to be done until the followers hold everything and the leader knows it."""
+        for _ in range(steps):
+            if self.callbacks:
+                self.callbacks.popleft()()
+            elif self.jobs:
+                self.finish_job()
+            elif self.responses:
+                self.tell(FetchAnswered(self.responses.popleft()))
+            elif self.requests:
+                self.serve()
+            elif all(led.high_watermark == led.log_end_offset for led in self.led.values()):
+                return
+            else:
+                deadline = self.fetcher.next_deadline_ms()
+                assert deadline is not None, "everybody waits, and records are not everywhere"
+                self.now_ms = max(self.now_ms, deadline)
+                self.do(self.fetcher.tick(self.now_ms))
+        raise AssertionError(f"not settled: {self.led} {self.followed}")

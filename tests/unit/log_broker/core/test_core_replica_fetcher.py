@@ -1,5 +1,5 @@
 import pytest
-from fetcher_pair import ModelLog, Pair
+from fetcher_pair import ModelLog, Pair, PatientPair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,12 +56,42 @@ def test_whatever_goes_wrong_the_follower_ends_with_the_leaders_log(seed: int, p
     pair.settle()
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 5))
+def test_no_record_waits_for_a_leaders_patience_to_end(seed: int, partitions: int) -> None:
+    pair = PatientPair(seed, partitions)
+    for _ in range(6):
+        for _ in range(pair.chance.randint(5, 100)):
+            pair.step()
+        pair.settle()
+
+
+def test_the_request_that_opens_a_session_does_not_wait() -> None:
+    """Nothing can be told before its answer: a partition that is followed a moment later would wait as long."""
+    machine = fetcher()
+    (opening,) = machine.handle(Follow(A, 0, ModelLog()), 0)
+    assert machine.handle(Follow(B, 0, ModelLog()), 0) == []
+    assert isinstance(opening, SendFetch)
+    assert opening.request.wait_ms_max == 0
+    (second,) = machine.handle(answered(), 1)
+    assert isinstance(second, SendFetch)
+    assert (second.request.wait_ms_max, sent([second])) == (500, [(B, 0)])
+
+
+def test_without_sessions_requests_wait() -> None:
+    machine = fetcher()
+    machine.handle(Follow(A, 0, ModelLog()), 0)
+    (whole,) = machine.handle(answered(session_id=0), 1)
+    assert isinstance(whole, SendFetch)
+    assert whole.request.wait_ms_max == 500
+
+
 def test_a_request_names_the_state_of_the_log_and_later_ones_only_what_changed() -> None:
     machine = fetcher()
     log = ModelLog(records=[3, 3, 4], start=10)
     (first,) = machine.handle(Follow(A, 5, log), 0)
     assert isinstance(first, SendFetch)
-    assert first.request[:7] == (2, 9, 500, 1, 10 << 20, 0, 0)
+    assert first.request[:7] == (2, 9, 0, 1, 10 << 20, 0, 0)
     assert first.request.partitions[0] == (A, 5, 13, 4, 10, 1 << 20)
     assert machine.handle(Follow(B, 1, ModelLog()), 0) == []  # the session is not open yet
     (second,) = machine.handle(answered(), 1)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -20,6 +21,7 @@ from log_broker.errors import ErrorCode
 from log_broker.records import batches_in, build_batch
 from log_broker.server.dispatch import Slot
 from log_broker.server.exposition import NodeCollector
+from log_broker.server.handlers.fetch import WAIT_MS_MAX
 from log_broker.server.node import Node
 from log_broker.server.peers import PeerLink
 from log_broker.server.replica_manager import ReplicaManager
@@ -313,6 +315,46 @@ async def test_a_client_reads_from_the_replica_in_its_rack_and_waits_there_for_w
         await eventually(lambda: bool(follower.read(30, 1000).chunks))
 
 
+async def test_a_client_is_not_sent_to_a_replica_in_its_rack_that_is_out_of_sync(tmp_path: Path) -> None:
+    settings = {"replica.selector.class": RACK_AWARE_SELECTOR, "replica.lag.time.max.ms": "300"}
+    async with cluster_of(tmp_path, 3, settings=settings) as running:
+        await running.stop(2)
+        running.nodes[2] = running.node(2, broker_rack="near")
+        await running.nodes[2].start()
+        nodes = [running.nodes[node_id] for node_id in range(3)]
+        await eventually(
+            lambda: nodes[1].cluster.brokers[2].rack == "near" and not nodes[1].cluster.brokers[2].is_fenced
+        )
+        await make_topic(nodes, (1, 2, 0))
+        await produce(nodes[1], 10)
+        await eventually(lambda: ends(nodes) == {(10, 10)})
+        link = PeerLink(f"127.0.0.1:{nodes[1].port}")
+
+        async def fetch() -> Any:
+            values = {
+                "max_wait": 0,
+                "min_bytes": 1,
+                "topics": (
+                    {
+                        "topic": TOPIC,
+                        "partitions": ({"partition": 0, "fetch_offset": 5, "partition_max_bytes": 1000},),
+                    },
+                ),
+                "forgotten_topics_data": (),
+                "rack_id": "near",
+            }
+            return (await link.ask(ApiKey.FETCH, 12, values)).responses[0].partitions[0]
+
+        sent_away = await fetch()
+        assert (sent_away.preferred_read_replica, sent_away.records or b"") == (2, b"")
+        nodes[2].replicas.stop()
+        await produce(nodes[1], 1, first=10)  # answered once the ISR is without node 2
+        served = await fetch()
+        assert (served.error_code, served.preferred_read_replica) == (ErrorCode.NONE, -1)
+        assert served.records
+        link.close()
+
+
 @pytest.mark.parametrize("damaged", [1, 2], ids=["leader", "follower"])
 async def test_a_batch_that_a_disk_has_changed_is_never_read_and_is_mended_from_another_replica(
     tmp_path: Path, damaged: int
@@ -377,3 +419,41 @@ async def test_followers_ask_and_the_leader_opens_no_connection_to_them(nodes: l
     assert asked[1] == {0, 2}, "both followers send Fetch with their replica ids"
     followed = [runtime for runtime, _, _ in nodes[1].replicas.lags() if runtime.topic == TOPIC]
     assert followed == [], "the leader fetches this topic from nobody"
+
+
+async def test_a_client_that_waits_at_a_replica_which_is_moved_away_is_told_at_once(nodes: list[Node]) -> None:
+    """Also within a session, and again each time that it asks there."""
+    await make_topic(nodes, (1, 2))
+    await produce(nodes[1], 5)
+    await eventually(lambda: ends(nodes) == {(5, 5)})
+    link, operator = PeerLink(f"127.0.0.1:{nodes[2].port}"), PeerLink(f"127.0.0.1:{nodes[0].port}")
+
+    async def fetch(session_id: int, epoch: int, *, wait_ms: int = 0) -> Any:
+        partition = {"partition": 0, "fetch_offset": 5, "partition_max_bytes": 1000}
+        values = {
+            "max_wait": wait_ms,
+            "min_bytes": 1,
+            "session_id": session_id,
+            "session_epoch": epoch,
+            "topics": () if session_id else ({"topic": TOPIC, "partitions": (partition,)},),
+            "forgotten_topics_data": (),
+        }
+        return await link.ask(ApiKey.FETCH, 12, values)
+
+    def told(answer: Any) -> list[int]:
+        return [partition.error_code for topic in answer.responses for partition in topic.partitions]
+
+    opened = await fetch(0, 0)
+    assert told(opened) == [ErrorCode.NONE]
+    assert told(await fetch(opened.session_id, 1)) == []
+    waiting = asyncio.ensure_future(fetch(opened.session_id, 2, wait_ms=WAIT_MS_MAX))
+    move = {
+        "timeout": 10_000,
+        "topics": ({"name": TOPIC, "partitions": ({"partition_index": 0, "replicas": (1, 0)},)},),
+    }
+    moved = await operator.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, move)
+    assert (moved.error_code, moved.responses[0].partitions[0].error_code) == (ErrorCode.NONE, ErrorCode.NONE)
+    assert told(await waiting) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert told(await fetch(opened.session_id, 3)) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    link.close()
+    operator.close()

@@ -4,6 +4,8 @@ import errno
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from log_broker.core.raft_log import Entry, EntryKind, OffsetAndEpoch
 from log_broker.core.raft_messages import FetchRequest, FetchResponse
 from log_broker.core.raft_voters import ReplicaKey
@@ -176,15 +178,20 @@ def test_a_full_disk_ends_the_process() -> None:
     assert errors == [errno.ENOSPC]
 
 
-def test_a_schedule_is_drawn_from_every_kind_of_fault() -> None:
+@pytest.mark.parametrize(
+    ("kinds", "drawn"),
+    [(None, set(KINDS) - {"cut both ways"}), (dict.fromkeys(KINDS, 1), set(KINDS))],
+    ids=["of the quorum", "as told"],
+)
+def test_a_schedule_is_drawn_from_every_kind_of_fault(kinds: dict[str, int] | None, drawn: set[str]) -> None:
     faults = [
         fault
         for seed in range(30)
         for fault in draw_faults(
-            Kernel(seed).stream("nemesis"), [1, 2, 3], count=20, until_us=1_000_000, lasts_us=(10, 20)
+            Kernel(seed).stream("nemesis"), [1, 2, 3], count=20, until_us=1_000_000, lasts_us=(10, 20), kinds=kinds
         )
     ]
-    assert {fault.kind for fault in faults} == set(KINDS)
+    assert {fault.kind for fault in faults} == drawn
     assert all(fault.at_us <= 1_000_000 and 10 <= fault.lasts_us <= 20 for fault in faults)
     assert {target for fault in faults for target in fault.targets} == {LEADER, 1, 2, 3}
 
