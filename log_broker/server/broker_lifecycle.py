@@ -51,7 +51,8 @@ class BrokerLifecycle:
     async def come_alive(self) -> None:
         """Send heartbeats from now on; return when this node knows that it may lead."""
         self._beating = self._node.loop.create_task(self._beat())
-        while not self._node.cluster.is_alive(self._node.static_config.node_id):
+        node = self._node
+        while not (node.cluster.is_alive(node.static_config.node_id) and node.lease.valid):
             await self._node.quorum.wait_for_news(RETRY_SECONDS)
 
     async def leave(self) -> None:

@@ -142,8 +142,12 @@ class Shards(Generic[T]):
         if partition is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         shard = self._shards.get(partition)
+        if shard is not None and not shard.is_loaded:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if shard is not None:
-            return ErrorCode.NONE if shard.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            # Cut off, another may have taken more by now than is known here; who has no other replica is the only one.
+            is_latest = not shard.runtime.has_followers or self._node.lease.valid
+            return ErrorCode.NONE if is_latest else ErrorCode.NOT_COORDINATOR
         leader = self._node.cluster.leader_of(self._topic, partition)
         is_ours = leader is not None and leader.node_id == self._node.config.node_id
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from log_broker.config import BrokerConfig
 from log_broker.server.node import Node
+from log_broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 
 # Elections in a fraction of a second.
 QUICK = {
@@ -87,9 +88,14 @@ class NodeCluster:
         self._isolated.clear()
 
     async def kill(self, *node_ids: int) -> None:
-        """End nodes without a word to the others."""
+        """End nodes without a word to the others, and without the mark of those that stop in order."""
         self.isolate(*node_ids)
+        for node_id in node_ids:
+            if (lifecycle := self.nodes[node_id].lifecycle) is not None:
+                await lifecycle.stop()
         await self.stop(*node_ids)
+        for node_id in node_ids:
+            (self.directory(node_id) / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
         self._isolated.difference_update(node_ids)
 
     def _cut(self, node: Node) -> None:

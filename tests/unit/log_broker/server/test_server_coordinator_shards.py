@@ -197,6 +197,7 @@ class Replica:
         self.high_watermark = high_watermark
         self.log_end_offset = records
         self.error = NONE
+        self.has_followers = False
         self.waiting: list[Callable[[], None]] = []
 
     def read(self, offset: int, max_bytes: int) -> Any:
@@ -248,6 +249,7 @@ def shards_of(*replicas: Replica) -> tuple[Shards[int], Keys, Any]:
         loop=asyncio.get_running_loop(),
         config=SimpleNamespace(node_id=1),
         cluster=cluster_led_by([1] * len(replicas)),
+        lease=SimpleNamespace(valid=False),
         logs=SimpleNamespace(get=lambda _, partition: replicas[partition]),
     )
     keys = Keys()
