@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from node_client import client_of
 from node_cluster import cluster_of, eventually
 from several_nodes import cluster
 
@@ -227,6 +228,18 @@ async def test_replication_is_counted(nodes: list[Node]) -> None:
     assert samples(nodes[1])["log_broker_under_replicated_partitions"] >= 1
 
 
+async def throttle(leader: Node, rate: str) -> None:
+    """Set how many bytes a second a node gives to replicas that are throttled."""
+    change = {"name": "leader.replication.throttled.rate", "config_operation": 0, "value": rate}
+    wanted = {"resource_type": 4, "resource_name": str(leader.config.node_id), "configs": (change,)}
+    async with client_of(leader) as client:
+        answer = await client.ask(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": (wanted,), "validate_only": False}, version=1
+        )
+    assert answer.responses[0].error_code == ErrorCode.NONE
+    await eventually(lambda: leader.replica_fetches.quota.rate == int(rate))
+
+
 async def test_a_throttled_replica_that_is_out_of_sync_is_filled_slowly_and_others_are_not_held_up(
     tmp_path: Path,
 ) -> None:
@@ -237,7 +250,7 @@ async def test_a_throttled_replica_that_is_out_of_sync_is_filled_slowly_and_othe
         await running.stop(2)
         await eventually(lambda: nodes[1].cluster.topics[TOPIC].partitions[0].isr == (1, 0))
         await produce(nodes[1], 500)
-        nodes[1].replica_fetches.quota.rate = 1  # byte a second: the first answer uses up hours
+        await throttle(nodes[1], "1")  # byte a second: the first answer uses up hours
         await running.start(2)
         late = running.nodes[2]
         await eventually(lambda: (found := late.logs.get(TOPIC, 0)) is not None and found.log_end_offset > 0)
@@ -246,7 +259,7 @@ async def test_a_throttled_replica_that_is_out_of_sync_is_filled_slowly_and_othe
         assert held_back is not None
         assert held_back.log_end_offset < 500, "the throttle holds while those in sync go on"
         assert nodes[1].cluster.topics[TOPIC].partitions[0].isr == (1, 0)
-        nodes[1].replica_fetches.quota.rate = UNLIMITED
+        await throttle(nodes[1], str(UNLIMITED))
         await eventually(lambda: ends([nodes[0], nodes[1], late]) == {(520, 520)})
         await eventually(lambda: set(nodes[1].cluster.topics[TOPIC].partitions[0].isr) == {0, 1, 2})
 
