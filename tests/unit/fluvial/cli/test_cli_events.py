@@ -37,8 +37,7 @@ def event(number: int, kind: str, text: str, age_ms: int = 0) -> dict[str, objec
     return {"time_ms": NOW_MS - age_ms, "node": 0, "kind": kind, "text": text, "id": f"0-{number}"}
 
 
-@pytest.fixture(scope="module")
-def noted(broker: EmbeddedBroker) -> EmbeddedBroker:
+def tell_story(broker: EmbeddedBroker) -> None:
     """Three events, one of them twice and one behind its time, and a record that is none."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -47,6 +46,12 @@ def noted(broker: EmbeddedBroker) -> EmbeddedBroker:
     fenced = event(1, "broker_fenced", "node 1 was not heard of for 9 s and was fenced", 2_000)
     led = event(2, "leader_elected", "node 2 leads flights-3 from epoch 5 on (was node 1)", 1_000)
     note(broker, led, fenced, fenced, "no event", event(3, "broker_returned", "node 1 takes part again"))
+
+
+@pytest.fixture(scope="module")
+def noted(broker: EmbeddedBroker) -> EmbeddedBroker:
+    """A broker that is only read from."""
+    tell_story(broker)
     return broker
 
 
@@ -97,15 +102,17 @@ def test_a_cluster_that_noted_nothing(capsys: pytest.CaptureFixture[str]) -> Non
     assert err.startswith("nothing has been noted")
 
 
-def test_follow_goes_on_with_what_comes(noted: EmbeddedBroker) -> None:
+def test_follow_goes_on_with_what_comes() -> None:
     words = [sys.executable, "-m", "fluvial.cli.main", "events", "--follow", "--kind", "test", "--format", "json"]
-    words += ["--bootstrap-server", noted.bootstrap_servers]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            note(noted, event(4, "test", "first"))
-            assert json.loads(process.stdout.readline())["text"] == "first"
-            note(noted, event(5, "test", "second"))
-            assert json.loads(process.stdout.readline())["text"] == "second"
-        finally:
-            process.terminate()
+    with log_broker.embedded() as broker:
+        tell_story(broker)
+        words += ["--bootstrap-server", broker.bootstrap_servers]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                note(broker, event(4, "test", "first"))
+                assert json.loads(process.stdout.readline())["text"] == "first"
+                note(broker, event(5, "test", "second"))
+                assert json.loads(process.stdout.readline())["text"] == "second"
+            finally:
+                process.terminate()
