@@ -195,6 +195,9 @@ class Links:
         except (OSError, asyncio.IncompleteReadError, _EndedError):
             _reset(writer)
             return
+        except asyncio.CancelledError:
+            _reset(writer)
+            raise
         connection = _Connection(source, target, (writer, onward))
         self._connections.add(connection)
         taps = self._taps.get(source)
@@ -275,12 +278,15 @@ class Links:
     async def _close(self) -> None:
         for server in self._servers:
             server.close()
-        for connection in list(self._connections):
-            connection.abort()
-        for handler in list(self._handlers):
-            handler.cancel()
-        if self._handlers:
-            await asyncio.wait(self._handlers, timeout=5)
+        # What was being accepted when its server closed comes to a handler a turn or two later.
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+            for connection in list(self._connections):
+                connection.abort()
+            for handler in list(self._handlers):
+                handler.cancel()
+            if self._handlers:
+                await asyncio.wait(self._handlers, timeout=5)
 
 
 class _EndedError(Exception):
