@@ -14,6 +14,7 @@ from pathlib import Path
 from log_broker.config import BrokerConfig
 from log_broker.core.cluster_records import UnknownMetadataRecordError
 from log_broker.errors import BrokerError
+from log_broker.quorum_arguments import add_quorum_arguments, quorum_settings, set_settings
 from log_broker.server.event_loop import loop_factory
 from log_broker.server.machine import BindError
 from log_broker.server.node import Node
@@ -78,41 +79,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--advertised-host", help="address that clients are told, if it differs")
     parser.add_argument("--node-id", type=int, default=0, help="this node's number in its cluster")
     parser.add_argument("--cluster-id", help="refuse to join or serve another cluster")
-    parser.add_argument("--process-roles", metavar="ROLES", help="broker, controller or both (broker,controller)")
-    parser.add_argument(
-        "--controller-quorum-voters",
-        metavar="ID@HOST:PORT,…",
-        help="the nodes that elect the controller; without any this node is alone",
-    )
-    parser.add_argument(
-        "--controller-quorum-bootstrap-servers",
-        metavar="HOST:PORT,…",
-        help="where a node that is no voter asks for the controller",
-    )
-    parser.add_argument("--broker-rack", metavar="RACK", help="where this broker stands")
-    parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], help="a broker setting by Kafka's name; repeatable"
-    )
+    add_quorum_arguments(parser)
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     return parser
 
 
 def _settings(options: argparse.Namespace) -> dict[str, str]:
-    flags = {
-        "process.roles": options.process_roles,
-        "controller.quorum.voters": options.controller_quorum_voters,
-        "controller.quorum.bootstrap.servers": options.controller_quorum_bootstrap_servers,
-        "broker.rack": options.broker_rack,
-    }
-    given = {name: text for name, text in flags.items() if text is not None}
-    return {**dict(_setting(text) for text in options.set), **given}
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise SystemExit(f"log_broker: --set takes KEY=VALUE, not {text!r}")
-    return name, value
+    try:
+        return {**set_settings(options), **quorum_settings(options)}
+    except ValueError as error:
+        raise SystemExit(f"log_broker: {error}") from None
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ A client speaks Kafka's protocol over the simulated network. It knows no more of
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ class ClientLink(PeerLink):
             raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, str(error)) from error
 
 
-class Client:
+class Client(ABC):
     """One client: it does one thing after the other, and nothing it is told surprises it."""
 
     def __init__(self, world: "ClusterWorld", name: str) -> None:
@@ -63,9 +64,9 @@ class Client:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.world.client_failed(self.name, error)
 
+    @abstractmethod
     async def live(self) -> None:
         """Do what this client is there for, until it is no longer wanted."""
-        raise NotImplementedError
 
     @property
     def seconds(self) -> float:

@@ -163,7 +163,7 @@ class ClusterWorld(Cluster):
         self.history.check_losses()
         self._check_copies()
 
-    def _are_done(self, kind: type[Client]) -> bool:
+    def _are_done(self, kind: type[object]) -> bool:
         return all(_done(client) for client in self.clients if isinstance(client, kind))
 
     def _copies_are_made(self) -> bool:

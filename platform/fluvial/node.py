@@ -37,6 +37,7 @@ from fluvial.registry.validator import RegistryValidator
 from fluvial.schemas_log import SchemasLog, follow
 from log_broker.config import BrokerConfig
 from log_broker.errors import BrokerError
+from log_broker.quorum_arguments import add_quorum_arguments, quorum_settings, set_settings
 from log_broker.server.machine import BindError
 from log_broker.server.node import Node
 from log_broker.storage.data_directory import DataDirectoryError
@@ -233,21 +234,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--metrics-port", type=int, help="port of the metrics for Prometheus; none without it")
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of this node alone")
     parser.add_argument("--cluster-id", help="the cluster this node belongs to (default: the one in its folder)")
-    parser.add_argument("--process-roles", metavar="ROLES", help="broker, controller or both (the default)")
-    parser.add_argument(
-        "--controller-quorum-voters",
-        metavar="ID@HOST:PORT,…",
-        help="the nodes that elect the controller; without any this node is alone",
-    )
-    parser.add_argument(
-        "--controller-quorum-bootstrap-servers",
-        metavar="HOST:PORT,…",
-        help="where a node that is no voter asks for the controller",
-    )
-    parser.add_argument("--broker-rack", metavar="RACK", help="where this broker stands")
-    parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], help="a broker setting by Kafka's name; repeatable"
-    )
+    add_quorum_arguments(parser)
     parser.add_argument("--notify-fd", type=int, help=argparse.SUPPRESS)
     return parser
 
@@ -265,19 +252,10 @@ def _options(words: argparse.Namespace) -> NodeOptions:
 
 
 def _settings(words: argparse.Namespace) -> dict[str, str]:
-    flags = {
-        "process.roles": words.process_roles,
-        "controller.quorum.voters": words.controller_quorum_voters,
-        "controller.quorum.bootstrap.servers": words.controller_quorum_bootstrap_servers,
-        "broker.rack": words.broker_rack,
-    }
-    settings: dict[str, str] = {name: text for name, text in flags.items() if text is not None}
-    for text in words.set:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise LocalPlatformError(f"--set takes KEY=VALUE, not {text!r}")
-        settings[name] = value
-    return settings
+    try:
+        return {**quorum_settings(words), **set_settings(words)}
+    except ValueError as error:
+        raise LocalPlatformError(str(error)) from None
 
 
 def _configure_logging() -> None:

@@ -166,11 +166,12 @@ class KeyIndex:
 
     def put(self, digests: Digests, places: Places) -> None:
         """Say where keys lie from now on, or that they are GONE; each key once. Raises ValueError otherwise."""
-        before = int((self.find(digests).file != GONE).sum())
+        before = 0
         missing = np.ones(len(digests), bool)
         for part in (self._old, self._young):
             slots = part.find(digests)
             hit = slots >= 0
+            before += int((part.file[slots[hit]] != GONE).sum())
             part.put(slots[hit], places.take(hit))
             missing &= ~hit
         fresh = missing & (places.file != GONE)

@@ -57,12 +57,13 @@ def follow(
     was made again) is left alone, and the others go on; a cluster that does not answer is waited for. Returns the
     errors of the tables that were given up, by their names; ends early when there is none left.
     """
+    watcher = watcher or Watcher()
     indexes = TableIndexes()
 
     def bring_up(declaration: Declaration) -> RunResult:
         return materialize(declaration, settings, spark, schemas=schemas, indexes=indexes, records_max=records_max)
 
-    followers = [_Follower(each, bring_up, watcher or Watcher()) for each in declarations]
+    followers = [_Follower(each, bring_up, watcher) for each in declarations]
     pause = POLL_SECONDS
     with TopicEnds(settings.bootstrap_servers) as topics:
         while not stop.is_set() and any(each.error is None for each in followers):
@@ -70,7 +71,7 @@ def follow(
                 worked = _round(followers, topics, stop)
                 pause = POLL_SECONDS
             except TopicError as error:
-                (watcher or Watcher()).waiting(str(error))
+                watcher.waiting(str(error))
                 worked, pause = False, min(pause * 2, RETRY_SECONDS_MAX)
             if not worked:
                 stop.wait(pause)
