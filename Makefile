@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-state bench-cluster fuzz kill chaos clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster fuzz kill chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,7 +43,7 @@ format: $(READY) ## format the code and mend what the linter can
 test: java $(READY) check ## check, then every test
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.compat.run --prepare
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --durations=30
 
 unit: $(READY) ## only the tests that need neither Spark nor whole processes
 	$(BIN)/python -m pytest -m "not spark and not e2e"
@@ -69,6 +69,12 @@ bench-state: java $(READY) ## measure keyed tables beside the hand-written MERGE
 
 bench-broker: java $(READY) ## measure the broker beside Apache Kafka (about 25 minutes)
 	$(BIN)/python -m tests.bench.broker
+
+bench-clients: $(READY) ## measure what clients' choices cost on our brokers (about ten minutes)
+	$(BIN)/python -m tests.bench.clients
+
+bench-schema: $(READY) ## measure the registry: reads, start and memory with 100,000 schemas (about 10 minutes)
+	$(BIN)/python -m tests.bench.schema $(BENCH)
 
 bench-cluster: java $(READY) ## measure three nodes beside three of Apache Kafka (about 40 minutes)
 	$(BIN)/python -m tests.bench.cluster

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from log_broker.config_contracts import CONTRACT_KEYS, TOPIC_ALIASES
 from log_broker.config_keys import DAY_MS, HOUR_MS, INT_MAX, LONG_MAX, MINUTE_MS, ConfigKey, ConfigType
 from log_broker.config_keys import flag_key as _flag
 from log_broker.config_keys import int_key as _int
@@ -18,9 +19,9 @@ from log_broker.config_keys import long_key as _long
 from log_broker.config_keys import ratio_key as _ratio
 from log_broker.config_keys import word_key as _word
 from log_broker.config_quorum import QUORUM_KEYS
+from log_broker.config_registry import REGISTRY_KEYS
 from log_broker.errors import BrokerError, ErrorCode
 
-VALIDATION_LEVELS = ("none", "id", "payload")
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 DURABILITY_LEVELS = ("memory", "fsync-leader", "fsync-quorum")
 REPLICATION_FACTOR_USUAL = 3  # as many survive the loss of one while another one is being upgraded
@@ -102,26 +103,9 @@ _TOPIC_KEYS = (
         "What an acknowledged record has survived: memory of the replicas, the leader's disk, or every in-sync disk.",
         *DURABILITY_LEVELS,
     ),
-    _word(
-        "fluvial.key.schema.validation",
-        "none",
-        "Which keys may enter: any, framed ones, ones that decode.",
-        *VALIDATION_LEVELS,
-    ),
-    _word(
-        "fluvial.value.schema.validation",
-        "none",
-        "Which values may enter: any, framed ones, ones that decode.",
-        *VALIDATION_LEVELS,
-    ),
+    *CONTRACT_KEYS,
 )
 TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _TOPIC_KEYS}
-
-# Confluent's names for the level `id`.
-TOPIC_ALIASES = {
-    "confluent.key.schema.validation": "fluvial.key.schema.validation",
-    "confluent.value.schema.validation": "fluvial.value.schema.validation",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +143,9 @@ class TopicConfig:
     fluvial_durability: str
     fluvial_key_schema_validation: str
     fluvial_value_schema_validation: str
+    fluvial_schema_violation: str
+    confluent_key_subject_name_strategy: str
+    confluent_value_subject_name_strategy: str
 
     @property
     def segment_ms_max(self) -> int:
@@ -286,6 +273,7 @@ TOPIC_KEY_OF_BROKER_NAME: Mapping[str, str] = {broker_name(name): name for name 
 
 _BROKER_KEYS = (
     *QUORUM_KEYS,
+    *REGISTRY_KEYS,
     _int("num.partitions", 1, "Partitions of a topic that is made without saying how many.", least=1, most=100_000),
     _int(
         "default.replication.factor",
@@ -551,6 +539,12 @@ class BrokerConfig:
     leader_replication_throttled_rate: int = LONG_MAX
     follower_replication_throttled_rate: int = LONG_MAX
     max_incremental_fetch_session_cache_slots: int = 1000
+    fluvial_registry_unowned: str = "open"
+    fluvial_registry_admins: frozenset[str] = frozenset()
+    fluvial_registry_request_max_bytes: int = 1024 * 1024
+    access_control_allow_origin: frozenset[str] = frozenset()
+    access_control_allow_methods: frozenset[str] = frozenset()
+    access_control_allow_headers: frozenset[str] = frozenset()
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -14,10 +14,10 @@ from log_broker.config import (
     BROKER_ALIASES,
     BROKER_KEYS,
     GROUP_KEYS,
-    TOPIC_ALIASES,
     TOPIC_KEYS,
     broker_name,
 )
+from log_broker.config_contracts import TOPIC_ALIASES
 from log_broker.config_keys import INT_MAX, LONG_MAX, ConfigKey, ConfigType
 
 _UNITS_MS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))

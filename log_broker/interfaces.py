@@ -5,9 +5,9 @@ The broker never imports the framework: the schema registry is handed in as a `R
 state through an `InternalLog`. Only `fluvial.node` knows both sides.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +48,61 @@ class InternalLog(Protocol):
         ...
 
 
+class Violation(NamedTuple):
+    """Why a key or value breaks its contract; `field` is the path of the field that does, where there is one."""
+
+    reason: str
+    field: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """
+    What a topic asks of its keys or of its values.
+
+    `level` is `id` (framed with a schema id of this topic's subject) or `payload` (the bytes also decode completely
+    under that schema). `strategy` is the last part of the name of Confluent's class that says which subject that is.
+    `takes_null` says that null means something else than an absent datum: it is a tombstone.
+    """
+
+    topic: str
+    is_key: bool
+    level: str
+    strategy: str = "TopicNameStrategy"
+    takes_null: bool = False
+
+
+# Walks over the datum that begins at a position and returns where it ends. It may go on behind the end of the datum's
+# own record, which the caller sees by the answer. Raises ValueError or LookupError where there is no such datum.
+Skip = Callable[[bytes, int], int]
+
+
+class RecordCheck(Protocol):
+    """How one contract stands now. It holds for one turn of the event loop."""
+
+    @property
+    def accepted(self) -> Mapping[bytes, Skip | None]:
+        """
+        Beginnings (frames) of data that are known to be in order, to be looked up before `violation` is asked.
+
+        Where there is a Skip the datum must also end where its record does.
+        """
+        ...
+
+    def violation(self, datum: bytes | None) -> Violation | None:
+        """Return why this key or value may not enter, None when it may."""
+        ...
+
+
 class RecordValidator(Protocol):
-    """Says whether records may enter a topic. Called only for topics that ask for validation."""
+    """
+    Says whether records may enter a topic. Called only for topics that ask for validation.
 
-    def refuse_reason(self, topic: str, *, is_key: bool, level: str, payload: bytes | memoryview | None) -> str | None:
-        """
-        Return why this key or value may not enter `topic`, or None when it may.
+    Nothing of it may block: it runs on the broker's event loop.
+    """
 
-        `level` is `id` (framed with a schema id that is registered for this topic's subject) or `payload` (the bytes
-        also decode completely under that schema). Must not block: it runs on the broker's event loop.
-        """
+    def check_of(self, contract: Contract) -> RecordCheck:
+        """Return what to check the keys or values of a batch with."""
         ...
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from log_broker.core.cluster import NO_LEADER, BrokerImage, ClusterImage, PartitionImage, TopicImage
 
+SAFETY_SETTINGS = ("min.insync.replicas", "unclean.leader.election.enable", "fluvial.durability")
 PARTITIONS_MAX = 500  # of one event: its record stays far below the largest that a topic takes
 _NAMED_MAX = 3
 
@@ -59,6 +60,7 @@ def events_between(
             yield _with_reason(event, fenced_because(event.fields["broker"]), session_timeout_ms)
         else:
             yield event
+    yield from _setting_events(before, after)
     yield from _partition_events(before, after)
 
 
@@ -136,6 +138,22 @@ def _with_reason(event: Event, why: Fencing, session_timeout_ms: int) -> Event:
     }[why]
     text = f"node {event.fields['broker']} {what} and was fenced"
     return Event(kind=event.kind, text=text, fields={**event.fields, "why": why.value})
+
+
+def _setting_events(before: View, after: View) -> Iterator[Event]:
+    """Yield the changes of what decides which acknowledged records an outage may take."""
+    for name, topic in after.topics.items():
+        was = before.topics.get(name)
+        if was is topic or was is None or was.topic_id != topic.topic_id or was.overrides == topic.overrides:
+            continue
+        for setting in SAFETY_SETTINGS:
+            old, new = was.overrides.get(setting), topic.overrides.get(setting)
+            if old != new:
+                now = "is at the brokers' default now" if new is None else f"is {new} now"
+                text = f"topic {name}: {setting} {now} (was {'at their default' if old is None else old})"
+                yield Event(
+                    kind="setting_changed", text=text, fields={"topic": name, "setting": setting, "was": old, "is": new}
+                )
 
 
 class _Change(NamedTuple):

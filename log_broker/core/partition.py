@@ -26,6 +26,7 @@ from log_broker.core.epochs import LeaderEpochs
 from log_broker.core.lease import Lease
 from log_broker.core.partition_protocol import (
     Append,
+    AppendQuarantined,
     AppendResult,
     AppendUnsequenced,
     AskValidator,
@@ -42,6 +43,7 @@ from log_broker.core.partition_roles import ACKS_ALL, PartitionRoles
 from log_broker.core.partition_transactions import Ending
 from log_broker.core.partition_writing import NOTHING, UNBOUNDED_MS
 from log_broker.core.producer_state import ProducerEntry, ProducerStates, StoredBatch
+from log_broker.core.quarantine_topics import may_have_quarantine
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import LearningValidator, RecordValidator
 from log_broker.records.batch import (
@@ -54,7 +56,9 @@ from log_broker.records.batch import (
     stamp_log_append_time,
 )
 from log_broker.records.compression import CODEC_OF_NAME
+from log_broker.records.contracts import Fault
 from log_broker.records.control import build_marker
+from log_broker.records.quarantined import without
 from log_broker.records.record import recompress
 from log_broker.records.validation import RecordRules, RecordsRefusedError, check_batch, check_records, too_large
 
@@ -113,6 +117,9 @@ class Partition(PartitionRoles):
             value_validation=config.fluvial_value_schema_validation,
             timestamp_before_ms_max=_bound(config.message_timestamp_before_max_ms, self._append_time),
             timestamp_after_ms_max=_bound(config.message_timestamp_after_max_ms, self._append_time),
+            key_strategy=config.confluent_key_subject_name_strategy.rpartition(".")[2],
+            value_strategy=config.confluent_value_subject_name_strategy.rpartition(".")[2],
+            quarantines=config.fluvial_schema_violation == "quarantine" and may_have_quarantine(self.topic),
         )
         self._rules = rules
         # A header names the largest timestamp of its batch, so a bound on the past needs every record.
@@ -126,7 +133,20 @@ class Partition(PartitionRoles):
         # Most topics ask no more of a batch than that it is whole and of this time, and are spared a call for each.
         self._asks_more = self._looks_at_records or self._codec is not None or self._append_time
 
-    def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:
+    @property
+    def quarantines(self) -> bool:
+        """Whether records that break their contract are put aside."""
+        return self._rules.quarantines
+
+    def faults_of(self, batch: memoryview, now_ms: int) -> Sequence[Fault]:
+        """Say which records of a batch break the contracts of the topic, as these are known now."""
+        try:
+            check_records(batch, read_header(batch), self._rules, self._validator, now_ms)
+        except RecordsRefusedError as error:
+            return error.faults
+        return ()
+
+    def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:  # noqa: PLR0911 one for each event
         """Take one event at the given time and return what must be done, in order."""
         match event:
             case Append():
@@ -142,6 +162,8 @@ class Partition(PartitionRoles):
                 return self._end_transaction(event, now_ms)
             case AppendUnsequenced():
                 return self._append_unsequenced(event, now_ms)
+            case AppendQuarantined():
+                return self._append_quarantined(event, now_ms)
 
     def append(
         self, batch: memoryview, acks: int, token: Any, now_ms: int, *, has_learned: bool = False
@@ -151,6 +173,7 @@ class Partition(PartitionRoles):
 
         `has_learned` says that the validator knows what is new, so that its word is the last.
         """
+        left_out: tuple[Fault, ...] | None = None
         try:
             if self._is_guarded:
                 self._check_open(acks)
@@ -163,7 +186,7 @@ class Partition(PartitionRoles):
                 or header.attributes & _ADMITTED_ONLY_BY_RULES
                 or header.max_timestamp - now_ms > self._ahead_ms_max
             ):
-                batch, header = self._admit(batch, header, now_ms)
+                batch, header, left_out = self._admit(batch, header, now_ms, has_learned)
         except RecordsRefusedError as error:
             if self.learn is not None and not has_learned:
                 return (AskValidator(batch, acks, token),)
@@ -178,7 +201,8 @@ class Partition(PartitionRoles):
             previous = self.producers.record(header, base_offset, now_ms if self._append_time else header.max_timestamp)
         else:
             self.unsequenced_batches += 1
-        result = AppendResult(ErrorCode.NONE, base_offset, now_ms if self._append_time else -1, self.log_start_offset)
+        append_time = now_ms if self._append_time else -1
+        result = AppendResult(ErrorCode.NONE, base_offset, append_time, self.log_start_offset, (), None, left_out)
         self.next_offset = last_offset + 1
         self._gathered_bytes += len(batch)
         # With too much gathered even acks=0 is answered only when it is written: that is what slows its sender down.
@@ -198,12 +222,22 @@ class Partition(PartitionRoles):
         )
         return (Reply(token, result), *self._ask_turn()) if answered else self._ask_turn()
 
-    def _admit(self, batch: memoryview, header: BatchHeader, now_ms: int) -> tuple[memoryview, BatchHeader]:
-        """Apply what the topic's config demands; return the batch as it is to be stored."""
+    def _admit(
+        self, batch: memoryview, header: BatchHeader, now_ms: int, has_learned: bool
+    ) -> tuple[memoryview, BatchHeader, tuple[Fault, ...] | None]:
+        """Apply what the topic's config demands; return the batch as it is to be stored, and what was left out."""
         is_ahead = header.max_timestamp - now_ms > self._ahead_ms_max
+        left_out = None
         if self._looks_at_records or is_ahead:
-            check_records(batch, header, self._rules, self._validator, now_ms)
-            if is_ahead:
+            try:
+                check_records(batch, header, self._rules, self._validator, now_ms)
+            except RecordsRefusedError as error:
+                if not error.can_be_left_out or (self.learn is not None and not has_learned):
+                    raise
+                left_out = error.faults
+                batch = memoryview(without(batch, header, {fault.at for fault in left_out}))
+                header = read_header(batch)
+            if is_ahead and left_out is None:
                 raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "the header names a timestamp that no record has")
         if self._codec is not None and header.attributes & COMPRESSION_MASK != self._codec:
             batch = memoryview(recompress(batch, self._codec, level=self._compression_level))
@@ -217,7 +251,27 @@ class Partition(PartitionRoles):
             raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "only the broker sets the append time of a batch")
         if header.attributes & TRANSACTIONAL:
             self.transactions.admit(header)
-        return batch, header
+        return batch, header, left_out
+
+    def _append_quarantined(self, event: AppendQuarantined, now_ms: int) -> Sequence[Effect]:
+        batch, token = event
+        try:
+            if self._is_guarded:
+                self._check_open(ACKS_ALL)
+            header = check_batch(batch, bytes_max=UNBOUNDED_MS)
+            stored = self.producers.begun_with(header) if header.producer_id >= 0 else None
+            if stored is not None:
+                return self._repeat(stored, ACKS_ALL, token)
+            if header.producer_id >= 0:
+                self.producers.check_epoch(header.producer_id, header.producer_epoch)
+            if header.attributes & TRANSACTIONAL:
+                self.transactions.admit(header)
+        except BrokerError as error:
+            return (Reply(token, self._refusal(error)),)
+        previous = None
+        if header.producer_id >= 0:
+            previous = self.producers.record(header, self.next_offset, now_ms)
+        return self._gather_own(batch, header, token, previous)
 
     def _append_unsequenced(self, event: AppendUnsequenced, now_ms: int) -> Sequence[Effect]:
         batch, token = event
@@ -276,7 +330,8 @@ class Partition(PartitionRoles):
         """Answer a repeated batch with its first offset, not before the first one is as durable as it must be."""
         first_offset = stored.first_offset
         append_time = stored.timestamp if self._append_time else -1
-        result = AppendResult(ErrorCode.NONE, first_offset, append_time, self.log_start_offset)
+        left_out = () if self._rules.quarantines else None
+        result = AppendResult(ErrorCode.NONE, first_offset, append_time, self.log_start_offset, (), None, left_out)
         awaits_all = acks < 0 and self._leading is not None and stored.last_offset >= self.high_watermark
         if acks == 0 or not self._pending or first_offset < self._pending[0].base_offset:
             if awaits_all:

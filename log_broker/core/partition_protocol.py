@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from log_broker.core.producer_state import AbortedTransaction, ProducerEntry
 from log_broker.core.replication import IsrProposal
 from log_broker.errors import ErrorCode
+from log_broker.records.contracts import Fault
 from log_broker.records.control import EndMarker
 
 # Events and effects of a produce request are named tuples: values that cost a third of a frozen dataclass to make, and
@@ -15,7 +16,12 @@ from log_broker.records.control import EndMarker
 
 
 class AppendResult(NamedTuple):
-    """What a producer is told. `record_errors` holds (index of the record in its batch, reason)."""
+    """
+    What a producer is told. `record_errors` holds (index of the record in its batch, reason).
+
+    `left_out` is for the server: the records of the batch that were left out of the log because of their contracts.
+    Without any there, the batch repeats one whose gaps in the log say what was left out. None: all of it is in the log.
+    """
 
     error: ErrorCode
     base_offset: int = -1
@@ -23,6 +29,7 @@ class AppendResult(NamedTuple):
     log_start_offset: int = -1
     record_errors: tuple[tuple[int, str], ...] = ()
     message: str | None = None
+    left_out: tuple[Fault, ...] | None = None
 
 
 class Append(NamedTuple):
@@ -35,6 +42,17 @@ class Append(NamedTuple):
 
 class AppendUnsequenced(NamedTuple):
     """A transactional batch that a coordinator of this broker writes for a producer: offsets of a group."""
+
+    batch: memoryview
+    token: Any
+
+
+class AppendQuarantined(NamedTuple):
+    """
+    Records that another partition has left out of one batch; they carry the sequence with which that batch began.
+
+    Their sequences have gaps, so a repeated batch is known by its first one alone.
+    """
 
     batch: memoryview
     token: Any
@@ -144,5 +162,5 @@ class IsrWanted(NamedTuple):
     proposal: IsrProposal
 
 
-Event = Append | AppendUnsequenced | EndTransaction | TurnEnded | Written | WriteFailed
+Event = Append | AppendUnsequenced | AppendQuarantined | EndTransaction | TurnEnded | Written | WriteFailed
 Effect = AskTurn | AskValidator | Write | Reply | WatermarkMoved | TransactionsAborted | LogEndMoved | IsrWanted

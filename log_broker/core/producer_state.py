@@ -149,6 +149,13 @@ class ProducerStates:
             )
         return None
 
+    def begun_with(self, header: BatchHeader) -> StoredBatch | None:
+        """Return the stored batch of this producer and epoch that begins with the same sequence, if there is one."""
+        entry = self._entries.get(header.producer_id)
+        if entry is None or entry.epoch != header.producer_epoch:
+            return None
+        return next((stored for stored in entry.batches if stored.first_sequence == header.base_sequence), None)
+
     def check_epoch(self, producer_id: int, epoch: int) -> None:
         """Raise BrokerError(INVALID_PRODUCER_EPOCH) for an epoch older than the latest seen."""
         entry = self._entries.get(producer_id)
@@ -201,8 +208,9 @@ class ProducerStates:
             return
         known = self._entries.get(header.producer_id)
         if known is None or not known.batches or header.last_offset > known.batches[-1].last_offset:
-            if not header.record_count and header.attributes & TRANSACTIONAL:
-                # Compaction emptied it: its transaction has ended, and the marker may be gone.
+            if not header.record_count and header.attributes & TRANSACTIONAL and header.base_timestamp == NO_TIMESTAMP:
+                # Compaction emptied it: its transaction has ended, and the marker may be gone. Of a batch that was
+                # empty from the start, because all of its records were put aside, the time is left.
                 header = header._replace(attributes=header.attributes & ~TRANSACTIONAL)
             self.record(header, header.base_offset, header.max_timestamp)
 

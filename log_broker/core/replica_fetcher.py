@@ -56,6 +56,11 @@ class FollowedLog(Protocol):
     @property
     def log_start_offset(self) -> int: ...
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being written: what this replica took in as the leader may still be on its way."""
+        ...
+
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """Return (largest known epoch up to this one, its end offset), (-1, -1) when there is none."""
         ...
@@ -369,6 +374,11 @@ class ReplicaFetcher:
                 self._awake.discard(place)
                 continue
             log = entry.log
+            if not log.is_idle:
+                # Its end is about to move, and what the leader sends for the end of now would not fit on.
+                self._delayed[place] = now_ms + BACKOFF_MS_MIN
+                self._awake.discard(place)
+                continue
             tellings.append(
                 FetchFrom(
                     place, entry.leader_epoch, log.log_end_offset, log.latest_epoch, log.log_start_offset, bytes_max

@@ -58,6 +58,8 @@ class LedLog(Protocol):
     def log_start_offset(self) -> int: ...
     @property
     def log_end_offset(self) -> int: ...
+    @property
+    def isr(self) -> Sequence[int]: ...
 
     def check_leader_epoch(self, epoch: int) -> ErrorCode:
         """Say what is wrong with the epoch that the replica believes in."""
@@ -128,6 +130,7 @@ class ReplicaSession:
         self.epoch = INITIAL_EPOCH + 1
         self.broker_epoch = UNKNOWN
         self.on_news: Callable[[], None] | None = None
+        self.acknowledged_ms = 0  # when `still_there` was called last, by the clock of who calls it
         self._find = find
         self._throttle = throttle
         self._wanted: dict[Place, _Wanted] = {}
@@ -213,9 +216,17 @@ class ReplicaSession:
         self._behind.clear()
         self._throttled.clear()
 
-    def still_there(self) -> None:
-        """Acknowledge again what the replica was last heard to hold, since it waits for more; look for other news."""
+    def still_there(self, *, in_sync: bool = True) -> None:
+        """
+        Acknowledge again what the replica was last heard to hold, since it asks for more; look for other news.
+
+        Without `in_sync` only of partitions in which it is out of sync. That is to be done now and then however much
+        is answered: who was put out of sync without lacking anything is let in again by its fetches alone, and of a
+        partition without news there are no others.
+        """
         for place, wanted in self._wanted.items():
+            if not in_sync and (wanted.log is None or self.replica_id in wanted.log.isr):
+                continue
             # What was asked in an earlier epoch says nothing of the log in this one.
             if wanted.log is not None and not wanted.log.check_leader_epoch(wanted.asked.leader_epoch):
                 self._acknowledge(wanted.log, wanted.asked)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.interfaces import RecordValidator
+from log_broker.interfaces import Contract, RecordCheck, RecordValidator
 from log_broker.records.batch import (
     COMPRESSION_MASK,
     CONTROL,
@@ -27,34 +27,63 @@ from log_broker.records.batch import (
     Buffer,
 )
 from log_broker.records.compression import Codec
-from log_broker.records.record import records_section, spans_of
+from log_broker.records.contracts import Fault, SideChecks, WithoutRegistry, all_pass, fault_of
+from log_broker.records.record import MalformedRecordsError, records_section, spans_of
 
 RECORD_ERRORS_MAX = 100  # of one batch: what a client needs to see is that and why, not each of a million
+# What a batch may bring into quarantine, where each record takes some 500 bytes more than it had.
+QUARANTINED_MAX = 50_000
+QUARANTINED_BYTES_MAX = 32 * 1024 * 1024
 _CRC_FROM = 21
-_ANSWERS_MAX = 10_000
 UNBOUNDED_MS = 2**63 - 1
-_FRAME_BYTES = 5  # schema framing: one zero byte and a four-byte schema id
 
 
 class RecordsRefusedError(BrokerError):
-    """Records of a batch may not enter the topic; none of the batch does. `record_errors` holds (index, reason)."""
+    """
+    Records of a batch may not enter the topic, so none of the batch does.
 
-    def __init__(self, code: ErrorCode, record_errors: Sequence[tuple[int, str]]) -> None:
-        shown = "; ".join(f"record {index}: {reason}" for index, reason in record_errors[:3])
-        more = len(record_errors) - 3
+    With `can_be_left_out` the topic puts such records aside, and `faults` names all of them.
+    """
+
+    def __init__(self, code: ErrorCode, faults: Sequence[Fault], *, can_be_left_out: bool = False) -> None:
+        shown = "; ".join(f"record {fault.at}: {fault.reason}" for fault in faults[:3])
+        more = len(faults) - 3
         super().__init__(code, f"the batch is refused because of {shown}" + (f" and {more} more" if more > 0 else ""))
-        self.record_errors = tuple(record_errors)
+        self.faults = tuple(faults)
+        self.can_be_left_out = can_be_left_out
+
+    @property
+    def record_errors(self) -> tuple[tuple[int, str], ...]:
+        """What a client is told of single records: (index, reason)."""
+        return tuple((fault.at, fault.reason) for fault in self.faults[:RECORD_ERRORS_MAX])
 
 
 class RecordRules(NamedTuple):
     """What a topic demands of single records; all at their defaults means that no record need be looked at."""
 
     topic: str
-    key_required: bool = False
+    key_required: bool = False  # the topic is compacted, so that a null value is a tombstone
     key_validation: str = "none"
     value_validation: str = "none"
     timestamp_before_ms_max: int | None = None  # older than the broker's clock by more than this is refused
     timestamp_after_ms_max: int | None = None
+    key_strategy: str = "TopicNameStrategy"
+    value_strategy: str = "TopicNameStrategy"
+    quarantines: bool = False
+
+    def contract(self, *, is_key: bool) -> Contract | None:
+        """What holds for the keys or the values, None where anything goes."""
+        level = self.key_validation if is_key else self.value_validation
+        if level == "none":
+            return None
+        strategy = self.key_strategy if is_key else self.value_strategy
+        return Contract(
+            topic=self.topic,
+            is_key=is_key,
+            level=level,
+            strategy=strategy,
+            takes_null=self.key_required and not is_key,
+        )
 
 
 def check_batch(batch: Buffer, *, bytes_max: int) -> BatchHeader:
@@ -140,28 +169,50 @@ def check_records(
     section = records_section(batch, header)
     if not isinstance(section, bytes):
         section = bytes(section)  # indexing and slicing bytes is faster than a view
-    errors: list[tuple[int, str]] = []
-    code = ErrorCode.INVALID_RECORD
     check_time = _time_check(header, rules, now_ms)
-    check_key = _payload_check(validator, rules.topic, is_key=True, level=rules.key_validation)
-    check_value = _payload_check(validator, rules.topic, is_key=False, level=rules.value_validation)
-    spans = spans_of(section, header.record_count)
-    for index, (time_delta, _, key_start, key_length, value_start, value_length, _) in enumerate(spans):
+    checks = side_checks(rules, validator)
+    is_checked = checks.key is not None or checks.value is not None
+    if (
+        is_checked
+        and check_time is None
+        and all_pass(section, header.record_count, checks, key_required=rules.key_required)
+    ):
+        return
+    faults: list[Fault] = []
+    code = ErrorCode.INVALID_RECORD
+    by_contract = True
+    for index, span in enumerate(spans_of(section, header.record_count)):
         reason = None
-        if rules.key_required and key_length < 0:
+        if is_checked and span[1] != index:
+            raise MalformedRecordsError(f"record {index} names the offset delta {span[1]}")
+        if rules.key_required and span[3] < 0:
             reason = "a compacted topic takes no record without a key"
-        elif check_time is not None and (reason := check_time(time_delta)) is not None:
+        elif check_time is not None and (reason := check_time(span[0])) is not None:
             code = ErrorCode.INVALID_TIMESTAMP
-        if reason is None and check_key is not None:
-            reason = check_key(section, key_start, key_length)
-        if reason is None and check_value is not None:
-            reason = check_value(section, value_start, value_length)
         if reason is not None:
-            errors.append((index, reason))
-            if len(errors) == RECORD_ERRORS_MAX:
+            fault: Fault | None = Fault(index, reason)
+            by_contract = False
+        else:
+            fault = fault_of(index, section, span, checks) if is_checked else None
+        if fault is not None:
+            faults.append(fault)
+            if len(faults) >= (QUARANTINED_MAX if rules.quarantines else RECORD_ERRORS_MAX):
                 break
-    if errors:
-        raise RecordsRefusedError(code, errors)
+    if faults:
+        fits = len(faults) < QUARANTINED_MAX and len(section) <= QUARANTINED_BYTES_MAX
+        raise RecordsRefusedError(code, faults, can_be_left_out=rules.quarantines and by_contract and fits)
+
+
+def side_checks(rules: RecordRules, validator: RecordValidator | None) -> SideChecks:
+    """What to hold the keys and values of a topic against."""
+    key, value = rules.contract(is_key=True), rules.contract(is_key=False)
+    return SideChecks(
+        None if key is None else _check_of(key, validator), None if value is None else _check_of(value, validator)
+    )
+
+
+def _check_of(contract: Contract, validator: RecordValidator | None) -> RecordCheck:
+    return WithoutRegistry(is_key=contract.is_key) if validator is None else validator.check_of(contract)
 
 
 def _time_check(header: BatchHeader, rules: RecordRules, now_ms: int) -> Callable[[int], str | None] | None:
@@ -179,42 +230,3 @@ def _time_check(header: BatchHeader, rules: RecordRules, now_ms: int) -> Callabl
         return f"timestamp {base + delta} is not within {earliest} … {latest}"
 
     return check
-
-
-PayloadCheck = Callable[[Buffer, int, int], str | None]
-
-
-def _payload_check(validator: RecordValidator | None, topic: str, *, is_key: bool, level: str) -> PayloadCheck | None:
-    """
-    Return a check of (section, start, length), or None when the topic asks for none.
-
-    The level `id` looks at the five framing bytes only, and asks once per distinct id in the batch: a batch of
-    thousands of records normally has one.
-    """
-    if level == "none":
-        return None
-    side = "key" if is_key else "value"
-    if validator is None:
-        return lambda section, start, length: f"the topic validates its {side}s and this broker has no schema registry"
-    refuse = validator.refuse_reason
-    if level != "id":
-
-        def check_payload(section: Buffer, start: int, length: int) -> str | None:
-            payload = None if length < 0 else bytes(section[start : start + length])
-            return refuse(topic, is_key=is_key, level=level, payload=payload)
-
-        return check_payload
-
-    answers: dict[bytes | None, str | None] = {}
-
-    def check_id(section: Buffer, start: int, length: int) -> str | None:
-        frame = None if length < 0 else bytes(section[start : start + min(length, _FRAME_BYTES)])
-        try:
-            return answers[frame]
-        except KeyError:
-            if len(answers) == _ANSWERS_MAX:
-                answers.clear()
-            reason = answers[frame] = refuse(topic, is_key=is_key, level=level, payload=frame)
-            return reason
-
-    return check_id

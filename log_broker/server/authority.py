@@ -117,6 +117,24 @@ class Authority:
                 while command.name not in self._node.cluster.topics:
                     await self._quorum.wait_for_news(_RETRY_SECONDS)
 
+    async def add_partitions(self, topic: str, count: int) -> None:
+        """Give a topic more partitions, `count` in all; raises BrokerError."""
+        if self.is_active:
+
+            def decide(image: ClusterImage) -> list[MetadataRecord]:
+                known = image.topics.get(topic)
+                grows = known is not None and len(known.partitions) < count
+                return [controller.add_partitions(image, known, count, None)] if known is not None and grows else []
+
+            await self.submit(decide)
+            return
+        wanted = {"name": topic, "count": count, "assignments": None}
+        values = {"topics": (wanted,), "timeout_ms": int(self.answer_seconds_max * 1000), "validate_only": False}
+        answer = await self.ask_controller(ApiKey.CREATE_PARTITIONS, 3, values)
+        (outcome,) = answer.results
+        if outcome.error_code:
+            raise BrokerError(ErrorCode(outcome.error_code), outcome.error_message or "")
+
     async def forward(self, context: "RequestContext") -> bytes:
         """Pass a request on and return the answer from behind the correlation id; raises BrokerError."""
         request = write_header(context.header) + bytes(context.body)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.trouble import Trouble
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.quorum import LISTENER, as_uuid
 
@@ -151,6 +152,7 @@ class BrokerLifecycle:
 
     async def _beat(self) -> None:
         node = self._node
+        trouble = Trouble(_log, node.loop.time)
         while True:
             pause = node.config.broker_heartbeat_interval_ms / 1000
             self._urgent.clear()
@@ -163,16 +165,18 @@ class BrokerLifecycle:
                     await self._register()
                     pause = 0
                 elif answer.error_code:
-                    _log.warning("a heartbeat was refused: %s", ErrorCode(answer.error_code).name)
+                    trouble.came("a heartbeat was refused: %s", ErrorCode(answer.error_code).name)
                 elif answer.is_fenced:
+                    trouble.ended("heartbeats are answered again")
                     node.lease.ended()
                     # What it is behind by it will have replayed in a moment.
                     await node.quorum.wait_for_news(RETRY_SECONDS)
                     pause = 0
                 else:
+                    trouble.ended("heartbeats are answered again")
                     node.lease.renewed(sent_ms)
             except BrokerError as error:
-                _log.warning("a heartbeat was not answered: %s", error)
+                trouble.came("a heartbeat was not answered: %s", error)
                 pause = RETRY_SECONDS
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):

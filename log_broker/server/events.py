@@ -24,6 +24,7 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.record import build_batch
 from log_broker.server.handlers.produce import ADMIN_CLIENT_ID
 from log_broker.server.peers import PeerLink
+from log_broker.server.trouble import Trouble
 from log_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Events:
         self._run_id = uuid4().hex[:12]
         self._noted = 0
         self._link: PeerLink | None = None
+        self._trouble = Trouble(_log, node.loop.time, logging.INFO)
 
     @property
     def waiting(self) -> int:
@@ -130,7 +132,7 @@ class Events:
                     if batch:
                         await self._append(batch)
                 except BrokerError as error:
-                    _log.info("events wait to be written: %s", error)
+                    self._trouble.came("events wait to be written: %s", error)
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, RETRY_SECONDS_MAX)
                     continue

@@ -13,6 +13,7 @@ from log_broker.core.isr_changes import IsrMember, IsrWish
 from log_broker.core.replication import IsrProposal, Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.partition import PartitionRuntime
+from log_broker.server.trouble import Trouble
 from log_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class IsrProposals:
         self.expands = 0
         self.failures = 0
         self._node = node
+        self._trouble = Trouble(_log, node.loop.time)
         self._wanted: dict[PartitionRuntime, IsrProposal] = {}
         self._sends = False
         self._before: dict[PartitionRuntime, set[int]] = {}  # the ISRs when the controller was asked
@@ -54,7 +56,7 @@ class IsrProposals:
                     await self._ask(batch)
                 except BrokerError as error:
                     self.failures += len(batch)
-                    _log.warning("the controller does not take %d ISR changes: %s", len(batch), error)
+                    self._trouble.came("the controller does not take %d ISR changes: %s", len(batch), error)
                     for runtime, proposal in batch:
                         runtime.isr_refused(error.code, proposal)
         finally:

@@ -30,6 +30,7 @@ from log_broker.core.replica_messages import Place, ReplicaFetchRequest
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.fetch_link import FetchLink
 from log_broker.server.partition import PartitionRuntime
+from log_broker.server.trouble import Trouble
 from log_broker.wire.reading import MalformedRequestError
 from log_broker.wire.replica_fetch import encode_request, parse_response
 
@@ -64,7 +65,7 @@ class LeaderFetching:
         self._owed_since = -1  # how much had come when an answer was owed at the last look
         self._correlation_id = 0
         self._stopped = False
-        self._failing = False
+        self._trouble = Trouble(_log, self._loop.time)
         self.bytes_in = 0
 
     def __len__(self) -> int:
@@ -89,9 +90,8 @@ class LeaderFetching:
         """Let go of the connection; what is being written is written, and told nobody."""
         self._stopped = True
         self._disconnect()
-        for timer in (self._timer, self._silence):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     # The machine.
 
@@ -225,9 +225,6 @@ class LeaderFetching:
             link.close()
             raise
         self._connecting, self._link = None, link
-        if self._failing:
-            self._failing = False
-            _log.info("node %d is fetched from again", self.leader_id)
         to_send, self._to_send = self._to_send, []
         for request in to_send:
             self._send(request)
@@ -254,12 +251,13 @@ class LeaderFetching:
             return
         if response.error is not ErrorCode.NONE:
             _log.info("node %d answers a fetch with %s", self.leader_id, response.error.name)
+        # Not when it is connected to: a proxy or a port that something else has takes connections as well.
+        self._trouble.ended("node %d is fetched from again", self.leader_id)
         self._handle(FetchAnswered(response))
 
     def _lost(self, reason: str) -> None:
-        if not self._failing and not self._stopped:
-            self._failing = True
-            _log.warning("node %d at %s:%d cannot be fetched from: %s", self.leader_id, *self.address, reason)
+        if not self._stopped:
+            self._trouble.came("node %d at %s:%d cannot be fetched from: %s", self.leader_id, *self.address, reason)
         self._disconnect()
         self._handle(FetchFailed())
 
@@ -271,6 +269,11 @@ class LeaderFetching:
         if self._link is not None:
             self._link.close()
             self._link = None
+        # What one connection owed is not held against the next, which has received as little when it begins.
+        self._owed_since = -1
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
 
 
 _NO_RECORDS = memoryview(b"")

@@ -48,6 +48,7 @@ from log_broker.server.meta_properties import (
 from log_broker.server.partition_runner import Membership
 from log_broker.server.peers import Peers
 from log_broker.server.producer_ids import ProducerIds
+from log_broker.server.quarantine import Quarantine
 from log_broker.server.quorum import Quorum
 from log_broker.server.quorum_founding import fresh_cluster_id, is_voter_of, open_quorum
 from log_broker.server.replica_fetches import ReplicaFetches
@@ -131,6 +132,7 @@ class Node:
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
+        self.quarantine = Quarantine(self)
         self.events = Events(self)
         self.liveness = Liveness(self._process_ended)
         self.staging = memoryview(bytearray(STAGING_BYTES))

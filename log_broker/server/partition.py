@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from log_broker.config import TopicConfig
-from log_broker.core.partition_protocol import AppendResult, AppendUnsequenced, EndTransaction
+from log_broker.core.partition_protocol import AppendQuarantined, AppendResult, AppendUnsequenced, EndTransaction
 from log_broker.core.partition_transactions import PartitionTransactions
 from log_broker.core.producer_state import ProducerEntry
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.records.batch import TRANSACTIONAL
+from log_broker.records.batch import TRANSACTIONAL, read_header
+from log_broker.records.contracts import Fault
 from log_broker.records.control import EndMarker
 from log_broker.records.record import build_batch
 from log_broker.server.partition_runner import Done
@@ -50,6 +51,7 @@ class PartitionRuntime(ReplicaRuntime):
     @config.setter
     def config(self, config: TopicConfig) -> None:
         self._core.configure(config)
+        self.quarantines = self._core.quarantines
         self._log.limits = config
         self._set_flush_timer()
 
@@ -120,6 +122,28 @@ class PartitionRuntime(ReplicaRuntime):
         effects = self._core.append(batch, acks, done, self._clock_ms())
         if effects:
             self._run(effects)
+
+    def append_quarantined(self, batch: memoryview, done: Done) -> None:
+        """Append what another partition has left out of a batch; see `core.partition_protocol.AppendQuarantined`."""
+        if self._closed:
+            done(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        self._run(self._core.handle(AppendQuarantined(batch, done), self._clock_ms()))
+
+    def faults_of(self, batch: memoryview) -> Sequence[Fault]:
+        """Say which records of a batch break the topic's contracts, as these are known here by now."""
+        return self._core.faults_of(batch, self._clock_ms())
+
+    def stored_batch(self, base_offset: int) -> bytes | None:
+        """Return the batch that begins at an offset, readable by clients or not; None when it is gone."""
+        if not self._core.log_start_offset <= base_offset < self._core.written_end:
+            return None
+        try:
+            data = self._log.read(base_offset, 1, self._core.written_end, at_least_one=True)
+        except OSError as error:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"a batch could not be read: {error}") from error
+        header = read_header(data) if data else None
+        return None if header is None or header.base_offset != base_offset else data[: header.size]
 
     async def append_records(
         self, records: Sequence[tuple[bytes | None, bytes | None]], timestamp_ms: int | None = None

@@ -31,6 +31,7 @@ from log_broker.core.partition_protocol import (
     WriteFailed,
     Written,
 )
+from log_broker.core.quarantine_topics import is_quarantine
 from log_broker.core.replication import IsrProposal
 from log_broker.errors import ErrorCode
 from log_broker.server.machine import Pool
@@ -76,7 +77,10 @@ class PartitionRunner:
         self.topic = core.topic
         self.partition = partition
         self.topic_id = topic_id
+        self.is_quarantine = is_quarantine(core.topic)
         self.is_internal = core.topic in INTERNAL_TOPICS
+        self.is_brokers_own = self.is_internal or self.is_quarantine  # clients do not write to it
+        self.quarantines = core.quarantines
         self._core = core
         self._log = log
         self._files = files

@@ -131,8 +131,12 @@ class Peers:
         self._address_of = address_of
         self._links: dict[tuple[int, str], PeerLink] = {}
 
-    def link(self, node_id: int, purpose: str) -> PeerLink:
-        """Return the link to a node; raises BrokerError(BROKER_NOT_AVAILABLE) when nobody knows where it is."""
+    def link(self, node_id: int, purpose: str, *, client_id: str = CLIENT_ID) -> PeerLink:
+        """
+        Return the link to a node, which knows us by `client_id`.
+
+        Raises BrokerError(BROKER_NOT_AVAILABLE) when nobody knows where it is.
+        """
         address = self._address_of(node_id)
         if address is None:
             raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"nobody knows the address of node {node_id}")
@@ -140,7 +144,7 @@ class Peers:
         if known is None or known.address != address:
             if known is not None:
                 known.end()
-            known = self._links[node_id, purpose] = PeerLink(address)
+            known = self._links[node_id, purpose] = PeerLink(address, client_id=client_id)
         return known
 
     def close(self) -> None:

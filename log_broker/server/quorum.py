@@ -203,7 +203,7 @@ class Quorum:
         if answer is None:
             return messages.refusal(api, ErrorCode.KAFKA_STORAGE_ERROR)
         base_offset = body.log_end.offset if isinstance(body, FetchRequest) else 0
-        return messages.answer(answer, base_offset, tuple(self.voters))
+        return messages.answer(answer, base_offset, self._endpoint_of(answer.leader_id))
 
     def _promise(self, otherwise: Any) -> "asyncio.Future[Any]":
         """Return the future of an answer, which is `otherwise` if this replica dies before."""
@@ -314,11 +314,13 @@ class Quorum:
 
     def address_of(self, node_id: int) -> str | None:
         """Return where a node of the quorum listens."""
-        voter = self.voters.get(node_id) or self._bootstrap.get(node_id)
-        if voter is not None and voter.host:
-            return f"{voter.host}:{voter.port}"
-        endpoint = self._endpoints.get(node_id)
+        endpoint = self._endpoint_of(node_id)
         return None if endpoint is None else f"{endpoint[0]}:{endpoint[1]}"
+
+    def _endpoint_of(self, node_id: int) -> tuple[str, int] | None:
+        # An observer may know the voters by what it was told alone: as long as they stay, the log does not name them.
+        voter = self.voters.get(node_id) or self._bootstrap.get(node_id)
+        return (voter.host, voter.port) if voter is not None and voter.host else self._endpoints.get(node_id)
 
     def apply(self, base_offset: int, entries: Sequence[Entry]) -> None:
         """Replay committed entries, but none twice: after a failure of the disk they come again."""

@@ -72,6 +72,11 @@ class ReplicaRuntime(PartitionRunner):
         return self._core.written_end
 
     @property
+    def is_idle(self) -> bool:
+        """Whether every batch that was taken is written."""
+        return self._core.is_idle
+
+    @property
     def synced_end(self) -> int:
         """The end of what survives a power cut."""
         return self._core.synced_end

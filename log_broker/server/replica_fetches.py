@@ -32,6 +32,7 @@ WAIT_MS_MAX = 30_000
 BYTES_MAX = 64 << 20
 WATERMARK_SECONDS = 0.02  # a high watermark that moves alone is told this much later
 THROTTLED_SECONDS = 1.0
+ACKNOWLEDGED_MS = 500  # a replica that is out of sync and lacks nothing is taken note of after so long
 
 
 class ReplicaFetches:
@@ -103,13 +104,13 @@ class ReplicaFetches:
 
     def must_wait(self, replica_id: int, place: Place) -> bool:
         """Whether a throttled replica gets nothing now."""
-        return self.quota.is_exceeded(self._now_ms()) and self._is_throttled(replica_id, place)
+        return self.quota.is_exceeded(self.now_ms()) and self._is_throttled(replica_id, place)
 
     def sent(self, replica_id: int, place: Place, size: int) -> None:
         """Count what a replica was sent."""
         self.bytes_out += size
         if self.quota.is_limited and self._is_throttled(replica_id, place):
-            self.quota.record(size, self._now_ms())
+            self.quota.record(size, self.now_ms())
 
     def _is_throttled(self, replica_id: int, place: Place) -> bool:
         node = self.node
@@ -119,7 +120,7 @@ class ReplicaFetches:
         throttled = ThrottledReplicas(topic.config.leader_replication_throttled_replicas)
         return throttled.has(place[1], node.config.node_id)
 
-    def _now_ms(self) -> int:
+    def now_ms(self) -> int:
         return int(self.loop.time() * 1000)
 
 
@@ -155,6 +156,10 @@ class _Waiting:
         self._is_done = False
 
     def start(self) -> None:
+        now_ms = self._fetches.now_ms()
+        if now_ms - self.session.acknowledged_ms >= ACKNOWLEDGED_MS:
+            self.session.acknowledged_ms = now_ms
+            self.session.still_there(in_sync=False)
         if self._try():
             return
         wait_ms = min(max(self._request.wait_ms_max, 0), WAIT_MS_MAX)

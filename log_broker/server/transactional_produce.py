@@ -5,7 +5,7 @@ A partition that already holds records of the transaction takes more without ask
 asked; from Produce version 12 on, it takes them into the transaction by that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from log_broker.core.partition_protocol import AppendResult
@@ -49,13 +49,21 @@ class ProducedBatch(NamedTuple):
     records: memoryview
     acks: int
     done: Done
+    put_aside: Callable[..., None] | None = None  # how a topic with a quarantine is appended to
 
     @property
     def place(self) -> TopicPartition:
         return self.runtime.topic, self.runtime.partition
 
-    def append(self) -> None:
-        self.runtime.append(self.records, acks=self.acks, done=self.done)
+    def append(self, transactional_id: str) -> None:
+        if self.runtime.is_quarantine:
+            self.runtime.append_quarantined(self.records, self.done)
+        elif self.runtime.quarantines and self.put_aside is not None:
+            self.put_aside(
+                self.runtime, self.records, acks=self.acks, done=self.done, transactional_id=transactional_id
+            )
+        else:
+            self.runtime.append(self.records, acks=self.acks, done=self.done)
 
 
 def append_in_transaction(node: "Node", transactional_id: str, version: int, batches: Sequence[ProducedBatch]) -> None:
@@ -66,7 +74,7 @@ def append_in_transaction(node: "Node", transactional_id: str, version: int, bat
         transactions = batch.runtime.transactions
         producer = (header.producer_id, header.producer_epoch)
         if transactions.is_open(*producer) and not transactions.is_awaited(header.producer_id):
-            batch.append()
+            batch.append(transactional_id)
         else:
             transactions.expect(*producer, header.base_sequence)
             asked.setdefault(producer, []).append(batch)
@@ -90,7 +98,7 @@ async def _ask_and_append(
         error = _to_producer(errors[batch.place], version)
         if error is ErrorCode.NONE:
             batch.runtime.transactions.allow(*producer)
-            batch.append()
+            batch.append(transactional_id)
         else:
             reason = f"the partition is not in an open transaction of {transactional_id}"
             batch.done(AppendResult(error, message=reason))

@@ -82,11 +82,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Run a callback that comes from outside as one of this loop's."""
         if self.is_dead:
             return
+        around = events._get_running_loop()  # a scenario's, when that starts a broker itself
         events._set_running_loop(self)
         try:
             callback(*args)
         finally:
-            events._set_running_loop(None)
+            events._set_running_loop(around)
 
     def die(self) -> None:
         """The process is gone."""

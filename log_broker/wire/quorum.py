@@ -34,7 +34,7 @@ from log_broker.core.raft_messages import (
     VoteRequest,
     VoteResponse,
 )
-from log_broker.core.raft_voters import ReplicaKey, Voter
+from log_broker.core.raft_voters import ReplicaKey
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.wire.apis import ApiKey
 
@@ -186,13 +186,9 @@ def read_question(api: int, request: Any) -> RaftRequest:
     )
 
 
-def answer(body: RaftResponse, base_offset: int, voters: Sequence[Voter]) -> Values:
-    """Write an answer; `base_offset` is that of a Fetch's first entry, and the leader is looked for in `voters`."""
-    leader = [
-        {"node_id": voter.key.node_id, "host": voter.host, "port": voter.port}
-        for voter in voters
-        if voter.key.node_id == body.leader_id
-    ]
+def answer(body: RaftResponse, base_offset: int, leader_at: tuple[str, int] | None) -> Values:
+    """Write an answer; `base_offset` is that of a Fetch's first entry, `leader_at` where its leader listens."""
+    leader = [{"node_id": body.leader_id, "host": leader_at[0], "port": leader_at[1]}] if leader_at else []
     head = {"error_code": ErrorCode.NONE, "node_endpoints": leader}
     current = {"leader_id": body.leader_id, "leader_epoch": body.epoch}
     match body:

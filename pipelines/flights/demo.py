@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fluvial.config import Settings, data_dir_words
+from fluvial.local.credentials import passwords_for
 from fluvial.local.start import Layout, start
 from fluvial.registry.client import RegistryClient
 from fluvial.registry.contracts import Registered, load_contracts, register_all
@@ -123,8 +124,9 @@ def start_platform(settings: Settings, layout: Layout, progress: Console) -> Set
 def register_contracts(settings: Settings, progress: Console) -> list[Registered]:
     """Register the contracts of every producer."""
     _headline(progress, "2/5", "the contracts: what each producer promises")
+    passwords = passwords_for(settings.data_dir, settings.registry_url)
     with RegistryClient(settings.registry_url) as client:
-        registered = register_all(client, load_contracts(CONTRACTS))
+        registered = register_all(client, load_contracts(CONTRACTS), passwords=passwords)
     for each in registered:
         how = "registered" if each.is_new else "was there already"
         progress.print(f"  {each.contract.subject:<22} schema {each.id} of {each.contract.producer} {how}")
@@ -141,10 +143,21 @@ def publish_events(
         Publisher(settings.bootstrap_servers, registry) as publisher,
     ):
         published = publish_all(publisher, all_feeds(until), progress, {} if loss is None else {loss.topic: loss.at})
+    for each in published:
+        if each.mended:
+            show_mended(each, progress)
     sent, seconds = sum(each.sent for each in published), sum(each.seconds for each in published)
     held = sum(each.held for each in published)
     progress.print(f"  {sent:,} records published in {seconds:.1f} s, {held:,} were in the log already")
     return published
+
+
+def show_mended(published: Published, progress: Console) -> None:
+    """Say which records of a topic arrived damaged, why the broker put them aside, and that they are back."""
+    progress.print(f"  {len(published.mended)} records of {published.topic} arrived damaged and went to quarantine:")
+    for record in published.mended:
+        progress.print(f"    {record.position}  {record.reason}", soft_wrap=True)
+    progress.print("  each was mended from the source and replayed, with its old time and place in its header")
 
 
 def start_spark(settings: Settings, progress: Console) -> "SparkSession":

@@ -19,6 +19,10 @@ CONTRACTS = Path(__file__).parents[2] / "schemas"
 TOPICS = ("planes", "airports", "airlines", "weather", "flight_events")
 PARTITIONS = {"flight_events": 6, "weather": 3}
 
+FIRST_DAY_END = datetime(2013, 1, 2, tzinfo=UTC)
+DAMAGED_EVENTS = (100, 300, 500, 700, 902)
+"""Events of the first day that arrive damaged, as records of a faulty producer would."""
+
 REFERENCE_TIME = datetime(2013, 1, 1, tzinfo=UTC)
 """The timestamp of every record of planes, airports and airlines: their files say of no row when it was written."""
 
@@ -41,6 +45,13 @@ class Feed:
     """UTC milliseconds, one a record."""
     rows: npt.NDArray[np.int64]
     """Numbers that place the records without a key, one a record."""
+    damaged: frozenset[int] = frozenset()
+    """Which records, by their place in the feed, a faulty producer damages on their way: all of the first day."""
+
+    @cached_property
+    def first_day(self) -> int:
+        """How many records are of the first day; what was damaged of them is mended before the others follow."""
+        return int(np.searchsorted(self.timestamps, _millis(FIRST_DAY_END))) if self.damaged else 0
 
     def __len__(self) -> int:
         return len(self.records)
@@ -124,6 +135,8 @@ def _flight_events(until: datetime | None) -> Feed:
         key="tailnum",
         timestamps=records["event_time"].to_numpy(np.int64),
         rows=records["row"].to_numpy(np.int64),
+        # A log that ends within the first day cannot be told from one to which mended records were added.
+        damaged=frozenset(DAMAGED_EVENTS) if until is None or until >= FIRST_DAY_END else frozenset(),
     )
 
 

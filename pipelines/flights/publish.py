@@ -29,13 +29,26 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from fluvial.config import load_settings
+from fluvial.config import Settings, load_settings
 from fluvial.errors import FluvialError
+from fluvial.quarantine.mending import Mending
+from fluvial.quarantine.reading import waiting
+from fluvial.quarantine.records import Quarantined
+from fluvial.quarantine.replay import replay
 from fluvial.registry.client import RegistryClient
-from pipelines.flights.feeds import TOPICS, Feed, all_feeds
+from pipelines.flights.feeds import FIRST_DAY_END, TOPICS, Feed, all_feeds
 from pipelines.flights.placed_feed import PlacedFeed
 from pipelines.flights.sender import Sender, log
-from pipelines.flights.topic_log import ForeignLogError, end_offsets, ensure_topic, read_at, settled_ends
+from pipelines.flights.topic_log import (
+    ForeignLogError,
+    begins_of,
+    decided_ends,
+    end_offsets,
+    ensure_topic,
+    puts_aside,
+    read_at,
+    settled_ends,
+)
 
 OnProgress = Callable[[int, int], None]
 """Called with how many records of a feed the log holds, and how many it will hold."""
@@ -51,6 +64,8 @@ class Published:
     held: int
     """How many of them the log had before."""
     seconds: float
+    mended: Sequence[Quarantined] = ()
+    """Those that arrived damaged and have been mended and replayed now, as they were put aside."""
 
     @property
     def sent(self) -> int:
@@ -62,6 +77,7 @@ class Publisher:
     """Brings feeds into the topics of one cluster."""
 
     def __init__(self, bootstrap_servers: str, registry: RegistryClient) -> None:
+        self._bootstrap_servers = bootstrap_servers
         self._registry = registry
         self._sender = Sender(bootstrap_servers)
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers}, logger=log)
@@ -95,36 +111,73 @@ class Publisher:
         started = time.monotonic()
         schema_id = self._registry.register(feed.subject, feed.contract)
         partitions = ensure_topic(self._admin, feed.topic, partitions=feed.partitions, compacted=feed.compacted)
-        placed = PlacedFeed(feed, partitions=partitions, schema_id=schema_id)
+        damages = bool(feed.damaged) and puts_aside(self._admin, feed.topic)
+        placed = PlacedFeed(feed, partitions=partitions, schema_id=schema_id, damages=damages)
+        sent, mended = self._first_day(placed, on_progress) if damages else (0, ())
         held = self._held(placed)
         before = sum(held)
         on_progress(before, len(feed))
         if before < len(feed):
             self._sender.send(feed.topic, placed.missing(held), lambda sent: on_progress(before + sent, len(feed)))
             self._confirm(placed, held)
-        return Published(topic=feed.topic, records=len(feed), held=before, seconds=time.monotonic() - started)
+        seconds = time.monotonic() - started
+        return Published(topic=feed.topic, records=len(feed), held=before - sent, seconds=seconds, mended=mended)
+
+    def _first_day(self, placed: PlacedFeed, on_progress: OnProgress) -> tuple[int, Sequence[Quarantined]]:
+        """
+        Publish the first day, damaged as it comes, then mend what was put aside and have it replayed.
+
+        Return how many records were sent, and those that were mended, as they were before.
+        """
+        topic, first = placed.feed.topic, placed.first_day
+        ends = settled_ends(self._consumer, topic, placed.partitions, first)
+        held = [min(end, own) for end, own in zip(ends, first, strict=True)]
+        before = sum(held)
+        if before < sum(first):
+            self._compare(placed, held)
+            records = len(placed.feed)
+            missing = placed.missing(held, first_day=True)
+            self._sender.send(topic, missing, lambda sent: on_progress(before + sent, records))
+        settings = Settings(bootstrap_servers=self._bootstrap_servers)
+        mended = waiting(settings, topic, placed.partitions)
+        if mended:
+            mending = Mending(self._registry, lambda seen: placed.mended(seen.record.partition, seen.record.offset))
+            replay(settings, topic, placed.partitions, mending)
+        time_ms = int(FIRST_DAY_END.timestamp() * 1000)
+        ends = decided_ends(self._admin, topic, placed.partitions)
+        later = begins_of(self._consumer, topic, placed.partitions, time_ms)
+        placed.shifts = [
+            later.get(partition, end) - own for partition, (end, own) in enumerate(zip(ends, first, strict=True))
+        ]
+        return sum(first) - before, mended
 
     def _held(self, placed: PlacedFeed) -> list[int]:
         """Return how many of the feed's records each partition holds; the last of them is compared."""
         topic = placed.feed.topic
-        ends = settled_ends(self._consumer, topic, placed.partitions, placed.ends)
+        ends = settled_ends(self._consumer, topic, placed.partitions, placed.log_ends)
         for partition, (end, own) in enumerate(zip(ends, placed.ends, strict=True)):
             if end > 0 and own == 0:
                 raise ForeignLogError(topic, partition, "is not empty")
         # A log may go on past the feed: it was published with a later `until`, or none.
-        held = [min(end, own) for end, own in zip(ends, placed.ends, strict=True)]
-        last = {partition: end - 1 for partition, end in enumerate(held) if end > 0}
-        stored = read_at(self._consumer, topic, last) if last else {}
-        for partition, offset in last.items():
-            placed.check(partition, offset, stored.get(partition))
+        held = placed.held(ends)
+        self._compare(placed, held)
         return held
+
+    def _compare(self, placed: PlacedFeed, held: Sequence[int]) -> None:
+        """Compare the last record that each partition holds with the feed's; raises `ForeignLogError`."""
+        last = {partition: placed.offset(partition, own - 1) for partition, own in enumerate(held) if own > 0}
+        stored = read_at(self._consumer, placed.feed.topic, last) if last else {}
+        for partition in last:
+            placed.check(partition, held[partition] - 1, stored.get(partition))
 
     def _confirm(self, placed: PlacedFeed, held: Sequence[int]) -> None:
         """Compare the ends of the log that was written to with the feed's: a second publisher would show here."""
         ends = end_offsets(self._consumer, placed.feed.topic, placed.partitions)
-        for partition, (end, own, before) in enumerate(zip(ends, placed.ends, held, strict=True)):
-            if before < own and end != own:
-                raise ForeignLogError(placed.feed.topic, partition, f"ends at {end} and not at {own}")
+        for partition, (end, expected, own, before) in enumerate(
+            zip(ends, placed.log_ends, placed.ends, held, strict=True)
+        ):
+            if before < own and end != expected:
+                raise ForeignLogError(placed.feed.topic, partition, f"ends at {end} and not at {expected}")
 
 
 def publish_all(

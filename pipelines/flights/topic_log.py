@@ -9,20 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from fluvial.errors import FluvialError
 
 REQUEST_TIMEOUT_S = 30.0
 TRY_S = 5.0
 FAILOVER_TIMEOUT_S = 90.0
-VALIDATION = {"fluvial.value.schema.validation": "id"}
+VALIDATION = {"fluvial.value.schema.validation": "payload", "fluvial.schema.violation": "quarantine"}
 
 # A killed publisher's last requests may still be on their way into the log. They come from a closed connection, so a
 # log whose ends stand still this long has taken them all.
 SETTLED_AFTER_S = 0.5
 SETTLE_POLL_S = 0.1
+_COMMITTED, _UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
 
 class PublishError(FluvialError):
@@ -92,6 +93,16 @@ def ensure_topic(admin: AdminClient, topic: str, *, partitions: int, compacted: 
     return partitions
 
 
+def puts_aside(admin: AdminClient, topic: str) -> bool:
+    """Whether records of a topic that break its contract go to quarantine; raises `PublishError`."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    try:
+        config = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource].result()
+    except KafkaException as error:
+        raise PublishError(f"the settings of topic {topic} could not be read: {error.args[0].str()}") from error
+    return all(name in config and config[name].value == text for name, text in VALIDATION.items())
+
+
 def _create(admin: AdminClient, topic: NewTopic) -> KafkaError | None:
     created = admin.create_topics([topic], operation_timeout=REQUEST_TIMEOUT_S)[topic.topic]
     try:
@@ -130,6 +141,51 @@ def end_offsets(consumer: Consumer, topic: str, partitions: int) -> list[int]:
     return [_end_offset(consumer, TopicPartition(topic, partition), deadline) for partition in range(partitions)]
 
 
+def begins_of(consumer: Consumer, topic: str, partitions: int, time_ms: int) -> dict[int, int]:
+    """
+    Return the offset of each partition's first record that is at least as late, for those that have one.
+
+    The cluster's answer may be a transaction's marker, which has the time of its writing; from there it is looked.
+    """
+    places = [TopicPartition(topic, partition, time_ms) for partition in range(partitions)]
+    try:
+        answer = consumer.offsets_for_times(places, timeout=REQUEST_TIMEOUT_S)
+    except KafkaException as error:
+        raise PublishError(f"topic {topic} could not be searched by time: {error.args[0].str()}") from error
+    starts = {place.partition: place.offset for place in answer if place.offset >= 0}
+    found = read_at(consumer, topic, starts, lambda record: record.timestamp_ms >= time_ms) if starts else {}
+    return {partition: record.offset for partition, record in found.items()}
+
+
+def decided_ends(admin: AdminClient, topic: str, partitions: int) -> list[int]:
+    """
+    Return the offset after the last record or marker of each partition once every transaction in it is decided.
+
+    A commit is answered before its markers are written. Raises `PublishError` when they do not come.
+    """
+    places = [TopicPartition(topic, partition) for partition in range(partitions)]
+    deadline = time.monotonic() + FAILOVER_TIMEOUT_S
+    while True:
+        try:
+            stable, written = (_latest(admin, places, level) for level in (_COMMITTED, _UNCOMMITTED))
+            if stable == written:
+                return written
+            reason = "a transaction is not decided"
+        except KafkaException as error:
+            if error.args[0].code() not in PASSING:
+                raise PublishError(f"the end of topic {topic} could not be read: {error.args[0].str()}") from error
+            reason = error.args[0].str()
+        if time.monotonic() > deadline:
+            raise PublishError(f"the end of topic {topic} does not stand still: {reason}")
+        time.sleep(SETTLE_POLL_S)
+
+
+def _latest(admin: AdminClient, places: Sequence[TopicPartition], level: IsolationLevel) -> list[int]:
+    wanted = {place: OffsetSpec.latest() for place in places}
+    asked = admin.list_offsets(wanted, isolation_level=level, request_timeout=REQUEST_TIMEOUT_S)
+    return [asked[place].result().offset for place in places]
+
+
 def _end_offset(consumer: Consumer, partition: TopicPartition, deadline: float) -> int:
     while True:
         try:
@@ -145,9 +201,14 @@ def _end_offset(consumer: Consumer, partition: TopicPartition, deadline: float) 
             consumer.list_topics(partition.topic, timeout=REQUEST_TIMEOUT_S)
 
 
-def read_at(consumer: Consumer, topic: str, offsets: Mapping[int, int]) -> dict[int, StoredRecord]:
+def read_at(
+    consumer: Consumer,
+    topic: str,
+    offsets: Mapping[int, int],
+    is_wanted: Callable[[StoredRecord], bool] = lambda record: True,
+) -> dict[int, StoredRecord]:
     """
-    Return, for each partition of `offsets`, the first record at or after its offset.
+    Return, for each partition of `offsets`, the first record at or after its offset, of those that are wanted.
 
     A partition is missing from the answer where there is none, as in a log whose last records are control records.
     """
@@ -163,7 +224,9 @@ def read_at(consumer: Consumer, topic: str, offsets: Mapping[int, int]) -> dict[
             continue
         error = message.error()
         if error is None:
-            found.setdefault(message.partition(), _stored(message))
+            record = _stored(message)
+            if is_wanted(record):
+                found.setdefault(message.partition(), record)
         elif error.code() == KafkaError._PARTITION_EOF:
             at_end.add(message.partition())
         elif error.code() not in PASSING:

@@ -31,7 +31,9 @@ from fluvial.local.errors import DataDirError, LocalPlatformError, PortTakenErro
 from fluvial.local.lock import NODE_LOCK, FolderLock, holder
 from fluvial.local.state import HOST, PORT_DEFAULT
 from fluvial.registry.app import create_app, serve
+from fluvial.registry.cors import CrossOrigin
 from fluvial.registry.forwarding import Forwarder
+from fluvial.registry.policy import Rules
 from fluvial.registry.registry import Registry
 from fluvial.registry.validator import RegistryValidator
 from fluvial.schemas_log import SchemasLog, follow
@@ -65,7 +67,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
         loop.add_signal_handler(number, stopping.set)
     broker = options.broker
     schemas = SchemasLog()
-    registry = Registry(schemas)
+    registry = Registry(schemas, rules=lambda: rules_of(node.config))
     node = Node(broker, validator=RegistryValidator(registry))
     schemas.attach(node)
 
@@ -84,7 +86,13 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
                 forwarder = Forwarder(registry, schemas)
                 stack.push_async_callback(forwarder.close)
                 with _told(broker.data_dir, broker.host, options.registry_port, "--registry-port"):
-                    app = create_app(registry, forwarder)
+                    app = create_app(
+                        registry,
+                        forwarder,
+                        cluster_id=lambda: node.cluster_id,
+                        cross_origin=lambda: cross_origin_of(node.config),
+                        request_bytes_max=lambda: node.config.fluvial_registry_request_max_bytes,
+                    )
                     port = await stack.enter_async_context(_served(app, broker.host, options.registry_port, stopping))
                 node.registry_url = f"http://{_in_url(node.advertised_host)}:{port}"
             if options.metrics_port is not None:
@@ -100,6 +108,18 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
     finally:
         await node.stop()
     log.info("stopped", node_id=broker.node_id)
+
+
+def rules_of(config: BrokerConfig) -> Rules:
+    """What the cluster's settings say of the registry."""
+    return Rules(unowned=config.fluvial_registry_unowned, admins=config.fluvial_registry_admins)
+
+
+def cross_origin_of(config: BrokerConfig) -> CrossOrigin:
+    """What the cluster's settings say of pages of other origins."""
+    return CrossOrigin.from_settings(
+        config.access_control_allow_origin, config.access_control_allow_methods, config.access_control_allow_headers
+    )
 
 
 @contextlib.asynccontextmanager

@@ -68,7 +68,11 @@ class Cluster:
         for node in self.nodes.values():
             node.voters = voters
             node.settings = {**QUICK, **(settings or {})}
-        self.links = Links(lambda: {node.pid: node.name for node in self.nodes.values() if node.is_running})
+        unknown = [node for node in self.nodes.values() if node.address is None]
+        self.links = Links(
+            lambda: {node.pid: node.name for node in unknown if node.is_running},
+            {node.address: node.name for node in self.nodes.values() if node.address is not None},
+        )
         for node in self.nodes.values():
             for port in node.proxied_ports:
                 self.links.proxy((PROXY, port), node.name, (BEHIND_PROXY, port))
@@ -148,19 +152,23 @@ class Cluster:
         *,
         replicas: int = 3,
         placed: list[list[int]] | None = None,
+        seconds: float = SECONDS_MAX,
         **config: str,
     ) -> None:
-        """Create a topic; `placed` lists each partition's replicas, the preferred leader first."""
+        """
+        Create a topic and wait until all its partitions have leaders; `placed` lists each partition's replicas, the
+        preferred leader first.
+        """
         config = {key.replace("_", "."): value for key, value in config.items()}
         if placed is None:
             topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=config)
         else:
             topic = NewTopic(name, num_partitions=len(placed), replica_assignment=placed, config=config)
         admin = self.admin()
-        deadline = time.monotonic() + SECONDS_MAX
+        deadline = time.monotonic() + seconds
         while True:
             try:
-                admin.create_topics([topic], request_timeout=10)[name].result(20)
+                admin.create_topics([topic], request_timeout=seconds / 6)[name].result(seconds / 3)
                 break
             except KafkaException as error:
                 code = error.args[0].code()
@@ -172,9 +180,12 @@ class Cluster:
                     raise
                 time.sleep(0.2)
         count = len(placed) if placed is not None else partitions
-        self.eventually(
-            lambda: all(self.partition(name, index).leader >= 0 for index in range(count)), f"{name} has leaders"
-        )
+
+        def all_led() -> bool:
+            (found,) = self.metadata(None, [name]).topics
+            return len(found.partitions) == count and all(each.leader_id >= 0 for each in found.partitions)
+
+        self.eventually(all_led, f"{name} has leaders", seconds)
 
     def metadata(self, asking: int | None = None, topics: list[str] | None = None) -> Any:
         """Metadata as one broker tells it, any that answers unless one is named. Raises OSError."""

@@ -1,6 +1,8 @@
 """
 A broker whose clock is wrong and whose disk may be full: `python -m log_broker`, with these two replaced.
 
+It dials from the address that FLUVIAL_CHAOS_ADDRESS names, by which the proxies of its links know it.
+
 The faults come in at the interfaces that a node is given, its machine's files and its clock; faults.json in the folder
 that FLUVIAL_CHAOS_FAULTS names says which, and is looked at again every time: {"clock_ms": 5000, "disk_full": true}.
 
@@ -18,6 +20,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import uvloop
 
 import log_broker.__main__ as entry
 from log_broker.records.batch import Buffer
@@ -128,7 +132,16 @@ class CrampedMachine(RealMachine):
         self.files = CrampedFileSystem(faults)
 
 
+class DiallingLoop(uvloop.Loop):
+    """An event loop whose connections come from the node's own address."""
+
+    async def create_connection(self, *words: Any, **settings: Any) -> Any:
+        """Connect from there."""
+        return await super().create_connection(*words, **settings, local_addr=(os.environ["FLUVIAL_CHAOS_ADDRESS"], 0))
+
+
 if __name__ == "__main__":
+    entry.loop_factory = lambda: DiallingLoop
     faults = Faults(Path(os.environ["FLUVIAL_CHAOS_FAULTS"]))
     entry.Node = partial(Node, clock_ms=faults.clock_ms, machine=CrampedMachine(faults))  # type: ignore[assignment, misc]
     sys.exit(entry.main())

@@ -92,6 +92,11 @@ class NodeProcess(ABC):
         return self._process.pid
 
     @property
+    def address(self) -> str | None:
+        """The address that all its connections come from, None where it has none of its own."""
+        return None
+
+    @property
     def proxied_ports(self) -> set[int]:
         """The ports behind which it is."""
         ports = {self.port} if self.is_broker else set()
@@ -190,9 +195,17 @@ class OurNode(NodeProcess):
             words += ["--set", f"{name}={value}"]
         return words
 
+    @property
+    def address(self) -> str | None:
+        return f"127.0.1.{self.node_id}"
+
     def environment(self) -> dict[str, str]:
         path = os.pathsep.join((str(ROOT / "platform"), str(ROOT), os.environ.get("PYTHONPATH", "")))
-        return {"PYTHONPATH": path, "FLUVIAL_CHAOS_FAULTS": str(self.folder)}
+        return {
+            "PYTHONPATH": path,
+            "FLUVIAL_CHAOS_FAULTS": str(self.folder),
+            "FLUVIAL_CHAOS_ADDRESS": self.address or "",
+        }
 
     def fault(self, **faults: Any) -> None:
         """Set `clock_ms` or `disk_full` (`chaos_node_process`)."""

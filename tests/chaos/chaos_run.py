@@ -22,6 +22,7 @@ import scenarios_copies  # noqa: F401
 import scenarios_groups  # noqa: F401
 import scenarios_isolation  # noqa: F401
 import scenarios_leaders  # noqa: F401
+import scenarios_registry  # noqa: F401
 from chaos_cluster import KINDS, Cluster
 from chaos_scenarios import SCENARIOS, Clusters, Stage
 from chaos_storm import storm

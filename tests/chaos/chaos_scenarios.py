@@ -77,9 +77,15 @@ class Stage:
         self.note(f"{setting}, {fault}: {outcome}")
 
     def cluster(
-        self, *, brokers: int = 3, separate_voters: int = 0, settings: Mapping[str, str] | None = None
+        self,
+        *,
+        brokers: int = 3,
+        separate_voters: int = 0,
+        settings: Mapping[str, str] | None = None,
+        kind: str | None = None,
     ) -> Cluster:
-        return self.clusters.get(brokers, separate_voters, settings or {})
+        """A cluster of the run's kind, unless another is named."""
+        return self.clusters.get(brokers, separate_voters, settings or {}, kind or self.clusters.kind)
 
     def topic(self, suffix: str = "") -> str:
         """A name that no other scenario uses."""
@@ -96,16 +102,16 @@ class Clusters:
         self._wanted: tuple[object, ...] | None = None
         self._cluster: Cluster | None = None
 
-    def get(self, brokers: int, separate_voters: int, settings: Mapping[str, str]) -> Cluster:
+    def get(self, brokers: int, separate_voters: int, settings: Mapping[str, str], kind: str) -> Cluster:
         """One at a time: processes of clusters that nobody uses would only take the processor."""
-        wanted = (brokers, separate_voters, tuple(sorted(settings.items())))
+        wanted = (brokers, separate_voters, tuple(sorted(settings.items())), kind)
         if self._cluster is not None and self._wanted == wanted and self._is_whole(self._cluster):
             return self._cluster
         self.close()
         self._made += 1
         self._cluster = Cluster(
             self._folder / f"cluster-{self._made}",
-            kind=self.kind,
+            kind=kind,
             brokers=brokers,
             separate_voters=separate_voters,
             settings=settings,

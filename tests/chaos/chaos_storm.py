@@ -11,9 +11,10 @@ from pathlib import Path
 
 from chaos_checker import ALLOWED_BY_KAFKA, Anomaly, Kind, check
 from chaos_cluster import Cluster
+from chaos_copying import Copying
 from chaos_history import History, Op, Record
 from chaos_nemesis import Nemesis
-from chaos_workloads import Copying, Member, Producing, Reading, Workload, read_everything
+from chaos_workloads import Member, Producing, Reading, Workload, read_everything
 
 PARTITIONS = 3
 RETRIED = frozenset({Kind.DUPLICATE, Kind.NONMONOTONIC_SEND})
@@ -41,6 +42,7 @@ class Report:
     doubled: Counter[str] = field(default_factory=Counter)
     transactions: Counter[str] = field(default_factory=Counter)
     allowed: Counter[Kind] = field(default_factory=Counter)
+    given_up: int = 0
     broken: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -57,6 +59,8 @@ class Report:
         if self.allowed:
             seen = ", ".join(f"{kind} {count}" for kind, count in self.allowed.items())
             lines.append(f"seen where nothing better was promised: {seen}")
+        if self.given_up:
+            lines.append(f"{self.given_up} times a copier was replaced because a call of its client did not return")
         return "\n".join([*lines, *self.broken[:20], f"{len(self.broken)} broken promises"])
 
 
@@ -101,6 +105,7 @@ def storm(
     report.faults = nemesis.faults
     for workload in workloads:
         report.broken += workload.problems
+        report.given_up += workload.given_up if isinstance(workload, Copying) else 0
     judge(report, history.ops)
     report.broken += copies_that_are_wrong(end)
     return report

@@ -18,6 +18,8 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as there:
         print(there.recv(100).decode(), end="", flush=True)
 """
 
+ADDRESS = "127.0.1.7"
+
 
 class Echo:
     """A server that returns what it gets, and remembers it."""
@@ -58,7 +60,7 @@ class World:
     def __init__(self) -> None:
         self.nodes: dict[int, str] = {}
         self.echo = Echo()
-        self.links = Links(lambda: self.nodes)
+        self.links = Links(lambda: self.nodes, {ADDRESS: "d"})
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
         self.links.proxy(("127.0.0.1", self.port), "b", self.echo.address)
@@ -122,6 +124,17 @@ def silent(connection: socket.socket, seconds: float = 0.3) -> bool:
     finally:
         connection.settimeout(20)
     return False
+
+
+def test_a_node_is_known_by_the_address_that_it_dials_from(world: World) -> None:
+    with socket.create_connection(("127.0.0.1", world.port), source_address=(ADDRESS, 0)) as node:
+        node.sendall(b"hello")
+        assert node.recv(5) == b"hello"
+        world.links.cut(["d"], ["b"])
+        node.sendall(b"again")
+        assert silent(node)
+        world.links.heal()
+        assert node.recv(5) == b"again"
 
 
 def test_a_node_is_known_by_its_process_and_its_link_alone_is_cut(world: World) -> None:

@@ -1,12 +1,17 @@
 """The Java client (the very jar that Spark's Kafka source uses), driven through a py4j gateway."""
 
 from collections import defaultdict
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from py4j.protocol import Py4JJavaError
 
 import log_broker
 from log_broker.core.fetch_session import FetchSessions
+from log_broker.interfaces import Contract, Violation
 
 pytestmark = pytest.mark.spark
 
@@ -69,6 +74,69 @@ def test_idempotent_producer_and_group_consumer(jvm: Any, broker: Any, codec: st
     late.assign([partition])
     assert late.position(partition) == RECORDS, "a new member resumes at the committed offset"
     late.close()
+
+
+class NoBad:
+    """A registry by which values must not begin with `bad`."""
+
+    accepted: Mapping[bytes, None] = MappingProxyType({})
+
+    def check_of(self, contract: Contract) -> "NoBad":
+        return self
+
+    def violation(self, datum: bytes | None) -> Violation | None:
+        bad = datum is None or datum.startswith(b"bad")
+        return Violation("schema id 7 of the value is not registered: register it first", "tail") if bad else None
+
+
+def test_a_producer_that_breaks_its_contract_reads_which_record_and_why(jvm: Any) -> None:
+    with log_broker.embedded(validator=NoBad()) as own:
+        admin = AdminClient({"bootstrap.servers": own.bootstrap_servers})
+        config = {"confluent.value.schema.validation": "true"}
+        admin.create_topics([NewTopic("enforced", num_partitions=1, config=config)])["enforced"].result(30)
+        sender = producer(jvm, own.bootstrap_servers, linger_ms="500", enable_idempotence="true")
+        record = jvm.org.apache.kafka.clients.producer.ProducerRecord
+        futures = [sender.send(record("enforced", "key", value)) for value in ("good", "bad", "good too")]
+        said = []
+        for future in futures:
+            with pytest.raises(Py4JJavaError) as refusal:
+                future.get()
+            cause = refusal.value.java_exception.getCause()
+            said.append((cause.getClass().getSimpleName(), cause.getMessage()))
+        assert said[1] == (
+            "InvalidRecordException",
+            "schema id 7 of the value is not registered: register it first",
+        )
+        assert all("part of a batch" in said[at][1] for at in (0, 2))
+        assert sender.send(record("enforced", "key", "good again")).get().offset() == 0
+        sender.close()
+
+
+def test_a_java_consumer_reads_over_the_gaps_that_a_quarantine_leaves(jvm: Any) -> None:
+    with log_broker.embedded(validator=NoBad()) as own:
+        admin = AdminClient({"bootstrap.servers": own.bootstrap_servers})
+        config = {"confluent.value.schema.validation": "true", "fluvial.schema.violation": "quarantine"}
+        admin.create_topics([NewTopic("gaps", num_partitions=1, config=config)])["gaps"].result(30)
+        record = jvm.org.apache.kafka.clients.producer.ProducerRecord
+        for values in (("bad1", "one", "bad2"), ("bad3", "bad4"), ("two",), ("bad5",)):
+            sender = producer(jvm, own.bootstrap_servers, linger_ms="200", compression_type="lz4")
+            for future in [sender.send(record("gaps", "key", value)) for value in values]:
+                future.get()
+            sender.close()
+        for topic, wanted, end in (
+            ("gaps", ["one", "two"], 7),
+            ("gaps.quarantine", [f"bad{n}" for n in range(1, 6)], 5),
+        ):
+            reader = consumer(jvm, own.bootstrap_servers, isolation_level="read_committed")
+            place = jvm.org.apache.kafka.common.TopicPartition(topic, 0)
+            reader.assign([place])
+            assert poll_values(jvm, reader, len(wanted)) == wanted
+            for _ in range(50):
+                reader.poll(jvm.java.time.Duration.ofMillis(100))
+                if reader.position(place) == end:
+                    break
+            assert reader.position(place) == end, "an empty batch at the end is passed over"
+            reader.close()
 
 
 class SessionReader:

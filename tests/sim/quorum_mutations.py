@@ -13,6 +13,7 @@ from unittest.mock import patch
 from mutation_hunt import Patch, named, tell
 
 from log_broker.core import raft as raft_module
+from log_broker.core import raft_codec
 from log_broker.core.raft import Raft
 from log_broker.core.raft_driver import RaftDriver
 from log_broker.core.raft_effects import Propose, Proposed, QuorumState
@@ -167,7 +168,7 @@ def _does_not_cut_a_torn_tail() -> list[Patch]:
     def valid(batch: Any, crc: int) -> bool:
         return True
 
-    return [(sys.modules["log_broker.storage.quorum_store"], "crc_is_valid", valid)]
+    return [(raft_codec, "crc_is_valid", valid)]
 
 
 def _leader_does_not_look_for_divergence() -> list[Patch]:

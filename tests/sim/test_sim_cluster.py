@@ -9,7 +9,7 @@ import os
 import pytest
 from cluster_mutations import MUTATIONS
 from hash_seeds import answers_under_two_hash_seeds
-from mutation_hunt import hunt
+from mutation_hunt import broken, hunt
 
 from log_broker.sim.cli import make_cluster
 from log_broker.sim.runner import run_seed
@@ -40,6 +40,12 @@ def test_every_promise_is_kept(seed: int) -> None:
 @pytest.mark.parametrize("mutation", QUICK)
 def test_a_broken_rule_is_noticed(mutation: str) -> None:
     assert hunt(MUTATIONS, make_cluster, mutation, 4).check is not None
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_mutation_replaces_what_is_there(mutation: str) -> None:
+    with broken(MUTATIONS, mutation):
+        pass
 
 
 def test_a_seed_is_the_same_run_in_another_process() -> None:

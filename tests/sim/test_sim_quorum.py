@@ -56,6 +56,12 @@ def test_the_quick_mutations_are_of_the_table() -> None:
     assert set(QUICK) < set(MUTATIONS)
 
 
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_mutation_replaces_what_is_there(mutation: str) -> None:
+    with broken(MUTATIONS, mutation):
+        pass
+
+
 def test_a_seed_is_the_same_run_in_another_process() -> None:
     """Also under another hash seed: no decision hangs on the order of a set."""
     program = (

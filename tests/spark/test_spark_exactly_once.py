@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
 from log_topic import Schemas, Sent, Topic
 from plain_fold import FIELDS, SCHEMA, plain_state, random_events
 
@@ -73,6 +75,31 @@ def test_the_commit_names_the_offsets_that_it_holds(
     assert json.loads(row.userMetadata)["fluvial"]["offsets"] == {
         str(partition): list(span) for partition, span in second.offsets.items()
     }
+
+
+def test_the_position_is_shown_as_a_consumer_group(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(SCHEMA, partitions=2)
+    table = history(topic.name, name=topic.name)
+    admin = AdminClient({"bootstrap.servers": topic.bootstrap_servers})
+    group = ConsumerGroupTopicPartitions(
+        f"fluvial.{table.table}", [TopicPartition(topic.name, each) for each in (0, 1)]
+    )
+
+    def shown() -> dict[int, int]:
+        answer = admin.list_consumer_group_offsets([group])[group.group_id].result()
+        return {place.partition: place.offset for place in answer.topic_partitions}
+
+    for seed in (1, 2):
+        topic.send(random_events(seed, 20, partitions=2))
+        materialize(table, settings, spark, schemas=schemas)
+        assert shown() == {partition: len(records) for partition, records in topic.sent.items()}
+    admin.alter_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(group.group_id, [TopicPartition(topic.name, 0, 3)])]
+    )[group.group_id].result()
+    assert materialize(table, settings, spark, schemas=schemas).skipped, "nobody reads by what is shown"
+    assert shown()[0] == len(topic.sent[0])
 
 
 @pytest.mark.parametrize("kind", ["history", "compacted", "state"])

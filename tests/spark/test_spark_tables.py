@@ -171,5 +171,8 @@ def test_the_contract_may_name_the_key(spark: Any, settings: Settings, schemas: 
     topic.send([Sent(key="up", value={"kind": "up", "amount": 1, "weight": None, "at": 0})])
     materialize(compacted(topic.name, name="readings"), settings, spark, schemas=schemas)
     assert spark.table("compacted.readings").columns[:3] == ["kind", "amount", "weight"]
-    with pytest.raises(DeclarationError, match="amount is int"):
+    with pytest.raises(DeclarationError, match='amount is another field: write key="kind"'):
         materialize(compacted(topic.name, name="other", key="amount"), settings, spark, schemas=schemas)
+    silent = make_topic(SCHEMA)
+    with pytest.raises(DeclarationError, match="amount is int"):
+        materialize(compacted(silent.name, name="other", key="amount"), settings, spark, schemas=schemas)

@@ -58,7 +58,9 @@ def source_modules() -> list[Path]:
     return [
         path
         for path in repository_files()
-        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in SOURCE_FOLDERS
+        if path.suffix == ".py"
+        and path.relative_to(ROOT).parts[0] in SOURCE_FOLDERS
+        and "tests" not in path.relative_to(ROOT).parts
     ]
 
 
@@ -120,8 +122,10 @@ def test_what_is_public_is_documented() -> None:
 
 
 def speaks_to_the_terminal(path: Path) -> bool:
-    """The command line and the demo print; everything else logs or returns."""
-    return "cli" in path.parts or path.stem in {"__main__", "demo"} or path.stem.startswith("demo_")
+    """The command line, the demo and a new project's script print; everything else logs or returns."""
+    if not {"cli", "project-template"}.isdisjoint(path.parts):
+        return True
+    return path.stem in {"__main__", "demo"} or path.stem.startswith("demo_")
 
 
 def test_only_the_command_line_prints() -> None:

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from log_broker.config import BROKER_ALIASES, TOPIC_ALIASES
+from log_broker.config import BROKER_ALIASES
+from log_broker.config_contracts import TOPIC_ALIASES
 from log_broker.core.controller import Alteration, Operation
 from log_broker.server.handlers.describe_configs import GROUP, TOPIC
 from log_broker.server.handlers.incremental_alter_configs import alter

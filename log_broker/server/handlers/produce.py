@@ -8,6 +8,9 @@ from log_broker.core.partition_protocol import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.validation import check_client_version
 from log_broker.server.current_leader import WRONG_LEADER, current_leader, endpoints_of
+from log_broker.server.partition import PartitionRuntime
+from log_broker.server.partition_runner import Done
+from log_broker.server.quarantine import CLIENT_ID as QUARANTINE_CLIENT_ID
 from log_broker.server.transactional_produce import ProducedBatch, append_in_transaction, is_transactional
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.produce import LEADERS_FROM, PartitionAnswer, ProduceRequest, encode_response, parse_request
@@ -47,7 +50,7 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
             if runtime is None:
                 done(AppendResult(_absence_of(node, name, partition)))
                 continue
-            if runtime.is_internal and header.client_id != ADMIN_CLIENT_ID:
+            if runtime.is_brokers_own and not _is_broker(header, is_quarantine=runtime.is_quarantine):
                 done(AppendResult(ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"clients do not write to {name}"))
                 continue
             if records is None:
@@ -60,14 +63,28 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
                     done(AppendResult(error.code, message=str(error)))
                     continue
             if request.transactional_id is not None and is_transactional(records):
-                transactional.append(ProducedBatch(runtime, records, request.acks, done))
+                transactional.append(ProducedBatch(runtime, records, request.acks, done, node.quarantine.append))
                 continue
-            runtime.append(records, acks=request.acks, done=done)
-            waits_for_others = waits_for_others or runtime.has_followers
+            _append(node, runtime, records, request.acks, done)
+            waits_for_others = waits_for_others or runtime.has_followers or runtime.quarantines
     if request.transactional_id is not None and transactional:
         append_in_transaction(node, request.transactional_id.decode(errors="replace"), version, transactional)
     answers.all_asked()
     answers.expire(node, may_wait=waits_for_others or bool(transactional))
+
+
+def _append(node: "Node", runtime: PartitionRuntime, records: memoryview, acks: int, done: Done) -> None:
+    if runtime.quarantines:
+        node.quarantine.append(runtime, records, acks=acks, done=done)
+    elif runtime.is_quarantine:
+        runtime.append_quarantined(records, done)
+    else:
+        runtime.append(records, acks=acks, done=done)
+
+
+def _is_broker(header: RequestHeader, *, is_quarantine: bool) -> bool:
+    """Whether the request comes from whom a topic is written to by that clients do not write to."""
+    return header.client_id == (QUARANTINE_CLIENT_ID if is_quarantine else ADMIN_CLIENT_ID)
 
 
 def _absence_of(node: "Node", topic: str, partition: int) -> ErrorCode:
@@ -78,11 +95,14 @@ def _append_single(node: "Node", header: RequestHeader, request: SingleProduce, 
     """Append the one batch of a request that may be appended as it is; say whether that was done."""
     acks, timeout_ms, topic, partition, records = request
     runtime = node.logs.get(topic.decode(errors="replace"), partition)
-    if runtime is None or runtime.is_internal or not -1 <= acks <= 1:
+    if runtime is None or runtime.is_brokers_own or not -1 <= acks <= 1:
         return False
     answer = _Single(node, header, slot, topic, partition, acks)
-    runtime.append(records, acks=acks, done=answer.done)
-    if acks < 0 and runtime.has_followers and not answer.is_answered:
+    if runtime.quarantines:
+        node.quarantine.append(runtime, records, acks=acks, done=answer.done)
+    else:
+        runtime.append(records, acks=acks, done=answer.done)
+    if acks < 0 and (runtime.has_followers or runtime.quarantines) and not answer.is_answered:
         node.ack_deadlines.add(answer, timeout_ms)
     return True
 

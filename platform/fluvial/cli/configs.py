@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import completion, terminal
+from fluvial.cli.cluster_doctor import warn_of_topic
 from fluvial.cli.options import AnswerFormat, BootstrapServer, DataDir, Form, pairs, settings_of
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
+
+# What decides which acknowledged records an outage may take.
+SAFETY = frozenset({"min.insync.replicas", "unclean.leader.election.enable", "fluvial.durability"})
 
 app = typer.Typer(help="Show and change settings of topics and brokers.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -106,6 +110,8 @@ def set_(
     _alter(admin, holder, {name: (AlterConfigOpType.SET, value) for name, value in wanted.items()}, dry_run=dry_run)
     for name, value in wanted.items():
         terminal.say(f"{holder}: {name} {'could be set to' if dry_run else '='} {value}")
+    if topic is not None and not dry_run and wanted.keys() & SAFETY:
+        warn_of_topic(settings_of(data_dir, bootstrap_server).bootstrap_servers, topic)
 
 
 @app.command(epilog="Example:  fluvial config delete --topic orders retention.ms")

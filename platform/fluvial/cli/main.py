@@ -15,8 +15,11 @@ from fluvial.cli import (
     elections,
     events,
     groups,
+    init,
     nodes,
     produce,
+    quarantines,
+    registry,
     run,
     schemas,
     sql,
@@ -44,6 +47,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=True,
 )
+init.add_to(app)
 nodes.add_to(app)
 topic_changes.add_to(topics.app)
 app.add_typer(topics.app, name="topic")
@@ -55,6 +59,8 @@ events.add_to(app)
 produce.add_to(app)
 consume.add_to(app)
 app.add_typer(schemas.app, name="schema")
+app.add_typer(quarantines.app, name="quarantine")
+registry.add_to(app)
 run.add_to(app)
 verify.add_to(app)
 sql.add_to(app)

@@ -1,5 +1,6 @@
 """`fluvial run`: bring tables of the project up to date."""
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
+    from fluvial.entities import Declaration
     from fluvial.entities.result import RunResult
     from fluvial.orchestration.progress import AssetFinished, RunEvent
 
@@ -51,6 +53,19 @@ def run(
         bool,
         typer.Option("--continuous", help="Go on until Ctrl-C or SIGTERM: a batch whenever there is something new."),
     ] = False,
+    rebuild: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild", help="Build the named tables anew from the log; readers see the old rows until all are there."
+        ),
+    ] = False,
+    from_what_is_left: Annotated[
+        bool,
+        typer.Option("--from-what-is-left", help="Rebuild though the log no longer holds its first records."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be read and written, and do nothing.")
+    ] = False,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
     registry_url: RegistryUrl = None,
@@ -67,15 +82,25 @@ def run(
     """
     from dataclasses import replace
 
+    if rebuild and (continuous or dry_run or not pipelines):
+        raise typer.BadParameter("--rebuild: name the tables to build anew, and leave out --continuous and --dry-run")
+    if from_what_is_left and not rebuild:
+        raise typer.BadParameter("--from-what-is-left goes with --rebuild")
     settings = settings_of(
         data_dir, bootstrap_server, registry_url, warehouse=warehouse, spark_master=spark_master, conf=conf
     )
     if project is not None:
         settings = replace(settings, project=project)
     selection = _selection(settings, pipelines or [])
-    _check_before(settings)
+    if dry_run:
+        _say_plan(settings, selection)
+        return
+    _check_before(settings, selection)
     if continuous:
         _follow(settings, selection)
+        return
+    if rebuild:
+        _rebuild(settings, selection, from_what_is_left=from_what_is_left)
         return
     from fluvial.orchestration.run import materialize_all
 
@@ -98,13 +123,88 @@ def _selection(settings: Settings, names: list[str]) -> list[str] | None:
     return None if not names or ALL in names else list(dict.fromkeys(names))
 
 
-def _check_before(settings: Settings) -> None:
-    """Say what would fail half a minute later, once Spark has started."""
+def _say_plan(settings: Settings, selection: list[str] | None) -> None:
+    from fluvial.entities.project import load_project
+    from fluvial.orchestration.dry_run import plan_run
+
+    planned = plan_run(load_project(settings.project), settings, selection)
+    rows = [
+        (
+            each.table,
+            ", ".join(each.reads),
+            f"{each.records_max:,}",
+            "-" if each.version is None else each.version,
+            each.problem or ("would be written" if each.would_write else "nothing new"),
+        )
+        for each in planned
+    ]
+    terminal.table(("table", "reads", "records", "version", "outcome"), rows)
+    problems = [f"{each.table}: {each.problem}" for each in planned if each.problem]
+    if problems:
+        raise TablesStoppedError("; ".join(problems))
+
+
+def _check_before(settings: Settings, selection: list[str] | None) -> None:
+    """Say what would fail half a minute later, once Spark has started; one table's fault does not stop the others."""
     from fluvial.cli.cluster import admin_of, describe_cluster
+    from fluvial.entities.project import load_project
     from fluvial.spark.java import require_java
+    from fluvial.spark.warehouse import Warehouse
 
     require_java()
-    describe_cluster(settings, admin_of(settings))
+    topics = describe_cluster(settings, admin_of(settings)).topics
+    Warehouse.at(settings.warehouse).require_writable()
+    declared = load_project(settings.project)
+    chosen = [each for name, each in declared.items() if selection is None or name in selection]
+    problems = _problems(settings, chosen, topics)
+    if problems and len(problems) == len(chosen):
+        raise TablesStoppedError("; ".join(f"{table}: {problem}" for table, problem in problems.items()))
+
+
+def _problems(settings: Settings, chosen: "list[Declaration]", topics: Collection[str]) -> dict[str, FluvialError]:
+    """What keeps a table from being made of its topic, so far as topics and contracts tell."""
+    from fluvial.entities import Pipeline
+    from fluvial.entities.fit import check_fit
+    from fluvial.registry.client import RegistryClient
+    from fluvial.registry.errors import RegistryError
+    from fluvial.spark.avro import read_contract
+    from fluvial.spark.kafka import TopicError, absent
+
+    problems: dict[str, FluvialError] = {}
+    with RegistryClient(settings.registry_url) as schemas:
+        for each in chosen:
+            if isinstance(each, Pipeline):
+                continue
+            try:
+                if each.topic not in topics:
+                    raise TopicError(absent(each.topic, settings.bootstrap_servers, topics))
+                check_fit(each, read_contract(schemas, each.topic))
+            except FluvialError as error:
+                if isinstance(error, RegistryError) and error.code is None:  # it does not answer
+                    raise
+                problems[each.table] = error
+    return problems
+
+
+def _rebuild(settings: Settings, selection: list[str] | None, *, from_what_is_left: bool) -> None:
+    from fluvial.entities.project import load_project
+    from fluvial.entities.rebuild import rebuild
+    from fluvial.spark.session import build_session
+
+    declared = load_project(settings.project)
+    spark = build_session(settings, say=terminal.say)
+    try:
+        for name in declared if selection is None else selection:
+            done = rebuild(
+                declared[name],
+                settings,
+                spark,
+                from_what_is_left=from_what_is_left,
+                progress=lambda batch: None if batch.skipped else terminal.say(f"beside it: {_batch_line(batch)}"),
+            )
+            terminal.say(_batch_line(done))
+    finally:
+        spark.stop()
 
 
 class TablesStoppedError(FluvialError):

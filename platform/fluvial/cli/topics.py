@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import completion, terminal
+from fluvial.cli.cluster_doctor import warn_of_topic
 from fluvial.cli.options import BootstrapServer, DataDir, Json, pairs, settings_of
+from fluvial.cluster.profiles import PROFILES
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -41,6 +43,15 @@ def create(
             "--config", "-c", metavar="KEY=VALUE", help="A topic setting; may be given again.", show_default=False
         ),
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="|".join(PROFILES),
+            help="Replicas and settings for safety or for availability; what is given beside it comes first.",
+            show_default=False,
+        ),
+    ] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Leave a topic that is there as it is.")
     ] = False,
@@ -54,6 +65,11 @@ def create(
 
     settings = settings_of(data_dir, bootstrap_server)
     wanted = pairs("--config", config)
+    if profile is not None:
+        if profile not in PROFILES:
+            raise typer.BadParameter(f"--profile {profile!r}: there are {' and '.join(PROFILES)}")
+        wanted = {**PROFILES[profile].settings, **wanted}
+        replication_factor = replication_factor or PROFILES[profile].replication_factor
     admin = admin_of(settings)
     if topic in describe_cluster(settings, admin).topics:
         if not if_not_exists:
@@ -64,6 +80,7 @@ def create(
     with told(f"create topic {topic!r}"):
         _created(admin, new, TIMEOUT_SECONDS)
     terminal.say(f"topic {topic} created with {partitions} partition{'s' if partitions > 1 else ''}")
+    warn_of_topic(settings.bootstrap_servers, topic)
 
 
 def _created(admin: "AdminClient", new: Any, timeout_seconds: float) -> None:

@@ -38,6 +38,11 @@ class LostRaceError(Exception):
     """
 
 
+def _stamp_options(stamp: Stamp) -> dict[str, str]:
+    """What makes a write carry its stamp, and lets Delta refuse a batch that is in the table."""
+    return {"txnAppId": app_id(stamp), "txnVersion": str(stamp.batch), "userMetadata": stamp.as_json()}
+
+
 def append(frame: "DataFrame", path: str, stamp: Stamp, properties: Mapping[str, str] = MappingProxyType({})) -> None:
     """
     Append rows, making the table with these properties when it is not there; columns new in `frame` are added.
@@ -47,9 +52,37 @@ def append(frame: "DataFrame", path: str, stamp: Stamp, properties: Mapping[str,
         .mode("append")
         .options(**properties)
         .option("mergeSchema", "true")
-        .option("txnAppId", app_id(stamp))
-        .option("txnVersion", str(stamp.batch))
-        .option("userMetadata", stamp.as_json())
+        .options(**_stamp_options(stamp))
+        .save(path)
+    )
+
+
+def replace_rows(frame: "DataFrame", path: str, stamp: Stamp, where: str) -> None:
+    """
+    Put rows in the place of those that the condition `where` holds for; it must hold for each of the new ones too.
+    """
+    (
+        frame.write.format("delta")
+        .mode("overwrite")
+        .option("replaceWhere", where)
+        .option("mergeSchema", "true")
+        .options(**_stamp_options(stamp))
+        .save(path)
+    )
+
+
+def replace_table(
+    frame: "DataFrame", path: str, stamp: Stamp, properties: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """
+    Put rows in the place of all that the table holds, with the columns of `frame` as its own.
+    """
+    (
+        frame.write.format("delta")
+        .mode("overwrite")
+        .options(**properties)
+        .option("overwriteSchema", "true")
+        .options(**_stamp_options(stamp))
         .save(path)
     )
 

@@ -44,7 +44,7 @@ class TableLog:
     The commits of the table at `path`, a local folder or a URI that Spark's file systems know.
     """
 
-    def __init__(self, spark: "SparkSession", path: str) -> None:
+    def __init__(self, spark: "SparkSession | None", path: str) -> None:
         self.path = path
         self._files: _LocalFiles | _SparkFiles = (
             _SparkFiles(spark, f"{path}/_delta_log") if _SCHEME.match(path) else _LocalFiles(Path(path) / "_delta_log")

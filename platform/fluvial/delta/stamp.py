@@ -34,6 +34,7 @@ class Stamp:
 
     `offsets` is of every partition, [start, end) being what the stamped commit itself read; `batch` counts the commits;
     `removed` is the number of rows that the commit took away and put nothing in the place of, where Delta counts none.
+    `rewritten` are ranges below the ends whose rows the commit made anew from the log; it then read nothing else.
     """
 
     topic: str
@@ -42,7 +43,15 @@ class Stamp:
     offsets: Mapping[int, Range]
     definition: str | None = None
     removed: int = 0
+    rewritten: Mapping[int, Range] = field(default_factory=dict)
     run: str = field(default_factory=new_run_id)
+
+    @property
+    def read(self) -> Mapping[int, Range]:
+        """
+        The ranges whose rows the commit wrote.
+        """
+        return self.rewritten or self.offsets
 
     def as_json(self) -> str:
         """
@@ -56,6 +65,8 @@ class Stamp:
             body["definition"] = self.definition
         if self.removed:
             body["removed"] = self.removed
+        if self.rewritten:
+            body["rewritten"] = {str(partition): list(span) for partition, span in sorted(self.rewritten.items())}
         return json.dumps({"fluvial": body})
 
     @classmethod
@@ -73,6 +84,7 @@ class Stamp:
             offsets={int(partition): (span[0], span[1]) for partition, span in body["offsets"].items()},
             definition=body.get("definition"),
             removed=body.get("removed", 0),
+            rewritten={int(partition): (span[0], span[1]) for partition, span in body.get("rewritten", {}).items()},
             run=body["run"],
         )
 
@@ -111,7 +123,7 @@ def read_position(log: TableLog, table: str) -> Position:
         if commit.operation == "RESTORE":
             raise TableError(
                 f"{table} was restored to an earlier version (at version {commit.version}), so its offsets no longer "
-                f"tell what it holds: remove {log.path} to build it anew from the log"
+                f"tell what it holds: `fluvial run --rebuild {table}` builds it anew from the log"
             )
     raise TableError(
         f"{log.path} holds a Delta table that no run of fluvial wrote, or whose log was cleaned: move it away, and "

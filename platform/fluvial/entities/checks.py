@@ -4,9 +4,10 @@ A declaration against the contract of its topic, before the first event is read.
 
 import hashlib
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fluvial.entities.declarations import Compacted, DeclarationError, State
+from fluvial.entities.declarations import Compacted, Declaration, DeclarationError, State
 from fluvial.entities.folds import Fold
 from fluvial.spark.avro import Contract, value_type
 
@@ -32,36 +33,55 @@ def check_state(declaration: State, contract: Contract, spark: "SparkSession") -
     """
     Analyse every fold of a state over the contract's fields. Raises :class:`DeclarationError` for the first that fails.
     """
+    for _, reason in state_problems(declaration, contract, spark):
+        raise DeclarationError(reason)
+
+
+def state_problems(declaration: State, contract: Contract, spark: "SparkSession") -> Iterator[tuple[str | None, str]]:
+    """
+    The fields of a state that do not fit the contract, each with the reason; None stands for its order.
+    """
     from pyspark.errors import AnalysisException, ParseException
-    from pyspark.sql.types import BooleanType, NumericType
 
     events = _no_events(spark, contract)
     if declaration.order is not None:
         try:
             events.selectExpr(f"max(struct({declaration.order} AS _order, _partition, _offset)) AS it").schema  # noqa: B018
         except (AnalysisException, ParseException) as error:
-            raise DeclarationError(
+            yield (
+                None,
                 f'state("{declaration.name}"): order = {declaration.order} does not fit {contract.subject}: '
-                f"{_sentence(error)}"
-            ) from error
+                f"{sentence(error)}",
+            )
     for name, fold in declaration.fields.items():
-        what = f'state("{declaration.name}"): field {name} = {fold}'
         try:
-            if fold.expr is not None and fold.is_numeric:
-                found = events.selectExpr(f"{fold.expr} AS it").schema["it"].dataType
-                if not isinstance(found, NumericType):
-                    raise DeclarationError(
-                        f"{what} needs a number, and {fold.expr} is {found.simpleString()} in {contract.subject}"
-                    )
-            if fold.where is not None:
-                found = events.selectExpr(f"{fold.where} AS it").schema["it"].dataType
-                if not isinstance(found, BooleanType):
-                    raise DeclarationError(
-                        f"{what} needs a condition, and {fold.where} is {found.simpleString()} in {contract.subject}"
-                    )
-            _aggregate(events, fold)
+            wrong = _type_problem(events, fold, contract.subject)
+            if wrong is None:
+                _aggregate(events, fold)
         except (AnalysisException, ParseException) as error:
-            raise DeclarationError(f"{what} does not fit {contract.subject}: {_sentence(error)}") from error
+            wrong = f"does not fit {contract.subject}: {sentence(error)}"
+        if wrong is not None:
+            yield name, f'state("{declaration.name}"): field {name} = {fold} {wrong}'
+
+
+def _type_problem(events: "DataFrame", fold: Fold, subject: str) -> str | None:
+    from pyspark.sql.types import BooleanType, NumericType
+
+    if fold.expr is not None and fold.is_numeric:
+        found = events.selectExpr(f"{fold.expr} AS it").schema["it"].dataType
+        if not isinstance(found, NumericType):
+            return (
+                f"needs a number, and {fold.expr} is {found.simpleString()} in {subject}: make it one, as in "
+                f'"cast({fold.expr} as double)"'
+            )
+    if fold.where is not None:
+        found = events.selectExpr(f"{fold.where} AS it").schema["it"].dataType
+        if not isinstance(found, BooleanType):
+            return (
+                f"needs a condition, and {fold.where} is {found.simpleString()} in {subject}: write one that is true "
+                "or false, such as \"status = 'PAID'\""
+            )
+    return None
 
 
 def state_definition(declaration: State) -> str:
@@ -72,6 +92,13 @@ def state_definition(declaration: State) -> str:
     if declaration.order is not None:
         parts.append(f"order={declaration.order}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def definition_of(declaration: Declaration) -> str | None:
+    """
+    What the stamps of a table say of its declaration; None where any declaration gives the same rows.
+    """
+    return state_definition(declaration) if isinstance(declaration, State) else None
 
 
 def _no_events(spark: "SparkSession", contract: Contract) -> "DataFrame":
@@ -96,8 +123,10 @@ def _aggregate(events: "DataFrame", fold: Fold) -> None:
     events.agg(expr(fold.partial()))
 
 
-def _sentence(error: Exception) -> str:
-    """Spark's sentence on what is wrong, without its code and the plan."""
-    line = str(error).strip().splitlines()[0]
+def sentence(error: Exception) -> str:
+    """
+    Spark's sentence on what is wrong, without its code and the plan.
+    """
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
     line = re.sub(r"^\[[\w.]+\]\s*", "", line)
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", line)

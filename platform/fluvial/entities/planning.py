@@ -19,11 +19,11 @@ class GapError(TableError):
         count = sum(b - a for a, b in lost.values())
         super().__init__(
             f"{table} missed up to {count} records of {topic} that retention removed before they were read ({ranges}); "
-            f"raise the topic's retention and remove the table to build it anew from what is left"
+            f"raise the topic's retention, and `fluvial run --rebuild {table} --from-what-is-left`"
         )
 
 
-def plan_span(table: str, position: Position, bounds: TopicBounds, *, path: str, keyed: bool) -> Span:
+def plan_span(table: str, position: Position, bounds: TopicBounds, *, keyed: bool) -> Span:
     """
     The records that `table` has not got; every partition is in the span, those with nothing new as an empty range.
 
@@ -31,7 +31,7 @@ def plan_span(table: str, position: Position, bounds: TopicBounds, *, path: str,
     not the one the table was built from, or (`keyed`) when keys may have moved to partitions that were added.
     """
     stamp = position.stamp
-    anew = f"remove {path} to build {table} anew"
+    anew = f"`fluvial run --rebuild {table}` builds it anew"
     if stamp is not None:
         if stamp.topic != bounds.topic:
             raise TableError(f"{table} was built from topic {stamp.topic}, not {bounds.topic}: {anew}")

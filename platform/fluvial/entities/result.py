@@ -13,7 +13,8 @@ class RunResult:
 
     `rows` counts the rows that the commit wrote or took away, `quarantined` the records that were put aside instead.
     `offsets` holds the [start, end) that was read of each partition, `inputs` the version of each table that a pipeline
-    read. `version_before` is None for a table that the run made.
+    read. `version_before` is None for a table that the run made. `bytes` is what the commit added to the table's files,
+    `behind` how many offsets the log held beyond the table when the run began.
     """
 
     table: str
@@ -25,6 +26,8 @@ class RunResult:
     inputs: Mapping[str, int] = field(default_factory=dict)
     rows: int = 0
     quarantined: int = 0
+    bytes: int = 0
+    behind: int | None = None
     seconds: float = 0.0
 
     @property

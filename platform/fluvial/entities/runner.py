@@ -7,8 +7,9 @@ twice at once: a range enters the table once or not at all. Undecodable records 
 quarantine table before the range is committed, never after.
 """
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,8 +19,9 @@ from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import Position, Stamp, TableError, read_position
 from fluvial.delta.upkeep import compact_files, is_due
 from fluvial.entities import frames
-from fluvial.entities.checks import check_state, compacted_key, state_definition
+from fluvial.entities.checks import check_state, compacted_key, definition_of
 from fluvial.entities.declarations import Compacted, Declaration, History, Pipeline, State
+from fluvial.entities.fit import check_fit
 from fluvial.entities.frames import Care
 from fluvial.entities.planning import has_news, plan_span
 from fluvial.entities.result import RunResult
@@ -27,7 +29,7 @@ from fluvial.entities.table_index import TableIndexes
 from fluvial.entities.transforms import materialize_pipeline
 from fluvial.entities.upserts import upsert_compacted, upsert_state
 from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
-from fluvial.spark.kafka import Span, TopicBounds, read_span, topic_bounds
+from fluvial.spark.kafka import Span, TopicBounds, TopicError, read_span, show_position, topic_bounds
 from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse, table_name_of
 
@@ -37,10 +39,19 @@ if TYPE_CHECKING:
     from fluvial.config import Settings
     from fluvial.registry.client import RegistryClient
 
+_log = logging.getLogger(__name__)
+
 Progress = Callable[[str], None]
 
 # Losing a race to another driver means that the other made progress; a handful in a row means something else.
-_ATTEMPTS_MAX = 8
+ATTEMPTS_MAX = 8
+
+
+def group_of(table: str) -> str:
+    """
+    The consumer group under which a table's position is shown.
+    """
+    return f"fluvial.{table}"
 
 
 def materialize(
@@ -52,18 +63,21 @@ def materialize(
     progress: Progress | None = None,
     indexes: TableIndexes | None = None,
     records_max: int | None = None,
+    until: Mapping[int, int] | None = None,
 ) -> RunResult:
     """
     Bring one table up to date and say what was done; a table that is up to date gets no commit.
 
     A driver that calls this again and again gives the same `indexes` each time, so that a table need not be searched.
-    `records_max` bounds what one commit takes in; a caller who gives it goes on until `skipped`.
+    `records_max` bounds what one commit takes in; a caller who gives it goes on until `skipped`. `until` names, for
+    each partition, an offset to stop before; a partition that it does not name is not read.
     `schemas` defaults to the registry of the settings. `progress` gets a line when a step begins. Raises a
     :class:`~fluvial.errors.FluvialError` with one clear line for what a user can mend.
     """
     say = progress or (lambda _line: None)
     began = time.monotonic()
     warehouse = Warehouse.at(settings.warehouse)
+    warehouse.require_writable()
     with ExitStack() as opened:
         if isinstance(declaration, Pipeline):
             result = materialize_pipeline(declaration, warehouse, spark, say)
@@ -73,10 +87,11 @@ def materialize(
                 bootstrap_servers=settings.bootstrap_servers,
                 warehouse=warehouse,
                 spark=spark,
-                schemas=schemas or opened.enter_context(_registry(settings)),
+                schemas=schemas or opened.enter_context(registry_of(settings)),
                 say=say,
                 indexes=indexes,
                 records_max=records_max,
+                until=until,
             )
             result = run.run()
     if result.version_before is None and result.version_after is not None:
@@ -106,6 +121,7 @@ class _TopicRun:
     say: Progress
     indexes: TableIndexes | None
     records_max: int | None
+    until: Mapping[int, int] | None
 
     @property
     def table(self) -> str:
@@ -117,26 +133,40 @@ class _TopicRun:
 
     def run(self) -> RunResult:
         log = TableLog(self.spark, self.path)
-        for _ in range(_ATTEMPTS_MAX):
+        for _ in range(ATTEMPTS_MAX):
             position = read_position(log, self.table)
             bounds = topic_bounds(self.bootstrap_servers, self.declaration.topic)
             declaration = self.declaration
             keyed = isinstance(declaration, Compacted) or (isinstance(declaration, State) and not declaration.order)
-            span = plan_span(self.table, position, bounds, path=self.path, keyed=keyed)
+            span = plan_span(self.table, position, bounds, keyed=keyed)
+            behind = span.records_max
+            if self.until is not None:
+                span = span.until(self.until)
             if self.records_max is not None:
                 span = span.at_most(self.records_max)
             if position.stamp is not None:
                 self._check_definition(position.stamp)
                 if not has_news(span):
-                    return self._skipped(position)
+                    self._show(position.ends)
+                    return self._skipped(position, behind)
             # After the bounds: whatever stands below them was written with a schema that is registered by now.
-            batch = self._batch(span, position, bounds, read_contract(self.schemas, self.declaration.topic))
+            contract = read_contract(self.schemas, self.declaration.topic)
+            check_fit(self.declaration, contract)
+            batch = self._batch(span, position, bounds, contract)
             commit, quarantined = self._carry_out(batch, bounds, log)
             if commit is not None:
+                self._show({partition: end for partition, (_, end) in batch.span.ranges.items()})
                 self._keep_up(batch.stamp, log)
-                return self._done(batch, commit, quarantined)
+                return self._done(batch, commit, quarantined, behind)
             self.say(f"{self.table}: another run was first; planning again")
-        raise TableError(f"{self.table}: other runs were first {_ATTEMPTS_MAX} times in a row; stop them and run again")
+        raise TableError(f"{self.table}: other runs were first {ATTEMPTS_MAX} times in a row; stop them and run again")
+
+    def _show(self, ends: Mapping[int, int]) -> None:
+        try:
+            show_position(self.bootstrap_servers, group_of(self.table), self.declaration.topic, ends)
+        except TopicError as error:
+            # Nobody reads by it: the table itself says how far it is, and the next run shows it again.
+            _log.info("%s: its position is not shown as a consumer group: %s", self.table, error)
 
     def _keep_up(self, stamp: Stamp, log: TableLog) -> None:
         # Batches add files to a keyed table without rewriting any; those of a history are as large as they came.
@@ -155,18 +185,15 @@ class _TopicRun:
             topic_id=bounds.topic_id,
             batch=1 if position.stamp is None else position.stamp.batch + 1,
             offsets=span.ranges,
-            definition=self._definition(),
+            definition=definition_of(self.declaration),
         )
         return _Batch(span=span, contract=contract, position=position, stamp=stamp)
 
-    def _definition(self) -> str | None:
-        return state_definition(self.declaration) if isinstance(self.declaration, State) else None
-
     def _check_definition(self, stamp: Stamp) -> None:
-        if stamp.definition != self._definition():
+        if stamp.definition != definition_of(self.declaration):
             raise TableError(
-                f"{self.table} was built with other fields than are declared now: remove {self.path} to build it anew "
-                "from the log, or declare the new fields under another name"
+                f"{self.table} was built with other fields than are declared now: `fluvial run --rebuild {self.table}` "
+                "builds it anew from the log; or declare the new fields under another name"
             )
 
     def _carry_out(self, batch: _Batch, bounds: TopicBounds, log: TableLog) -> tuple[Commit | None, int]:
@@ -235,7 +262,7 @@ class _TopicRun:
         table = f"quarantine.{table_name_of(batch.span.topic)}"
         path = self.warehouse.path(table)
         log = TableLog(self.spark, path)
-        for _ in range(_ATTEMPTS_MAX):
+        for _ in range(ATTEMPTS_MAX):
             position = read_position(log, table)
             stamp = _quarantine_stamp(batch, position, bounds, table, path)
             if stamp is None:
@@ -248,9 +275,9 @@ class _TopicRun:
                 if position.version is None:
                     register_table(self.spark, table, path)
                 return commit.metric("numOutputRows")
-        raise TableError(f"{table}: other runs were first {_ATTEMPTS_MAX} times in a row; stop them and run again")
+        raise TableError(f"{table}: other runs were first {ATTEMPTS_MAX} times in a row; stop them and run again")
 
-    def _skipped(self, position: Position) -> RunResult:
+    def _skipped(self, position: Position, behind: int) -> RunResult:
         return RunResult(
             table=self.table,
             kind=self.declaration.kind,
@@ -258,9 +285,10 @@ class _TopicRun:
             version_before=position.version,
             version_after=position.version,
             offsets={partition: (end, end) for partition, end in position.ends.items()},
+            behind=behind,
         )
 
-    def _done(self, batch: _Batch, commit: Commit, quarantined: int) -> RunResult:
+    def _done(self, batch: _Batch, commit: Commit, quarantined: int, behind: int) -> RunResult:
         merged = commit.metric("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
         stamp = Stamp.of(commit) or batch.stamp
         return RunResult(
@@ -272,6 +300,8 @@ class _TopicRun:
             offsets=batch.span.ranges,
             rows=merged if commit.operation == "MERGE" else commit.metric("numOutputRows") + stamp.removed,
             quarantined=quarantined,
+            bytes=commit.metric("numOutputBytes", "numTargetBytesAdded"),
+            behind=behind,
         )
 
 
@@ -290,7 +320,10 @@ def _quarantine_stamp(batch: _Batch, position: Position, bounds: TopicBounds, ta
     return Stamp(topic=batch.span.topic, topic_id=bounds.topic_id, batch=number, offsets=ranges)
 
 
-def _registry(settings: "Settings") -> "RegistryClient":
+def registry_of(settings: "Settings") -> "RegistryClient":
+    """
+    The registry of the settings, for a ``with``.
+    """
     from fluvial.registry.client import RegistryClient
 
     return RegistryClient(settings.registry_url)

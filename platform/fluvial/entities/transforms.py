@@ -69,6 +69,7 @@ def materialize_pipeline(
                 version_after=commit.version,
                 inputs=versions,
                 rows=commit.metric("numOutputRows"),
+                bytes=commit.metric("numOutputBytes"),
             )
     raise TableError(f"{declaration.table}: the commit is not in the table's log {log.path}")
 

@@ -2,25 +2,37 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from functools import wraps
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import dagster as dg
+from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValue
 
 from fluvial.config import Settings
-from fluvial.entities import Compacted, Declaration, History, Pipeline, State
+from fluvial.entities import Compacted, Declaration, DeclarationError, History, Pipeline, State
 from fluvial.errors import FluvialError
 from fluvial.orchestration.graph import asset_key, owners_of, source_specs, topic_of, upstream_keys, value_contracts
 from fluvial.orchestration.lag import end_offsets, lag_behind
-from fluvial.orchestration.metadata import column_schema, run_metadata
+from fluvial.orchestration.lineage import known_columns, pipeline_lineage
+from fluvial.orchestration.metadata import column_schema, plain_columns, run_metadata
+from fluvial.orchestration.pipes import Submit, Told, run_submitted
+from fluvial.orchestration.policies import RETRIES, Policy
 from fluvial.orchestration.spark_resource import SparkResource
+from fluvial.orchestration.windows import window_of
 from fluvial.registry.contracts import Contract
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fluvial.entities.result import RunResult
+    from fluvial.spark.offset_times import Window
+
+
+DECLARATION = "fluvial/declaration"
+"""The metadata of an asset that holds its declaration, in the process that made it."""
 
 
 class Runner(Protocol):
@@ -34,77 +46,184 @@ class Runner(Protocol):
         /,
         *,
         progress: Callable[[str], None] | None = None,
+        **window: "Window",
     ) -> "RunResult":
-        """Return what was done; `progress` hears a line when a step begins."""
+        """Return what was done; `progress` hears a line when a step begins, `window` is there in a run of one."""
         ...
-
-
-RETRIES = dg.RetryPolicy(max_retries=2, delay=2, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS)
-"""For the faults that pass: a broker that restarts, a commit that another writer won."""
 
 
 def assets_for(
     declarations: Mapping[str, Declaration],
     *,
     contracts: Iterable[Contract] = (),
-    retry_policy: dg.RetryPolicy = RETRIES,
+    policy: Policy | None = None,
+    policies: Mapping[str, Policy] = MappingProxyType({}),
+    retry_policy: dg.RetryPolicy | None = None,
     run: Runner | None = None,
 ) -> list[dg.AssetsDefinition | dg.AssetSpec]:
     """
     Return the assets of a project: its tables, and the topics and contracts they come from.
 
-    Contracts are read from files, so that loading the definitions connects to nothing. `run` executes a declaration;
-    it is `fluvial.entities.runner.materialize` unless given.
+    Contracts are read from files, so that loading the definitions connects to nothing. `policy` holds for every table,
+    and `policies` for those that they name instead; `retry_policy` alone changes that part of the usual one. `run`
+    executes a declaration; it is `fluvial.entities.runner.materialize` unless given.
+
+    Raises DeclarationError when `policies` name a table that is none of `declarations`.
     """
+    usual = policy or Policy(retry=retry_policy or RETRIES)
+    for table in policies:
+        if table not in declarations:
+            raise DeclarationError(f"policies name {table}, which is not declared; there are {', '.join(declarations)}")
     known = tuple(contracts)
     of_values = value_contracts(known)
     tables = [
-        _table_asset(declaration, owners_of(of_values.get(topic_of(declaration) or "")), retry_policy, run)
-        for declaration in declarations.values()
+        table_asset(
+            declaration,
+            contract=of_values.get(topic_of(declaration) or ""),
+            policy=policies.get(table, usual),
+            run=run,
+        )
+        for table, declaration in declarations.items()
     ]
     return [*source_specs(declarations.values(), known), *tables]
 
 
-def _table_asset(
-    declaration: Declaration, owners: Sequence[str] | None, retry_policy: dg.RetryPolicy, run: Runner | None
+def table_asset(
+    declaration: Declaration,
+    *,
+    contract: Contract | None,
+    policy: Policy,
+    run: Runner | None = None,
 ) -> dg.AssetsDefinition:
+    """Return the asset that brings one declared table up to date."""
+    policy.check(declaration)
     database = declaration.table.partition(".")[0]
 
     @dg.asset(
         key=asset_key(declaration.table),
         deps=upstream_keys(declaration),
-        group_name=database,
+        group_name=policy.group or database,
         kinds={"spark", "delta"},
-        owners=owners,
+        owners=policy.owners if policy.owners is not None else owners_of(contract),
+        tags=policy.tags,
         description=_description(declaration),
-        metadata={"dagster/table_name": declaration.table},
+        metadata={
+            "dagster/table_name": declaration.table,
+            **known_columns(declaration, contract),
+            **policy.link_metadata,
+            DECLARATION: ObjectMetadataValue(declaration),
+        },
         code_version=code_version(declaration),
-        retry_policy=retry_policy,
+        retry_policy=policy.retry,
+        pool=policy.pool_of(declaration),
+        partitions_def=policy.partitions,
+        freshness_policy=policy.freshness,
+        automation_condition=policy.automation,
     )
     def table(context: dg.AssetExecutionContext, spark: SparkResource) -> dg.MaterializeResult[Any]:
-        return _materialize(context, spark, declaration, run)
+        return _materialize(context, spark, declaration, run, policy.submit)
 
     return table
 
 
+def declaration_of(asset: dg.AssetsDefinition) -> Declaration | None:
+    """Return the declaration that an asset was made from; None for an asset that was not made here."""
+    for spec in asset.specs:
+        kept = spec.metadata.get(DECLARATION)
+        if isinstance(kept, ObjectMetadataValue):
+            return cast("Declaration", kept.instance)
+    return None
+
+
 def _materialize(
-    context: dg.AssetExecutionContext, spark: SparkResource, declaration: Declaration, run: Runner | None
+    context: dg.AssetExecutionContext,
+    spark: SparkResource,
+    declaration: Declaration,
+    run: Runner | None,
+    submit: Submit | None,
 ) -> dg.MaterializeResult[Any]:
     try:
-        result = (run or _runner())(declaration, spark.settings, spark.session, progress=context.log.info)
+        window = window_of(context)
+        if submit is not None:
+            span = None if window is None else (window.start_ms, window.end_ms)
+            told = run_submitted(context, submit, declaration.table, spark.settings, span)
+        else:
+            told = _run_here(context, spark, declaration, run, window)
     except FluvialError as error:
         # Ours says what is wrong and how to mend it; trying again changes neither.
         raise dg.Failure(description=str(error), allow_retries=False) from error
-    metadata = run_metadata(result, lag=_lag(declaration, spark.settings, result))
-    if result.version_after is not None:
-        metadata["dagster/column_schema"] = column_schema(spark.session.table(declaration.table).schema)
-    return dg.MaterializeResult(metadata=metadata, data_version=_data_version(result))
+    metadata = run_metadata(told.result, lag=_lag(declaration, spark.settings, told.result))
+    if told.columns:
+        metadata["dagster/column_schema"] = column_schema(told.columns)
+    if told.lineage:
+        metadata["dagster/column_lineage"] = pipeline_lineage(told.lineage)
+    return dg.MaterializeResult(metadata=metadata, data_version=_data_version(told.result))
 
 
-def _runner() -> Runner:
+def _run_here(
+    context: dg.AssetExecutionContext,
+    spark: SparkResource,
+    declaration: Declaration,
+    run: Runner | None,
+    window: "Window | None",
+) -> Told:
+    lineage: dict[str, list[tuple[str, str]]] = {}
+    session = spark.session
+    _show_spark(context, session)
+    result = (run or run_declaration)(
+        observed(declaration, lineage),
+        spark.settings,
+        session,
+        progress=context.log.info,
+        **({} if window is None else {"window": window}),
+    )
+    columns = () if result.version_after is None else plain_columns(session.table(declaration.table).schema)
+    return Told(result=result, columns=columns, lineage=lineage)
+
+
+def run_declaration(
+    declaration: Declaration,
+    settings: Settings,
+    spark: "SparkSession",
+    /,
+    *,
+    progress: Callable[[str], None] | None = None,
+    window: "Window | None" = None,
+) -> "RunResult":
+    """Bring a table up to date, or the part of a history that is of a stretch of time."""
+    from fluvial.entities.replay import materialize_window
     from fluvial.entities.runner import materialize
 
-    return materialize
+    if window is None:
+        return materialize(declaration, settings, spark, progress=progress)
+    assert isinstance(declaration, History), "a policy gives windows to histories only"
+    return materialize_window(declaration, settings, spark, window, progress=progress)
+
+
+def _show_spark(context: dg.AssetExecutionContext, session: "SparkSession") -> None:
+    """Say where Spark's own page is, while it is there; it is served where `spark.ui.enabled` is true."""
+    driver = getattr(session, "sparkContext", None)
+    address = driver.uiWebUrl if driver is not None else None
+    if address:
+        context.log_event(dg.AssetObservation(context.asset_key, metadata={"spark_ui": dg.MetadataValue.url(address)}))
+
+
+def observed(declaration: Declaration, columns: dict[str, list[tuple[str, str]]]) -> Declaration:
+    """Return the declaration; when a pipeline's transform is called, `columns` gets what its columns are made from."""
+    if not isinstance(declaration, Pipeline):
+        return declaration
+    transform = declaration.transform
+
+    @wraps(transform)
+    def observed(*frames: Any) -> Any:
+        answer = transform(*frames)
+        if hasattr(answer, "_jdf"):
+            from fluvial.spark.lineage import column_sources
+
+            columns.update(column_sources(answer, dict(zip(declaration.inputs, frames, strict=True))))
+        return answer
+
+    return replace(declaration, transform=observed)
 
 
 def _lag(declaration: Declaration, settings: Settings, result: "RunResult") -> int | None:

@@ -17,6 +17,7 @@ from fluvial.quality import (
     Scope,
     Suite,
     contract_expectations,
+    keep_failing_rows,
     last_batch,
     rows_of,
     validate,
@@ -84,6 +85,9 @@ def _check(context: dg.AssetCheckExecutionContext, spark: SparkResource, suite: 
     if earlier is not None and earlier.passed and _text(earlier, IDENTITY) == about[IDENTITY]:
         return dg.AssetCheckResult(passed=True, metadata={**about, "note": "passed before on the same rows"})
     outcome = validate(rows_of(spark.session, batch), suite.build)
+    kept = keep_failing_rows(spark.session, Warehouse.at(spark.settings.warehouse), suite, batch, outcome)
+    if kept is not None:
+        about["kept_in"] = kept
     return dg.AssetCheckResult(
         passed=outcome.passed,
         severity=dg.AssetCheckSeverity.ERROR if outcome.passed or outcome.critical else dg.AssetCheckSeverity.WARN,

@@ -16,6 +16,7 @@ from fluvial.entities.project import load_project
 from fluvial.errors import FluvialError
 from fluvial.orchestration.assets import assets_for
 from fluvial.orchestration.checks import checks_for, contract_suites
+from fluvial.orchestration.sensors import offsets_sensor
 from fluvial.orchestration.spark_resource import SparkResource
 from fluvial.registry.contracts import load_contracts
 
@@ -62,6 +63,7 @@ def definitions_for(settings: Settings) -> dg.Definitions:
     return dg.Definitions(
         assets=assets_for(declarations, contracts=contracts),
         asset_checks=checks_for(contract_suites(declarations, contracts)),
+        sensors=[offsets_sensor(declarations)],
         resources={"spark": SparkResource()},
         executor=dg.in_process_executor,
     )

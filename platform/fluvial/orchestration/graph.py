@@ -71,12 +71,13 @@ def source_specs(declarations: Iterable[Declaration], contracts: Sequence[Contra
     read = {topic for declaration in declarations if (topic := topic_of(declaration))}
     described = {topic for contract in contracts for topic in contract.topics}
     return [
-        *(_contract_spec(contract) for contract in contracts),
-        *(_topic_spec(topic, contracts) for topic in sorted(read | described)),
+        *(contract_spec(contract) for contract in contracts),
+        *(topic_spec(topic, contracts) for topic in sorted(read | described)),
     ]
 
 
-def _contract_spec(contract: Contract) -> dg.AssetSpec:
+def contract_spec(contract: Contract) -> dg.AssetSpec:
+    """Return the external asset of a contract."""
     return dg.AssetSpec(
         contract_key(contract.subject),
         group_name=CONTRACTS,
@@ -91,7 +92,8 @@ def _contract_spec(contract: Contract) -> dg.AssetSpec:
     )
 
 
-def _topic_spec(topic: str, contracts: Sequence[Contract]) -> dg.AssetSpec:
+def topic_spec(topic: str, contracts: Sequence[Contract]) -> dg.AssetSpec:
+    """Return the external asset of a topic, with the columns of its values and the contracts above it."""
     of_values = value_contracts(contracts).get(topic)
     return dg.AssetSpec(
         topic_key(topic),
@@ -100,6 +102,7 @@ def _topic_spec(topic: str, contracts: Sequence[Contract]) -> dg.AssetSpec:
         kinds={"kafka"},
         owners=owners_of(of_values),
         description=f"Written by {of_values.producer}." if of_values else None,
+        metadata={"dagster/column_schema": contract_columns(of_values.schema)} if of_values else None,
     )
 
 

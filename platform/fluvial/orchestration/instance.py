@@ -16,16 +16,29 @@ if TYPE_CHECKING:
     from dagster import DagsterInstance, DagsterRun
 
 RUN_TAG = "fluvial/run"
-"""Marks the runs that hold a lock here; runs started from the page are watched by Dagster's own daemon."""
+"""
+Marks the runs that hold a lock from their beginning to their end. Others hold one as soon as they have their resources;
+those are watched by Dagster's own code server, and by the lock alone once that is gone too.
+"""
 
 CONFIGURATION = """\
 # Written once by fluvial; edit it freely.
 telemetry:
   enabled: false
+# No dialog that asks for an e-mail address.
+nux:
+  enabled: false
 concurrency:
   runs:
     # Each run has a Spark driver of its own: more than two at once is more than a laptop holds.
     max_concurrent_runs: 2
+  pools:
+    # Each table has a pool of its own: a second run of it waits for the first. Two at once would do no harm, and one of
+    # them nothing.
+    granularity: run
+    default_limit: 1
+freshness:
+  enabled: true
 """
 
 _LOG_NOTHING = {
@@ -76,6 +89,23 @@ def run_lock(home: Path, run_id: str) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
+@contextmanager
+def shared_run_lock(home: Path, run_id: str) -> Iterator[None]:
+    """Hold the lock of a run, unless another part of the run holds it already."""
+    path = _lock_path(home, run_id)
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield
+            return
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
 def close_dead_runs(instance: "DagsterInstance", home: Path) -> list[str]:
     """Mark as failed the runs whose process is gone, so that none seems to run for ever; return their ids."""
     from dagster import RunsFilter
@@ -87,6 +117,16 @@ def close_dead_runs(instance: "DagsterInstance", home: Path) -> list[str]:
         instance.report_run_failed(run, "The process of this run died; what it had not committed is not there.")
         _lock_path(home, run.run_id).unlink(missing_ok=True)
     return [run.run_id for run in dead]
+
+
+def is_dead(home: Path, run_id: str) -> bool:
+    """Tell whether a run once held its lock and the process that did is gone; False for one that never held it."""
+    try:
+        with _lock_path(home, run_id).open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (FileNotFoundError, BlockingIOError):
+        return False
+    return True
 
 
 def _alive(home: Path, run: "DagsterRun") -> bool:

@@ -1,6 +1,6 @@
 """What a run says of itself on the Dagster page."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -31,8 +31,11 @@ def run_metadata(result: "RunResult", *, lag: int | None) -> dict[str, Any]:
         "skipped": result.skipped,
         "rows": result.rows,
         "quarantined": result.quarantined,
+        "bytes": result.bytes,
         "seconds": round(result.seconds, 3),
     }
+    if result.behind is not None:
+        metadata["lag_before"] = result.behind
     if result.skipped:
         metadata["note"] = "nothing new: no commit was made"
     if result.version_before is not None:
@@ -59,17 +62,30 @@ def offsets_table(offsets: Mapping[int, tuple[int, int]]) -> dg.TableMetadataVal
     )
 
 
-def column_schema(schema: "StructType") -> dg.TableSchema:
-    """Turn the schema of a Spark table into the one Dagster shows."""
+def plain_columns(schema: "StructType") -> tuple[Mapping[str, Any], ...]:
+    """Turn the schema of a Spark table into plain values, which may come from another process."""
+    return tuple(
+        {
+            "name": field.name,
+            "type": field.dataType.simpleString(),
+            "comment": field.metadata.get("comment"),
+            "nullable": field.nullable,
+        }
+        for field in schema.fields
+    )
+
+
+def column_schema(columns: Iterable[Mapping[str, Any]]) -> dg.TableSchema:
+    """Turn columns as `plain_columns` gives them into what Dagster shows."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
-                field.name,
-                field.dataType.simpleString(),
-                description=field.metadata.get("comment"),
-                constraints=dg.TableColumnConstraints(nullable=field.nullable),
+                column["name"],
+                column["type"],
+                description=column["comment"],
+                constraints=dg.TableColumnConstraints(nullable=column["nullable"]),
             )
-            for field in schema.fields
+            for column in columns
         ]
     )
 

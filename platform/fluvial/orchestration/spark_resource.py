@@ -1,12 +1,15 @@
 """Spark as a Dagster resource: nothing starts until an asset asks for the session."""
 
 import threading
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from fluvial.config import Settings, load_settings
+from fluvial.orchestration.instance import RUN_TAG, shared_run_lock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +39,7 @@ class SparkResource(dg.ConfigurableResource[Any]):
     _session: Any = PrivateAttr(default=None)
     _started_here: bool = PrivateAttr(default=False)
     _lock: Any = PrivateAttr(default_factory=threading.Lock)
+    _held: Any = PrivateAttr(default_factory=ExitStack[None])
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -73,8 +77,16 @@ class SparkResource(dg.ConfigurableResource[Any]):
                 self._session = build_session(settings, APP_NAME)
             return self._session
 
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Hold the lock by which others see that this run's process lives."""
+        run, instance = context.run, context.instance
+        if run is None or instance is None or instance.is_ephemeral or RUN_TAG in run.tags:
+            return
+        self._held.enter_context(shared_run_lock(Path(instance.root_directory), run.run_id))
+
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session if this run started it."""
+        self._held.close()
         with self._lock:
             if self._session is not None and self._started_here:
                 self._session.stop()

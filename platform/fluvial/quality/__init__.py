@@ -9,6 +9,7 @@ nothing of Dagster: `fluvial.orchestration.checks` makes asset checks of it.
 from fluvial.quality.batch import Batch, NoBatchError, last_batch, rows_of, whole_table
 from fluvial.quality.contract import contract_expectations
 from fluvial.quality.engine import validate
+from fluvial.quality.kept import keep_failing_rows, kept_table
 from fluvial.quality.outcome import Finding, Outcome
 from fluvial.quality.suite import Scope, Suite, expectations
 
@@ -21,6 +22,8 @@ __all__ = [
     "Suite",
     "contract_expectations",
     "expectations",
+    "keep_failing_rows",
+    "kept_table",
     "last_batch",
     "rows_of",
     "validate",

@@ -50,7 +50,7 @@ def last_batch(log: TableLog) -> Batch:
     for commit in log.newest_first():
         stamp = Stamp.of(commit)
         if stamp is not None:
-            return Batch(path=log.path, version=commit.version, commit=commit.txn_id, offsets=stamp.offsets)
+            return Batch(path=log.path, version=commit.version, commit=commit.txn_id, offsets=stamp.read)
     raise NoBatchError(f"{log.path}: no run has written here: materialise the table first")
 
 

@@ -2,8 +2,8 @@
 Great Expectations on a Spark frame, quiet and bounded.
 
 The only module that imports it. The context is ephemeral: nothing is kept on disk, nothing is sent anywhere, no
-progress bar is drawn. Only the columns that the expectations name are read, once, and at most `SAMPLE_ROWS_MAX`
-failing rows an expectation come back to the driver.
+progress bar is drawn. Only the columns that the expectations name are read, once, and at most `PLACES_MAX` failing rows
+an expectation come back to the driver.
 """
 
 import os
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SAMPLE_ROWS_MAX = 10
+PLACES_MAX = 1_000
+"""Failing rows of an expectation whose places come back, to be kept in quarantine; the count is of all of them."""
 LOCATION = ("_partition", "_offset")
 """Columns that say where in the log a row stands; shown beside the offending values when the table has them."""
 
@@ -81,8 +83,9 @@ def _evaluate(gx: Any, rows: "DataFrame", count: int, wanted: list[Any], located
     explained = results_of(
         [wish for position, wish in enumerate(wanted) if position not in findings],
         result_format="SUMMARY",
-        partial_unexpected_count=SAMPLE_ROWS_MAX,
-        unexpected_index_column_names=located,
+        partial_unexpected_count=PLACES_MAX,
+        # An empty list of names is an error to Great Expectations; without names it gives the values alone.
+        **({"unexpected_index_column_names": located} if located else {}),
     )
     findings |= {_position(result): _finding(result, rows=count) for result in explained}
     return [findings[position] for position in range(len(wanted))]
@@ -95,6 +98,7 @@ def _position(result: Any) -> int:
 def _finding(result: Any, *, rows: int) -> Finding:
     config, found = result.expectation_config, result.result or {}
     error = _error(result.exception_info)
+    rows_found = _failing(config.kwargs, found)
     return Finding(
         expectation=config.type,
         arguments={name: config.kwargs[name] for name in _ARGUMENTS_SHOWN if config.kwargs.get(name) is not None},
@@ -103,17 +107,18 @@ def _finding(result: Any, *, rows: int) -> Finding:
         checked=found.get("element_count", None if "observed_value" in found or error else rows),
         unexpected=found.get("unexpected_count", 0 if result.success and "observed_value" not in found else None),
         observed=found.get("observed_value"),
-        sample=_sample(config.kwargs, found),
+        sample=rows_found[:SAMPLE_ROWS_MAX],
+        failing=rows_found,
         error=error,
     )
 
 
-def _sample(arguments: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+def _failing(arguments: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     rows = found.get("partial_unexpected_index_list") or found.get("unexpected_index_list")
     if rows is None:
         column, values = arguments.get("column", "value"), found.get("partial_unexpected_list", ())
         rows = [value if isinstance(value, Mapping) else {column: value} for value in values]
-    return tuple(rows[:SAMPLE_ROWS_MAX])
+    return tuple(rows[:PLACES_MAX])
 
 
 def _error(exception_info: Mapping[str, Any] | None) -> str | None:

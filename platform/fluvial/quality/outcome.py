@@ -20,6 +20,8 @@ class Finding:
     observed: Any
     sample: tuple[Mapping[str, Any], ...]
     """Some of the failing rows: the offending columns and where the row stands in the log."""
+    failing: tuple[Mapping[str, Any], ...] = ()
+    """As `sample`, and up to a thousand of them."""
     error: str | None
     """Why the expectation could not be evaluated (a column that is not there, say); such a finding has not passed."""
 

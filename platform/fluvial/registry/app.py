@@ -12,13 +12,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from fluvial.registry import handlers
+from fluvial.registry import handlers, owner_handlers, settings_handlers
+from fluvial.registry.cors import CrossOrigin, CrossOriginApp
 from fluvial.registry.errors import RefusedError
 from fluvial.registry.forwarding import Forwarder
-from fluvial.registry.handlers import Reply
+from fluvial.registry.paths import PathAsSent
+from fluvial.registry.policy import ANYONE
 from fluvial.registry.registry import Registry
+from fluvial.registry.replies import MEDIA_TYPE, Reply, media_type
+from fluvial.registry.requests import BODY_BYTES_MAX
 
 CONNECTIONS_MAX = 1_000
 BACKLOG_MAX = 1_024
@@ -27,9 +31,11 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/", handlers.root),
+    ("POST", "/", handlers.root),
     ("GET", "/subjects", handlers.list_subjects),
     ("POST", "/subjects/{subject}", handlers.look_up),
     ("DELETE", "/subjects/{subject}", handlers.delete_subject),
+    ("GET", "/subjects/{subject}/metadata", handlers.latest_with_metadata),
     ("GET", "/subjects/{subject}/versions", handlers.list_versions),
     ("POST", "/subjects/{subject}/versions", handlers.register),
     ("GET", "/subjects/{subject}/versions/{version}", handlers.get_version),
@@ -42,22 +48,27 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/schemas/ids/{id}/schema", handlers.schema_text_by_id),
     ("GET", "/schemas/ids/{id}/subjects", handlers.subjects_of_id),
     ("GET", "/schemas/ids/{id}/versions", handlers.versions_of_id),
+    ("GET", "/schemas/guids/{guid}", handlers.schema_by_guid),
+    ("GET", "/schemas/guids/{guid}/ids", handlers.ids_of_guid),
     ("POST", "/compatibility/subjects/{subject}/versions", handlers.test_compatibility),
     ("POST", "/compatibility/subjects/{subject}/versions/{version}", handlers.test_compatibility),
-    ("GET", "/config", handlers.get_config),
-    ("PUT", "/config", handlers.put_config),
-    ("DELETE", "/config", handlers.delete_config),
-    ("GET", "/config/{subject}", handlers.get_config),
-    ("PUT", "/config/{subject}", handlers.put_config),
-    ("DELETE", "/config/{subject}", handlers.delete_config),
-    ("GET", "/mode", handlers.get_mode),
-    ("PUT", "/mode", handlers.put_mode),
-    ("DELETE", "/mode", handlers.delete_mode),
-    ("GET", "/mode/{subject}", handlers.get_mode),
-    ("PUT", "/mode/{subject}", handlers.put_mode),
-    ("DELETE", "/mode/{subject}", handlers.delete_mode),
-    ("GET", "/contexts", handlers.contexts),
-    ("GET", "/v1/metadata/version", handlers.server_version),
+    ("GET", "/config", settings_handlers.get_config),
+    ("PUT", "/config", settings_handlers.put_config),
+    ("DELETE", "/config", settings_handlers.delete_config),
+    ("GET", "/config/{subject}", settings_handlers.get_config),
+    ("PUT", "/config/{subject}", settings_handlers.put_config),
+    ("DELETE", "/config/{subject}", settings_handlers.delete_config),
+    ("GET", "/mode", settings_handlers.get_mode),
+    ("PUT", "/mode", settings_handlers.put_mode),
+    ("DELETE", "/mode", settings_handlers.delete_mode),
+    ("GET", "/mode/{subject}", settings_handlers.get_mode),
+    ("PUT", "/mode/{subject}", settings_handlers.put_mode),
+    ("DELETE", "/mode/{subject}", settings_handlers.delete_mode),
+    ("GET", "/contexts", settings_handlers.list_contexts),
+    ("DELETE", "/contexts/{context}", settings_handlers.delete_context),
+    ("GET", "/v1/metadata/id", settings_handlers.cluster_id),
+    ("GET", "/v1/metadata/version", settings_handlers.server_version),
+    *owner_handlers.ROUTES,
 )
 
 WRITES = frozenset(
@@ -65,31 +76,21 @@ WRITES = frozenset(
         handlers.register,
         handlers.delete_subject,
         handlers.delete_version,
-        handlers.put_config,
-        handlers.delete_config,
-        handlers.put_mode,
-        handlers.delete_mode,
+        settings_handlers.put_config,
+        settings_handlers.delete_config,
+        settings_handlers.put_mode,
+        settings_handlers.delete_mode,
+        settings_handlers.delete_context,
+        owner_handlers.put_producer,
+        owner_handlers.put_owned,
     }
 )
 
 
-class _PathAsSent:
-    """Routes by the path as it was sent, so that a subject may hold an escaped slash; handlers unescape their parts."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raw = scope.get("raw_path")
-        if scope["type"] == "http" and raw:
-            path = raw.partition(b"?")[0].decode("latin-1")
-            scope = {**scope, "path": path.rstrip("/") or "/"}
-        await self._app(scope, receive, send)
-
-
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, RefusedError), "registered for this class only"
-    return Reply({"error_code": error.code, "message": str(error)}, status_code=error.status)
+    headers = {"www-authenticate": 'Basic realm="schema registry"'} if error.status == 401 else None
+    return Reply({"error_code": error.code, "message": str(error)}, status_code=error.status, headers=headers)
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
@@ -104,24 +105,40 @@ async def _failed(request: Request, error: Exception) -> Response:
     return Reply({"error_code": 50001, "message": f"Error in the registry: {type(error).__name__}"}, status_code=500)
 
 
-def create_app(registry: Registry, forwarder: Forwarder | None = None) -> ASGIApp:
-    """The ASGI application that serves an opened registry; a `forwarder` has writes done where they can be."""
+def create_app(
+    registry: Registry,
+    forwarder: Forwarder | None = None,
+    *,
+    cluster_id: Callable[[], str] = str,
+    cross_origin: Callable[[], CrossOrigin] = CrossOrigin,
+    request_bytes_max: Callable[[], int] = lambda: BODY_BYTES_MAX,
+) -> ASGIApp:
+    """
+    The ASGI application that serves an opened registry; a `forwarder` has writes done where they can be.
+
+    `cluster_id` is the Kafka cluster's. Pages of other origins use it as `cross_origin` says. What is called is called
+    at each request, so that a change takes effect.
+    """
     by_path: dict[str, dict[str, Handler]] = {}
     for method, path, handler in ROUTES:
-        by_path.setdefault(path, {})[method] = handler if forwarder is None else _anywhere(handler, registry, forwarder)
+        by_path.setdefault(path, {})[method] = _signed(handler, registry) if handler in WRITES else handler
+        if forwarder is not None:
+            by_path[path][method] = _anywhere(handler, registry, forwarder)
     app = Starlette(
-        routes=[Route(path, _by_method(calls), methods=list(calls)) for path, calls in by_path.items()],
+        routes=[Route(path, _by_method(calls), methods=[*calls, "OPTIONS"]) for path, calls in by_path.items()],
         exception_handlers={RefusedError: _refused, HTTPException: _not_served, Exception: _failed},
     )
     app.router.redirect_slashes = False
     app.state.registry = registry
-    return _PathAsSent(app)
+    app.state.cluster_id = cluster_id
+    app.state.request_bytes_max = request_bytes_max
+    return CrossOriginApp(PathAsSent(app), cross_origin)
 
 
 def _anywhere(handler: Handler, registry: Registry, forwarder: Forwarder) -> Handler:
     """Let a call work on every node: writes go on to who writes, and what is missed is looked for once more."""
     if handler in WRITES:
-        return forwarder.wrap(handler)
+        return forwarder.wrap(_signed(handler, registry), registers=handler is handlers.register)
 
     async def handle(request: Request) -> Response:
         try:
@@ -135,10 +152,41 @@ def _anywhere(handler: Handler, registry: Registry, forwarder: Forwarder) -> Han
     return handle
 
 
-def _by_method(calls: Mapping[str, Handler]) -> Handler:
+def _signed(handler: Handler, registry: Registry) -> Handler:
+    """Find out who sends a write before it is done; introducing a producer it is the handler that looks."""
+    if handler is owner_handlers.put_producer:
+        return handler
+
     async def handle(request: Request) -> Response:
-        method = "GET" if request.method == "HEAD" else request.method
-        return await calls[method](request)
+        header = request.headers.get("authorization")
+        if header is not None:
+            try:
+                request.state.principal = await registry.authenticator.principal(header)
+            except RefusedError:
+                # A node that only now began to write may not have heard of the producer yet.
+                if not await registry.refresh_if_possible():
+                    raise
+                request.state.principal = await registry.authenticator.principal(header)
+        else:
+            request.state.principal = ANYONE
+        return await handler(request)
+
+    return handle
+
+
+def _by_method(calls: Mapping[str, Handler]) -> Handler:
+    allowed = ",".join([*calls, *(["HEAD"] if "GET" in calls else []), "OPTIONS"])
+
+    async def handle(request: Request) -> Response:
+        if request.method == "OPTIONS":
+            return Response(headers={"allow": allowed})
+        wanted = media_type(request.headers.get("accept", "*/*"))
+        if wanted is None:
+            raise HTTPException(406)
+        response = await calls["GET" if request.method == "HEAD" else request.method](request)
+        if wanted != MEDIA_TYPE and response.headers.get("content-type") == MEDIA_TYPE:
+            response.headers["content-type"] = wanted
+        return response
 
     return handle
 
@@ -151,13 +199,15 @@ async def serve(app: ASGIApp, host: str, port: int, *, started: Callable[[int], 
     """
     import uvicorn
 
+    from fluvial.registry.http_protocol import BoundedProtocol
+
     listening = _listen(host, port)
     if started is not None:
         # The kernel takes connections from here on; they wait the milliseconds until the server looks at them.
         started(listening.getsockname()[1])
     config = uvicorn.Config(
         app,
-        http="auto",
+        http=BoundedProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

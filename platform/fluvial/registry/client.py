@@ -6,10 +6,11 @@ It keeps no cache and no state but a connection pool; `httpx` is imported when t
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from fluvial.registry.errors import RegistryError
 
@@ -21,6 +22,10 @@ TIMEOUT_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 NOT_FOUND = frozenset({40401, 40402, 40403})
 LEVEL_NOT_SET = 40408
+MODE_NOT_SET = 40409
+HTTP_NOT_FOUND = 404
+NO_OWNER = 40421
+CHANGED_MEANWHILE = 40920
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +40,7 @@ class RegisteredSchema:
 
 class RegistryClient:
     """
-    Asks the registry at `url`; `auth` is a user name and password.
+    Asks the registry at `url`; `auth` is a user name and password, which may also stand in the URL before an @.
 
     `url` may name several nodes of one registry, with commas between: when one cannot be reached the next is asked, and
     stays the one that is asked. A deletion that may have been heard is not said again, for it would not be found.
@@ -46,10 +51,11 @@ class RegistryClient:
     def __init__(self, url: str, auth: tuple[str, str] | None = None) -> None:
         import httpx
 
-        self._urls = [each.strip().rstrip("/") for each in url.split(",")]
+        pairs = [_without_user(each.strip().rstrip("/")) for each in url.split(",")]
+        self._urls = [each for each, _ in pairs]
+        self._auth = auth or next((found for _, found in pairs if found is not None), None)
         self.url = ",".join(self._urls)
         self._http = httpx.Client(
-            auth=auth,
             timeout=httpx.Timeout(TIMEOUT_SECONDS, connect=CONNECT_SECONDS),
             headers={"Accept": MEDIA_TYPE},
             # Reading the system's certificates takes longer than all else here; plain HTTP has no use for them.
@@ -67,6 +73,17 @@ class RegistryClient:
     def close(self) -> None:
         """Let go of the connections."""
         self._http.close()
+
+    @property
+    def name(self) -> str | None:
+        """Who the registry is told that it is asked by."""
+        return None if self._auth is None else self._auth[0]
+
+    def acting_as(self, name: str, password: str) -> "RegistryClient":
+        """The same registry, asked by somebody else; it shares the connections, which are closed with this one."""
+        other = copy(self)
+        other._auth = (name, password)
+        return other
 
     def subjects(self, *, deleted: bool = False) -> list[str]:
         """The names of all subjects."""
@@ -129,10 +146,115 @@ class RegistryClient:
         """Set the compatibility level of a subject, or of all."""
         self._call("PUT", _settings_path("config", subject), content={"compatibility": level})
 
+    def document(self, subject: str, version: int | str, *, deleted: bool = False) -> dict[str, Any]:
+        """All that the registry says of one version of a subject: `id`, `schema`, `references`, and so on."""
+        path = f"/subjects/{_part(subject)}/versions/{version}"
+        return dict(self._call("GET", path, params={"deleted": str(deleted).lower()}))
+
+    def register_document(self, subject: str, document: Mapping[str, Any]) -> int:
+        """Register a version as `document` gives it, with its id and version where it names them; return the id."""
+        return int(self._call("POST", f"/subjects/{_part(subject)}/versions", content=document)["id"])
+
+    def check_against(self, subject: str, version: int | str, document: Mapping[str, Any]) -> list[str]:
+        """Why a schema may not follow one version of `subject` under its level; empty when it may."""
+        path = f"/compatibility/subjects/{_part(subject)}/versions/{version}"
+        answer = self._call("POST", path, params={"verbose": "true"}, content=document)
+        return [] if answer["is_compatible"] else [str(each) for each in answer.get("messages") or ["incompatible"]]
+
+    def level_in_scope(self, subject: str) -> str:
+        """The compatibility level that holds for a subject."""
+        path = _settings_path("config", subject)
+        return str(self._call("GET", path, params={"defaultToGlobal": "true"})["compatibilityLevel"])
+
+    def settings(self, subject: str | None = None) -> dict[str, Any] | None:
+        """The settings of a subject, None where it has none of its own; or those for all."""
+        try:
+            return dict(self._call("GET", _settings_path("config", subject)))
+        except RegistryError as error:
+            if error.code in {LEVEL_NOT_SET, *NOT_FOUND}:
+                return None
+            raise
+
+    def put_settings(self, subject: str | None, settings: Mapping[str, Any]) -> None:
+        """Set what `settings` gave."""
+        content = {("compatibility" if key == "compatibilityLevel" else key): value for key, value in settings.items()}
+        self._call("PUT", _settings_path("config", subject), content=content)
+
+    def mode(self, subject: str | None = None) -> str | None:
+        """The mode set for a subject, None when it follows the mode for all; or that for all."""
+        try:
+            return str(self._call("GET", _settings_path("mode", subject))["mode"])
+        except RegistryError as error:
+            if error.code in {MODE_NOT_SET, *NOT_FOUND}:
+                return None
+            raise
+
+    def set_mode(self, mode: str, subject: str | None = None, *, force: bool = False) -> None:
+        """Set the mode of a subject, or of all."""
+        params = {"force": "true"} if force else None
+        self._call("PUT", _settings_path("mode", subject), params=params, content={"mode": mode})
+
+    def delete_mode(self, subject: str) -> None:
+        """Let a subject follow the mode for all."""
+        self._call("DELETE", _settings_path("mode", subject))
+
+    def delete_version(self, subject: str, version: int) -> None:
+        """Hide one version of a subject."""
+        self._call("DELETE", f"/subjects/{_part(subject)}/versions/{version}")
+
+    def registrations(self, subject: str) -> list[dict[str, Any]] | None:
+        """The versions with `at` (ms) and `by`; None where the registry does not keep that."""
+        try:
+            return list(self._call("GET", f"/fluvial/registrations/{_part(subject)}"))
+        except RegistryError as error:
+            if error.status == HTTP_NOT_FOUND and error.code not in NOT_FOUND:
+                return None
+            raise
+
     def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
         """Delete every version of a subject and return their numbers; `permanent` comes after a plain deletion."""
         params = {"permanent": str(permanent).lower()}
         return list(self._call("DELETE", f"/subjects/{_part(subject)}", params=params))
+
+    def introduce(self, name: str, contact: str | None = None, *, password: str | None = None) -> bool:
+        """
+        Make a producer known or change its contact or password; say whether this registry knows of owners at all.
+
+        One that was not known gets the password that this client asks with.
+        """
+        content = {"contact": contact, "password": password}
+        given = {key: value for key, value in content.items() if value is not None}
+        path = f"/fluvial/producers/{_part(name)}"
+        try:
+            try:
+                self._call("PUT", path, content=given)
+            except RegistryError as error:
+                if error.code != CHANGED_MEANWHILE:
+                    raise
+                self._call("PUT", path, content=given)
+        except RegistryError as error:
+            if error.status in {404, 405}:
+                return False
+            raise
+        return True
+
+    def give(self, subject: str, owner: str | None) -> dict[str, Any]:
+        """Give a subject to a producer: to oneself what nobody owns, one's own to another; None gives it up."""
+        return dict(self._call("PUT", f"/fluvial/owners/{_part(subject)}", content={"owner": owner}))
+
+    def owner(self, subject: str) -> dict[str, Any] | None:
+        """Who owns a subject, with `contact` and `history`; None for one that never had an owner."""
+        try:
+            return dict(self._call("GET", f"/fluvial/owners/{_part(subject)}"))
+        except RegistryError as error:
+            # A registry that knows of no owners has no such path.
+            if error.code == NO_OWNER or error.status == HTTP_NOT_FOUND:
+                return None
+            raise
+
+    def producer(self, name: str) -> dict[str, Any]:
+        """A producer's `contact` and the `subjects` that it owns."""
+        return dict(self._call("GET", f"/fluvial/producers/{_part(name)}"))
 
     def _call(
         self,
@@ -149,7 +271,9 @@ class RegistryClient:
         failure: Exception | None = None
         for url in list(self._urls):
             try:
-                response = self._http.request(method, url + path, params=params, content=body, headers=headers)
+                response = self._http.request(
+                    method, url + path, params=params, content=body, headers=headers, auth=self._auth
+                )
             except httpx.TransportError as error:
                 failure = error
                 if method == "DELETE" and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
@@ -166,6 +290,16 @@ class RegistryClient:
             f"the schema registry at {self.url} does not answer ({failure}); "
             "is it running, and is its URL right (--registry-url, FLUVIAL_REGISTRY_URL)?"
         ) from failure
+
+
+def _without_user(url: str) -> tuple[str, tuple[str, str] | None]:
+    """A URL that can be shown, and the name and password that stood in it."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, None
+    name, _, password = user.partition(":")
+    return urlunsplit(parts._replace(netloc=host)), (unquote(name), unquote(password))
 
 
 def _part(text: str) -> str:

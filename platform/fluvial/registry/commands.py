@@ -4,12 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fluvial.registry.records import Reference
+from fluvial.registry.ownership import OwnershipCommand
+from fluvial.registry.records import Body, Reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A schema as a request carries it. An `id` asks for exactly that id and a `version` for exactly that version."""
+    """
+    A schema as a request carries it. An `id` asks for exactly that id and a `version` for exactly that version.
+
+    A version of -1 asks for a new one even where the same schema is registered; it says in its metadata which it is.
+    """
 
     schema: str
     schema_type: str = "AVRO"
@@ -18,6 +23,11 @@ class Draft:
     rule_set: str | None = None
     id: int | None = None
     version: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields that are given, in the form of `Body.as_json`."""
+        body = Body(schema=self.schema, schema_type=self.schema_type, metadata=self.metadata, rule_set=self.rule_set)
+        return body.as_json()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +58,7 @@ class DeleteSubject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetConfig:
-    """Change settings of a subject, or of all when it is None. The reply is all its settings."""
+    """Change settings of a subject, or of all when it is None; None takes one away. The reply is all its settings."""
 
     subject: str | None
     settings: Mapping[str, Any]
@@ -72,9 +82,27 @@ class SetMode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteMode:
-    """Take a mode away. The reply is what it was."""
+    """Take a mode away, of a context's subjects as well when `recursive`. The reply is what it was."""
 
     subject: str | None
+    recursive: bool = False
 
 
-Command = Register | DeleteVersion | DeleteSubject | SetConfig | DeleteConfig | SetMode | DeleteMode
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteContext:
+    """Forget a context in which nothing is left; `subject` is its name as a subject. There is no reply."""
+
+    subject: str
+
+
+Command = (
+    Register
+    | DeleteVersion
+    | DeleteSubject
+    | SetConfig
+    | DeleteConfig
+    | SetMode
+    | DeleteMode
+    | DeleteContext
+    | OwnershipCommand
+)

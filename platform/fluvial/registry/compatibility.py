@@ -8,8 +8,7 @@ The seven compatibility levels: which earlier versions a new schema is held agai
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fluvial.registry.avro_compatibility import Difference, Fault, TooComplexError, differences
-from fluvial.registry.avro_parse import Parsed
+from fluvial.registry.schema_kind import Parsed, SchemaKind, TooComplexError
 
 LEVELS = (
     "NONE",
@@ -22,30 +21,23 @@ LEVELS = (
 )
 SHOWN_CHARACTERS_MAX = 10 * 1024
 
-SENTENCES = {
-    Fault.FIXED_SIZE_MISMATCH: "The size of FIXED type field at path '{path}' in the {reader} schema does not match "
-    "with the {writer} schema",
-    Fault.TYPE_MISMATCH: "The type (path '{path}') of a field in the {reader} schema does not match with the {writer} "
-    "schema",
-    Fault.NAME_MISMATCH: "The name of the schema has changed (path '{path}')",
-    Fault.MISSING_ENUM_SYMBOLS: "The {reader} schema is missing enum symbols '{detail}' at path '{path}' in the "
-    "{writer} schema",
-    Fault.MISSING_UNION_BRANCH: "The {reader} schema is missing a type inside a union field at path '{path}' in the "
-    "{writer} schema",
-    Fault.READER_FIELD_MISSING_DEFAULT_VALUE: "The field '{detail}' at path '{path}' in the {reader} schema has no "
-    "default value and is missing in the {writer} schema",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier:
-    """A version that a new schema is compared with."""
+class Candidate:
+    """A schema that is held against earlier versions."""
 
-    version: int
+    kind: SchemaKind
     parsed: Parsed
 
 
-def judge(level: str, new: Parsed, earlier: Iterable[Earlier]) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier(Candidate):
+    """A version that a new schema is compared with."""
+
+    version: int
+
+
+def judge(level: str, new: Candidate, earlier: Iterable[Earlier]) -> list[str]:
     """
     The reasons why `new` breaks `level`, empty when it does not.
 
@@ -63,17 +55,19 @@ def judge(level: str, new: Parsed, earlier: Iterable[Earlier]) -> list[str]:
     return []
 
 
-def _against(direction: str, new: Parsed, old: Earlier) -> list[str]:
+def _against(direction: str, new: Candidate, old: Earlier) -> list[str]:
     messages: list[str] = []
-    try:
-        if direction in {"FORWARD", "FULL"}:
-            found = differences(old.parsed.schema, new.schema)
-            messages += [_sentence(each, reader="old", writer="new") for each in found]
-        if direction in {"BACKWARD", "FULL"}:
-            found = differences(new.schema, old.parsed.schema)
-            messages += [_sentence(each, reader="new", writer="old") for each in found]
-    except TooComplexError as error:
-        messages.append(f"Unexpected exception during compatibility check: {error}")
+    if new.kind.name != old.kind.name:
+        messages.append("Incompatible because of different schema type")
+    else:
+        kind = new.kind
+        try:
+            if direction in {"FORWARD", "FULL"}:
+                messages += kind.faults(reader=old.parsed, writer=new.parsed, reader_word="old", writer_word="new")
+            if direction in {"BACKWARD", "FULL"}:
+                messages += kind.faults(reader=new.parsed, writer=old.parsed, reader_word="new", writer_word="old")
+        except TooComplexError as error:
+            messages.append(f"Unexpected exception during compatibility check: {error}")
     if messages:
         messages.append(f"{{oldSchemaVersion: {old.version}}}")
         messages.append(_shown(old.parsed.text))
@@ -84,10 +78,3 @@ def _shown(text: str) -> str:
     if len(text) <= SHOWN_CHARACTERS_MAX:
         return f"{{oldSchema: '{text}'}}"
     return f"{{oldSchema: <truncated> '{text[:SHOWN_CHARACTERS_MAX]}...'}}"
-
-
-def _sentence(difference: Difference, *, reader: str, writer: str) -> str:
-    description = SENTENCES[difference.fault].format(
-        path=difference.path, detail=difference.detail, reader=reader, writer=writer
-    )
-    return f"{{errorType:'{difference.fault}', description:'{description}', additionalInfo:'{difference.detail}'}}"

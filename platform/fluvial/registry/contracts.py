@@ -6,6 +6,7 @@ Contracts: the Avro schemas in `schemas/<producer>/` and who answers for them, a
     subjects = ["weather-value"]                 # each with its schema in weather.avsc (or weather-value.avsc)
     compatibility = "BACKWARD"                   # or a table of subject = level; BACKWARD when left out
     topics = ["weather"]                         # the topics this producer writes
+    credentials = "env:WEATHER_PASSWORD"         # or file:PATH: with which it owns its subjects; may be left out
 
 Everything is checked when it is read: a mistake names the file, the key and what to write instead.
 """
@@ -19,13 +20,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fluvial.errors import FluvialError
-from fluvial.registry.avro_parse import AvroSyntaxError, parse
+from fluvial.registry.avro.parse import AvroSyntaxError, parse
 from fluvial.registry.client import RegistryClient
 from fluvial.registry.compatibility import LEVELS
+from fluvial.registry.credentials import CredentialsError, check_reference, read_secret
 from fluvial.registry.errors import RegistryError
 
 OWNER_FILE = "owner.toml"
-KEYS = frozenset({"producer", "contact", "subjects", "compatibility", "topics"})
+KEYS = frozenset({"producer", "contact", "subjects", "compatibility", "topics", "credentials"})
 SUFFIXES = ("-value", "-key")
 
 
@@ -43,7 +45,7 @@ class Contract:
     One subject as its producer declares it.
 
     `schema` is the parsed JSON of the schema, `text` the file's text, `topics` the topics whose keys or values follow
-    it.
+    it. `credentials` refers to the producer's password in the registry.
     """
 
     producer: str
@@ -54,6 +56,7 @@ class Contract:
     text: str
     compatibility: str
     topics: tuple[str, ...]
+    credentials: str | None = None
 
     @property
     def topic(self) -> str:
@@ -70,6 +73,9 @@ class Contract:
         """Whether it describes the topic's keys and not its values."""
         return self.subject.endswith("-key")
 
+
+Passwords = Callable[[Contract], str | None]
+"""The password of a contract's producer; None for a producer that claims nothing."""
 
 Status = Literal["new", "unchanged", "compatible", "incompatible", "refused"]
 
@@ -119,20 +125,39 @@ def load_contracts(directory: Path | str) -> list[Contract]:
     return [contracts[subject] for subject in sorted(contracts)]
 
 
+def declared_password(contract: Contract) -> str | None:
+    """Return what `credentials` in `owner.toml` refers to, None when it names none; raises ContractError."""
+    if contract.credentials is None:
+        return None
+    folder = contract.path.parent
+    try:
+        return read_secret(contract.credentials, folder=folder)
+    except CredentialsError as error:
+        raise ContractError(folder / OWNER_FILE, f"`credentials`: {error}") from None
+
+
 def register_all(
-    client: RegistryClient,
+    anyone: RegistryClient,
     contracts: Iterable[Contract],
     on_progress: Callable[[Registered], None] | None = None,
+    *,
+    passwords: Passwords = declared_password,
 ) -> list[Registered]:
     """
     Bring the registry to what the contracts say; what already stands there stays as it is.
 
-    Raises `RegistryError` for the first that the registry refuses; those before it are registered, and running it
-    again goes on from there.
+    A producer with a password claims its subjects first, where the registry knows owners. Raises `RegistryError` for
+    the first contract that the registry refuses; those before it are registered, and running it again goes on there.
     """
     done = []
+    signed_in: dict[str, tuple[RegistryClient, bool]] = {}
     for contract in contracts:
         try:
+            if contract.producer not in signed_in:
+                signed_in[contract.producer] = _sign_in(anyone, contract, passwords(contract))
+            client, claims = signed_in[contract.producer]
+            if claims:
+                client.give(contract.subject, contract.producer)
             if client.get_config(contract.subject) != contract.compatibility:
                 client.set_config(contract.compatibility, contract.subject)
             known = client.look_up(contract.subject, contract.text)
@@ -146,24 +171,37 @@ def register_all(
     return done
 
 
+def _sign_in(anyone: RegistryClient, contract: Contract, password: str | None) -> tuple[RegistryClient, bool]:
+    """The registry as the contract's producer sees it, and whether that may claim subjects there."""
+    if password is None:
+        return anyone, False
+    client = anyone.acting_as(contract.producer, password)
+    return client, client.introduce(contract.producer, contract.contact)
+
+
 def check_all(client: RegistryClient, contracts: Iterable[Contract]) -> list[CheckResult]:
     """Hold every contract against the registry without changing it. Raises `RegistryError` when it does not answer."""
     return [_check(client, contract) for contract in contracts]
 
 
-def _check(client: RegistryClient, contract: Contract) -> CheckResult:
+def check_text(client: RegistryClient, subject: str, text: str) -> tuple[Status, tuple[str, ...]]:
+    """How a schema stands against a subject, and why not when it may not follow what is registered there."""
     try:
-        if client.look_up(contract.subject, contract.text) is not None:
-            return CheckResult(contract=contract, status="unchanged")
-        messages = client.check(contract.subject, contract.text)
+        if client.look_up(subject, text) is not None:
+            return "unchanged", ()
+        messages = client.check(subject, text)
         if messages:
-            return CheckResult(contract=contract, status="incompatible", messages=tuple(messages))
-        status: Status = "compatible" if contract.subject in client.subjects() else "new"
-        return CheckResult(contract=contract, status=status)
+            return "incompatible", tuple(messages)
+        return ("compatible" if subject in client.subjects() else "new"), ()
     except RegistryError as error:
         if error.code is None:
             raise
-        return CheckResult(contract=contract, status="refused", messages=(str(error),))
+        return "refused", (str(error),)
+
+
+def _check(client: RegistryClient, contract: Contract) -> CheckResult:
+    status, messages = check_text(client, contract.subject, contract.text)
+    return CheckResult(contract=contract, status=status, messages=messages)
 
 
 def _of_producer(folder: Path) -> list[Contract]:
@@ -180,6 +218,7 @@ def _of_producer(folder: Path) -> list[Contract]:
     subjects = _texts(path, owner, "subjects", 'subjects = ["<topic>-value"]')
     topics = _texts(path, owner, "topics", 'topics = ["<topic>"]')
     levels = _levels(path, owner, subjects)
+    credentials = _credentials(path, owner)
     contracts = []
     for subject in subjects:
         file, text, schema = _schema(folder, subject)
@@ -193,6 +232,7 @@ def _of_producer(folder: Path) -> list[Contract]:
                 text=text,
                 compatibility=levels[subject],
                 topics=_topics_of(path, subject, topics),
+                credentials=credentials,
             )
         )
     unclaimed = sorted({*folder.glob("*.avsc")} - {each.path for each in contracts})
@@ -229,6 +269,17 @@ def _texts(path: Path, owner: Mapping[str, Any], key: str, example: str) -> tupl
     if twice:
         raise ContractError(path, f"`{key}` names {twice[0]} twice; name it once")
     return tuple(value)
+
+
+def _credentials(path: Path, owner: Mapping[str, Any]) -> str | None:
+    if "credentials" not in owner:
+        return None
+    reference = owner["credentials"]
+    wrong = check_reference(reference) if isinstance(reference, str) else "is not a text"
+    if wrong is not None:
+        # What stands there may be a secret, and is not repeated.
+        raise ContractError(path, f"`credentials` {wrong}")
+    return str(reference)
 
 
 def _levels(path: Path, owner: Mapping[str, Any], subjects: tuple[str, ...]) -> dict[str, str]:

@@ -4,53 +4,43 @@ What a command comes to: the records to write and the reply to give once they ar
 Everything here only reads the state. Raises `RefusedError` for what is turned down; then nothing is written.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any, assert_never
+from dataclasses import replace
+from typing import assert_never
 
-from fluvial.registry import errors
+from fluvial.registry import errors, names, ownership
 from fluvial.registry.commands import (
     Command,
     DeleteConfig,
+    DeleteContext,
     DeleteMode,
     DeleteSubject,
     DeleteVersion,
-    Draft,
     Register,
     SetConfig,
     SetMode,
 )
-from fluvial.registry.compatibility import LEVELS, Earlier, judge
+from fluvial.registry.compatibility import LEVELS
+from fluvial.registry.decision import Decision
 from fluvial.registry.library import Library
 from fluvial.registry.records import (
-    Body,
     ConfigRecord,
-    HighestId,
+    ContextRecord,
     ModeRecord,
     Record,
     SchemaGone,
-    SchemaRecord,
     SubjectDeleted,
 )
+from fluvial.registry.registering import READ_ONLY, register
 from fluvial.registry.state import RegistryState
 
 MODES = frozenset({"READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT"})
-READ_ONLY = frozenset({"READONLY", "READONLY_OVERRIDE"})
-ID_MAX = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """`reply` holds once `records` are in the log, all of them."""
-
-    records: tuple[Record, ...]
-    reply: Any
 
 
 def decide(state: RegistryState, library: Library, command: Command) -> Decision:  # noqa: PLR0911 (one return a case)
     """Work out what `command` does to `state`."""
     match command:
         case Register():
-            return _register(state, library, command)
+            return register(state, library, command)
         case DeleteVersion():
             return _delete_version(state, command)
         case DeleteSubject():
@@ -63,135 +53,13 @@ def decide(state: RegistryState, library: Library, command: Command) -> Decision
             return _set_mode(state, command)
         case DeleteMode():
             return _delete_mode(state, command)
+        case DeleteContext():
+            return _delete_context(state, command)
+        case ownership.Introduce() | ownership.GiveTo():
+            records, reply = ownership.decide(state.ownership, command)
+            return Decision(records=records, reply=reply)
         case _:
             assert_never(command)
-
-
-def body_of(state: RegistryState, library: Library, subject: str, draft: Draft, *, normalize: bool) -> Body:
-    """
-    The body that a draft has once its schema is in its stored form.
-
-    An empty schema repeats the subject's latest, which is how only metadata is changed.
-    """
-    if draft.schema_type != "AVRO":
-        raise errors.unsupported_type(draft.schema_type)
-    latest = state.version(subject, -1)
-    if not draft.schema.strip():
-        if latest is None:
-            raise errors.empty_schema()
-        draft = replace(draft, schema=latest.body.schema, references=latest.body.references)
-    references = tuple(
-        replace(each, version=found.version)
-        if each.version == -1 and (found := state.version(each.subject, -1)) is not None
-        else each
-        for each in draft.references
-    )
-    if normalize or state.config_in_scope(subject).get("normalize") is True:
-        normalize = True
-        references = tuple(sorted(set(references), key=lambda each: (each.subject, each.version, each.name)))
-    parsed = library.parse(state, draft.schema, references, normalize=normalize)
-    return Body(
-        schema=parsed.text,
-        references=references,
-        metadata=draft.metadata,
-        rule_set=draft.rule_set,
-    )
-
-
-def incompatibilities(
-    state: RegistryState, library: Library, subject: str, body: Body, earlier: list[SchemaRecord]
-) -> list[str]:
-    """Why `body` may not follow `earlier` (ascending) under the subject's compatibility level; empty when it may."""
-    config = state.config_in_scope(subject)
-    group = config.get("compatibilityGroup")
-    if isinstance(group, str):
-        wanted = _group_value(body, group)
-        earlier = [each for each in earlier if _group_value(each.body, group) == wanted]
-    level = str(config["compatibilityLevel"])
-    if level == "NONE" or not earlier:
-        return []
-    if not level.endswith("_TRANSITIVE"):
-        earlier = earlier[-1:]
-    new = library.parsed(state, body)
-    return judge(
-        level, new, [Earlier(version=each.version, parsed=library.parsed(state, each.body)) for each in earlier]
-    )
-
-
-def _group_value(body: Body, group: str) -> Any:
-    metadata = body.as_json().get("metadata") or {}
-    properties = metadata.get("properties") if isinstance(metadata, dict) else None
-    return properties.get(group) if isinstance(properties, dict) else None
-
-
-def find(state: RegistryState, subject: str, body: Body, *, deleted: bool = False) -> SchemaRecord | None:
-    """The latest version of `subject` that says the same as `body`; metadata not given matches any."""
-    for each in reversed(state.versions(subject, deleted=deleted)):
-        same = (each.body.schema, each.body.references) == (body.schema, body.references)
-        metadata_fits = body.metadata is None or body.metadata == each.body.metadata
-        rules_fit = body.rule_set is None or body.rule_set == each.body.rule_set
-        if same and metadata_fits and rules_fit:
-            return each
-    return None
-
-
-def _register(state: RegistryState, library: Library, command: Register) -> Decision:
-    subject, draft = command.subject, command.draft
-    mode = state.mode_in_scope(subject)
-    _check_register_mode(subject, draft, mode)
-    importing = mode == "IMPORT"
-    body = body_of(state, library, subject, draft, normalize=command.normalize and not importing)
-    wanted_id = draft.id if importing else None
-    known = find(state, subject, body)
-    if known is not None and wanted_id in {None, known.id} and draft.version in {None, known.version}:
-        return Decision(records=(), reply=known)
-    live = state.versions(subject)
-    if live and not importing:
-        # A new version keeps the metadata and rules of the one before unless it brings its own.
-        previous = live[-1].body
-        body = replace(body, metadata=body.metadata or previous.metadata, rule_set=body.rule_set or previous.rule_set)
-    if not importing and (messages := incompatibilities(state, library, subject, body, live)):
-        raise errors.incompatible(subject, messages)
-    every = state.versions(subject, deleted=True)
-    next_version = every[-1].version + 1 if every else 1
-    version = draft.version if draft.version is not None else next_version
-    if version != next_version and not importing:
-        raise errors.invalid_schema("Version is not one more than previous version")
-    schema_id = _choose_id(state, body, wanted_id)
-    record = SchemaRecord(subject=subject, version=version, id=schema_id, body=body)
-    # A soft-deleted version of the same schema gives way to the new one.
-    buried = tuple(
-        SchemaGone(subject=subject, version=each.version)
-        for each in every
-        if each.deleted
-        and each.id == schema_id
-        and each.version < version
-        and not state.referrers(subject, each.version, deleted=True)
-    )
-    return Decision(records=(*buried, record), reply=record)
-
-
-def _check_register_mode(subject: str, draft: Draft, mode: str) -> None:
-    if mode in READ_ONLY:
-        raise errors.not_permitted(f"Subject {subject} is in read-only mode")
-    if draft.id is not None and mode != "IMPORT":
-        raise errors.not_permitted(f"Subject {subject} is not in import mode")
-    if draft.id is None and mode != "READWRITE":
-        raise errors.not_permitted(f"Subject {subject} is not in read-write mode")
-
-
-def _choose_id(state: RegistryState, body: Body, wanted: int | None) -> int:
-    if wanted is not None:
-        taken = state.body(wanted)
-        if taken is not None and taken != body:
-            raise errors.not_permitted(f"Overwrite new schema with id {wanted} is not permitted.")
-        return wanted
-    found = state.id_of(body)
-    if found is not None:
-        return found
-    if state.highest_id >= ID_MAX:
-        raise errors.store_failed("Every schema id has been given out")
-    return state.highest_id + 1
 
 
 def _delete_version(state: RegistryState, command: DeleteVersion) -> Decision:
@@ -211,7 +79,7 @@ def _delete_version(state: RegistryState, command: DeleteVersion) -> Decision:
     if not found.deleted:
         raise errors.version_not_soft_deleted(subject, found.version)
     records: list[Record] = [
-        HighestId(id=state.highest_id),
+        state.highest_ids(),
         SchemaGone(subject=subject, version=found.version),
     ]
     if len(state.versions(subject, deleted=True)) == 1:
@@ -236,13 +104,12 @@ def _delete_subject(state: RegistryState, command: DeleteSubject) -> Decision:
             raise errors.subject_not_soft_deleted(subject)
     records: list[Record]
     if command.permanent:
-        records = [HighestId(id=state.highest_id)]
+        records = [state.highest_ids()]
         # Last first, so that no record of the log ever refers to one that is gone.
         records += [SchemaGone(subject=subject, version=number) for number in reversed(numbers)]
         records += _without_settings(state, subject)
     else:
-        records = [replace(each, deleted=True) for each in versions]
-        records.append(SubjectDeleted(subject=subject, version=numbers[-1]))
+        records = [SubjectDeleted(subject=subject, version=numbers[-1])]
     return Decision(records=tuple(records), reply=numbers)
 
 
@@ -266,7 +133,8 @@ def _set_config(state: RegistryState, command: SetConfig) -> Decision:
     if level is not None and level not in LEVELS:
         raise errors.invalid_compatibility()
     _check_writable(state, command.subject)
-    settings = {**(state.config(command.subject) or {}), **command.settings}
+    changed = {**state.stored_config(command.subject), **command.settings}
+    settings = {name: value for name, value in changed.items() if value is not None}
     return Decision(records=(ConfigRecord(subject=command.subject, settings=settings),), reply=settings)
 
 
@@ -283,7 +151,9 @@ def _set_mode(state: RegistryState, command: SetMode) -> Decision:
         raise errors.invalid_mode()
     records: list[Record] = []
     if command.mode == "IMPORT" and state.mode_in_scope(command.subject) != "IMPORT" and not command.force:
-        affected = [each for each in state.all_versions(deleted=True) if command.subject in {None, each.subject}]
+        affected = [
+            each for subject in state.subjects_in(command.subject) for each in state.versions(subject, deleted=True)
+        ]
         if any(not each.deleted for each in affected):
             raise errors.not_permitted("Cannot import since found existing subjects")
         for each in affected:
@@ -291,7 +161,7 @@ def _set_mode(state: RegistryState, command: SetMode) -> Decision:
                 raise errors.reference_exists(each.subject, each.version)
         if affected:
             # Imported schemas bring their own ids, so what is soft-deleted must not hold on to them.
-            records = [HighestId(id=state.highest_id)]
+            records = [state.highest_ids()]
             records += [SchemaGone(subject=each.subject, version=each.version) for each in affected]
     records.append(ModeRecord(subject=command.subject, mode=command.mode))
     return Decision(records=tuple(records), reply=command.mode)
@@ -299,6 +169,19 @@ def _set_mode(state: RegistryState, command: SetMode) -> Decision:
 
 def _delete_mode(state: RegistryState, command: DeleteMode) -> Decision:
     mode = state.mode(command.subject)
-    if mode is None:
+    if mode is None and not command.recursive:
         raise errors.subject_not_found(str(command.subject))
-    return Decision(records=(ModeRecord(subject=command.subject, mode=None),), reply=mode)
+    gone = [command.subject]
+    context, name = names.split(command.subject or "")
+    if command.recursive and not name:
+        gone += [each for each in state.modes_in(context) if each != command.subject]
+    return Decision(records=tuple(ModeRecord(subject=each, mode=None) for each in gone), reply=mode)
+
+
+def _delete_context(state: RegistryState, command: DeleteContext) -> Decision:
+    if state.subjects_in(command.subject):
+        raise errors.context_not_empty(command.subject)
+    records: list[Record] = [state.highest_ids()]
+    if names.context_of(command.subject) != names.DEFAULT_CONTEXT:
+        records.append(ContextRecord(context=names.context_of(command.subject), gone=True))
+    return Decision(records=tuple(records), reply=None)

@@ -5,6 +5,8 @@ What the registry answers instead of a result, and what its client raises.
 functions below are the one table of them.
 """
 
+from collections.abc import Iterable
+
 from fluvial.errors import FluvialError
 
 STORE_FAILED = 50001
@@ -40,8 +42,8 @@ def version_not_found(version: int) -> RefusedError:
     return RefusedError(404, 40402, f"Version {version} not found.")
 
 
-def schema_not_found(schema_id: int | None = None) -> RefusedError:
-    """No schema has this id, or none under the subject has this text."""
+def schema_not_found(schema_id: int | str | None = None) -> RefusedError:
+    """No schema has this id or GUID, or none under the subject has this text."""
     return RefusedError(404, 40403, "Schema not found" if schema_id is None else f"Schema {schema_id} not found")
 
 
@@ -92,9 +94,9 @@ def invalid_schema(details: str, *, schema_type: str = "AVRO") -> RefusedError:
     return RefusedError(422, 42201, f"Invalid schema of type {schema_type}, details: {details}")
 
 
-def unsupported_type(schema_type: str) -> RefusedError:
+def unsupported_type(schema_type: str, kept: Iterable[str]) -> RefusedError:
     """The schema is of a type that this registry does not keep."""
-    return RefusedError(422, 42201, f"Invalid schema type {schema_type}; this registry keeps AVRO schemas")
+    return RefusedError(422, 42201, f"Invalid schema type {schema_type[:100]}; the types are {', '.join(kept)}")
 
 
 def empty_schema() -> RefusedError:
@@ -138,6 +140,21 @@ def reference_exists(subject: str, version: int) -> RefusedError:
     return RefusedError(422, 42206, f"One or more references exist to the schema {key}.")
 
 
+def schema_too_large() -> RefusedError:
+    """The log takes no record of this size."""
+    return RefusedError(422, 42209, "Register operation failed because schema is too large")
+
+
+def invalid_rule_set(message: str) -> RefusedError:
+    """The rules could not be run by a client."""
+    return RefusedError(422, 42210, message)
+
+
+def context_not_empty(context: str) -> RefusedError:
+    """There are subjects in the context, or what is left of them."""
+    return RefusedError(422, 42211, f"The specified context '{context}' is not empty.")
+
+
 def invalid_subject(subject: str) -> RefusedError:
     """The name cannot be a subject's."""
     return RefusedError(422, 42208, f"The specified subject '{subject}' is not a valid.")
@@ -150,7 +167,7 @@ def too_large(what: str) -> RefusedError:
 
 def invalid_request(message: str) -> RefusedError:
     """The request's JSON is not of the form that this call takes."""
-    return RefusedError(422, 422, message)
+    return RefusedError(400, 400, message)
 
 
 def malformed_json(message: str) -> RefusedError:
@@ -176,3 +193,28 @@ def unknown_primary(message: str) -> RefusedError:
 def forbidden(message: str) -> RefusedError:
     """The policy does not let this principal do it."""
     return RefusedError(403, 40301, message)
+
+
+def unauthorized(message: str) -> RefusedError:
+    """The request says who sends it, and that is not shown."""
+    return RefusedError(401, 40101, message)
+
+
+def producer_not_found(name: str) -> RefusedError:
+    """No producer of this name is known."""
+    return RefusedError(404, 40420, f"Producer '{name}' not found.")
+
+
+def owner_not_found(subject: str) -> RefusedError:
+    """Nobody owns the subject, or ever did."""
+    return RefusedError(404, 40421, f"Subject '{subject}' has no owner.")
+
+
+def weak_password(characters: int) -> RefusedError:
+    """The password could be found out from its hash."""
+    return RefusedError(422, 42220, f"A producer's password has {characters} characters or more")
+
+
+def changed_meanwhile(name: str) -> RefusedError:
+    """Somebody else changed the same producer between reading and writing."""
+    return RefusedError(409, 40920, f"Producer '{name}' was changed by another request; look and try again")

@@ -14,8 +14,9 @@ from starlette.responses import Response
 
 from fluvial.registry import errors, requests
 from fluvial.registry.errors import RefusedError
-from fluvial.registry.handlers import MEDIA_TYPE, register, register_known
+from fluvial.registry.handlers import register_known
 from fluvial.registry.registry import Registry
+from fluvial.registry.replies import CLIENT_HEADER, MEDIA_TYPE, UNKNOWN_HEADER
 
 if TYPE_CHECKING:
     import httpx
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 FORWARD_SECONDS_MAX = 15.0  # longer than it takes to elect another writer
 RETRY_SECONDS = 0.1
 FORWARDED = "x-forward"
-_KEPT_HEADERS = ("content-type", "accept", "authorization")
+_KEPT_HEADERS = ("content-type", "accept", "authorization", UNKNOWN_HEADER, CLIENT_HEADER)
+_KEPT_ANSWER_HEADERS = ("content-type", "www-authenticate")
 _GOES_ON = frozenset({errors.UNKNOWN_PRIMARY, errors.FORWARDING_FAILED, errors.STORE_FAILED})
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -50,15 +52,16 @@ class Forwarder:
         self._primary = primary
         self._http: httpx.AsyncClient | None = None
 
-    def wrap(self, handler: Handler) -> Handler:
-        """Return a handler of writes that works on every node."""
+    def wrap(self, handler: Handler, *, registers: bool = False) -> Handler:
+        """Return a handler of writes that works on every node; `registers` says that it registers a schema."""
 
         async def handle(request: Request) -> Response:
             if request.headers.get(FORWARDED) is not None:
                 if not self._primary.is_led_here:
                     raise errors.unknown_primary("this node was asked in its place, but does not write")
                 return await handler(request)
-            if handler is register and not self._primary.is_led_here:
+            # Who says who it is is heard out by the node that writes.
+            if registers and not self._primary.is_led_here and "authorization" not in request.headers:
                 known = await register_known(request)
                 if known is not None:
                     return known
@@ -107,8 +110,8 @@ class Forwarder:
             raise _refusal(answer)
         # Whoever wrote through this node reads what it wrote from this node.
         await self._registry.refresh_if_possible()
-        media_type = answer.headers.get("content-type", MEDIA_TYPE)
-        return Response(answer.content, status_code=answer.status_code, headers={"content-type": media_type})
+        kept = {name: answer.headers[name] for name in _KEPT_ANSWER_HEADERS if name in answer.headers}
+        return Response(answer.content, answer.status_code, {"content-type": MEDIA_TYPE, **kept})
 
 
 def _refusal(answer: "httpx.Response") -> RefusedError:

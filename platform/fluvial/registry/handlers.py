@@ -1,102 +1,67 @@
 """
-The calls of Confluent's Schema Registry REST API, one function each, named in its docstring.
+The calls of Confluent's Schema Registry REST API about subjects and schemas, one function each, named in its docstring.
 
 What a handler raises as `RefusedError` becomes the error reply.
 """
 
-import json
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from fluvial.registry import errors, requests
-from fluvial.registry.avro_text import canonical
-from fluvial.registry.commands import (
-    DeleteConfig,
-    DeleteMode,
-    DeleteSubject,
-    DeleteVersion,
-    Register,
-    SetConfig,
-    SetMode,
-)
+from fluvial.registry import errors, names, replies, requests
+from fluvial.registry.commands import DeleteSubject, DeleteVersion, Register
 from fluvial.registry.errors import RefusedError
+from fluvial.registry.kinds import KINDS, kind_of
+from fluvial.registry.names import DEFAULT_CONTEXT
 from fluvial.registry.policy import ANYONE, Principal
 from fluvial.registry.records import Body, SchemaRecord
 from fluvial.registry.registry import Registry
-
-MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
-
-
-class Reply(JSONResponse):
-    """A JSON reply under the registry's content type."""
-
-    media_type = MEDIA_TYPE
-
-    def render(self, content: Any) -> bytes:
-        """Write the JSON; a message that quotes half of a surrogate pair must not fail for it."""
-        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-        return text.encode("utf-8", "replace")
+from fluvial.registry.replies import RawText, Reply
+from fluvial.registry.state import RegistryState
 
 
-class RawText(Response):
-    """A schema's text as it is, without a JSON envelope."""
-
-    media_type = MEDIA_TYPE
-    charset = "utf-8"
-
-
-def _registry(request: Request) -> Registry:
+def registry_of(request: Request) -> Registry:
+    """The registry that a request is made to."""
     registry: Registry = request.app.state.registry
     return registry
 
 
-def _principal(request: Request) -> Principal:
+def principal_of(request: Request) -> Principal:
+    """Who makes a request."""
     principal: Principal = getattr(request.state, "principal", ANYONE)
     return principal
 
 
 def _subject(request: Request) -> str:
-    return requests.subject_name(request.path_params["subject"])
+    return _unaliased(registry_of(request).state, requests.subject_name(request.path_params["subject"]))
 
 
-def _subject_or_all(request: Request) -> str | None:
-    return _subject(request) if "subject" in request.path_params else None
+def _unaliased(state: RegistryState, subject: str) -> str:
+    alias = state.stored_config(subject).get("alias")
+    return names.qualified(alias, subject) if alias else subject
 
 
 def _id(request: Request) -> int:
     text: str = request.path_params["id"]
-    if not text.isascii() or not text.isdigit() or len(text) > 10:
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 10:
         raise RefusedError(404, 404, "HTTP 404 Not Found")
     return int(text)
 
 
-def _version_json(record: SchemaRecord, body: Body | None = None) -> dict[str, Any]:
-    return {
-        "subject": record.subject,
-        "version": record.version,
-        "id": record.id,
-        **(body or record.body).as_json(),
-        **({"deleted": True} if record.deleted else {}),
-    }
-
-
-async def _formatted(request: Request, body: Body) -> Body:
-    """The body in the form the caller asks for: `format=resolved` spells out what it refers to."""
-    if request.query_params.get("format") != "resolved" or not body.references:
-        return body
-    registry = _registry(request)
-    parsed = await registry.parsed(body)
-    return replace(body, schema=canonical(parsed.schema), references=())
-
-
-def _settings_json(settings: Mapping[str, Any], *, level_name: str) -> dict[str, Any]:
-    rest = {name: settings[name] for name in requests.SETTINGS if name in settings}
-    level = {level_name: settings["compatibilityLevel"]} if "compatibilityLevel" in settings else {}
-    return rest | level
+async def _formatted(request: Request, record: SchemaRecord) -> Body:
+    """The record's body in the form that `format` asks for, and what it refers to as `referenceFormat` asks."""
+    body, context = record.body, names.context_of(record.subject)
+    form = request.query_params.get("format", "").strip()
+    if form:
+        parsed = await registry_of(request).parsed(body, context)
+        text = kind_of(body.schema_type).formatted(parsed, form)
+        body = body if text is None else replace(body, schema=text)
+    if request.query_params.get("referenceFormat") == "qualified" and context != DEFAULT_CONTEXT:
+        references = (replace(each, subject=names.qualified(each.subject, record.subject)) for each in body.references)
+        body = replace(body, references=tuple(references))
+    return body
 
 
 async def root(request: Request) -> Response:
@@ -106,9 +71,8 @@ async def root(request: Request) -> Response:
 
 async def list_subjects(request: Request) -> Response:
     """GET /subjects"""
-    prefix = request.query_params.get("subjectPrefix", "")
-    found = _registry(request).state.subjects(
-        prefix="" if prefix == ":*:" else prefix.removeprefix(":.:"),
+    found = registry_of(request).state.subjects(
+        prefix=request.query_params.get("subjectPrefix", names.ALL_CONTEXTS),
         deleted=requests.flag(request, "deleted"),
         deleted_only=requests.flag(request, "deletedOnly"),
     )
@@ -117,46 +81,63 @@ async def list_subjects(request: Request) -> Response:
 
 async def look_up(request: Request) -> Response:
     """POST /subjects/{subject}: under which version is this schema registered?"""
-    registry, subject = _registry(request), _subject(request)
+    registry, subject = registry_of(request), _subject(request)
     deleted = requests.flag(request, "deleted")
     draft = await requests.draft(request)
     found = await registry.look_up(subject, draft, normalize=requests.flag(request, "normalize"), deleted=deleted)
     if found is None:
         known = registry.state.has_subject(subject, deleted=deleted)
         raise errors.schema_not_found() if known else errors.subject_not_found(subject)
-    return Reply(_version_json(found))
+    return Reply(replies.version(request, found, await _formatted(request, found)))
 
 
 async def delete_subject(request: Request) -> Response:
     """DELETE /subjects/{subject}"""
     command = DeleteSubject(subject=_subject(request), permanent=requests.flag(request, "permanent"))
-    return Reply(await _registry(request).apply(command, principal=_principal(request), action="delete"))
+    return Reply(await registry_of(request).apply(command, principal=principal_of(request), action="delete"))
+
+
+async def latest_with_metadata(request: Request) -> Response:
+    """GET /subjects/{subject}/metadata: the last version whose properties have each `key` at the `value` beside it."""
+    state, subject = registry_of(request).state, _subject(request)
+    deleted = requests.flag(request, "deleted")
+    keys, values = request.query_params.getlist("key"), request.query_params.getlist("value")
+    wanted = dict(zip(keys, values, strict=False)).items()
+    for each in reversed(state.versions(subject, deleted=deleted)):
+        metadata = each.body.as_json().get("metadata")
+        if metadata is not None and wanted <= metadata.get("properties", {}).items():
+            return Reply(replies.version(request, each, await _formatted(request, each)))
+    known = state.has_subject(subject, deleted=deleted)
+    raise errors.schema_not_found() if known else errors.subject_not_found(subject)
 
 
 async def list_versions(request: Request) -> Response:
     """GET /subjects/{subject}/versions"""
-    state, subject = _registry(request).state, _subject(request)
+    state, subject = registry_of(request).state, _subject(request)
     deleted, deleted_only = requests.flag(request, "deleted"), requests.flag(request, "deletedOnly")
+    negative = requests.flag(request, "deletedAsNegative")
     if not state.has_subject(subject, deleted=deleted or deleted_only):
         raise errors.subject_not_found(subject)
-    versions = state.versions(subject, deleted=deleted or deleted_only)
-    numbers = [each.version for each in versions if each.deleted or not deleted_only]
+    versions = state.versions(subject, deleted=deleted or deleted_only or negative)
+    if negative:
+        numbers = [-each.version if each.deleted else each.version for each in versions]
+    else:
+        numbers = [each.version for each in versions if each.deleted or not deleted_only]
     return Reply(requests.page(request, numbers))
 
 
 async def register(request: Request) -> Response:
     """POST /subjects/{subject}/versions"""
     command = await _register_command(request)
-    return _registered(
-        command, await _registry(request).apply(command, principal=_principal(request), action="register")
-    )
+    found = await registry_of(request).apply(command, principal=principal_of(request), action="register")
+    return await _registered(request, command, found)
 
 
 async def register_known(request: Request) -> Response | None:
     """Answer `register` where the schema is registered already, None when that takes a write."""
     command = await _register_command(request)
-    found = await _registry(request).known(command)
-    return None if found is None else _registered(command, found)
+    found = await registry_of(request).known(command)
+    return None if found is None else await _registered(request, command, found)
 
 
 async def _register_command(request: Request) -> Register:
@@ -164,41 +145,44 @@ async def _register_command(request: Request) -> Register:
     return Register(subject=_subject(request), draft=draft, normalize=requests.flag(request, "normalize"))
 
 
-def _registered(command: Register, found: SchemaRecord) -> Response:
-    draft = command.draft
-    if draft.metadata is None and draft.rule_set is None:
-        return Reply({"id": found.id})
+async def _registered(request: Request, command: Register, found: SchemaRecord) -> Response:
     # Whoever sends metadata or rules is told how they came out after the subject's own were added.
-    return Reply({"id": found.id, "version": found.version, **found.body.as_json()})
+    in_full = command.draft.metadata is not None or command.draft.rule_set is not None
+    body = await _formatted(request, found)
+    if body.schema_type == "PROTOBUF" and "format" not in request.query_params and command.draft.schema.strip():
+        # Confluent's Python client keeps this answer and reads it later as what it sent: a descriptor, not the text.
+        body = replace(body, schema=command.draft.schema)
+    return Reply(replies.registered(request, found, body, in_full=in_full))
 
 
 def _version(request: Request, *, deleted: bool) -> SchemaRecord:
-    state, subject = _registry(request).state, _subject(request)
+    state, subject = registry_of(request).state, _subject(request)
     number = requests.version_number(request.path_params["version"])
-    found = state.version(subject, number, deleted=deleted)
-    if found is None:
-        known = state.has_subject(subject, deleted=deleted)
-        raise errors.version_not_found(number) if known else errors.subject_not_found(subject)
-    return found
+    for each in state.in_any_context(subject):
+        found = state.version(each, number, deleted=deleted)
+        if found is not None:
+            return found
+    known = state.has_subject(subject, deleted=deleted)
+    raise errors.version_not_found(number) if known else errors.subject_not_found(subject)
 
 
 async def get_version(request: Request) -> Response:
     """GET /subjects/{subject}/versions/{version}"""
     found = _version(request, deleted=requests.flag(request, "deleted"))
-    return Reply(_version_json(found, await _formatted(request, found.body)))
+    return Reply(replies.version(request, found, await _formatted(request, found)))
 
 
 async def get_version_schema(request: Request) -> Response:
     """GET /subjects/{subject}/versions/{version}/schema"""
     found = _version(request, deleted=requests.flag(request, "deleted"))
-    return RawText((await _formatted(request, found.body)).schema)
+    return RawText((await _formatted(request, found)).schema)
 
 
 async def referenced_by(request: Request) -> Response:
     """GET /subjects/{subject}/versions/{version}/referencedby"""
     found = _version(request, deleted=True)
     deleted = requests.flag(request, "deleted")
-    referrers = _registry(request).state.referrers(found.subject, found.version, deleted=deleted)
+    referrers = registry_of(request).state.referrers(found.subject, found.version, deleted=deleted)
     return Reply(requests.page(request, sorted({each.id for each in referrers})))
 
 
@@ -209,48 +193,79 @@ async def delete_version(request: Request) -> Response:
         version=requests.version_number(request.path_params["version"]),
         permanent=requests.flag(request, "permanent"),
     )
-    return Reply(await _registry(request).apply(command, principal=_principal(request), action="delete"))
+    return Reply(await registry_of(request).apply(command, principal=principal_of(request), action="delete"))
 
 
 async def list_schemas(request: Request) -> Response:
     """GET /schemas"""
-    found = _registry(request).state.all_versions(
+    found = registry_of(request).state.all_versions(
         prefix=request.query_params.get("subjectPrefix", ""),
         deleted=requests.flag(request, "deleted"),
         latest_only=requests.flag(request, "latestOnly"),
     )
-    return Reply([_version_json(each) for each in requests.page(request, found)])
+    rule_type = request.query_params.get("ruleType", "")
+    if rule_type:
+        found = [each for each in found if _has_rule(each.body, rule_type)]
+    shown = requests.page(request, found, most=requests.SCHEMAS_MAX)
+    return Reply([replies.version(request, each) for each in shown])
+
+
+def _has_rule(body: Body, rule_type: str) -> bool:
+    lists = (body.as_json().get("ruleSet") or {}).values()
+    return any(rule.get("type") == rule_type for rules in lists if isinstance(rules, list) for rule in rules)
 
 
 async def schema_types(request: Request) -> Response:
     """GET /schemas/types"""
-    return Reply(["AVRO"])
+    return Reply(list(KINDS))
+
+
+def _by_id(request: Request) -> SchemaRecord | None:
+    """What an id stands for: in the context of `subject`, or where there is that subject, or in the default one."""
+    state, schema_id = registry_of(request).state, _id(request)
+    asked = request.query_params.get("subject")
+    if not asked:
+        return state.first_place(schema_id)
+    subject = _unaliased(state, names.normalized(asked))
+    context, name = names.split(subject)
+    if not name:
+        return state.first_place(schema_id, context)
+    for each in state.in_any_context(subject):
+        places = state.places(schema_id, deleted=True, context=names.context_of(each)) or ()
+        found = [record for record in places if record.subject == each]
+        if found:
+            return found[-1]
+    return state.first_place(schema_id) if context == DEFAULT_CONTEXT else None
 
 
 async def schema_by_id(request: Request) -> Response:
     """GET /schemas/ids/{id}"""
-    state, schema_id = _registry(request).state, _id(request)
-    body = state.body(schema_id)
-    if body is None:
-        raise errors.schema_not_found(schema_id)
-    most = {"maxId": state.highest_id} if requests.flag(request, "fetchMaxId") else {}
-    return Reply((await _formatted(request, body)).as_json() | most)
+    found = _by_id(request)
+    if found is None:
+        raise errors.schema_not_found(_id(request))
+    context = names.context_of(found.subject)
+    max_id = registry_of(request).state.highest_id_of(context) if requests.flag(request, "fetchMaxId") else None
+    placed = bool(request.query_params.get("subject"))
+    body = await _formatted(request, found)
+    return Reply(replies.schema(request, found, body, placed=placed, max_id=max_id))
 
 
 async def schema_text_by_id(request: Request) -> Response:
     """GET /schemas/ids/{id}/schema"""
-    schema_id = _id(request)
-    body = _registry(request).state.body(schema_id)
-    if body is None:
-        raise errors.schema_not_found(schema_id)
-    return RawText((await _formatted(request, body)).schema)
+    found = _by_id(request)
+    if found is None:
+        raise errors.schema_not_found(_id(request))
+    return RawText((await _formatted(request, found)).schema)
 
 
 def _places(request: Request) -> list[SchemaRecord]:
-    found = _registry(request).state.places(_id(request), deleted=requests.flag(request, "deleted"))
+    found = _by_id(request)
     if found is None:
         raise errors.schema_not_found()
-    return found
+    places = registry_of(request).state.places(
+        found.id, deleted=requests.flag(request, "deleted"), context=names.context_of(found.subject)
+    )
+    return places or []
 
 
 async def subjects_of_id(request: Request) -> Response:
@@ -264,9 +279,25 @@ async def versions_of_id(request: Request) -> Response:
     return Reply(requests.page(request, found))
 
 
+async def schema_by_guid(request: Request) -> Response:
+    """GET /schemas/guids/{guid}"""
+    state, guid = registry_of(request).state, request.path_params["guid"]
+    for context, schema_id in state.ids_of_guid(guid):
+        found = state.first_place(schema_id, context)
+        assert found is not None, "an id that has a GUID is registered"
+        return Reply(replies.schema(request, found, await _formatted(request, found)))
+    raise errors.schema_not_found(guid[:100])
+
+
+async def ids_of_guid(request: Request) -> Response:
+    """GET /schemas/guids/{guid}/ids"""
+    found = registry_of(request).state.ids_of_guid(request.path_params["guid"])
+    return Reply([{"context": context, "id": schema_id} for context, schema_id in found])
+
+
 async def test_compatibility(request: Request) -> Response:
     """POST /compatibility/subjects/{subject}/versions and …/versions/{version}"""
-    registry, subject = _registry(request), _subject(request)
+    registry, subject = registry_of(request), _subject(request)
     if "version" in request.path_params:
         number = requests.version_number(request.path_params["version"])
         found = registry.state.version(subject, number)
@@ -277,8 +308,6 @@ async def test_compatibility(request: Request) -> Response:
         earlier = registry.state.versions(subject)
     verbose = requests.flag(request, "verbose")
     draft = await requests.draft(request)
-    if not draft.schema.strip():
-        raise errors.empty_schema()
     try:
         normalize = requests.flag(request, "normalize")
         messages = await registry.judge(subject, draft, earlier, normalize=normalize)
@@ -287,63 +316,3 @@ async def test_compatibility(request: Request) -> Response:
             raise
         messages = [str(refusal)]
     return Reply({"is_compatible": not messages, **({"messages": messages} if verbose else {})})
-
-
-async def get_config(request: Request) -> Response:
-    """GET /config and /config/{subject}"""
-    state, subject = _registry(request).state, _subject_or_all(request)
-    in_scope = requests.flag(request, "defaultToGlobal")
-    settings = state.config_in_scope(subject) if in_scope else state.config(subject)
-    if settings is None:
-        raise errors.config_not_found(str(subject))
-    return Reply(_settings_json(settings, level_name="compatibilityLevel"))
-
-
-async def put_config(request: Request) -> Response:
-    """PUT /config and /config/{subject}"""
-    command = SetConfig(subject=_subject_or_all(request), settings=await requests.settings(request))
-    settings = await _registry(request).apply(command, principal=_principal(request), action="configure")
-    return Reply(_settings_json(settings, level_name="compatibility"))
-
-
-async def delete_config(request: Request) -> Response:
-    """DELETE /config and /config/{subject}"""
-    command = DeleteConfig(subject=_subject_or_all(request))
-    settings = await _registry(request).apply(command, principal=_principal(request), action="configure")
-    return Reply(_settings_json(settings, level_name="compatibilityLevel"))
-
-
-async def get_mode(request: Request) -> Response:
-    """GET /mode and /mode/{subject}"""
-    state, subject = _registry(request).state, _subject_or_all(request)
-    in_scope = requests.flag(request, "defaultToGlobal")
-    mode = state.mode_in_scope(subject) if in_scope else state.mode(subject)
-    if mode is None:
-        raise errors.mode_not_found(str(subject))
-    return Reply({"mode": mode})
-
-
-async def put_mode(request: Request) -> Response:
-    """PUT /mode and /mode/{subject}"""
-    mode = await requests.mode(request)
-    command = SetMode(subject=_subject_or_all(request), mode=mode, force=requests.flag(request, "force"))
-    await _registry(request).apply(command, principal=_principal(request), action="set_mode")
-    return Reply({"mode": mode})
-
-
-async def delete_mode(request: Request) -> Response:
-    """DELETE /mode and /mode/{subject}"""
-    command = DeleteMode(subject=_subject_or_all(request))
-    return Reply({"mode": await _registry(request).apply(command, principal=_principal(request), action="set_mode")})
-
-
-async def contexts(request: Request) -> Response:
-    """GET /contexts: there is one."""
-    return Reply(["."])
-
-
-async def server_version(request: Request) -> Response:
-    """GET /v1/metadata/version"""
-    from importlib.metadata import version
-
-    return Reply({"version": version("fluvial"), "commitId": ""})

@@ -4,50 +4,74 @@ from collections import OrderedDict
 from threading import Lock
 
 from fluvial.registry import errors
-from fluvial.registry.avro_parse import AvroSyntaxError, Parsed, parse
+from fluvial.registry.kinds import kind_of
+from fluvial.registry.names import DEFAULT_CONTEXT
 from fluvial.registry.records import Body, Reference
+from fluvial.registry.schema_kind import Parsed, SchemaSyntaxError
 from fluvial.registry.state import RegistryState
 
 PARSED_MAX = 1_000
+# A parsed schema takes some twenty times the memory of its text.
+PARSED_CHARACTERS_MAX = 8 * 1024 * 1024
 REFERENCED_CHARACTERS_MAX = 4 * 1024 * 1024
+
+# The type, the text, the names and texts it refers to, and whether it is normalized.
+Key = tuple[str, str, tuple[tuple[str, str], ...], bool]
 
 
 class Library:
-    """The last thousand parsed schemas. Used from several threads at once."""
+    """The last parsed schemas, under their texts as sent and as stored. Used from several threads at once."""
 
     def __init__(self) -> None:
-        self._parsed: OrderedDict[tuple[str, tuple[str, ...]], Parsed] = OrderedDict()
+        self._parsed: OrderedDict[Key, Parsed] = OrderedDict()
+        self._characters = 0
         self._lock = Lock()
 
     def parse(
-        self, state: RegistryState, schema: str, references: tuple[Reference, ...], *, normalize: bool = False
+        self,
+        state: RegistryState,
+        schema: str,
+        references: tuple[Reference, ...],
+        *,
+        schema_type: str,
+        context: str = DEFAULT_CONTEXT,
+        normalize: bool = False,
     ) -> Parsed:
-        """Parse a schema as a request brings it. Raises `RefusedError` for what is not a schema."""
+        """Parse a schema as a request brings it to `context`. Raises `RefusedError` for what is not a schema."""
+        kind = kind_of(schema_type)
         try:
-            texts = tuple(state.resolve(references))
+            texts = state.resolve(references, context)
         except LookupError as error:
-            raise errors.invalid_schema(str(error.args[0])) from None
-        if sum(map(len, texts)) > REFERENCED_CHARACTERS_MAX:
+            raise errors.invalid_schema(str(error.args[0]), schema_type=schema_type) from None
+        if sum(map(len, texts.values())) > REFERENCED_CHARACTERS_MAX:
             raise errors.too_large(f"The references hold more than {REFERENCED_CHARACTERS_MAX} characters")
+        known = self._known((schema_type, schema, tuple(texts.items()), normalize))
+        if known is not None:
+            return known
         try:
-            parsed = parse(schema, references=texts, normalize=normalize)
-        except AvroSyntaxError as error:
-            raise errors.invalid_schema(str(error)) from None
-        self._keep((parsed.text, texts), parsed)
+            parsed = kind.parse(schema, references=texts, normalize=normalize)
+        except SchemaSyntaxError as error:
+            raise errors.invalid_schema(str(error), schema_type=schema_type) from None
+        for text, normalized in {(schema, normalize), (parsed.text, False)}:
+            self._keep((schema_type, text, tuple(texts.items()), normalized), parsed)
         return parsed
 
-    def parsed(self, state: RegistryState, body: Body) -> Parsed:
-        """Parse a schema that is registered or about to be."""
-        key = (body.schema, tuple(state.resolve(body.references)))
+    def parsed(self, state: RegistryState, body: Body, context: str = DEFAULT_CONTEXT) -> Parsed:
+        """Parse a schema that is registered in `context` or about to be."""
+        return self.parse(state, body.schema, body.references, schema_type=body.schema_type, context=context)
+
+    def _known(self, key: Key) -> Parsed | None:
         with self._lock:
             found = self._parsed.get(key)
             if found is not None:
                 self._parsed.move_to_end(key)
-                return found
-        return self.parse(state, body.schema, body.references)
+            return found
 
-    def _keep(self, key: tuple[str, tuple[str, ...]], parsed: Parsed) -> None:
+    def _keep(self, key: Key, parsed: Parsed) -> None:
         with self._lock:
+            if key not in self._parsed:
+                self._characters += len(key[1])
             self._parsed[key] = parsed
-            while len(self._parsed) > PARSED_MAX:
-                self._parsed.popitem(last=False)
+            while len(self._parsed) > PARSED_MAX or self._characters > PARSED_CHARACTERS_MAX:
+                (_, text, _, _), _ = self._parsed.popitem(last=False)
+                self._characters -= len(text)

@@ -2,14 +2,16 @@
 The records of the `_schemas` topic, keyed and written as Confluent's registry keeps them.
 
 Keys and values are JSON. A later record replaces an earlier one with the same key, null deletes it. One record is our
-own addition and is passed over by other readers: NOOP may carry `maxId`, the highest id ever given, because a hard
-deletion lets compaction forget the records from which it could be read.
+own addition and is passed over by other readers: NOOP may carry `maxId`, the highest id ever given, and the same by
+context, because a hard deletion lets compaction forget the records from which it could be read.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from fluvial.registry import ownership
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +54,14 @@ class Body:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRecord:
-    """One version of a subject."""
+    """One version of a subject; `at_ms` is when its record entered the log."""
 
     subject: str
     version: int
     id: int
     body: Body
     deleted: bool = False
+    at_ms: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +97,34 @@ class ModeRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContextRecord:
+    """A context that is used, or no longer is."""
+
+    context: str
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HighestId:
-    """No id up to this one may be given again."""
+    """No id up to this one may be given again; `contexts` says the same of contexts other than the default one."""
 
     id: int
+    contexts: Mapping[str, int] = field(default_factory=dict)
 
 
-Record = SchemaRecord | SchemaGone | SubjectDeleted | ConfigRecord | ModeRecord | HighestId
+Record = (
+    SchemaRecord
+    | SchemaGone
+    | SubjectDeleted
+    | ConfigRecord
+    | ModeRecord
+    | ContextRecord
+    | HighestId
+    | ownership.OwnershipRecord
+)
 
 
-def encode(record: Record) -> tuple[bytes, bytes | None]:
+def encode(record: Record) -> tuple[bytes, bytes | None]:  # noqa: PLR0911 (one return a case)
     """The key and value under which a record enters the log."""
     match record:
         case SchemaRecord():
@@ -121,8 +142,15 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
         case ModeRecord():
             value_or_none = None if record.mode is None else _json(_named(record.subject) | {"mode": record.mode})
             return _json({"keytype": "MODE", **_named(record.subject), "magic": 0}), value_or_none
+        case ContextRecord():
+            name = {"tenant": "default", "context": record.context}
+            return _json({"keytype": "CONTEXT", **name, "magic": 0}), None if record.gone else _json(name)
         case HighestId():
-            return _json({"keytype": "NOOP", "magic": 0}), _json({"maxId": record.id})
+            contexts = {"contexts": dict(record.contexts)} if record.contexts else {}
+            return _json({"keytype": "NOOP", "magic": 0}), _json({"maxId": record.id, **contexts})
+        case _:
+            key, content = ownership.encode(record)
+            return _json(key), None if content is None else _json(content)
 
 
 def decode(key: bytes | None, value: bytes | None) -> Record | None:  # noqa: PLR0911 (one return a case)
@@ -154,8 +182,12 @@ def decode(key: bytes | None, value: bytes | None) -> Record | None:  # noqa: PL
             return ConfigRecord(subject=subject, settings=settings)
         case "MODE":
             return ModeRecord(subject=subject, mode=None if content is None else content.get("mode"))
+        case "NOOP" if ownership.OWN in parsed:
+            return ownership.decode(parsed, content)
         case "NOOP" if content is not None and "maxId" in content:
-            return HighestId(id=content["maxId"])
+            return HighestId(id=content["maxId"], contexts=content.get("contexts") or {})
+        case "CONTEXT":
+            return ContextRecord(context=parsed["context"], gone=content is None)
         case _:
             return None
 

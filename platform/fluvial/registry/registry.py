@@ -7,16 +7,23 @@ A registry that was killed comes back by reading the log from its start.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fluvial.registry import errors, records
-from fluvial.registry.avro_parse import Parsed
+from fluvial.registry.auth import Authenticator
 from fluvial.registry.commands import Command, Draft, Register
-from fluvial.registry.decide import Decision, body_of, decide, find, incompatibilities
+from fluvial.registry.decide import decide
+from fluvial.registry.decision import Decision
 from fluvial.registry.library import Library
-from fluvial.registry.policy import ANYONE, Action, OpenPolicy, Policy, Principal
+from fluvial.registry.ownership import Ownership, Registration
+from fluvial.registry.policy import ANYONE, Action, OwnersPolicy, Principal, Rules
+from fluvial.registry.registering import body_of, incompatibilities, look_up
+from fluvial.registry.schema_kind import Parsed
 from fluvial.registry.state import RegistryState
+from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, InternalRecord
 
 Found = TypeVar("Found")
@@ -26,6 +33,8 @@ log = logging.getLogger(__name__)
 SCHEMAS_TOPIC = "_schemas"
 # A schema up to this size is judged on the event loop; a larger one in a thread, so that the broker beside us goes on.
 INLINE_CHARACTERS_MAX = 8 * 1024
+# Half of what the topic takes in one batch.
+BATCH_BYTES_MAX = 512 * 1024
 WRITE_SECONDS_MAX = 10.0
 REFRESH_SECONDS_MAX = 5.0
 
@@ -33,10 +42,11 @@ REFRESH_SECONDS_MAX = 5.0
 class Registry:
     """Answers from memory, writes through `internal_log`. Not usable before `open`."""
 
-    def __init__(self, internal_log: InternalLog, *, policy: Policy | None = None) -> None:
+    def __init__(self, internal_log: InternalLog, *, rules: Callable[[], Rules] = Rules) -> None:
         self.state = RegistryState()
         self.library = Library()
-        self.policy = policy or OpenPolicy()
+        self.policy = OwnersPolicy(self.state.ownership, rules)
+        self.authenticator = Authenticator(self.state.ownership)
         self._log = internal_log
         self._lock = asyncio.Lock()
         self._next_offset = 0
@@ -96,6 +106,8 @@ class Registry:
                 # A record that is not ours must not keep every other schema from being served.
                 log.warning("%s: record %d is passed over: %s", SCHEMAS_TOPIC, each.offset, error)
                 continue
+            if isinstance(record, records.SchemaRecord):
+                record = replace(record, at_ms=each.timestamp)
             if record is not None:
                 self.state.replay(record)
 
@@ -105,12 +117,9 @@ class Registry:
 
         Raises `RefusedError`, also when the log does not take it. A caller that is cancelled leaves nothing half done.
         """
-        reason = self.policy.authorize(principal, command.subject, action)
-        if reason is not None:
-            raise errors.forbidden(reason)
-        return await asyncio.shield(self._apply(command))
+        return await asyncio.shield(self._apply(command, principal, action))
 
-    async def _apply(self, command: Command) -> Any:
+    async def _apply(self, command: Command, principal: Principal, action: Action) -> Any:
         async with self._lock:
             try:
                 async with asyncio.timeout(WRITE_SECONDS_MAX):
@@ -121,14 +130,14 @@ class Registry:
                 if self._behind or term != self._term:
                     await self._catch_up()
                     self._term = term
-                decision = await self._decide(command)
+                decision = await self._decide(command, principal, action)
                 if decision.records:
+                    written = self._with_author(decision.records, command, principal)
                     self._behind = True
-                    async with asyncio.timeout(WRITE_SECONDS_MAX):
-                        first = await self._log.append([records.encode(each) for each in decision.records], term)
-                    if first == self._next_offset:
-                        self._next_offset = first + len(decision.records)
-                        for each in decision.records:
+                    end = await self._append([records.encode(each) for each in written], term)
+                    if end is not None:
+                        self._next_offset = end
+                        for each in written:
                             self.state.replay(each)
                         self._behind = False
                     else:
@@ -136,21 +145,65 @@ class Registry:
                         await self._catch_up()
             except errors.RefusedError:
                 raise
+            except BrokerError as error:
+                if error.code == ErrorCode.MESSAGE_TOO_LARGE:
+                    raise errors.schema_too_large() from error
+                log.exception("%s did not take a change", SCHEMAS_TOPIC)
+                raise errors.store_failed(f"Error while writing to the {SCHEMAS_TOPIC} topic: {error}") from error
             except Exception as error:
                 log.exception("%s did not take a change", SCHEMAS_TOPIC)
                 raise errors.store_failed(f"Error while writing to the {SCHEMAS_TOPIC} topic: {error}") from error
             return decision.reply
 
+    async def _append(self, encoded: list[tuple[bytes, bytes | None]], term: int | None) -> int | None:
+        """Write records behind one another and return where the log ends; None when something came in between."""
+        expected, as_expected = self._next_offset, True
+        for number, batch in enumerate(_batches(encoded)):
+            try:
+                async with asyncio.timeout(WRITE_SECONDS_MAX):
+                    first = await self._log.append(batch, term)
+            except errors.RefusedError as error:
+                if number == 0:
+                    raise
+                # Nothing of this batch was written, but the ones before it were.
+                raise errors.store_failed(f"Only a part of the change was written: {error}") from error
+            as_expected = as_expected and first == expected
+            expected = first + len(batch)
+        return expected if as_expected else None
+
+    def _with_author(
+        self, decided: tuple[records.Record, ...], command: Command, principal: Principal
+    ) -> list[records.Record]:
+        """What is decided, as of now, and who had it registered."""
+        now_ms = time.time_ns() // 1_000_000
+        timed = [replace(each, at_ms=now_ms) if isinstance(each, records.SchemaRecord) else each for each in decided]
+        by = principal.name if isinstance(command, Register) else None
+        return [*timed, *_registrations(self.state.ownership, decided, by)]
+
     async def known(self, command: Register) -> records.SchemaRecord | None:
         """Return the version under which a schema is registered already, None when it takes a write to say so."""
         try:
             async with self._lock:
-                decision = await self._decide(command)
+                decision = await self._decided(command)
         except errors.RefusedError:
             return None
         return None if decision.records else decision.reply
 
-    async def _decide(self, command: Command) -> Decision:
+    async def _decide(self, command: Command, principal: Principal, action: Action) -> Decision:
+        reason = self.policy.authorize(principal, command.subject, action)
+        if reason is None:
+            return await self._decided(command)
+        if isinstance(command, Register):
+            # Registering what is registered changes nothing; serializers do it at every start.
+            try:
+                decision = await self._decided(command)
+            except errors.RefusedError:
+                decision = None
+            if decision is not None and not decision.records:
+                return decision
+        raise errors.forbidden(reason)
+
+    async def _decided(self, command: Command) -> Decision:
         if isinstance(command, Register) and not self._is_quick(command.subject, command.draft):
             return await asyncio.to_thread(decide, self.state, self.library, command)
         return decide(self.state, self.library, command)
@@ -170,8 +223,7 @@ class Registry:
         """The version of `subject` under which a schema is registered, or None."""
 
         def work() -> records.SchemaRecord | None:
-            body = body_of(self.state, self.library, subject, draft, normalize=normalize)
-            return find(self.state, subject, body, deleted=deleted)
+            return look_up(self.state, self.library, subject, draft, normalize=normalize, deleted=deleted)
 
         return await self._read(work, quick=self._is_quick(subject, draft))
 
@@ -186,9 +238,9 @@ class Registry:
 
         return await self._read(work, quick=self._is_quick(subject, draft))
 
-    async def parsed(self, body: records.Body) -> Parsed:
-        """The parsed schema of a registered body."""
-        return await self._read(lambda: self.library.parsed(self.state, body), quick=not body.references)
+    async def parsed(self, body: records.Body, context: str) -> Parsed:
+        """The parsed schema of a body that is registered in `context`."""
+        return await self._read(lambda: self.library.parsed(self.state, body, context), quick=not body.references)
 
     async def _read(self, work: Callable[[], Found], *, quick: bool) -> Found:
         if quick:
@@ -196,3 +248,33 @@ class Registry:
         # A thread must not look on while the loop replays a record.
         async with self._lock:
             return await asyncio.to_thread(work)
+
+
+def _batches(encoded: list[tuple[bytes, bytes | None]]) -> Iterator[list[tuple[bytes, bytes | None]]]:
+    """Records in batches that the topic takes, all of a usual change in one."""
+    batch: list[tuple[bytes, bytes | None]] = []
+    held = 0
+    for key, value in encoded:
+        size = len(key) + len(value or b"")
+        if batch and held + size > BATCH_BYTES_MAX:
+            yield batch
+            batch, held = [], 0
+        batch.append((key, value))
+        held += size
+    yield batch
+
+
+def _registrations(ownership: Ownership, decided: Iterable[records.Record], by: str | None) -> list[Registration]:
+    """What changes in who registered which version."""
+    found = []
+    for each in decided:
+        match each:
+            case records.SchemaRecord(deleted=False):
+                registration = Registration(subject=each.subject, version=each.version, by=by)
+            case records.SchemaGone():
+                registration = Registration(subject=each.subject, version=each.version, by=None)
+            case _:
+                continue
+        if registration.by != ownership.registered_by(registration.subject, registration.version):
+            found.append(registration)
+    return found

@@ -2,17 +2,19 @@
 
 import asyncio
 import json
+import unicodedata
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect, Request
 
-from fluvial.registry import errors
+from fluvial.registry import annotations, errors, names
 from fluvial.registry.commands import Draft
 from fluvial.registry.errors import RefusedError
 from fluvial.registry.records import Reference, stable_json
 
-BODY_BYTES_MAX = 1024 * 1024
+BODY_BYTES_MAX = 1024 * 1024  # unless the cluster says otherwise
 BODY_SECONDS_MAX = 30
 SUBJECT_CHARACTERS_MAX = 1_000
 REFERENCES_MAX = 1_000
@@ -26,18 +28,13 @@ JSON_TYPES = frozenset(
     }
 )
 VERSION_MAX = 2**31 - 1
-# What a request may set; the wire calls the level `compatibility`, the log `compatibilityLevel`.
-SETTINGS = (
-    "alias",
-    "normalize",
-    "validateFields",
-    "validateRules",
-    "compatibilityGroup",
-    "defaultMetadata",
-    "overrideMetadata",
-    "defaultRuleSet",
-    "overrideRuleSet",
-)
+# What a request may set, besides the level, which the wire calls `compatibility` and the log `compatibilityLevel`.
+TEXT_SETTINGS = ("alias", "aliasForDeks", "compatibilityPolicy", "compatibilityGroup")
+FLAG_SETTINGS = ("normalize", "validateFields", "validateNewSchemas", "validateRules")
+METADATA_SETTINGS = ("defaultMetadata", "overrideMetadata")
+RULE_SETTINGS = ("defaultRuleSet", "overrideRuleSet")
+# A listing of schemas is cut here, as it is by Confluent's registry; clients ask for the next part by `offset`.
+SCHEMAS_MAX = 1_000
 
 
 async def body_of(request: Request) -> bytes:
@@ -46,15 +43,16 @@ async def body_of(request: Request) -> bytes:
     if known is not None:
         return known
     body = bytearray()
-    too_large = errors.too_large(f"The request is larger than {BODY_BYTES_MAX} bytes")
+    most: int = request.app.state.request_bytes_max()
+    too_large = errors.too_large(f"The request is larger than {most} bytes (fluvial.registry.request.max.bytes)")
     declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
+    if declared.isdigit() and int(declared) > most:
         raise too_large
     try:
         async with asyncio.timeout(BODY_SECONDS_MAX):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > BODY_BYTES_MAX:
+                if len(body) > most:
                     raise too_large
     except TimeoutError:
         raise RefusedError(408, 408, "HTTP 408 Request Timeout") from None
@@ -78,6 +76,8 @@ async def json_object(request: Request) -> dict[str, Any]:
         raise errors.invalid_request("The request is nested too deeply") from None
     except ValueError as error:
         raise errors.malformed_json(f"The request is not JSON: {error}") from None
+    if parsed is None:
+        raise RefusedError(422, 422, "The request is null")
     if not isinstance(parsed, dict):
         raise errors.invalid_request("The request is not a JSON object")
     return parsed
@@ -92,9 +92,8 @@ async def draft(request: Request) -> Draft:
         raise errors.invalid_request("`schema` is not a string")
     if schema_type is not None and not isinstance(schema_type, str):
         raise errors.invalid_request("`schemaType` is not a string")
-    metadata, rule_set = content.get("metadata"), content.get("ruleSet")
-    if not isinstance(metadata, dict | None) or not isinstance(rule_set, dict | None):
-        raise errors.invalid_request("`metadata` and `ruleSet` are JSON objects")
+    metadata, rule_set = annotations.metadata(content.get("metadata")), annotations.rule_set(content.get("ruleSet"))
+    annotations.check_rules(rule_set)
     version = _number(content, "version")
     schema_id = _number(content, "id")
     try:
@@ -102,11 +101,11 @@ async def draft(request: Request) -> Draft:
             schema=_encodable(schema or ""),
             schema_type=schema_type or "AVRO",
             references=_references(content.get("references")),
-            metadata=_encodable(stable_json(metadata)) if metadata else None,
-            rule_set=_encodable(stable_json(rule_set)) if rule_set else None,
-            # Clients say "choose one" by 0 and -1, or by leaving it out.
+            metadata=_encodable(annotations.text(metadata)) if metadata else None,
+            rule_set=_encodable(annotations.text(rule_set)) if rule_set else None,
+            # Clients say "choose one" by an id of -1 and a version of 0, or by leaving them out.
             id=schema_id if schema_id is not None and schema_id > 0 else None,
-            version=version if version is not None and version > 0 else None,
+            version=version or None,
         )
     except RecursionError:
         raise errors.invalid_request("The request is nested too deeply") from None
@@ -136,7 +135,7 @@ def _references(value: Any) -> tuple[Reference, ...]:
     if not isinstance(value, list):
         raise errors.invalid_request("`references` is not a list")
     if len(value) > REFERENCES_MAX:
-        raise errors.invalid_request(f"More than {REFERENCES_MAX} references")
+        raise errors.invalid_schema(f"More than {REFERENCES_MAX} references")
     return tuple(_reference(each) for each in value)
 
 
@@ -150,19 +149,29 @@ def _reference(value: Any) -> Reference:
 
 
 async def settings(request: Request) -> dict[str, Any]:
-    """The settings that a request changes, under the names that the log uses."""
+    """The settings that a request changes, under the names that the log uses; None takes one away."""
     content = await json_object(request)
     level = content.get("compatibility", content.get("compatibilityLevel"))
     if level is not None and not isinstance(level, str):
         raise errors.invalid_compatibility()
-    changes = {name: content[name] for name in SETTINGS if content.get(name) is not None}
-    if level is not None:
-        changes["compatibilityLevel"] = level.upper()
-    try:
-        _encodable(stable_json(changes))
-    except RecursionError:
-        raise errors.invalid_request("The request is nested too deeply") from None
+    changes: dict[str, Any] = {name: _of_type(content, name, str) for name in TEXT_SETTINGS if name in content}
+    changes |= {name: _of_type(content, name, bool) for name in FLAG_SETTINGS if name in content}
+    if "compatibility" in content or "compatibilityLevel" in content:
+        changes["compatibilityLevel"] = None if level is None else level.upper()
+    changes |= {name: annotations.metadata(content[name]) for name in METADATA_SETTINGS if name in content}
+    for name in RULE_SETTINGS:
+        if name in content:
+            changes[name] = annotations.rule_set(content[name])
+            annotations.check_rules(changes[name])
+    _encodable(stable_json(changes))
     return changes
+
+
+def _of_type(content: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = content[name]
+    if value is not None and not isinstance(value, kind):
+        raise errors.invalid_request(f"`{name}` is not a {kind.__name__}")
+    return value
 
 
 async def mode(request: Request) -> str:
@@ -175,18 +184,29 @@ async def mode(request: Request) -> str:
 
 
 def subject_name(text: str) -> str:
-    """A subject that may be registered under, from its escaped form in a path. `:.:name` is the long form of `name`."""
+    """A subject that may be registered under, from its escaped form in a path."""
+    name = scope_name(text)
+    context, plain = names.split(name or "")
+    if not plain.strip() or context == names.GLOBAL_CONTEXT:
+        raise errors.invalid_subject(text[:100])
+    return names.joined(context, plain)
+
+
+def scope_name(text: str) -> str | None:
+    """A subject or context that settings may be of, from its escaped form in a path; None for the default context."""
     try:
         text = unquote(text, errors="strict")
     except UnicodeDecodeError:
         raise errors.invalid_subject(text[:100]) from None
-    name = text.removeprefix(":.:")
-    named = name.strip() and len(name) <= SUBJECT_CHARACTERS_MAX
-    if not named or not name.isprintable() or name in {"__GLOBAL", "__EMPTY"}:
+    context, name = names.split(text)
+    if (
+        len(text) > SUBJECT_CHARACTERS_MAX
+        or name in names.RESERVED
+        or context == names.ALL_CONTEXTS
+        or any(unicodedata.category(each) in {"Cc", "Cs"} for each in text)
+    ):
         raise errors.invalid_subject(text[:100])
-    if name.startswith(":"):
-        raise errors.invalid_subject(f"{text[:100]}' (contexts are not kept here) '")
-    return name
+    return names.normalized(text) or None
 
 
 def version_number(text: str) -> int:
@@ -205,12 +225,14 @@ def flag(request: Request, name: str) -> bool:
     return request.query_params.get(name, "").lower() == "true"
 
 
-def page(request: Request, found: list[Any]) -> list[Any]:
-    """The part of a list that `offset` and `limit` ask for; a negative limit means all."""
+def page(request: Request, found: list[Any], *, most: int | None = None) -> list[Any]:
+    """The part of a list that `offset` and `limit` ask for; without a limit, or one over `most`, as much as that."""
     try:
         offset = int(request.query_params.get("offset", "0"))
         limit = int(request.query_params.get("limit", "-1"))
     except ValueError:
         raise RefusedError(404, 404, "HTTP 404 Not Found") from None
     found = found[max(offset, 0) :]
-    return found if limit < 0 else found[:limit]
+    if limit <= 0 or (most is not None and limit > most):
+        return found if most is None else found[:most]
+    return found[:limit]

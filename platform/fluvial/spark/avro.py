@@ -96,6 +96,14 @@ class Contract:
         """
         return tuple(field["name"] for field in json.loads(self.reader)["fields"])
 
+    @classmethod
+    def proposed(cls, subject: str, text: str) -> "Contract":
+        """
+        A contract that is not registered, as it would be read. Raises :class:`ContractError`.
+        """
+        check_record(subject, text)
+        return cls(subject=subject, writers={0: text}, reader_id=0, reader=text)
+
 
 def read_contract(schemas: SchemaSource, topic: str) -> Contract:
     """
@@ -109,9 +117,19 @@ def read_contract(schemas: SchemaSource, topic: str) -> Contract:
             raise
         writers = {}
     if not writers:
-        raise ContractError(f"no schema is registered for {subject}: register the contract of {topic} first")
+        raise ContractError(
+            f"no schema is registered for {subject}: register the contract of {topic} first (`fluvial schema register`)"
+        )
     newest = schemas.latest(subject)
-    parsed = json.loads(newest.schema)
+    check_record(subject, newest.schema)
+    return Contract(subject=subject, writers=writers, reader_id=newest.id, reader=newest.schema)
+
+
+def check_record(subject: str, text: str) -> None:
+    """
+    Raise :class:`ContractError` for a schema that cannot be the rows of a table.
+    """
+    parsed = json.loads(text)
     if not isinstance(parsed, dict) or parsed.get("type") != "record":
         raise ContractError(f"the contract {subject} is not a record: a table's columns are the fields of a record")
     taken = [field["name"] for field in parsed["fields"] if field["name"].startswith("_")]
@@ -119,7 +137,6 @@ def read_contract(schemas: SchemaSource, topic: str) -> Contract:
         raise ContractError(
             f"the contract {subject} has a field {taken[0]}: names that start with an underscore are fluvial's columns"
         )
-    return Contract(subject=subject, writers=writers, reader_id=newest.id, reader=newest.schema)
 
 
 def decode(records: "DataFrame", contract: Contract) -> "DataFrame":

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Self
 
 from fluvial.errors import FluvialError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 30.0
 # A broker that restarts is back well within this; one that is down should be told of before the user gives up.
 _DOWN_S = 5.0
+_SHOW_S = 5.0
 # Below this a second task costs more to start than it reads.
 _RECORDS_PER_TASK = 100_000
 
@@ -73,6 +75,16 @@ class Span:
         }
         return Span(topic=self.topic, ranges=taken)
 
+    def until(self, ends: Mapping[int, int]) -> "Span":
+        """
+        The part of the span before these offsets; nothing of a partition that they do not name.
+        """
+        taken = {
+            partition: (start, max(start, min(end, ends.get(partition, start))))
+            for partition, (start, end) in self.ranges.items()
+        }
+        return Span(topic=self.topic, ranges=taken)
+
     def tasks(self, parallelism: int) -> int:
         """
         How many tasks, and so files, the span is worth.
@@ -104,6 +116,27 @@ def topic_bounds(bootstrap_servers: str, topic: str) -> TopicBounds:
         raise _explained(error, bootstrap_servers, topic) from error
     topic_id = str(described.topic_id) if getattr(described, "topic_id", None) is not None else None
     return TopicBounds(topic=topic, topic_id=topic_id, starts=starts, ends=ends)
+
+
+def show_position(bootstrap_servers: str, group: str, topic: str, ends: Mapping[int, int]) -> None:
+    """
+    Commit a position as the offsets of a consumer group without members, so that its lag shows in everyone's tools.
+
+    It is for looking at only: what a table has read stands in the table. Raises :class:`TopicError`.
+    """
+    from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "client.id": "fluvial-spark", "log_level": 0})
+    offsets = [TopicPartition(topic, partition, end) for partition, end in sorted(ends.items())]
+    wanted = ConsumerGroupTopicPartitions(group, offsets)
+    try:
+        answer = admin.alter_consumer_group_offsets([wanted], request_timeout=_SHOW_S)[group].result()
+    except KafkaException as error:
+        raise TopicError(f"group {group} on {bootstrap_servers}: {error.args[0].str()}") from error
+    refused = [place.error for place in answer.topic_partitions if place.error is not None]
+    if refused:
+        raise TopicError(f"group {group} on {bootstrap_servers}: {refused[0].str()}")
 
 
 class TopicEnds:
@@ -140,7 +173,7 @@ class TopicEnds:
             known = self._admin.list_topics(timeout=_TIMEOUT_S).topics
             for topic in sorted(topics):
                 if topic not in known or known[topic].error is not None:
-                    raise TopicError(_absent(topic, self._servers))
+                    raise TopicError(absent(topic, self._servers))
             places = [TopicPartition(name, number) for name in topics for number in known[name].partitions]
             found = self._admin.list_offsets(
                 {place: OffsetSpec.latest() for place in places},
@@ -178,7 +211,7 @@ def _explained(error: Exception, bootstrap_servers: str, topic: str) -> TopicErr
 
     cause = error.args[0]
     if cause.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:
-        return TopicError(_absent(topic, bootstrap_servers))
+        return TopicError(absent(topic, bootstrap_servers))
     if cause.code() in {
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
@@ -189,8 +222,16 @@ def _explained(error: Exception, bootstrap_servers: str, topic: str) -> TopicErr
     return TopicError(f"topic {topic} on {bootstrap_servers} cannot be read: {cause.str()}")
 
 
-def _absent(topic: str, bootstrap_servers: str) -> str:
-    return f"there is no topic {topic} on {bootstrap_servers}: create it, or mend the declaration's topic"
+def absent(topic: str, bootstrap_servers: str, known: Collection[str] = ()) -> str:
+    """
+    What is said of a topic that is not there: the near name among those `known`, and how to make it.
+    """
+    near = get_close_matches(topic, known, n=1)
+    meant = f"did you mean {near[0]}? Mend" if near else "mend"
+    return (
+        f"there is no topic {topic} on {bootstrap_servers}: {meant} the declaration's topic, or create it with "
+        f"`fluvial topic create {topic}`"
+    )
 
 
 def read_span(spark: "SparkSession", bootstrap_servers: str, span: Span) -> "DataFrame":

@@ -2,6 +2,7 @@
 Where tables lie: `<warehouse>/<database>/<name>`, a local folder or a URI.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,12 @@ DATABASES = ("history", "compacted", "state", "marts", "quarantine")
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
+
+
+class WarehouseError(FluvialError):
+    """
+    Tables cannot be kept where the settings say.
+    """
 
 
 def table_name_of(topic: str) -> str:
@@ -58,6 +65,21 @@ class Warehouse:
         if self.root.startswith("file:"):
             return Path("/" + self.root.removeprefix("file:").lstrip("/"))
         return None if _SCHEME.match(self.root) else Path(self.root)
+
+    def require_writable(self) -> None:
+        """
+        Make the folder where it is on this machine. Raises :class:`WarehouseError` when tables cannot be written there.
+        """
+        folder = self.local
+        if folder is None:
+            return
+        mend = "name another folder with --warehouse, or as `warehouse` in fluvial.toml"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WarehouseError(f"the warehouse {folder} cannot be made: {error.strerror}: {mend}") from error
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise WarehouseError(f"the warehouse {folder} cannot be written: {mend}, or mend its permissions")
 
     def path(self, table: str) -> str:
         """

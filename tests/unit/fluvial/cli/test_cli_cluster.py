@@ -7,6 +7,7 @@ import pytest
 
 import log_broker
 from fluvial.cli.main import execute
+from fluvial.cluster import doctor
 from log_broker.server.embedded import EmbeddedBroker
 
 
@@ -56,6 +57,7 @@ def test_what_is_even_already_is_left_alone(broker: EmbeddedBroker, capsys: pyte
         (("reassign", "order"), 1, "did you mean orders?"),
         (("reassign", "--brokers", "1"), 1, "node 1 is not up"),
         (("reassign", "orders", "--replication-factor", "3"), 1, "has 3 replicas and only 1 brokers"),
+        (("doctor", "--client", "nowhere.properties"), 1, "--client nowhere.properties: No such file"),
         (("remove", "9"), 1, "node 9 is no member of the cluster; its members are 0"),
         (("remove", "0"), 1, "node 0 is the last one that is up"),
     ],
@@ -66,6 +68,37 @@ def test_what_cannot_be_done_is_told_in_one_line(
     found, out, err = run(broker, capsys, *words)
     assert (found, out, err.count("\n")) == (status, "", 1), err
     assert says in err
+
+
+def test_the_doctor_of_one_broker_finds_no_fault_with_its_topics(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    status, out, err = run(broker, capsys, "doctor")
+    assert (status, err) == (0, "")
+    assert "has one broker, so that no topic can have a second copy" in out
+    assert "orders" not in out
+
+
+def test_partitions_beyond_what_a_broker_should_hold_are_warned_of(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--partitions", "6", "--bootstrap-server", broker.bootstrap_servers]
+    assert execute(["topic", "create", "few", *words]) == 0
+    assert "warning" not in capsys.readouterr().err
+    monkeypatch.setattr(doctor, "REPLICAS_MAX", 10)
+    assert execute(["topic", "create", "many", *words]) == 0
+    assert "warning (stops work): broker 0 holds 16 replicas, more than 10" in capsys.readouterr().err
+
+
+def test_a_profile_that_the_cluster_cannot_have_is_refused(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["topic", "create", "safe", "--bootstrap-server", broker.bootstrap_servers, "--profile"]
+    assert execute([*words, "durable"]) == 1
+    assert "3 larger than available brokers: 1" in capsys.readouterr().err
+    assert execute([*words, "cheap"]) == 2
+    assert "--profile 'cheap': there are durable and available" in capsys.readouterr().err
 
 
 def test_a_cluster_that_is_down(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,35 @@ def replicas(cli: Cli, topic: str) -> set[int]:
     return {node for each in partitions if each.place.topic == topic for node in each.replicas}
 
 
+def judge_settings(cli: Cli) -> None:
+    """Of a single copy, and of a minimum that is lowered, people are warned at that moment and when they ask."""
+    made = cli.run("topic", "create", "careless", "--replication-factor", "1")
+    assert (made.returncode, made.stderr.count("\n")) == (0, 2)
+    assert "warning (loses data): topic careless has one copy" in made.stderr
+    assert "warning" not in cli.run("topic", "create", "safe", "--profile", "durable").stderr
+    asked = ("min.insync.replicas", "unclean.leader.election.enable", "fluvial.durability")
+    held = {each["name"]: each["value"] for each in json.loads(config(cli, "safe", *asked))}
+    assert held == dict(zip(asked, ("2", "false", "fsync-quorum"), strict=True))
+    lowered = cli.run("config", "set", "--topic", "safe", "min.insync.replicas=1")
+    assert "acks=all is answered for a single copy" in lowered.stderr
+    (cli.cwd / "shop.properties").write_text("acks=1\n")
+    judged = cli.run("cluster", "doctor", "--client", "shop.properties", "--format", "json")
+    assert judged.returncode == 1
+    found = {(each["severity"], each["about"], each["rule"]) for each in json.loads(judged.stdout)}
+    assert found >= {
+        ("loses data", "topic old", "one copy"),
+        ("loses data", "topic careless", "one copy"),
+        ("loses data", "topic safe", "minimum of one"),
+        ("loses data", "shop.properties", "acks"),
+    }
+    assert not any(about == "topic new" for _, about, _ in found)
+    cli.ok("topic", "delete", "careless")
+
+
+def config(cli: Cli, topic: str, *names: str) -> str:
+    return cli.ok("config", "get", "--topic", topic, *names, "--format", "json")
+
+
 def test_a_platform_grows_and_gives_a_dead_node_up(cli: Cli) -> None:
     cli.port = free_ports(5)
     cli.up()
@@ -34,6 +63,7 @@ def test_a_platform_grows_and_gives_a_dead_node_up(cli: Cli) -> None:
     assert replicas(cli, "old") == {0}
     cli.ok("topic", "create", "new", "--partitions", "8", "--replication-factor", "3")
     assert replicas(cli, "new") == {0, 1, 2, 3}
+    judge_settings(cli)
     cli.ok("cluster", "reassign", "--replication-factor", "3", "--execute")
     assert len(replicas(cli, "old")) > 1
     pid = cli.pids()[2]
@@ -47,3 +77,4 @@ def test_a_platform_grows_and_gives_a_dead_node_up(cli: Cli) -> None:
     told = cli.ok("events")
     assert "node 3 joined the cluster" in told
     assert "node 2 was struck off the cluster" in told
+    assert "topic safe: min.insync.replicas is 1 now (was 2)" in told

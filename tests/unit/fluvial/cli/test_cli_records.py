@@ -194,9 +194,63 @@ def test_contracts_of_a_folder(platform: Cli) -> None:
     avsc.write_text(json.dumps({**ORDER, "fields": [*ORDER["fields"], {"name": "must", "type": "string"}]}))
     done = platform.run("schema", "check", "contracts")
     assert done.returncode == 1
-    assert "sales.avsc: incompatible" in done.stderr
+    assert "sales-value: incompatible\n  {errorType:'READER_FIELD_MISSING_DEFAULT_VALUE'" in done.stdout
+    assert "sales.avsc (sales-value): not to be shipped like this" in done.stderr
     assert "sales.avsc" in platform.refused("schema", "register", "contracts")
-    assert "incompatible" in platform.refused("schema", "check", str(avsc), "--subject", "sales-value")
+    done = platform.run("schema", "check", str(avsc), "--subject", "sales-value", "--format", "json")
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert not told["ok"]
+    assert [(each["subject"], each["status"]) for each in told["subjects"]] == [("sales-value", "incompatible")]
+
+
+def test_contracts_are_owned_without_any_setting_up(platform: Cli) -> None:
+    for name in ("bakery", "mill"):
+        folder = platform.cwd / "owned" / name
+        folder.mkdir(parents=True)
+        contract = f'producer = "{name}"\ncontact = "{name}@example.org"\nsubjects = ["{name}-value"]\n'
+        (folder / "owner.toml").write_text(f'{contract}topics = ["{name}"]\n')
+        (folder / f"{name}.avsc").write_text('"string"')
+    platform.ok("schema", "register", "owned")
+    kept = platform.data_dir / "registry-credentials.json"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert {"bakery", "mill"} <= json.loads(kept.read_text())["producers"].keys()
+
+    # Somebody who has not got the passwords is told whom to ask; the platform's own user need not know of them.
+    other = Cli(platform.cwd / "elsewhere")
+    other.cwd.mkdir()
+    new = ("schema", "register", "new.avsc", "--subject", "bakery-value")
+    for each in (platform, other):
+        (each.cwd / "new.avsc").write_text('["null", "string"]')
+    refused = other.refused(*new, "--registry-url", f"http://127.0.0.1:{platform.registry_port}")
+    assert "is owned by bakery (bakery@example.org)" in refused
+    platform.ok(*new)
+
+    assert platform.ok("schema", "transfer", "bakery-value", "--to", "mill").endswith("bakery: bakery -> mill\n")
+    told = platform.ok("schema", "owner", "bakery-value").splitlines()
+    assert told[0] == "bakery-value: mill, mill@example.org"
+    assert [line.partition("  bakery: ")[2] for line in told[1:]] == ["nobody -> bakery", "bakery -> mill"]
+    assert "mill, mill@example.org\n  owns bakery-value" in platform.ok("schema", "producer", "mill")
+    assert "nobody owns it" in platform.refused("schema", "owner", "never-value")
+
+
+def test_what_a_subject_says_and_how_it_came_about(platform: Cli) -> None:
+    new = {**ORDER, "fields": [*ORDER["fields"], {"name": "gift", "type": "boolean", "default": False}]}
+    for name, schema in (("first.avsc", ORDER), ("second.avsc", new)):
+        (platform.cwd / name).write_text(json.dumps(schema))
+    platform.ok("schema", "register", "first.avsc", "--subject", "gifts-value")
+    told = platform.ok("schema", "diff", "gifts-value", "--file", "second.avsc").splitlines()
+    assert told == [
+        "gifts-value: version 1 -> second.avsc",
+        "  added    gift: boolean, default false",
+        "BACKWARD: compatible",
+    ]
+    platform.ok("schema", "register", "second.avsc", "--subject", "gifts-value")
+    assert "decimal(9, 2)" in platform.ok("schema", "show", "gifts-value")
+    listed = json.loads(platform.ok("schema", "log", "gifts-value", "--format", "json"))["versions"]
+    assert [each["version"] for each in listed] == [1, 2]
+    platform.ok("schema", "export", "gifts-value", "--to", "gifts.jsonl")
+    assert platform.ok("schema", "import", "gifts.jsonl").count(", was there already") == 2
 
 
 def test_another_cluster_by_flags(platform: Cli, orders: str, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def at(ends: dict[int, int], *, topic: str = "t", topic_id: str | None = "one") 
 
 
 def plan(position: Position, found: TopicBounds, *, keyed: bool = False) -> Span:
-    return plan_span("history.t", position, found, path="w/history/t", keyed=keyed)
+    return plan_span("history.t", position, found, keyed=keyed)
 
 
 def test_a_new_table_begins_where_the_log_does() -> None:

@@ -1,5 +1,6 @@
 """Suites as asset checks: Dagster, Great Expectations, Spark and Delta, all of them real."""
 
+import json
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from fluvial.entities.result import RunResult
 from fluvial.orchestration import SparkResource, assets_for, checks_for, contract_suites
 from fluvial.orchestration.progress import CheckFinished, MaterializationError, RunSummary, Status
 from fluvial.orchestration.run import materialize_all
-from fluvial.quality import Scope, Suite, expectations
+from fluvial.quality import Scope, Suite, expectations, kept_table
 from fluvial.registry.contracts import Contract
 from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse
@@ -120,6 +121,16 @@ def test_failing_rows_are_shown_with_their_place_in_the_log(shop: Shop) -> None:
     assert (verdict["checked"], verdict["unexpected"]) == (3, 2)
     shown = {(row["where"], row["values"]) for row in failed.metadata["failing_rows"]}
     assert shown == {("partition 0 offset 1", "{'status': 'LOST'}"), ("partition 0 offset 2", "{'status': 'GONE'}")}
+
+
+def test_failing_rows_are_kept_whole_and_once(shop: Shop, spark: "SparkSession") -> None:
+    shop.batches = [["PAID", "LOST", "GONE"]]
+    failed = only(shop.materialize(known_status(shop)))
+    again = only(shop.materialize(known_status(shop)))
+    assert failed.metadata["kept_in"] == again.metadata["kept_in"] == kept_table(shop.orders.table)
+    kept = spark.read.format("delta").load(Warehouse.at(shop.settings.warehouse).path(kept_table(shop.orders.table)))
+    rows = sorted((row._check, row._version, row._offset, json.loads(row._row)["status"]) for row in kept.collect())
+    assert rows == [("known_status", 0, 1, "LOST"), ("known_status", 0, 2, "GONE")]
 
 
 def test_a_blocking_suite_that_fails_holds_back_what_reads_the_table(shop: Shop) -> None:

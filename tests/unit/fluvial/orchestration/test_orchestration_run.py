@@ -14,7 +14,7 @@ from miniature import NoSpark, Runner, result_of
 
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
-from fluvial.orchestration.instance import home_of, open_instance
+from fluvial.orchestration.instance import home_of, is_dead, open_instance, shared_run_lock
 from fluvial.orchestration.progress import (
     AssetFinished,
     AssetProgress,
@@ -183,3 +183,15 @@ def test_after_a_run_was_killed_the_next_one_closes_it_and_goes_through(run: Run
     run(["history.orders"])
     assert runs_by_status(settings) == {"FAILURE": 1, "SUCCESS": 2}
     assert not list((home_of(settings.data_dir) / "alive").iterdir())
+
+
+def test_a_run_is_dead_once_the_lock_that_it_held_is_free(tmp_path: Path) -> None:
+    assert not is_dead(tmp_path, "never-began")
+    with shared_run_lock(tmp_path, "lives"):
+        # Two resources of one run hold it as one.
+        with shared_run_lock(tmp_path, "lives"):
+            assert not is_dead(tmp_path, "lives")
+        assert not is_dead(tmp_path, "lives")
+    assert not is_dead(tmp_path, "lives"), "it ended in order"
+    (tmp_path / "alive" / "killed.lock").touch()
+    assert is_dead(tmp_path, "killed")

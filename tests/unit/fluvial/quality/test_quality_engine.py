@@ -47,6 +47,15 @@ def test_what_does_not_hold_is_counted_and_shown_with_its_place_in_the_log(event
     assert str(finding) == "column values to be in set (column=event_type, value_set=['ARRIVED'])"
 
 
+def test_rows_without_a_place_in_the_log_are_shown_by_their_values(events: "DataFrame") -> None:
+    outcome = validate(
+        events.select("event_type"),
+        lambda gxe: [gxe.ExpectColumnValuesToBeInSet(column="event_type", value_set=["ARRIVED"])],
+    )
+    assert (only(outcome).unexpected, only(outcome).error) == (25, None)
+    assert only(outcome).sample == ({"event_type": "LOST"},) * SAMPLE_ROWS_MAX
+
+
 def test_findings_keep_the_order_of_the_suite_whatever_their_verdict(events: "DataFrame") -> None:
     outcome = validate(
         events,

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from fluvial.registry import avro_types as types
+from fluvial.registry.avro import types
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 DEFAULTS = {

@@ -10,8 +10,9 @@ import pyspark
 import pytest
 from avro_schemas import SchemaMaker, evolved
 
-from fluvial.registry.avro_compatibility import TooComplexError, differences
-from fluvial.registry.avro_parse import AvroSyntaxError, parse
+from fluvial.registry.avro.compatibility import differences
+from fluvial.registry.avro.parse import AvroSyntaxError, parse
+from fluvial.registry.schema_kind import TooComplexError
 
 ORACLE = Path(__file__).with_name("AvroOracle.java")
 JARS = Path(pyspark.__file__).parent / "jars"

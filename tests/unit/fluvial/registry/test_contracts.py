@@ -57,6 +57,7 @@ def test_a_contract(schemas) -> None:
         ("topics =", 'compatibility = "SIDEWAYS"\ntopics =', "`compatibility` is 'SIDEWAYS'; write one of NONE"),
         ("topics =", 'compatibility = {x = "FULL"}\ntopics =', "`compatibility` names x, which is not in `subjects`"),
         ("topics =", "topics", "cannot be read as TOML"),
+        ("topics =", 'credentials = "hunter2"\ntopics =', "`credentials` is no reference to a secret; write env:NAME"),
     ],
 )
 def test_a_wrong_owner_file(schemas, old, new, says) -> None:
@@ -107,6 +108,26 @@ def test_registering_twice_changes_nothing(schemas, client, memory_log) -> None:
     assert (second.id, second.is_new) == (1, False)
     assert len(memory_log.records) == written
     assert client.get_config("weather-value") == "BACKWARD"
+
+
+def test_a_producer_with_a_password_claims_its_subjects(schemas, client, memory_log, monkeypatch) -> None:
+    path = schemas / "weather_service" / "owner.toml"
+    path.write_text(OWNER + 'credentials = "file:password"\n')
+    with pytest.raises(ContractError, match=r"owner.toml: `credentials`: file:password: .* cannot be read"):
+        register_all(client, load_contracts(schemas))
+    (path.parent / "password").write_text("a secret of the desk\n")
+    register_all(client, load_contracts(schemas))
+    assert client.owner("weather-value")["contact"] == "Weather desk <weather@example.org>"
+    written = len(memory_log.records)
+    # The same password by another reference.
+    monkeypatch.setenv("DESK", "a secret of the desk")
+    path.write_text(OWNER + 'credentials = "env:DESK"\n')
+    register_all(client, load_contracts(schemas))
+    assert len(memory_log.records) == written
+    path.write_text(OWNER)
+    (path.parent / "weather.avsc").write_text(WEATHER.replace("double", "float"))
+    with pytest.raises(RegistryError, match=r"weather.avsc: Subject 'weather-value' is owned by weather_service"):
+        register_all(client, load_contracts(schemas))
 
 
 def test_checking_changes_nothing_and_says_how_things_stand(schemas, client) -> None:

@@ -63,10 +63,6 @@ async def test_records_are_written_as_confluent_keeps_them(registry, memory_log)
         ),
         ('{"keytype":"CONFIG","subject":"s","magic":0}', '{"subject":"s","compatibilityLevel":"FULL"}'),
         ('{"keytype":"MODE","magic":0}', '{"mode":"READWRITE"}'),
-        (
-            '{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}',
-            '{"subject":"s","version":1,"id":1,"schema":"\\"string\\"","deleted":true}',
-        ),
         ('{"keytype":"DELETE_SUBJECT","subject":"s","magic":0}', '{"subject":"s","version":1}'),
     ]
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+from typing import Any
 
 import fastavro
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from fluvial.registry.commands import DeleteVersion, Draft, Register
 from fluvial.registry.registry import Registry
 from fluvial.registry.validator import RegistryValidator
-from log_broker.interfaces import RecordValidator
+from log_broker.interfaces import Contract, RecordValidator
+from log_broker.records.contracts import SideChecks, all_pass
+from log_broker.records.record import build_batch, records_section
 
 USER = {
     "type": "record",
@@ -23,8 +26,22 @@ async def register(registry: Registry, subject: str, schema: object) -> int:
     return (await registry.apply(command, action="register")).id
 
 
-def framed(schema_id: int, data: bytes) -> memoryview:
-    return memoryview(b"\0" + schema_id.to_bytes(4, "big") + data)
+def framed(schema_id: int, data: bytes) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big") + data
+
+
+def reason_of(
+    validator: RegistryValidator, payload: bytes | None, *, topic: str = "users", is_key: bool = False, **contract: Any
+) -> str | None:
+    """Why a datum may not enter; the quick look must say the same."""
+    check = validator.check_of(Contract(topic=topic, is_key=is_key, **contract))
+    violation = check.violation(payload)
+    batch = build_batch([(1, payload, None, ()) if is_key else (1, b"k", payload, ())] * 2)
+    section = bytes(records_section(batch))
+    checks = SideChecks(check, None) if is_key else SideChecks(None, check)
+    passes = all_pass(section, 2, checks, key_required=False)
+    assert passes is (violation is None and payload is not None)
+    return None if violation is None else violation.reason
 
 
 def user(**values: object) -> bytes:
@@ -43,21 +60,43 @@ async def validator(registry):
 
 def test_it_is_what_the_broker_asks_for(validator) -> None:
     asked: RecordValidator = validator
-    assert asked.refuse_reason("users", is_key=False, level="id", payload=framed(1, b"")) is None
+    assert asked.check_of(Contract(topic="users", is_key=False, level="id")).violation(framed(1, b"")) is None
 
 
 @pytest.mark.parametrize("level", ["id", "payload"])
-def test_null_is_let_through(validator, level) -> None:
-    assert validator.refuse_reason("users", is_key=False, level=level, payload=None) is None
-    assert validator.refuse_reason("users", is_key=True, level=level, payload=None) is None
+async def test_null_is_no_way_around_the_contract(validator, registry, level) -> None:
+    assert "not compacted" in reason_of(validator, None, level=level)
+    assert "the key is null" in reason_of(validator, None, is_key=True, level=level)
+    assert reason_of(validator, None, level=level, takes_null=True) is None
+    assert "null" in reason_of(validator, None, topic="without-a-subject", level=level)
+    await register(registry, "maybe-value", ["null", "string"])
+    await register(registry, "maybe-key", "null")
+    assert reason_of(validator, None, topic="maybe", level=level) is None
+    assert reason_of(validator, None, topic="maybe", is_key=True, level=level) is None
+    await registry.apply(DeleteVersion(subject="maybe-value", version=1), action="delete")
+    assert reason_of(validator, None, topic="maybe", level=level) is not None
+
+
+async def test_subjects_by_the_name_of_the_record(validator, registry) -> None:
+    event = {"type": "record", "name": "Event", "namespace": "org.example", "fields": []}
+    schema_id = await register(registry, "org.example.Event", event)
+    by_record = {"level": "payload", "strategy": "RecordNameStrategy"}
+    assert reason_of(validator, framed(schema_id, b""), **by_record) is None
+    assert reason_of(validator, framed(schema_id, b""), is_key=True, **by_record) is None
+    assert "not under User" in reason_of(validator, framed(1, b""), **by_record)
+    assert reason_of(validator, framed(2, b"\2k"), **by_record) is not None, "a string is no record"
+    by_both = {"level": "id", "strategy": "TopicRecordNameStrategy"}
+    assert "not under users-org.example.Event" in reason_of(validator, framed(schema_id, b""), **by_both)
+    assert await register(registry, "users-org.example.Event", event) == schema_id
+    assert reason_of(validator, framed(schema_id, b""), **by_both) is None
+    assert reason_of(validator, None, **by_both) is not None
 
 
 @pytest.mark.parametrize("level", ["id", "payload"])
 def test_a_good_record(validator, level) -> None:
     payload = framed(1, user(id=1, name="Ada"))
-    for each in (payload, bytes(payload)):
-        assert validator.refuse_reason("users", is_key=False, level=level, payload=each) is None
-    assert validator.refuse_reason("users", is_key=True, level=level, payload=framed(2, b"\x02k")) is None
+    assert reason_of(validator, payload, level=level) is None
+    assert reason_of(validator, framed(2, b"\x02k"), topic="users", is_key=True, level=level) is None
 
 
 @pytest.mark.parametrize("level", ["id", "payload"])
@@ -74,7 +113,7 @@ def test_a_good_record(validator, level) -> None:
     ],
 )
 def test_the_wrong_id(validator, level, payload, reason) -> None:
-    assert reason in validator.refuse_reason("users", is_key=False, level=level, payload=payload)
+    assert reason in reason_of(validator, payload, topic="users", is_key=False, level=level)
 
 
 @pytest.mark.parametrize(
@@ -87,18 +126,18 @@ def test_the_wrong_id(validator, level, payload, reason) -> None:
 )
 def test_a_payload_that_does_not_decode(validator, data, reason) -> None:
     payload = framed(1, data)
-    assert validator.refuse_reason("users", is_key=False, level="id", payload=payload) is None
-    assert validator.refuse_reason("users", is_key=False, level="payload", payload=payload).endswith(reason)
+    assert reason_of(validator, payload, topic="users", is_key=False, level="id") is None
+    assert reason_of(validator, payload, topic="users", is_key=False, level="payload").endswith(reason)
 
 
 async def test_it_follows_the_registry(validator, registry) -> None:
     payload = framed(4, b"\0\0\0")
-    assert validator.refuse_reason("users", is_key=False, level="id", payload=payload) is not None
+    assert reason_of(validator, payload, topic="users", is_key=False, level="id") is not None
     more = USER | {"fields": [*USER["fields"], {"name": "age", "type": ["null", "int"], "default": None}]}
     assert await register(registry, "users-value", more) == 4
-    assert validator.refuse_reason("users", is_key=False, level="payload", payload=payload) is None
+    assert reason_of(validator, payload, topic="users", is_key=False, level="payload") is None
     await registry.apply(DeleteVersion(subject="users-value", version=2), action="delete")
-    assert validator.refuse_reason("users", is_key=False, level="id", payload=payload) is not None
+    assert reason_of(validator, payload, topic="users", is_key=False, level="id") is not None
 
 
 async def test_a_schema_with_references_is_decoded(registry) -> None:
@@ -109,5 +148,18 @@ async def test_a_schema_with_references_is_decoded(registry) -> None:
     draft = Draft(schema=json.dumps(schema), references=(Reference(name="B", subject="b", version=1),))
     found = await registry.apply(Register(subject="a-value", draft=draft), action="register")
     validator = RegistryValidator(registry)
-    assert validator.refuse_reason("a", is_key=False, level="payload", payload=framed(found.id, b"\2")) is None
-    assert validator.refuse_reason("a", is_key=False, level="payload", payload=framed(found.id, b"")) is not None
+    assert reason_of(validator, framed(found.id, b"\2"), topic="a", is_key=False, level="payload") is None
+    assert reason_of(validator, framed(found.id, b""), topic="a", is_key=False, level="payload") is not None
+
+
+async def test_payloads_of_other_formats_are_refused_with_what_to_do(registry) -> None:
+    draft = Draft(schema='{"type": "object"}', schema_type="JSON")
+    found = await registry.apply(Register(subject="events-value", draft=draft), action="register")
+    validator = RegistryValidator(registry)
+    payload = framed(found.id, b"{}")
+    assert reason_of(validator, payload, topic="events", level="id") is None
+    reason = reason_of(validator, payload, topic="events", level="payload")
+    assert reason == (
+        "the value does not decode under schema id 1: payloads are checked for AVRO only and this schema is JSON; "
+        "set the topic's schema.validation to id"
+    )

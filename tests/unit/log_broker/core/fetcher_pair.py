@@ -47,6 +47,7 @@ class ModelLog:
     start: int = 0
     leader_epoch: int = 0
     high_watermark: int = 0
+    is_idle: bool = True
     acknowledged: Callable[[int], None] = lambda _: None
     waiting: dict[object, tuple[int, Callable[[], None]]] = field(default_factory=dict)
 

@@ -168,3 +168,21 @@ def test_a_view_stays_as_the_image_goes_on() -> None:
     image.replay(PartitionChanged(topic_id="t", partition=0, leader=2, isr=(2,)))
     kinds = [event.kind for event in told(before, view_of(image))]
     assert kinds == ["isr_shrunk", "leader_elected"]
+
+
+def test_a_topic_that_is_made_safer_or_less_safe_is_told_of() -> None:
+    plain = topic("flights", [LED])
+    weaker = replace(plain, overrides={"min.insync.replicas": "1", "retention.ms": "1000"})
+    assert words(view(topics=[plain]), view(topics=[weaker])) == [
+        ("setting_changed", "topic flights: min.insync.replicas is 1 now (was at their default)")
+    ]
+    other = replace(plain, overrides={"unclean.leader.election.enable": "true"})
+    (one, two) = told(view(topics=[weaker]), view(topics=[other]))
+    assert one.text == "topic flights: min.insync.replicas is at the brokers' default now (was 1)"
+    assert two.fields == {
+        "topic": "flights",
+        "setting": "unclean.leader.election.enable",
+        "was": None,
+        "is": "true",
+    }
+    assert words(view(), view(topics=[other])) == [], "what it is made with is no change"

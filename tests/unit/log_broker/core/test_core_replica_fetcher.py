@@ -47,6 +47,17 @@ def answered(*answers: ReplicaAnswer, session_id: int = SESSION) -> FetchAnswere
     return FetchAnswered(ReplicaFetchResponse(answers, session_id))
 
 
+def test_where_a_log_ends_is_told_once_nothing_is_being_written_to_it() -> None:
+    """It led a moment ago, and its disk is not done with what it took in: that stays or goes as the new leader says."""
+    machine, log = fetcher(), ModelLog([3] * 10, is_idle=False)
+    assert sent(machine.handle(Follow(A, 4, log), 0)) == []
+    log.records += [3] * 5
+    log.is_idle = True
+    deadline = machine.next_deadline_ms()
+    assert deadline is not None
+    assert sent(machine.tick(deadline)) == [(A, 15)]
+
+
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_whatever_goes_wrong_the_follower_ends_with_the_leaders_log(seed: int, partitions: int) -> None:

@@ -5,8 +5,10 @@ import struct
 import pytest
 
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.interfaces import Contract, Skip, Violation
 from log_broker.records import Codec, build_batch
-from log_broker.records.batch import CONTROL, seal
+from log_broker.records.batch import CONTROL, HEADER_BYTES, seal
+from log_broker.records.record import MalformedRecordsError
 from log_broker.records.validation import (
     RECORD_ERRORS_MAX,
     RecordRules,
@@ -15,6 +17,8 @@ from log_broker.records.validation import (
     check_client_version,
     check_records,
 )
+
+GOOD = b"\0\0\0\0\x07"
 
 
 def batch_of(count: int = 3, **fields) -> bytearray:
@@ -99,17 +103,37 @@ def test_old_clients_get_the_codes_of_their_time() -> None:
 
 
 class Registry:
-    """Knows one schema id and counts how often it is asked."""
+    """Knows one schema id, whose payloads begin with the letter g, and notes what it is asked."""
 
     def __init__(self) -> None:
         self.asked: list[bytes | None] = []
+        self.contracts: list[Contract] = []
 
-    def refuse_reason(self, topic: str, *, is_key: bool, level: str, payload: bytes | memoryview | None) -> str | None:
-        content = None if payload is None else bytes(payload)
-        self.asked.append(content)
-        if content is None or content.startswith(b"\0\0\0\0\x07"):
-            return None
-        return f"unknown schema in the {'key' if is_key else 'value'} of {topic}"
+    def check_of(self, contract: Contract) -> "Check":
+        self.contracts.append(contract)
+        return Check(self, contract)
+
+
+class Check:
+    def __init__(self, registry: Registry, contract: Contract) -> None:
+        self.registry = registry
+        self.contract = contract
+        self.accepted: dict[bytes, Skip | None] = {}
+
+    def violation(self, datum: bytes | None) -> Violation | None:
+        self.registry.asked.append(datum)
+        if datum is None:
+            return None if self.contract.takes_null else Violation("null")
+        if not datum.startswith(GOOD):
+            return Violation(f"unknown schema in the {'key' if self.contract.is_key else 'value'}", "name")
+        self.accepted[GOOD] = None if self.contract.level == "id" else one_g
+        return None if self.contract.level == "id" or datum == GOOD + b"g" else Violation("no g")
+
+
+def one_g(section: bytes, at: int) -> int:
+    if section[at : at + 1] != b"g":
+        raise ValueError
+    return at + 1
 
 
 def look(batch: bytearray, rules: RecordRules, registry: Registry | None = None, now_ms: int = 0) -> None:
@@ -128,22 +152,83 @@ def test_a_compacted_topic_wants_keys_of_all_records(codec) -> None:
     look(build_batch([(1, b"a", None, ())], codec=codec), rules)
 
 
-def test_the_id_level_asks_once_for_each_distinct_frame() -> None:
-    registry = Registry()
-    good, bad = b"\0\0\0\0\x07", b"\0\0\0\0\x08"
-    values = [good + b"1", good + b"2", None, bad + b"3", good + b"4", b"\0", bad]
+def test_the_id_level_names_each_record_and_why() -> None:
+    bad = b"\0\0\0\0\x08"
+    values = [GOOD + b"1", GOOD + b"2", None, bad + b"3", GOOD + b"4", b"\0", bad]
     with pytest.raises(RecordsRefusedError) as refusal:
-        look(build_batch([(1, None, v, ()) for v in values]), RecordRules("t", value_validation="id"), registry)
-    assert [index for index, _ in refusal.value.record_errors] == [3, 5, 6]
-    assert "unknown schema in the value of t" in str(refusal.value)
-    assert registry.asked == [good, None, bad, b"\0"]
+        look(build_batch([(1, None, v, ()) for v in values]), RecordRules("t", value_validation="id"), Registry())
+    assert [(fault.at, fault.part, fault.field) for fault in refusal.value.faults] == [
+        (2, "value", ""),
+        (3, "value", "name"),
+        (5, "value", "name"),
+        (6, "value", "name"),
+    ]
+    assert "unknown schema in the value" in str(refusal.value)
+    assert not refusal.value.can_be_left_out
 
 
-def test_the_payload_level_sees_the_whole_bytes() -> None:
+def test_a_batch_of_known_frames_is_not_looked_at_twice() -> None:
+    check = Registry().check_of(Contract(topic="t", is_key=False, level="payload"))
+    assert check.violation(GOOD + b"g") is None
+    del check.registry.asked[:]
+    fixed = OneCheck(check)
+    rules = RecordRules("t", value_validation="payload")
+    long_headers = (("h" * 200, b"x" * 5000),)
+    look(build_batch([(at, b"k" * at, GOOD + b"g", ()) for at in range(300)]), rules, fixed)
+    look(build_batch([(at * 10**6, None, GOOD + b"g", long_headers) for at in range(300)]), rules, fixed)
+    assert check.registry.asked == []
+    for value in (GOOD, GOOD + b"gg", GOOD + b"x", b"", None):
+        with pytest.raises(RecordsRefusedError) as refusal:
+            look(build_batch([(1, None, v, ()) for v in (GOOD + b"g", value)]), rules, fixed)
+        assert [fault.at for fault in refusal.value.faults] == [1], value
+
+
+class OneCheck:
+    """A registry that goes on with what it has learned."""
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
+
+    def check_of(self, contract: Contract) -> Check:
+        return self.check
+
+
+def test_keys_and_values_have_contracts_of_their_own() -> None:
     registry = Registry()
-    rules = RecordRules("t", key_validation="payload", value_validation="payload")
-    look(build_batch([(1, b"\0\0\0\0\x07key", b"\0\0\0\0\x07value", ())]), rules, registry)
-    assert registry.asked == [b"\0\0\0\0\x07key", b"\0\0\0\0\x07value"]
+    rules = RecordRules("t", key_validation="payload", value_validation="id", value_strategy="RecordNameStrategy")
+    look(build_batch([(1, GOOD + b"g", GOOD, ())]), rules, registry)
+    assert registry.asked == [GOOD + b"g", GOOD]
+    assert registry.contracts == [
+        Contract(topic="t", is_key=True, level="payload"),
+        Contract(topic="t", is_key=False, level="id", strategy="RecordNameStrategy"),
+    ]
+
+
+def test_null_is_a_tombstone_of_compacted_topics_alone() -> None:
+    batch = build_batch([(1, GOOD, None, ())])
+    for level in ("id", "payload"):
+        look(batch, RecordRules("t", key_required=True, value_validation=level), Registry())
+        with pytest.raises(RecordsRefusedError, match="null"):
+            look(batch, RecordRules("t", value_validation=level), Registry())
+
+
+def test_only_what_breaks_a_contract_can_be_left_out() -> None:
+    rules = RecordRules("t", key_required=True, value_validation="id", quarantines=True)
+    for keys, expected in (([b"a", b"b"], True), ([b"a", None], False)):
+        with pytest.raises(RecordsRefusedError) as refusal:
+            look(build_batch([(1, key, b"plain", ()) for key in keys]), rules, Registry())
+        assert refusal.value.can_be_left_out is expected
+        assert [fault.at for fault in refusal.value.faults] == [0, 1]
+
+
+def test_a_record_that_lies_about_its_place_is_malformed() -> None:
+    batch = build_batch([(1, None, b"plain", ()), (1, None, b"plain", ())])
+    section = HEADER_BYTES + (len(batch) - HEADER_BYTES) // 2
+    assert batch[section + 3] == 2
+    batch[section + 3] = 8
+    seal(batch)
+    with pytest.raises(MalformedRecordsError, match="offset delta 4"):
+        look(batch, RecordRules("t", value_validation="id"), Registry())
 
 
 def test_validation_without_a_registry_refuses_rather_than_lets_through() -> None:

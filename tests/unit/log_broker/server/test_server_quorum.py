@@ -186,6 +186,23 @@ async def test_brokers_need_not_vote_and_voters_need_be_no_brokers(tmp_path: Pat
         assert [observer.replica_id for observer in found.observers] == [7]
 
 
+async def test_an_observer_that_was_told_of_another_observer_alone_finds_the_leader(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 1, {"process.roles": "controller"}, brokers=0) as cluster:
+        known = cluster.ports[0]
+        for node_id in (7, 8):
+            broker = cluster.node(
+                node_id,
+                process_roles="broker",
+                controller_quorum_voters="",
+                controller_quorum_bootstrap_servers=f"127.0.0.1:{known}",
+            )
+            cluster.nodes[node_id] = broker
+            async with asyncio.timeout(30):
+                await broker.start()
+            known = broker.port
+        assert {each.node_id for each in broker.cluster.alive_brokers()} == {7, 8}
+
+
 async def test_voters_come_and_go_while_the_cluster_runs(tmp_path: Path) -> None:
     async with cluster_of(tmp_path, 3) as cluster:
         addresses = ",".join(f"127.0.0.1:{port}" for port in cluster.ports)

@@ -5,22 +5,32 @@ FLUVIAL_TEST_BOOTSTRAP_SERVERS names another cluster of the Kafka protocol to ru
 """
 
 import os
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from types import MappingProxyType
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from pipelines.flights.feeds import Feed, all_feeds
+from fluvial.registry.avro.parse import parse
+from fluvial.registry.avro.skip import compile_check
+from fluvial.registry.client import RegisteredSchema
+from fluvial.registry.errors import RegistryError
+from fluvial.registry.schema_kind import UndecodableError
+from log_broker.interfaces import Contract, Violation
+from pipelines.flights.feeds import DAMAGED_EVENTS, Feed, all_feeds, contract_of
 from pipelines.flights.placed_feed import PlacedFeed
 from pipelines.flights.publish import Publisher
-from pipelines.flights.topic_log import ForeignLogError, PublishError, StoredRecord
+from pipelines.flights.topic_log import ForeignLogError, PublishError, StoredRecord, decided_ends
 
 SCHEMA_ID = 1
+CONTRACT = contract_of("airline_operations", "flight_events")
 
 
 class OneSchema:
@@ -29,10 +39,32 @@ class OneSchema:
     def register(self, subject: str, contract: str) -> int:
         return SCHEMA_ID
 
-    def refuse_reason(self, topic: str, *, is_key: bool, level: str, payload: bytes | memoryview | None) -> str | None:
-        """Judge a record for the broker by the same id."""
-        frame = b"\0" + SCHEMA_ID.to_bytes(4, "big")
-        return None if payload is not None and bytes(payload[:5]) == frame else "not framed with the one schema"
+    accepted: Mapping[bytes, None] = MappingProxyType({})
+
+    def __init__(self) -> None:
+        self._check = compile_check(parse(CONTRACT).schema)
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        return RegisteredSchema(subject=subject, version=1, id=SCHEMA_ID, schema=CONTRACT)
+
+    def schema_by_id(self, schema_id: int) -> str:
+        if schema_id != SCHEMA_ID:
+            raise RegistryError("there is one schema", status=404, code=40403)
+        return CONTRACT
+
+    def check_of(self, contract: Contract) -> "OneSchema":
+        """Judge records for the broker by the same schema."""
+        return self
+
+    def violation(self, datum: bytes | None) -> Violation | None:
+        """Say so where a record is none of it."""
+        if datum is None or datum[:5] != b"\0" + SCHEMA_ID.to_bytes(4, "big"):
+            return Violation("not framed with the one schema")
+        try:
+            self._check(datum, 5)
+        except UndecodableError as error:
+            return Violation(str(error))
+        return None
 
 
 @pytest.fixture(scope="module")
@@ -73,35 +105,59 @@ def feed_until(admin: AdminClient) -> Iterator[Callable[[int], Feed]]:
 
 
 def read_all(bootstrap_servers: str, topic: str, partitions: int) -> list[list[StoredRecord]]:
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "test", "enable.auto.commit": False})
-    whole = [TopicPartition(topic, partition, 0) for partition in range(partitions)]
-    left = sum(consumer.get_watermark_offsets(partition, timeout=30)[1] for partition in whole)
-    consumer.assign(whole)
-    log: list[list[StoredRecord]] = [[] for _ in whole]
-    while left:
-        for message in consumer.consume(left, timeout=1):
-            assert message.error() is None
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "test",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    log: list[list[StoredRecord]] = [[] for _ in range(partitions)]
+    ended: set[int] = set()
+    while len(ended) < partitions:
+        for message in consumer.consume(1_000, timeout=1):
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                ended.add(message.partition())
+                continue
             timestamp_ms = message.timestamp()[1]
             record = StoredRecord(
                 offset=message.offset(), key=message.key(), value=message.value(), timestamp_ms=timestamp_ms
             )
             log[message.partition()].append(record)
-            left -= 1
     consumer.close()
     return log
 
 
 def assert_holds(log: list[list[StoredRecord]], feed: Feed) -> None:
+    """The log has each record of the feed once, in order; those of the first day that were damaged stand behind it."""
     placed = PlacedFeed(feed, partitions=len(log), schema_id=SCHEMA_ID)
     assert [len(partition) for partition in log] == placed.ends
-    records = {(part, record.offset): record for part, partition in enumerate(log) for record in partition}
-    offsets = [0] * len(log)
-    for chunk in placed.missing(offsets):
-        for value, key, part, timestamp_ms in chunk:
-            offset = offsets[part]
-            expected = StoredRecord(offset=offset, key=key, value=value, timestamp_ms=timestamp_ms)
-            assert records[part, offset] == expected
-            offsets[part] += 1
+    parts = placed._partition_of.tolist()
+    chunks = [record for chunk in placed.missing([0] * len(log)) for record in chunk]
+    for part, partition in enumerate(log):
+        here = [at for at in range(len(feed)) if parts[at] == part]
+        first_day = [at for at in here if at < feed.first_day and at not in feed.damaged]
+        mended = [at for at in here if at in feed.damaged]
+        expected = [chunks[at] for at in (*first_day, *mended, *(at for at in here if at >= feed.first_day))]
+        found = [(each.value, each.key, part, each.timestamp_ms) for each in partition]
+        assert found == [tuple(each) for each in expected]
+        gaps = {here.index(at) for at in mended}
+        assert gaps.isdisjoint(each.offset for each in partition)
+
+
+def test_what_arrives_damaged_is_mended_and_stands_behind_its_day(
+    bootstrap_servers: str, publisher: Publisher, feed_until: Callable[[int], Feed]
+) -> None:
+    published = publisher.publish(feed_until(3))
+    assert len(published.mended) == len(DAMAGED_EVENTS)
+    assert len({each.reason for each in published.mended}) == 3
+    assert not publisher.publish(feed_until(3)).mended
+    log = read_all(bootstrap_servers, published.topic, 6)
+    assert sum(each[-1].offset + 1 - len(each) for each in log) > len(DAMAGED_EVENTS), "gaps and markers"
+    assert_holds(log, feed_until(3))
 
 
 def test_every_event_is_published_once(
@@ -146,7 +202,8 @@ def test_a_topic_keeps_the_partitions_it_has(
     feed = feed_until(2)
     admin.create_topics([NewTopic(feed.topic, num_partitions=2)])[feed.topic].result(30)
     publisher.publish(feed)
-    assert_holds(read_all(bootstrap_servers, feed.topic, 2), feed)
+    whole = replace(feed, damaged=frozenset())  # a topic that takes everything gets nothing damaged
+    assert_holds(read_all(bootstrap_servers, feed.topic, 2), whole)
 
 
 def test_records_of_somebody_else_stop_it_before_it_writes(
@@ -182,3 +239,21 @@ def test_a_new_topic_keeps_its_records_for_ever(
     resource = ConfigResource(ResourceType.TOPIC, feed.topic)
     config = admin.describe_configs([resource])[resource].result(30)
     assert (config["retention.ms"].value, config["cleanup.policy"].value) == ("-1", "compact")
+
+
+def test_an_end_is_told_once_every_transaction_is_decided(bootstrap_servers: str) -> None:
+    """What was replayed in a transaction moves the end once more, by its marker."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    topic = f"decided-{uuid.uuid4().hex}"
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"mended")
+    producer.flush(30)
+    with ThreadPoolExecutor(1) as aside:
+        ends = aside.submit(decided_ends, admin, topic, 1)
+        time.sleep(0.5)
+        assert not ends.done(), "it waits for the transaction"
+        producer.commit_transaction(30)
+        assert ends.result(30) == [2]

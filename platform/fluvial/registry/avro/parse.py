@@ -1,5 +1,5 @@
 """
-Avro schema text to `avro_types`, as strict as the reference implementation is for a schema it has not seen before.
+Avro schema text to `types`, as strict as the reference implementation is for a schema it has not seen before.
 
 The rules are those of the Avro specification 1.12 and, where it leaves room, of Apache Avro's `Schema.Parser` with
 name and default validation on: names are checked, nothing is defined twice in two ways, defaults fit their type.
@@ -8,11 +8,10 @@ name and default validation on: names are checked, nothing is defined twice in t
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from fluvial.registry import avro_text
-from fluvial.registry.avro_types import (
+from fluvial.registry.avro import text as avro_text
+from fluvial.registry.avro.types import (
     NO_DEFAULT,
     PRIMITIVES,
     Array,
@@ -27,6 +26,7 @@ from fluvial.registry.avro_types import (
     Schema,
     Union,
 )
+from fluvial.registry.schema_kind import Parsed, SchemaSyntaxError
 
 # Twenty bytes of text can describe a level, so the text's size bounds nothing; each level costs four Python frames.
 DEPTH_MAX = 100
@@ -43,16 +43,8 @@ ENUM_WORDS = SCHEMA_WORDS | {"default"}
 FIELD_WORDS = frozenset({"default", "doc", "name", "order", "type", "aliases"})
 
 
-class AvroSyntaxError(ValueError):
+class AvroSyntaxError(SchemaSyntaxError):
     """The text is not an Avro schema; `str()` says where it goes wrong."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Parsed:
-    """A schema and the text it is stored under."""
-
-    schema: Schema
-    text: str
 
 
 def parse(text: str, *, references: Sequence[str] = (), normalize: bool = False) -> Parsed:

@@ -7,7 +7,8 @@ make them run longer than the data is, nor deeper than Python's own recursion li
 
 from collections.abc import Callable
 
-from fluvial.registry.avro_types import Array, Enum, Fixed, Map, Named, Primitive, Record, Schema, Union
+from fluvial.registry.avro.types import Array, Enum, Fixed, Map, Named, Primitive, Record, Schema, Union
+from fluvial.registry.schema_kind import UndecodableError
 
 Skip = Callable[[bytes, int], int]
 
@@ -15,24 +16,9 @@ INT_BYTES_MAX = 5
 LONG_BYTES_MAX = 10
 
 
-class UndecodableError(ValueError):
-    """The bytes are not a datum of the schema; `str()` says in which field and why."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.path: tuple[str, ...] = ()
-
-    def within(self, name: str) -> "UndecodableError":
-        """The same error, seen from one field further out."""
-        self.path = (name, *self.path)
-        return self
-
-    def __str__(self) -> str:
-        if not self.path:
-            return self.reason
-        shown = self.path if len(self.path) <= 10 else (*self.path[:10], "…")
-        return f"field {'.'.join(shown)}: {self.reason}"
+def compile_skip(schema: Schema) -> Skip:
+    """A function of a buffer and the position of a datum that returns where the datum ends; see `compile_check`."""
+    return _Compiler().compile(schema)
 
 
 def compile_check(schema: Schema) -> Callable[[bytes, int], None]:
@@ -40,7 +26,7 @@ def compile_check(schema: Schema) -> Callable[[bytes, int], None]:
     A function of a buffer and a position that raises `UndecodableError` unless exactly one datum reaches from there
     to the end of the buffer.
     """
-    skip = _Compiler().compile(schema)
+    skip = compile_skip(schema)
 
     def check(buffer: bytes, start: int) -> None:
         try:
@@ -55,7 +41,7 @@ def compile_check(schema: Schema) -> Callable[[bytes, int], None]:
     return check
 
 
-def _read_long(buffer: bytes, at: int) -> tuple[int, int]:
+def read_long(buffer: bytes, at: int) -> tuple[int, int]:
     """A zigzag number of up to 64 bits and the position after it."""
     byte = buffer[at]
     at += 1
@@ -109,7 +95,7 @@ def _skip_bytes(buffer: bytes, at: int) -> int:
     if length < 0x80 and not length & 1:
         end = at + 1 + (length >> 1)
     else:
-        length, at = _read_long(buffer, at)
+        length, at = read_long(buffer, at)
         if length < 0:
             raise UndecodableError(f"a length of {length}")
         end = at + length
@@ -119,7 +105,7 @@ def _skip_bytes(buffer: bytes, at: int) -> int:
 
 
 def _skip_string(buffer: bytes, at: int) -> int:
-    length, at = _read_long(buffer, at)
+    length, at = read_long(buffer, at)
     if length < 0:
         raise UndecodableError(f"a length of {length}")
     end = at + length
@@ -183,7 +169,7 @@ class _Compiler:
 
 def _skip_enum(symbols: int) -> Skip:
     def skip(buffer: bytes, at: int) -> int:
-        index, at = _read_long(buffer, at)
+        index, at = read_long(buffer, at)
         if not 0 <= index < symbols:
             raise UndecodableError(f"{index} is not one of the {symbols} symbols")
         return at
@@ -193,7 +179,7 @@ def _skip_enum(symbols: int) -> Skip:
 
 def _skip_union(branches: tuple[Skip, ...]) -> Skip:
     def skip(buffer: bytes, at: int) -> int:
-        index, at = _read_long(buffer, at)
+        index, at = read_long(buffer, at)
         if not 0 <= index < len(branches):
             raise UndecodableError(f"{index} is not one of the {len(branches)} branches of the union")
         return branches[index](buffer, at)
@@ -228,12 +214,12 @@ def _skip_blocks(item: Skip) -> Skip:
 
     def skip(buffer: bytes, at: int) -> int:
         while True:
-            count, at = _read_long(buffer, at)
+            count, at = read_long(buffer, at)
             if count == 0:
                 return at
             declared_end = None
             if count < 0:
-                size, at = _read_long(buffer, at)
+                size, at = read_long(buffer, at)
                 declared_end = at + size
                 count = -count
             for _ in range(count):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from json.encoder import py_encode_basestring
 from typing import Any
 
-from fluvial.registry.avro_types import (
+from fluvial.registry.avro.types import (
     NO_DEFAULT,
     Array,
     Enum,

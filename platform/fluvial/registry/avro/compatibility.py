@@ -9,7 +9,8 @@ without their namespace, aliases with it.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fluvial.registry.avro_types import Array, Enum, Field, Fixed, Map, Named, Primitive, Record, Schema, Union
+from fluvial.registry.avro.types import Array, Enum, Field, Fixed, Map, Named, Primitive, Record, Schema, Union
+from fluvial.registry.schema_kind import TooComplexError
 
 # Two unions of n records make n² pairs; beyond this a comparison is refused instead of keeping everyone waiting.
 PAIRS_MAX = 20_000
@@ -41,10 +42,6 @@ class Difference:
     fault: Fault
     path: str
     detail: str
-
-
-class TooComplexError(ValueError):
-    """The two schemas have more pairs of types to compare, or deeper ones, than is done here."""
 
 
 def differences(reader: Schema, writer: Schema) -> list[Difference]:

@@ -1,0 +1,150 @@
+"""
+The records of a batch held against what their topic's contracts ask.
+
+`all_pass` is the quick look at a whole batch, with everything that is usual in line; whatever is not usual it leaves to
+`faults_of`, which takes its time and says what is wrong.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from log_broker.interfaces import RecordCheck, Skip, Violation
+from log_broker.records.record import Span
+from log_broker.records.varint import read_uvarint
+
+FRAME_BYTES = 5  # schema framing: one zero byte and a four-byte schema id
+
+Accepted = Mapping[bytes, Skip | None]
+
+
+class Fault(NamedTuple):
+    """One record of a batch that may not enter. `part` is key or value where that breaks its contract."""
+
+    at: int  # its place in the batch
+    reason: str
+    part: str = ""
+    field: str = ""
+
+
+class SideChecks(NamedTuple):
+    """What holds for the keys and for the values of a topic; None where nothing does."""
+
+    key: RecordCheck | None
+    value: RecordCheck | None
+
+
+def all_pass(section: bytes, count: int, checks: SideChecks, *, key_required: bool) -> bool:
+    """
+    Whether each of `count` records is known at once to keep its contracts.
+
+    False says nothing more than that somebody must look closer: at null, at a frame not seen before, at numbers that
+    are longer than usual.
+    """
+    keys = None if checks.key is None else checks.key.accepted
+    values = None if checks.value is None else checks.value.accepted
+    try:
+        return _passes(section, count, keys, values, key_required)
+    except (LookupError, ValueError, RecursionError):
+        return False
+
+
+def _passes(  # noqa: PLR0911, PLR0912, PLR0915 a call for each of a record's numbers would cost more than the rest
+    section: bytes, count: int, keys: Accepted | None, values: Accepted | None, key_required: bool
+) -> bool:
+    position = 0
+    for _ in range(count):
+        number = section[position]
+        position += 1
+        if number >= 0x80:
+            second = section[position]
+            if second < 0x80:
+                number += (second << 7) - 0x80
+                position += 1
+            else:
+                number, position = read_uvarint(section, position - 1)
+        if number & 1:
+            return False
+        end = position + (number >> 1)
+        position += 1  # attributes, unused
+        if section[position] >= 0x80:  # timestamp delta
+            _, position = read_uvarint(section, position)
+        else:
+            position += 1
+        if section[position] >= 0x80:  # offset delta
+            if section[position + 1] >= 0x80:
+                _, position = read_uvarint(section, position)
+            else:
+                position += 2
+        else:
+            position += 1
+        number = section[position]
+        position += 1
+        if number >= 0x80:
+            number, position = read_uvarint(section, position - 1)
+        if number & 1:
+            if number != 1 or key_required or keys is not None:
+                return False
+        else:
+            start, position = position, position + (number >> 1)
+            if keys is not None:
+                skip = keys[section[start : start + FRAME_BYTES]]
+                if skip is not None and skip(section, start + FRAME_BYTES) != position:
+                    return False
+                if position - start < FRAME_BYTES:
+                    return False
+        number = section[position]
+        position += 1
+        if number >= 0x80:
+            second = section[position]
+            if second < 0x80:
+                number += (second << 7) - 0x80
+                position += 1
+            else:
+                number, position = read_uvarint(section, position - 1)
+        if number & 1:
+            if number != 1 or values is not None:
+                return False
+        else:
+            start, position = position, position + (number >> 1)
+            if values is not None:
+                skip = values[section[start : start + FRAME_BYTES]]
+                if skip is not None:
+                    if skip(section, start + FRAME_BYTES) != position:
+                        return False
+                elif number < 2 * FRAME_BYTES:
+                    return False
+        if position > end:
+            return False
+        position = end
+    return position == len(section)
+
+
+def fault_of(index: int, section: bytes, span: Span, checks: SideChecks) -> Fault | None:
+    """Say how the record breaks a contract, if it does."""
+    _, _, key_start, key_length, value_start, value_length, _ = span
+    if checks.key is not None:
+        violation = checks.key.violation(_datum(section, key_start, key_length))
+        if violation is not None:
+            return Fault(index, violation.reason, "key", violation.field)
+    if checks.value is not None:
+        violation = checks.value.violation(_datum(section, value_start, value_length))
+        if violation is not None:
+            return Fault(index, violation.reason, "value", violation.field)
+    return None
+
+
+def _datum(section: bytes, start: int, length: int) -> bytes | None:
+    return None if length < 0 else section[start : start + length]
+
+
+class WithoutRegistry:
+    """The check of a broker that has no schema registry: nothing is let through unchecked."""
+
+    accepted: Accepted = MappingProxyType({})
+
+    def __init__(self, *, is_key: bool) -> None:
+        self._side = "keys" if is_key else "values"
+
+    def violation(self, datum: bytes | None) -> Violation | None:
+        return Violation(f"the topic validates its {self._side} and this broker has no schema registry")

@@ -1,0 +1,138 @@
+"""`fluvial cluster doctor`: settings that lose data or stop work in the next outage."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fluvial.cli import terminal
+from fluvial.cli.options import AnswerFormat, BootstrapServer, DataDir, Form, settings_of
+
+if TYPE_CHECKING:
+    from fluvial.cluster.doctor import Facts, TopicFacts
+    from fluvial.cluster.picture import Picture
+    from fluvial.cluster.wire import ClusterLink
+
+TOPIC, BROKER = 2, 4
+
+
+def doctor(
+    *,
+    client: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--client",
+            metavar="FILE",
+            help="Settings of a producer or consumer, a line `name=value` each; may be given again.",
+            show_default=False,
+        ),
+    ] = None,
+    answer_format: AnswerFormat = Form.TABLE,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """
+    Look for settings that lose data or stop work in the next outage, or that contradict each other.
+
+    Of the brokers, of every topic, and of clients whose files are named, all together. The status is 1 when something
+    loses data.
+    """
+    from fluvial.cluster.doctor import Severity, examine
+    from fluvial.cluster.picture import picture_of
+    from fluvial.cluster.wire import ClusterLink
+
+    settings = settings_of(data_dir, bootstrap_server)
+    clients = {str(path): _read(path) for path in client or ()}
+    with ClusterLink(settings.bootstrap_servers) as cluster:
+        findings = examine(facts_of(cluster, picture_of(cluster), clients))
+    if answer_format is Form.JSON:
+        rows = [{"severity": each.severity.value, **_fields(each)} for each in findings]
+        terminal.answer(json.dumps(rows, indent=2))
+    elif findings:
+        columns = ("severity", "about", "what", "better")
+        terminal.table(columns, ((each.severity.value, each.about, each.text, each.mend) for each in findings))
+    else:
+        terminal.answer("nothing found")
+    if any(each.severity is Severity.LOSES for each in findings):
+        raise typer.Exit(1)
+
+
+def facts_of(cluster: "ClusterLink", picture: "Picture", clients: dict[str, dict[str, str]]) -> "Facts":
+    """Ask a cluster for what the rules look at; raises WireError."""
+    from collections import Counter
+
+    from fluvial.cluster.doctor import Facts
+
+    topics = topic_facts(cluster, picture)
+    brokers = [str(broker) for broker in picture.brokers]
+    return Facts(
+        brokers=len(brokers),
+        topics=topics,
+        broker_settings=_settings(cluster, BROKER, brokers[:1]).get(brokers[0], {}) if brokers else {},
+        replicas_by_broker=Counter(node for each in picture.partitions.values() for node in each.replicas),
+        clients=clients,
+    )
+
+
+def topic_facts(cluster: "ClusterLink", picture: "Picture", only: str | None = None) -> "tuple[TopicFacts, ...]":
+    """Return the topics that people made, or the one that is meant."""
+    from fluvial.cluster.doctor import TopicFacts
+
+    fewest: dict[str, int] = {}
+    for each in picture.partitions.values():
+        name = each.place.topic
+        if name.startswith("_") or each.is_internal or only not in {None, name}:
+            continue
+        fewest[name] = min(fewest.get(name, len(each.replicas)), len(picture.replicas_of(each.place)))
+    held = _settings(cluster, TOPIC, sorted(fewest))
+    return tuple(TopicFacts(name=name, replicas=count, settings=held.get(name, {})) for name, count in fewest.items())
+
+
+def warn_of_topic(bootstrap_servers: str, topic: str) -> None:
+    """Say what is risky about one topic, right after it was made or changed."""
+    from collections import Counter
+
+    from fluvial.cluster.doctor import Facts, Severity, examine
+    from fluvial.cluster.picture import picture_of
+    from fluvial.cluster.wire import ClusterLink, RefusedError, WireError
+
+    try:
+        with ClusterLink(bootstrap_servers) as cluster:
+            picture = picture_of(cluster)
+            (facts,) = topic_facts(cluster, picture, topic)
+    except (WireError, RefusedError, ValueError):
+        return  # what was asked for is done; nobody can tell more now
+    held = Counter(node for each in picture.partitions.values() for node in each.replicas)
+    for each in examine(Facts(brokers=len(picture.brokers), topics=(facts,), replicas_by_broker=held)):
+        if each.severity is not Severity.NOTE:
+            terminal.say(f"warning ({each.severity.value}): {each.about} {each.text}; better: {each.mend}")
+
+
+def _settings(cluster: "ClusterLink", kind: int, names: list[str]) -> dict[str, dict[str, str]]:
+    from log_broker.wire.apis import ApiKey
+
+    wanted = tuple({"resource_type": kind, "resource_name": name, "configuration_keys": None} for name in names)
+    if not wanted:
+        return {}
+    asked = {"resources": wanted, "include_synonyms": False, "include_documentation": False}
+    answer = cluster.ask(ApiKey.DESCRIBE_CONFIGS, asked)
+    return {
+        result.resource_name: {each.name: each.value for each in result.configs if each.value is not None}
+        for result in answer.results
+    }
+
+
+def _read(path: Path) -> dict[str, str]:
+    from fluvial.cli.cluster import ClusterError
+    from fluvial.cluster.doctor import client_settings
+
+    try:
+        return client_settings(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is no text"
+        raise ClusterError(f"--client {path}: {reason}") from error
+
+
+def _fields(finding: object) -> dict[str, str]:
+    return {name: getattr(finding, name) for name in ("rule", "about", "text", "mend")}

@@ -1,0 +1,250 @@
+"""`fluvial quarantine`: records that broke their contract, shown, mended and put back."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fluvial.cli import terminal
+from fluvial.cli.options import BootstrapServer, DataDir, Json, RegistryUrl, pairs, settings_of
+
+if TYPE_CHECKING:
+    from fluvial.config import Settings
+    from fluvial.quarantine.mending import Mender, MendError, Seen
+    from fluvial.quarantine.records import Quarantined
+
+REASONS_SHOWN_MAX = 3
+SHOWN_MAX = 20
+
+app = typer.Typer(
+    help="See, mend and replay records that broke their topic's contract.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic whose quarantine is meant.", show_default=False)]
+
+
+@app.command("list", epilog="Example:  fluvial quarantine list")
+def list_quarantines(as_json: Json = False, data_dir: DataDir = None, bootstrap_server: BootstrapServer = None) -> None:
+    """List the quarantines: how many records each has, how many of them wait to be replayed, and why these do."""
+    from fluvial.cli.cluster import admin_of, describe_cluster, told
+    from fluvial.quarantine.records import SUFFIX
+
+    settings = settings_of(data_dir, bootstrap_server)
+    topics = describe_cluster(settings, admin_of(settings)).topics
+    rows = []
+    for name in sorted(each for each in topics if each.endswith(SUFFIX)):
+        with told(f"read {name!r}"):
+            rows.append(_summary(settings, name.removesuffix(SUFFIX), len(topics[name].partitions)))
+    if as_json:
+        terminal.answer(json.dumps(rows))
+        return
+    if not rows:
+        terminal.say("there is no quarantine")
+    terminal.table(
+        ("topic", "records", "waiting", "reasons"),
+        [(row["topic"], row["records"], row["waiting"], _reasons(row["reasons"])) for row in rows],
+    )
+
+
+def _summary(settings: "Settings", topic: str, partitions: int) -> dict[str, Any]:
+    from fluvial.quarantine.reading import reader_of, records_from, replayed_to
+    from fluvial.quarantine.records import quarantine_of
+
+    consumer = reader_of(settings, topic)
+    try:
+        replayed = replayed_to(consumer, quarantine_of(topic), partitions)
+        reasons: Counter[str] = Counter()
+        count = waiting = 0
+        for record in records_from(consumer, quarantine_of(topic), dict.fromkeys(range(partitions), 0)):
+            count += 1
+            if record.place[1] >= replayed[record.place[0]]:
+                waiting += 1
+                reasons[record.reason] += 1
+    finally:
+        consumer.close()
+    return {"topic": topic, "records": count, "waiting": waiting, "reasons": dict(reasons.most_common())}
+
+
+def _reasons(reasons: dict[str, int]) -> str:
+    shown = [f"{count}: {reason}" for reason, count in list(reasons.items())[:REASONS_SHOWN_MAX]]
+    return "\n".join([*shown, f"… and {len(reasons) - len(shown)} more"] if len(reasons) > len(shown) else shown)
+
+
+@app.command(epilog="Example:  fluvial quarantine show orders --max-records 5")
+def show(
+    topic: Topic,
+    *,
+    max_records: Annotated[
+        int, typer.Option("--max-records", "-n", min=1, help="Show so many records at most.")
+    ] = SHOWN_MAX,
+    everything: Annotated[bool, typer.Option("--all", help="Also what has been replayed already.")] = False,
+    as_json: Json = False,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    registry_url: RegistryUrl = None,
+) -> None:
+    """
+    Show the records in a topic's quarantine, with the reason and as much of their values as can be read.
+
+    With --json one object a line, which `fluvial quarantine replay --file` takes back when its value is mended.
+    """
+    from fluvial.cli.cluster import told
+    from fluvial.quarantine.mending import Reader
+    from fluvial.quarantine.reading import reader_of, records_from, replayed_to
+    from fluvial.quarantine.records import quarantine_of
+    from fluvial.registry.client import RegistryClient
+
+    settings = settings_of(data_dir, bootstrap_server, registry_url)
+    topic, partitions = _place_of(settings, topic)
+    shown = 0
+    consumer = reader_of(settings, topic)
+    try:
+        with RegistryClient(settings.registry_url) as registry, told(f"read the quarantine of {topic!r}"):
+            reader = Reader(registry)
+            starts = replayed_to(consumer, quarantine_of(topic), partitions)
+            if everything:
+                starts = dict.fromkeys(starts, 0)
+            for record in records_from(consumer, quarantine_of(topic), starts):
+                seen = reader.read(record)
+                terminal.answer(json.dumps(_row(seen), ensure_ascii=False) if as_json else _lines(seen))
+                shown += 1
+                if shown == max_records:
+                    break
+    finally:
+        consumer.close()
+    if not shown:
+        terminal.say("no record waits there")
+
+
+def _place_of(settings: "Settings", topic: str) -> tuple[str, int]:
+    from fluvial.cli.cluster import admin_of, describe_cluster, require_topic
+    from fluvial.quarantine.records import SUFFIX, quarantine_of
+
+    cluster = describe_cluster(settings, admin_of(settings))
+    if quarantine_of(topic) not in cluster.topics:
+        require_topic(cluster, topic)
+        terminal.say(f"{topic} has no quarantine: no record of it was put aside")
+        raise typer.Exit(0)
+    return topic.removesuffix(SUFFIX), len(cluster.topics[quarantine_of(topic)].partitions)
+
+
+def _row(seen: "Seen") -> dict[str, Any]:
+    record = seen.record
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": None if record.key is None else record.key.decode(errors="backslashreplace"),
+        "reason": record.reason,
+        "part": record.part,
+        "field": record.field,
+        "schema_id": seen.schema_id,
+        "value": seen.value,
+        **{name.replace(".", "_"): int(text) for name, text in record.producer.items()},
+    }
+
+
+def _lines(seen: "Seen") -> str:
+    record = seen.record
+    key = "" if record.key is None else f"  key {record.key.decode(errors='backslashreplace')}"
+    at = f"\n  at field {record.field}" if record.field else ""
+    value = json.dumps(seen.value, ensure_ascii=False)
+    what = "value" if seen.is_whole else "what can be read"
+    return f"{record.position}{key}\n  {record.reason}{at}\n  {what}: {value}"
+
+
+@app.command(epilog="Example:  fluvial quarantine replay orders --set currency=EUR --dry-run")
+def replay(
+    topic: Topic,
+    *,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Give a field (a.b for one within another) this value, JSON or text; may be given again.",
+            show_default=False,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            help="JSON lines with partition, offset and the mended value, as `show --json` prints them.",
+            show_default=False,
+        ),
+    ] = None,
+    call: Annotated[
+        str | None,
+        typer.Option(
+            "--call",
+            metavar="MODULE:FUNCTION",
+            help="Python that gets each record as a dict and returns its value, or None to drop it.",
+            show_default=False,
+        ),
+    ] = None,
+    leave_out: Annotated[
+        bool, typer.Option("--leave-out", help="Pass over records that cannot be mended, for good.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be appended.")] = False,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    registry_url: RegistryUrl = None,
+) -> None:
+    """
+    Append the mended records of a topic's quarantine to the topic, each once however often this is run.
+
+    Without a way of mending, those go back that decode by now, as after a schema was registered. They keep their key,
+    timestamp, partition and order; the header `fluvial.replayed.from` says where each would have been.
+    """
+    from fluvial.cli.cluster import told
+    from fluvial.quarantine.mending import Mending
+    from fluvial.quarantine.replay import replay as replay_all
+    from fluvial.registry.client import RegistryClient
+
+    mender = _mender(assignments, file, call)
+    settings = settings_of(data_dir, bootstrap_server, registry_url)
+    topic, partitions = _place_of(settings, topic)
+    with RegistryClient(settings.registry_url) as registry, told(f"replay the quarantine of {topic!r}"):
+        done = replay_all(
+            settings,
+            topic,
+            partitions,
+            Mending(registry, mender),
+            leave_out=leave_out,
+            dry_run=dry_run,
+            say=_said if dry_run else _complained,
+        )
+    would = "would be " if dry_run else ""
+    terminal.answer(
+        f"{done.appended:,} records {would}appended to {topic}, {done.dropped:,} dropped, {done.left_out:,} left out"
+    )
+
+
+def _mender(assignments: list[str] | None, file: Path | None, call: str | None) -> "Mender | None":
+    from fluvial.quarantine import mending
+
+    ways = [each for each in (assignments, file, call) if each]
+    if len(ways) > 1:
+        raise typer.BadParameter("--set, --file and --call are three ways of mending: give one of them")
+    if assignments:
+        return mending.settings(pairs("--set", assignments))
+    if file is not None:
+        return mending.lines(file)
+    return None if call is None else mending.function(call)
+
+
+def _said(was: "Quarantined", now: "Quarantined | None", error: "MendError | None") -> None:
+    if error is None:
+        what = "dropped" if now is None else "as it is" if now.value == was.value else "mended"
+        terminal.answer(f"{was.position}: {what}")
+    else:
+        terminal.answer(f"{error}")
+
+
+def _complained(was: "Quarantined", now: "Quarantined | None", error: "MendError | None") -> None:
+    if error is not None:
+        terminal.say(f"left out: {error}")

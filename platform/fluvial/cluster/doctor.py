@@ -1,0 +1,326 @@
+"""
+Settings that lose data or stop work in the next outage, or that contradict each other, found before it comes.
+
+Looks at brokers, topics and clients together: `acks=1` is one choice and `min.insync.replicas=2` another, and beside
+each other the one takes away what the other asks for. A rule reads facts and returns findings; nothing here asks a
+cluster.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+SESSION_MS = 9_000  # broker.session.timeout.ms where nobody tells
+REPLICAS_MAX = 4_000  # of one broker: beyond it a failover of all takes many seconds
+
+
+class Severity(Enum):
+    """How bad it is, the worst first."""
+
+    LOSES = "loses data"
+    STOPS = "stops work"
+    CONTRADICTS = "contradiction"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong, with what it concerns, what happens and what would be better."""
+
+    severity: Severity
+    rule: str
+    about: str
+    text: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """A topic: the fewest replicas that any of its partitions has, and the settings that hold."""
+
+    name: str
+    replicas: int
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def min_isr(self) -> int:
+        """How many copies acks=all asks for: never more than there are."""
+        return min(_number(self.settings, "min.insync.replicas", 1), self.replicas)
+
+    def is_on(self, setting: str) -> bool:
+        return self.settings.get(setting, "false") == "true"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that is looked at. `clients` maps the name of each to its settings, as `client_settings` reads them."""
+
+    brokers: int
+    topics: tuple[TopicFacts, ...] = ()
+    broker_settings: Mapping[str, str] = field(default_factory=dict)
+    replicas_by_broker: Mapping[int, int] = field(default_factory=dict)
+    clients: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+Rule = Callable[[Facts], Iterable[Finding]]
+
+# librdkafka's and older names, and the ones that they mean.
+_SYNONYMS = {
+    "request.required.acks": "acks",
+    "message.send.max.retries": "retries",
+    "message.timeout.ms": "delivery.timeout.ms",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+}
+
+
+def client_settings(text: str) -> dict[str, str]:
+    """Read the lines `name=value` of a client's configuration file; comments and what is no setting are left out."""
+    read = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        name = name.strip()
+        if equals and name and not name.startswith(("#", "!", "//")):
+            read[_SYNONYMS.get(name, name)] = value.strip()
+    if read.get("acks") == "-1":
+        read["acks"] = "all"
+    return read
+
+
+def _number(settings: Mapping[str, str], name: str, default: int = 0) -> int:
+    """Return a setting as a number; what is none is for the client itself to refuse."""
+    text = settings.get(name, "")
+    return int(text) if text.lstrip("-").isdigit() else default
+
+
+def examine(facts: Facts) -> list[Finding]:
+    """Return what every rule finds, the worst first."""
+    found = [finding for rule in RULES for finding in rule(facts)]
+    order = list(Severity)
+    return sorted(found, key=lambda finding: (order.index(finding.severity), finding.rule, finding.about))
+
+
+def _one_copy(facts: Facts) -> Iterator[Finding]:
+    for topic in facts.topics:
+        if topic.replicas < 2 <= facts.brokers:
+            yield Finding(
+                severity=Severity.LOSES,
+                rule="one copy",
+                about=f"topic {topic.name}",
+                text="has one copy: its broker's outage stops it, and that broker's disk takes it away",
+                mend=f"fluvial cluster reassign {topic.name} --replication-factor {min(3, facts.brokers)} --execute",
+            )
+    if facts.brokers == 1 and facts.topics:
+        yield Finding(
+            severity=Severity.NOTE,
+            rule="one broker",
+            about="cluster",
+            text="has one broker, so that no topic can have a second copy",
+            mend="fluvial up --brokers 3",
+        )
+
+
+def _single_copy_acknowledged(facts: Facts) -> Iterator[Finding]:
+    for topic in facts.topics:
+        if topic.replicas > 1 and topic.min_isr < 2:
+            yield Finding(
+                severity=Severity.LOSES,
+                rule="minimum of one",
+                about=f"topic {topic.name}",
+                text="min.insync.replicas=1: with the others down acks=all is answered for a single copy",
+                mend=f"fluvial config set --topic {topic.name} min.insync.replicas=2",
+            )
+
+
+def _no_copy_to_spare(facts: Facts) -> Iterator[Finding]:
+    for topic in facts.topics:
+        if topic.replicas > 1 and topic.min_isr == topic.replicas:
+            yield Finding(
+                severity=Severity.STOPS,
+                rule="no copy to spare",
+                about=f"topic {topic.name}",
+                text=f"min.insync.replicas={topic.min_isr} of {topic.replicas} copies: "
+                "one broker's outage stops every acks=all",
+                mend="one copy more than min.insync.replicas",
+            )
+
+
+def _unclean(facts: Facts) -> Iterator[Finding]:
+    for topic in facts.topics:
+        if not topic.is_on("unclean.leader.election.enable"):
+            continue
+        yield Finding(
+            severity=Severity.LOSES,
+            rule="unclean election",
+            about=f"topic {topic.name}",
+            text="unclean.leader.election.enable=true: a replica that lacks records may lead, and they are lost",
+            mend=f"fluvial config set --topic {topic.name} unclean.leader.election.enable=false",
+        )
+        if topic.min_isr > 1:
+            yield Finding(
+                severity=Severity.CONTRADICTS,
+                rule="unclean election",
+                about=f"topic {topic.name}",
+                text=f"min.insync.replicas={topic.min_isr} keeps what an unclean election gives away",
+                mend="choose one of the profiles durable and available",
+            )
+
+
+def _not_synced(facts: Facts) -> Iterator[Finding]:
+    for topic in facts.topics:
+        if topic.settings.get("fluvial.durability") == "memory":
+            yield Finding(
+                severity=Severity.LOSES,
+                rule="not synced",
+                about=f"topic {topic.name}",
+                text="fluvial.durability=memory: a power cut of all its brokers takes what was not written out",
+                mend=f"fluvial config set --topic {topic.name} fluvial.durability=fsync-quorum",
+            )
+
+
+def _one_copy_by_default(facts: Facts) -> Iterator[Finding]:
+    if facts.brokers > 1 and facts.broker_settings.get("default.replication.factor") == "1":
+        made = facts.broker_settings.get("auto.create.topics.enable", "true") == "true"
+        yield Finding(
+            severity=Severity.LOSES,
+            rule="one copy by default",
+            about="brokers",
+            text="default.replication.factor=1: topics made without a word have one copy"
+            + (", and auto.create.topics.enable makes such topics" if made else ""),
+            mend="default.replication.factor=3",
+        )
+
+
+def _too_many_partitions(facts: Facts) -> Iterator[Finding]:
+    for broker, count in sorted(facts.replicas_by_broker.items()):
+        if count > REPLICAS_MAX:
+            yield Finding(
+                severity=Severity.STOPS,
+                rule="many partitions",
+                about=f"broker {broker}",
+                text=f"holds {count} replicas, more than {REPLICAS_MAX}: electing leaders for all of them takes long",
+                mend="fewer partitions, or more brokers",
+            )
+
+
+def _acks(facts: Facts) -> Iterator[Finding]:
+    asked = max((topic.min_isr for topic in facts.topics), default=1)
+    for name, client in facts.clients.items():
+        acks = client.get("acks")
+        if acks in {"0", "1"}:
+            what = "is told nothing of what is lost" if acks == "0" else "is told of records that only the leader has"
+            yield Finding(
+                severity=Severity.LOSES, rule="acks", about=name, text=f"acks={acks}: it {what}", mend="acks=all"
+            )
+            if asked > 1:
+                yield Finding(
+                    severity=Severity.CONTRADICTS,
+                    rule="acks",
+                    about=name,
+                    text=f"acks={acks} passes by the min.insync.replicas={asked} of the topics",
+                    mend="acks=all",
+                )
+            if client.get("enable.idempotence") == "true" or "transactional.id" in client:
+                yield Finding(
+                    severity=Severity.CONTRADICTS,
+                    rule="idempotence",
+                    about=name,
+                    text=f"acks={acks} beside enable.idempotence or transactional.id, which need acks=all",
+                    mend="acks=all",
+                )
+
+
+def _retries(facts: Facts) -> Iterator[Finding]:
+    for name, client in facts.clients.items():
+        if client.get("retries") == "0":
+            yield Finding(
+                severity=Severity.LOSES,
+                rule="retries",
+                about=name,
+                text="retries=0: what is on its way when a leader changes is given up",
+                mend="leave retries at its default, and bound them by delivery.timeout.ms",
+            )
+        if client.get("enable.idempotence") == "false" and client.get("retries") != "0":
+            flight = _number(client, "max.in.flight.requests.per.connection", 5)
+            text = "retries without enable.idempotence store a record twice"
+            text += " and change the order of records in flight" if flight > 1 else ""
+            yield Finding(
+                severity=Severity.CONTRADICTS,
+                rule="idempotence",
+                about=name,
+                text=text,
+                mend="enable.idempotence=true",
+            )
+        session = _number(facts.broker_settings, "broker.session.timeout.ms", SESSION_MS)
+        delivery = _number(client, "delivery.timeout.ms")
+        if 0 < delivery <= session:
+            yield Finding(
+                severity=Severity.LOSES,
+                rule="delivery timeout",
+                about=name,
+                text=f"delivery.timeout.ms={delivery} ends before a failover may ({session} ms until a silent broker "
+                "is given up)",
+                mend=f"delivery.timeout.ms of {3 * session} or more",
+            )
+
+
+def _consumers(facts: Facts) -> Iterator[Finding]:
+    for name, client in facts.clients.items():
+        session = _number(client, "session.timeout.ms")
+        beat = _number(client, "heartbeat.interval.ms")
+        if session and beat * 3 > session:
+            yield Finding(
+                severity=Severity.CONTRADICTS,
+                rule="heartbeats",
+                about=name,
+                text=f"heartbeat.interval.ms={beat} leaves less than three beats in session.timeout.ms={session}",
+                mend=f"heartbeat.interval.ms={session // 3}",
+            )
+        least = _number(facts.broker_settings, "group.min.session.timeout.ms")
+        if 0 < session < least:
+            yield Finding(
+                severity=Severity.STOPS,
+                rule="session timeout",
+                about=name,
+                text=f"session.timeout.ms={session} is below the brokers' group.min.session.timeout.ms={least}: "
+                "the group lets it not join",
+                mend=f"session.timeout.ms={least}",
+            )
+        most = _number(facts.broker_settings, "transaction.max.timeout.ms")
+        wanted = _number(client, "transaction.timeout.ms")
+        if 0 < most < wanted:
+            yield Finding(
+                severity=Severity.STOPS,
+                rule="transaction timeout",
+                about=name,
+                text=f"transaction.timeout.ms={wanted} is above the brokers' transaction.max.timeout.ms={most}",
+                mend=f"transaction.timeout.ms={most}",
+            )
+        if "group.id" in client and client.get("auto.offset.reset", "latest") in {"latest", "largest", "end"}:
+            yield Finding(
+                severity=Severity.NOTE,
+                rule="first offset",
+                about=name,
+                text="auto.offset.reset=latest: a new group, and one whose offsets have expired, passes over what is "
+                "there",
+                mend="auto.offset.reset=earliest, or none to be told",
+            )
+
+
+RULES: tuple[Rule, ...] = (
+    _one_copy,
+    _single_copy_acknowledged,
+    _no_copy_to_spare,
+    _unclean,
+    _not_synced,
+    _one_copy_by_default,
+    _too_many_partitions,
+    _acks,
+    _retries,
+    _consumers,
+)
+
+
+def counts(findings: Iterable[Finding]) -> Counter[Severity]:
+    """Return how many findings there are of each severity."""
+    return Counter(finding.severity for finding in findings)

@@ -1,0 +1,177 @@
+"""
+A table built anew from the log beside the live one, which readers see unchanged until one commit replaces all its rows.
+
+The new rows gather in a table of the same kind under `<warehouse>/_rebuild`, by the same batches as ever, so a rebuild
+that is killed goes on where it was. The commit that puts them into the live table carries their position, and Delta
+refuses it when another run was there meanwhile; the rebuild then reads on and tries again.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fluvial.delta.commit import KEYED_TABLE, commit_once, replace_table
+from fluvial.delta.log import Commit, TableLog
+from fluvial.delta.stamp import Stamp, TableError, new_run_id, read_position
+from fluvial.entities.checks import definition_of
+from fluvial.entities.declarations import Declaration, History, Pipeline
+from fluvial.entities.result import RunResult
+from fluvial.entities.runner import materialize
+from fluvial.spark.kafka import TopicBounds, topic_bounds
+from fluvial.spark.session import register_table
+from fluvial.spark.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from fluvial.config import Settings
+    from fluvial.spark.avro import SchemaSource
+
+ASIDE = "_rebuild"
+RECORDS_MAX = 1_000_000
+_ATTEMPTS_MAX = 8
+
+
+class IncompleteLogError(TableError):
+    """
+    The log no longer holds its beginning, so that a table built from it would lack what the live one may have.
+    """
+
+    def __init__(self, table: str, topic: str, starts: dict[int, int]) -> None:
+        self.starts = starts
+        where = ", ".join(f"partition {number} begins at offset {start}" for number, start in sorted(starts.items()))
+        super().__init__(
+            f"{table} would lose what only it still holds: {topic} no longer has its first records ({where}); "
+            "--from-what-is-left builds it from the others all the same"
+        )
+
+
+def rebuild(
+    declaration: Declaration,
+    settings: "Settings",
+    spark: "SparkSession",
+    *,
+    schemas: "SchemaSource | None" = None,
+    from_what_is_left: bool = False,
+    progress: Callable[[RunResult], None] = lambda _result: None,
+) -> RunResult:
+    """
+    Build a table anew from the first record of its topic, and put it in the place of the live one in one commit.
+
+    `progress` hears of each batch. Raises :class:`IncompleteLogError`, unless `from_what_is_left`, and whatever
+    :func:`~fluvial.entities.runner.materialize` raises; the live table is as it was then.
+    """
+    if isinstance(declaration, Pipeline):
+        raise TableError(f"{declaration.table} is made anew from its inputs by each run: `fluvial run` is all it takes")
+    began = time.monotonic()
+    work = _Rebuild(declaration=declaration, settings=settings, spark=spark)
+    bounds = topic_bounds(settings.bootstrap_servers, declaration.topic)
+    if not from_what_is_left:
+        work.check_beginning(bounds)
+    work.drop_what_was_built_otherwise(bounds)
+    for _ in range(_ATTEMPTS_MAX):
+        last = None
+        while last is None or not last.skipped:
+            last = materialize(declaration, work.settings_aside, spark, schemas=schemas, records_max=RECORDS_MAX)
+            progress(last)
+        done = work.switch()
+        if done is not None:
+            work.remove_aside()
+            return replace(done, seconds=time.monotonic() - began)
+    raise TableError(
+        f"{declaration.table}: other runs were first {_ATTEMPTS_MAX} times in a row; stop them and rebuild again"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rebuild:
+    declaration: Any
+    settings: "Settings"
+    spark: "SparkSession"
+
+    @property
+    def table(self) -> str:
+        return str(self.declaration.table)
+
+    @property
+    def warehouse(self) -> Warehouse:
+        return Warehouse.at(self.settings.warehouse)
+
+    @property
+    def aside(self) -> Warehouse:
+        """Of this table alone: rebuilds of two tables share nothing, not even what they quarantine."""
+        return Warehouse.at(f"{self.warehouse.root}/{ASIDE}/{self.table}")
+
+    @property
+    def settings_aside(self) -> "Settings":
+        return replace(self.settings, warehouse=self.aside.root)
+
+    def check_beginning(self, bounds: TopicBounds) -> None:
+        starts = {partition: start for partition, start in bounds.starts.items() if start > 0}
+        if starts:
+            raise IncompleteLogError(self.table, bounds.topic, starts)
+
+    def drop_what_was_built_otherwise(self, bounds: TopicBounds) -> None:
+        """Remove what an earlier rebuild left aside, when this one cannot go on with it."""
+        log = TableLog(self.spark, self.aside.path(self.table))
+        try:
+            stamp = read_position(log, self.table).stamp
+        except TableError:
+            self.remove_aside()
+            return
+        if stamp is not None and (stamp.definition, stamp.topic, stamp.topic_id) != (
+            definition_of(self.declaration),
+            bounds.topic,
+            bounds.topic_id,
+        ):
+            self.remove_aside()
+
+    def switch(self) -> RunResult | None:
+        """Replace the live rows by those aside in one commit; None when another run was in the table meanwhile."""
+        path = self.warehouse.path(self.table)
+        stamps = [*filter(None, map(Stamp.of, TableLog(self.spark, self.aside.path(self.table)).newest_first()))]
+        built, first = stamps[0], stamps[-1]
+        log = TableLog(self.spark, path)
+        version = log.newest_version()
+        live = next(filter(None, map(Stamp.of, log.newest_first())), None) if version is not None else None
+        if version is not None and live is None:
+            raise TableError(f"{path} holds a Delta table that no run of fluvial wrote: move it away, and run again")
+        if live is not None and live.topic_id == built.topic_id and _is_ahead(live, built):
+            return None
+        stamp = replace(
+            built,
+            batch=1 if live is None else live.batch + 1,
+            offsets={number: (first.offsets.get(number, (0, 0))[0], end) for number, (_, end) in built.offsets.items()},
+            removed=0,
+            run=new_run_id(),
+        )
+        rows = self.spark.read.format("delta").load(self.aside.path(self.table))
+        properties = {} if isinstance(self.declaration, History) else KEYED_TABLE
+        commit = commit_once(log, stamp, above=version, write=lambda: replace_table(rows, path, stamp, properties))
+        if commit is None:
+            return None
+        if version is None:
+            register_table(self.spark, self.table, path)
+        return self._done(commit, stamp, version)
+
+    def _done(self, commit: Commit, stamp: Stamp, version: int | None) -> RunResult:
+        return RunResult(
+            table=self.table,
+            kind=self.declaration.kind,
+            skipped=False,
+            version_before=version,
+            version_after=commit.version,
+            offsets=stamp.offsets,
+            rows=commit.metric("numOutputRows"),
+        )
+
+    def remove_aside(self) -> None:
+        assert self.spark._jvm is not None
+        path = self.spark._jvm.org.apache.hadoop.fs.Path(self.aside.root)
+        path.getFileSystem(self.spark._jsc.hadoopConfiguration()).delete(path, True)
+
+
+def _is_ahead(live: Stamp, built: Stamp) -> bool:
+    """Whether the live table has read beyond what was built: it was brought up to date in between."""
+    return any(end > built.offsets.get(partition, (0, 0))[1] for partition, (_, end) in live.offsets.items())

@@ -1,0 +1,111 @@
+"""What a run would read and write, told without Spark and without a run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fluvial.config import Settings
+from fluvial.delta.log import TableLog
+from fluvial.delta.stamp import read_position
+from fluvial.entities import Compacted, Declaration, Pipeline, State
+from fluvial.entities.planning import has_news, plan_span
+from fluvial.errors import FluvialError
+from fluvial.spark.kafka import topic_bounds
+from fluvial.spark.warehouse import Warehouse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """
+    One table's part of a run.
+
+    `reads` names its topic or its input tables, `ranges` the offsets that would be read of each partition, `version`
+    the table's newest version, None where the run would make the table. `problem` is why the run would fail.
+    """
+
+    table: str
+    reads: tuple[str, ...]
+    writes: str
+    version: int | None
+    ranges: Mapping[int, tuple[int, int]]
+    would_write: bool
+    problem: str | None = None
+
+    @property
+    def records_max(self) -> int:
+        """The number of offsets that would be read."""
+        return sum(end - start for start, end in self.ranges.values())
+
+
+def plan_run(
+    declarations: Mapping[str, Declaration], settings: Settings, selection: Sequence[str] | None = None
+) -> list[Planned]:
+    """
+    Return what a run of the tables would do now, inputs before what reads them.
+
+    A pipeline would be written when a table that it reads would, or is newer than what it was made from; that its code
+    has changed is not looked at. Raises TopicError when the cluster does not answer, and FluvialError for a warehouse
+    that is not on this machine, whose tables only Spark can look at.
+    """
+    warehouse = Warehouse.at(settings.warehouse)
+    if warehouse.local is None:
+        raise FluvialError(f"a dry run looks at tables on this machine, and {warehouse.root} is elsewhere")
+    planned: dict[str, Planned] = {}
+    for table, declaration in declarations.items():
+        if selection is not None and table not in selection:
+            continue
+        path = f"{warehouse.local}/{table.replace('.', '/')}"
+        if isinstance(declaration, Pipeline):
+            planned[table] = _pipeline(declaration, path, planned, warehouse)
+        else:
+            planned[table] = _of_topic(declaration, path, settings)
+    return list(planned.values())
+
+
+def _of_topic(declaration: Declaration, path: str, settings: Settings) -> Planned:
+    assert not isinstance(declaration, Pipeline), "a pipeline has no topic"
+    keyed = isinstance(declaration, Compacted) or (isinstance(declaration, State) and not declaration.order)
+    problem, version, ranges, news = None, None, {}, False
+    try:
+        position = read_position(TableLog(None, path), declaration.table)
+        version = position.version
+        bounds = topic_bounds(settings.bootstrap_servers, declaration.topic)
+        span = plan_span(declaration.table, position, bounds, keyed=keyed)
+        ranges, news = dict(span.ranges), version is None or has_news(span)
+    except FluvialError as error:
+        problem = str(error)
+    return Planned(
+        table=declaration.table,
+        reads=(f"topic {declaration.topic}",),
+        writes=path,
+        version=version,
+        ranges=ranges,
+        would_write=news,
+        problem=problem,
+    )
+
+
+def _pipeline(declaration: Pipeline, path: str, planned: Mapping[str, Planned], warehouse: Warehouse) -> Planned:
+    log = TableLog(None, path)
+    version = log.newest_version()
+    made_from: Mapping[str, Mapping[str, object]] = {}
+    for commit in log.newest_first():
+        made_from = ((commit.user_metadata or {}).get("fluvial") or {}).get("inputs") or {}
+        if made_from:
+            break
+    problem, news = None, version is None
+    for table in declaration.inputs:
+        newest = TableLog(None, f"{warehouse.local}/{table.replace('.', '/')}").newest_version()
+        before = planned.get(table)
+        comes = before is not None and before.would_write
+        if newest is None and not comes:
+            problem = f"it reads {table}, which is not there: run it first"
+        news |= comes or made_from.get(table, {}).get("version") != newest
+    return Planned(
+        table=declaration.table,
+        reads=declaration.inputs,
+        writes=path,
+        version=version,
+        ranges={},
+        would_write=news and problem is None,
+        problem=problem,
+    )

@@ -1,0 +1,1 @@
+"""JSON Schemas: their text, where their references lead, and what may follow what. Nothing here knows of a registry."""

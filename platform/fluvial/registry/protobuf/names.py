@@ -1,0 +1,108 @@
+"""
+What a type's name in a .proto file stands for, and the shortest name that stands for a type.
+
+A name is looked for in the message it is used in, then in those around it, then in the package and the packages around
+that; the first of its parts that is found somewhere decides.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf import descriptor_pb2 as pb
+
+from fluvial.registry.schema_kind import SchemaSyntaxError
+
+Field = pb.FieldDescriptorProto
+
+
+class Names:
+    """The types and packages that a file sees: its own and those of its imports, by full name without leading dot."""
+
+    def __init__(self) -> None:
+        self.types: dict[str, Any] = {}
+        self._packages: set[str] = set()
+
+    def add(self, file: pb.FileDescriptorProto) -> None:
+        """Know what a file defines. Raises `SchemaSyntaxError` for what is defined already."""
+        parts = file.package.split(".") if file.package else []
+        self._packages.update(".".join(parts[: end + 1]) for end in range(len(parts)))
+        waiting = [(file.package, each) for each in (*file.message_type, *file.enum_type)]
+        while waiting:
+            space, each = waiting.pop()
+            full = joined(space, each.name)
+            if full in self.types:
+                raise SchemaSyntaxError(f"{full} is defined twice")
+            self.types[full] = each
+            if isinstance(each, pb.DescriptorProto):
+                waiting += [(full, inner) for inner in (*each.nested_type, *each.enum_type)]
+
+    def resolve(self, name: str, scope: str) -> str | None:
+        """The full name of the type that `name` stands for within `scope`, None where it stands for none."""
+        if name.startswith("."):
+            return name[1:] if name[1:] in self.types else None
+        first = name.partition(".")[0]
+        while True:
+            candidate = joined(scope, first)
+            full = joined(scope, name)
+            if full in self.types:
+                return full
+            if candidate in self.types and first != name:
+                return None
+            if not scope:
+                return None
+            scope = scope.rpartition(".")[0]
+
+    def shortest(self, full: str, scope: str) -> str:
+        """The shortest name that stands for a type within `scope`."""
+        parts = full.split(".")
+        for start in range(len(parts) - 1, -1, -1):
+            name = ".".join(parts[start:])
+            if self.resolve(name, scope) == full:
+                return name
+        return f".{full}"
+
+
+def joined(space: str, name: str) -> str:
+    """A name within a package or message."""
+    return f"{space}.{name}" if space else name
+
+
+def complete(file: pb.FileDescriptorProto, names: Names) -> None:
+    """Give every type that `file` names its full name, as protoc does. Raises `SchemaSyntaxError`."""
+    for field, scope in fields_of(file):
+        if field.type_name:
+            full = _found(names, field.type_name, scope, field.name)
+            field.type_name = f".{full}"
+            if isinstance(names.types[full], pb.EnumDescriptorProto):
+                field.type = Field.TYPE_ENUM
+            elif field.type != Field.TYPE_GROUP:
+                field.type = Field.TYPE_MESSAGE
+        if field.HasField("extendee"):
+            field.extendee = f".{_found(names, field.extendee, scope, field.name)}"
+    for service in file.service:
+        scope = joined(file.package, service.name)
+        for method in service.method:
+            method.input_type = f".{_found(names, method.input_type, scope, method.name)}"
+            method.output_type = f".{_found(names, method.output_type, scope, method.name)}"
+
+
+def fields_of(file: pb.FileDescriptorProto) -> Iterator[tuple[pb.FieldDescriptorProto, str]]:
+    """Every field and extension of a file with the scope that its type's name is looked for in."""
+    for each in file.extension:
+        yield each, file.package
+    waiting = [(file.package, each) for each in file.message_type]
+    while waiting:
+        space, message = waiting.pop()
+        full = joined(space, message.name)
+        for each in (*message.field, *message.extension):
+            yield each, full
+        waiting += [(full, each) for each in message.nested_type]
+
+
+def _found(names: Names, name: str, scope: str, user: str) -> str:
+    full = names.resolve(name, scope)
+    if full is None:
+        raise SchemaSyntaxError(
+            f"{joined(scope, user)[:200]} is of type {name[:200]}, which neither this file nor an import defines"
+        )
+    return full

@@ -1,0 +1,105 @@
+"""
+What the registry needs of a kind of schema: Avro and whatever else it keeps, each behind `SchemaKind`.
+
+A kind knows its schemas' texts, when one reads what another wrote, and how bytes are checked; nothing of subjects, ids
+or HTTP. `kinds` has the list of them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+
+class SchemaSyntaxError(ValueError):
+    """The text is not a schema of its kind, or one that is not kept; `str()` says where it goes wrong."""
+
+
+class TooComplexError(ValueError):
+    """The two schemas have more to compare, or deeper, than is done here."""
+
+
+class UndecodableError(ValueError):
+    """The bytes are not a value of the schema; `str()` says in which field and why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: tuple[str, ...] = ()
+
+    def within(self, name: str) -> "UndecodableError":
+        """The same error, seen from one field further out."""
+        self.path = (name, *self.path)
+        return self
+
+    def __str__(self) -> str:
+        if not self.path:
+            return self.reason
+        shown = self.path if len(self.path) <= 10 else (*self.path[:10], "…")
+        return f"field {'.'.join(shown)}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Parsed:
+    """A schema and the text it is stored under; `schema` is for its own kind alone to look into."""
+
+    schema: Any
+    text: str
+
+
+class SchemaKind(Protocol):
+    """One value per kind. Its functions are pure, may be called from several threads and take bounded time."""
+
+    @property
+    def name(self) -> str:
+        """The `schemaType` of the REST API, such as `AVRO`."""
+        ...
+
+    def parse(self, text: str, *, references: Mapping[str, str], normalize: bool) -> Parsed:
+        """
+        Parse a schema; `references` are the texts it may use by name, each after the ones that it uses itself.
+
+        Raises `SchemaSyntaxError`, also for text that is nested too deeply or describes too much.
+        """
+        ...
+
+    def formatted(self, parsed: Parsed, form: str) -> str | None:
+        """The text in one of the forms that `?format=` names; None for a form that is only the stored one."""
+        ...
+
+    def faults(self, *, reader: Parsed, writer: Parsed, reader_word: str, writer_word: str) -> list[str]:
+        """
+        Say what keeps `reader` from reading what was written under `writer`, a message each; empty when it can.
+
+        The words (`new` and `old`) name the two in messages. Raises `TooComplexError`.
+        """
+        ...
+
+    def compile_check(self, parsed: Parsed) -> Callable[[bytes, int], None]:
+        """
+        A function of a record's bytes and where its payload begins, behind the schema's id.
+
+        It raises `UndecodableError` unless exactly one value of the schema reaches from there to the end.
+        """
+        ...
+
+
+@runtime_checkable
+class SkippableKind(Protocol):
+    """A `SchemaKind` of which the broker can ask more than whether bytes decode."""
+
+    def compile_fast(self, parsed: Parsed) -> Callable[[bytes, int], int]:
+        """
+        A function of a buffer and where a datum begins, which returns where it ends, as fast as that can be had.
+
+        It may only say that something is wrong, by a ValueError, LookupError or RecursionError, or by an end that lies
+        behind that of the record; the function of `compile_check` then knows what.
+        """
+        ...
+
+    def takes_null(self, parsed: Parsed) -> bool:
+        """Whether null is a value of the schema; serializers send it as no bytes at all."""
+        ...
+
+    def record_name(self, parsed: Parsed) -> str | None:
+        """The full name that the strategies by record name make a subject of; None for what is no record."""
+        ...

@@ -1,0 +1,1 @@
+"""Orders of a shop, and what its customers spent."""

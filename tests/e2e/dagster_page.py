@@ -1,0 +1,147 @@
+"""Dagster's page of a project, served as `fluvial ui` serves it, and a real browser before it."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from fluvial.config import Settings
+from fluvial.orchestration.ui import ui_command
+
+# A run starts a process and Spark in it; a loaded machine takes its time.
+STEP_SECONDS_MAX = 1200
+SIZE = {"width": 1500, "height": 900}
+
+
+def chromium() -> str:
+    """The browser, or a skipped test; continuous integration installs one, and has no excuse."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        reason = "there is no `chromium` on PATH (on Debian: apt-get install chromium)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+@contextmanager
+def served(settings: Settings) -> Iterator[str]:
+    """Serve the page of the project in the working directory; gives its URL once it answers."""
+    command = ui_command(settings)
+    with subprocess.Popen(command.argv, env={**os.environ, **command.environment}, start_new_session=True) as server:
+        try:
+            wait_for_page(command.url, server)
+            yield command.url
+        finally:
+            server.send_signal(signal.SIGINT)
+            try:
+                server.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.pid, signal.SIGKILL)
+
+
+def wait_for_page(url: str, server: "subprocess.Popen[bytes]") -> None:
+    """Return when the page answers; fail when its process ends before."""
+    deadline = time.monotonic() + STEP_SECONDS_MAX
+    while True:
+        assert server.poll() is None, "the page ended by itself"
+        try:
+            with urllib.request.urlopen(f"{url}/server_info", timeout=10):
+                return
+        except OSError:
+            assert time.monotonic() < deadline, f"nothing answered at {url}"
+            time.sleep(0.2)
+
+
+def ask(url: str, query: str) -> Any:
+    """Ask the page's server what the page itself asks it."""
+    body = json.dumps({"query": query}).encode()
+    request = urllib.request.Request(f"{url}/graphql", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=STEP_SECONDS_MAX) as answer:
+        return json.load(answer)["data"]
+
+
+def stop_sensors(url: str, code_location: str) -> None:
+    """Switch off what starts runs by itself."""
+    where = f'{{repositoryName: "__repository__", repositoryLocationName: "{code_location}"}}'
+    query = f"{{ sensorsOrError(repositorySelector: {where}) {{ ... on Sensors {{ results {{ id }} }} }} }}"
+    for sensor in ask(url, query)["sensorsOrError"]["results"]:
+        stop = f'mutation {{ stopSensor(id: "{sensor["id"]}") {{ ... on StopSensorMutationResult {{ __typename }} }} }}'
+        assert ask(url, stop)["stopSensor"], sensor
+
+
+def wait_for_runs(url: str) -> None:
+    """Wait until every run that the page knows has ended; fail where one did not succeed."""
+    deadline = time.monotonic() + STEP_SECONDS_MAX
+    while True:
+        runs = ask(url, "{ runsOrError { ... on Runs { results { status } } } }")["runsOrError"]["results"]
+        found = {run["status"] for run in runs}
+        if found == {"SUCCESS"}:
+            return
+        assert not found & {"FAILURE", "CANCELED"}, found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+
+
+@dataclass
+class Browser:
+    """One browser window on the page; remembers every host that it asked for anything."""
+
+    url: str
+    window: Any
+    screenshots: Path
+    hosts: set[str] = field(default_factory=set)
+
+    def open(self, path: str) -> None:
+        self.window.goto(self.url + path, wait_until="domcontentloaded")
+
+    def see(self, text: str | re.Pattern[str]) -> None:
+        """Wait until the page shows a text."""
+        self.window.get_by_text(text).first.wait_for()
+
+    def launch(self, label: str) -> None:
+        """Press a button that starts a run, and wait until the server has it."""
+        with self.window.expect_response(lambda answer: "mutation Launch" in (answer.request.post_data or "")):
+            self.window.locator("button", has_text=label).first.click()
+
+    def text(self) -> str:
+        return str(self.window.inner_text("body"))
+
+    def shoot(self, name: str) -> None:
+        """Keep a picture of what is shown."""
+        self.screenshots.mkdir(parents=True, exist_ok=True)
+        self.window.screenshot(path=self.screenshots / f"{name}.png")
+
+
+@contextmanager
+def browser_at(url: str, screenshots: Path) -> Iterator[Browser]:
+    """Open a headless Chromium; a picture of the last state is kept where the test fails."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # Without a sandbox of its own: continuous integration runs as root, and the page is ours.
+        chrome = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        window = chrome.new_page(viewport=SIZE)
+        window.set_default_timeout(STEP_SECONDS_MAX * 1000)
+        browser = Browser(url=url, window=window, screenshots=screenshots)
+        # A picture that stands in the page itself (`data:`) names no host.
+        window.on("request", lambda request: browser.hosts.update(filter(None, [urlsplit(request.url).netloc])))
+        try:
+            yield browser
+        except BaseException:
+            browser.shoot("failed")
+            raise
+        finally:
+            chrome.close()

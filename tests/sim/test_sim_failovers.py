@@ -1,0 +1,176 @@
+"""Failovers in virtual time: what the two profiles make of them, how soon all know, how long nobody can write."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from fluvial.cluster.profiles import PROFILES
+from fluvial.testing import SimulatedCluster, simulate
+from log_broker.core.cluster import ClusterImage, PartitionImage
+from log_broker.records import batches_in
+
+SESSION_SECONDS = 9.0  # broker.session.timeout.ms at its default
+ELECTION_SECONDS = 5.0  # at the most, until another controller is at work when the one that is lost was the controller
+
+
+def image(cluster: SimulatedCluster, broker: int) -> ClusterImage | None:
+    """What a broker knows of the cluster; None while it does not run."""
+    running = cluster._cluster.machines[broker].broker
+    return None if running is None else running.cluster
+
+
+def partition(cluster: SimulatedCluster, broker: int, topic: str) -> PartitionImage:
+    known = image(cluster, broker)
+    assert known is not None
+    return known.topics[topic].partitions[0]
+
+
+async def until(condition: Any, seconds: float = 120.0) -> float:
+    """Wait for a condition; return after how many virtual seconds it came true."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while not condition():
+        assert loop.time() - began < seconds, "it did not come true"
+        await asyncio.sleep(0.01)
+    return loop.time() - began
+
+
+async def send(cluster: SimulatedCluster, topic: str, values: list[bytes]) -> list[bytes]:
+    """Send all with acks=all and little patience; return what was acknowledged."""
+    producer = AIOKafkaProducer(
+        bootstrap_servers=cluster.bootstrap_servers, acks="all", request_timeout_ms=4_000, retry_backoff_ms=1_000
+    )
+    await producer.start()
+    sending = [await producer.send(topic, value, partition=0) for value in values]
+    await asyncio.wait(sending, timeout=6)
+    acknowledged = [value for value, sent in zip(values, sending, strict=True) if sent.done() and not sent.exception()]
+    stopping = asyncio.ensure_future(producer.stop())
+    await asyncio.wait([stopping], timeout=6)
+    return acknowledged
+
+
+async def read_all(cluster: SimulatedCluster, topic: str) -> list[bytes | None]:
+    consumer = AIOKafkaConsumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest")
+    await consumer.start()
+    place = TopicPartition(topic, 0)
+    consumer.assign([place])
+    end = (await consumer.end_offsets([place]))[place]
+    found = [(await consumer.getone()).value for _ in range(end)]
+    await consumer.stop()
+    return found
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_without_a_copy_in_sync_one_profile_waits_and_the_other_goes_on(name: str) -> None:
+    """Two of three copies die, ten records come to the last, which dies as well; a stale one is back first."""
+    profile = PROFILES[name]
+
+    async def scenario(cluster: SimulatedCluster) -> tuple[int, int]:
+        topic = await cluster.create_topic(
+            "t", partitions=1, replication_factor=profile.replication_factor, config=profile.settings
+        )
+        last = await cluster.leader_of(topic)
+        told = await send(cluster, topic, [b"common %d" % at for at in range(10)])
+        others = [broker for broker in partition(cluster, last, topic).replicas if broker != last]
+        for broker in others:
+            cluster.kill(broker)
+            await until(lambda broker=broker: broker not in partition(cluster, last, topic).isr)
+        sent = [b"alone %d" % at for at in range(10)]
+        told += await send(cluster, topic, sent)
+        cluster.kill(last)
+        cluster.start(others[0])
+        await asyncio.sleep(ELECTION_SECONDS)
+        late = [b"late %d" % at for at in range(3)]
+        told += await send(cluster, topic, late)
+        cluster.heal()
+        await until(lambda: image(cluster, last) is not None)
+        await until(lambda: len(partition(cluster, last, topic).isr) == profile.replication_factor)
+        found = await read_all(cluster, topic)
+        return 23 - len(told), len(set(told) - set(found))
+
+    refused, lost = simulate(scenario, brokers=5)
+    assert (refused > 0, lost > 0) == {"durable": (True, False), "available": (False, True)}[name]
+    assert lost in {0, 10}, "of what was acknowledged only what the last copy alone had"
+
+
+@pytest.mark.parametrize(
+    ("fault", "bound_seconds"), [("kill", ELECTION_SECONDS), ("isolate", SESSION_SECONDS + ELECTION_SECONDS)]
+)
+def test_within_a_bound_all_know_that_a_broker_is_lost_and_every_partition_can_be_written(
+    fault: str, bound_seconds: float
+) -> None:
+    """A process that ends is noticed at once, one that cannot be reached when its session is over."""
+
+    async def scenario(cluster: SimulatedCluster) -> tuple[float, float]:
+        topic = await cluster.create_topic("t", partitions=6)
+        victim = await cluster.leader_of(topic)
+        others = [broker for broker in cluster.brokers if broker != victim]
+        producer = AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, acks="all", request_timeout_ms=60_000, retry_backoff_ms=50
+        )
+        await producer.start()
+        await asyncio.gather(*(producer.send_and_wait(topic, b"before", partition=at) for at in range(6)))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if fault == "kill":
+            cluster.kill(victim)
+        else:
+            cluster.fault("isolate", victim, amount=0.1)
+
+        def all_know() -> bool:
+            images = [image(cluster, broker) for broker in others]
+            return all(known is not None and not known.is_alive(victim) for known in images)
+
+        known_after = await until(all_know)
+        await until(lambda: all(each.leader in others for each in _partitions(cluster, others[0], topic)))
+        led_after = loop.time() - began
+        cluster.heal()
+        await asyncio.gather(*(producer.send_and_wait(topic, b"after", partition=at) for at in range(6)))
+        await producer.stop()
+        return known_after, led_after
+
+    known_after, led_after = simulate(scenario)
+    assert known_after <= bound_seconds
+    assert known_after <= led_after <= bound_seconds + 0.1
+
+
+def _partitions(cluster: SimulatedCluster, broker: int, topic: str) -> tuple[PartitionImage, ...]:
+    known = image(cluster, broker)
+    assert known is not None
+    return known.topics[topic].partitions
+
+
+@pytest.mark.parametrize("linger_ms", [0, 50])
+def test_a_batch_waits_for_as_long_as_its_producer_says_and_no_longer(linger_ms: int) -> None:
+    """A record every 7 ms: what each waits for its answer, and how many there are to a batch."""
+
+    async def scenario(cluster: SimulatedCluster) -> tuple[float, int]:
+        topic = await cluster.create_topic("t")
+        producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=linger_ms)
+        await producer.start()
+        await producer.send_and_wait(topic, b"first")
+        loop = asyncio.get_running_loop()
+        waited = []
+
+        async def send() -> int:
+            began = loop.time()
+            told = await producer.send_and_wait(topic, b"x")
+            waited.append(loop.time() - began)
+            return told.offset
+
+        tasks = []
+        for _ in range(60):
+            tasks.append(asyncio.ensure_future(send()))
+            await asyncio.sleep(0.007)
+        assert sorted(await asyncio.gather(*tasks)) == list(range(1, 61))
+        await producer.stop()
+        runtime = cluster._cluster.machines[0].broker.logs.get(topic, 0)  # type: ignore[union-attr]
+        assert runtime is not None
+        batches = sum(1 for chunk in runtime.read(0, 1 << 20).chunks for _ in batches_in(chunk)) - 1
+        return max(waited), batches
+
+    longest, batches = simulate(scenario, brokers=1)
+    assert longest < linger_ms / 1000 + 0.030, "the bound, and the way there and back"
+    assert (batches <= 10) == (linger_ms == 50)

@@ -1,0 +1,43 @@
+"""A record with a field of every Avro type."""
+
+EVERYTHING = {
+    "type": "record",
+    "name": "Everything",
+    "namespace": "of.all",
+    "fields": [
+        {"name": "nothing", "type": "null"},
+        {"name": "flag", "type": "boolean"},
+        {"name": "small", "type": "int"},
+        {"name": "large", "type": "long"},
+        {"name": "single", "type": "float"},
+        {"name": "double", "type": "double"},
+        {"name": "raw", "type": "bytes"},
+        {"name": "text", "type": {"type": "string", "avro.java.string": "String"}},
+        {"name": "maybe", "type": ["null", "string"]},
+        {"name": "never", "type": ["null"]},
+        {"name": "colour", "type": {"type": "enum", "name": "Colour", "symbols": ["RED", "GREEN"]}},
+        {"name": "other_colour", "type": "Colour"},
+        {"name": "same_colour", "type": "of.all.Colour"},
+        {"name": "hash", "type": {"type": "fixed", "name": "Hash", "size": 3}},
+        {"name": "words", "type": {"type": "array", "items": "string"}},
+        {"name": "counts", "type": {"type": "map", "values": "long"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "exactly_at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-micros"}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "clock", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "exact_clock", "type": {"type": "long", "logicalType": "time-micros"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}},
+        {"name": "uuid", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "unknown_logical", "type": {"type": "int", "logicalType": "shoe-size"}},
+        {
+            "name": "tree",
+            "type": {
+                "type": "record",
+                "name": "Tree",
+                "fields": [{"name": "name", "type": "string"}, {"name": "left", "type": ["null", "Tree"]}],
+            },
+        },
+        {"name": "other_tree", "type": ["null", "Tree"]},
+    ],
+}
