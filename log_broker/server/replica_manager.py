@@ -256,7 +256,7 @@ class ReplicaManager:
         """Say that a partition begins anew: it was led before, and no other replica need have its records."""
         node_id = self._node.config.node_id
         text = (
-            f"{runtime.topic}-{runtime.partition}: node {node_id}, the last that was in sync, has no log of it any more;"
+            f"{runtime.topic}-{runtime.partition}: node {node_id}, the last that was in sync, has no log of it;"
             " what it held is lost here, and it begins again at offset 0"
         )
         _log.error("%s", text)

@@ -86,7 +86,7 @@ async def test_a_lone_replica_that_comes_back_without_its_log_is_reported(tmp_pa
         await eventually(lambda: any(event["kind"] == "log_lost" for event in written(list(cluster.nodes.values()))))
         (lost,) = (event for event in written(list(cluster.nodes.values())) if event["kind"] == "log_lost")
         assert (lost["topic"], lost["partition"], lost["leader"], lost["node"]) == ("lone", 0, loser, loser)
-        assert f"lone-0: node {loser}, the last that was in sync, has no log of it any more" in lost["text"]
+        assert f"lone-0: node {loser}, the last that was in sync, has no log of it" in lost["text"]
 
 
 async def test_a_lone_node_has_no_diary_until_something_is_noted(lone: Node) -> None:
