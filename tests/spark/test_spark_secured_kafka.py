@@ -168,7 +168,7 @@ REFUSALS: dict[str, tuple[Callable[[SecuredKafka], dict[str, str]], str]] = {
     ),
     "another authority": (
         lambda kafka: {**kafka.scram, "ssl.ca.location": str(stranger(kafka).certificate)},
-        "not trusted: name the PEM file of its CA in ssl.ca.location",
+        "not trusted, or is for another host: name the PEM file of its CA in ssl.ca.location",
     ),
     "plain text to a port of TLS": (
         lambda kafka: {"bootstrap.servers": kafka.sasl},

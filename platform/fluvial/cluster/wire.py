@@ -98,7 +98,9 @@ class BrokerLink:
             }
         except ssl.SSLError as error:
             self._socket.close()
-            raise SignInError(f"no TLS with {address}: {error.reason or error}") from error
+            raise SignInError(
+                f"no TLS with {address} ({error.reason or error}); check security.protocol and the ssl. properties"
+            ) from error
         except BaseException:
             self._socket.close()
             raise
@@ -200,7 +202,10 @@ class ClusterLink:
                 return self.ask_at(address, api, values)
             except OSError as error:
                 failures.append(f"{address}: {error.strerror or error}")
-        raise WireError(f"no Kafka broker answers ({'; '.join(failures)}); name the cluster with --bootstrap-server")
+        raise WireError(
+            f"no Kafka broker answers ({'; '.join(failures)}); name the cluster with --bootstrap-server, and "
+            "what it asks of its clients with --command-config"
+        )
 
     def ask_at(self, address: str, api: ApiKey, values: Mapping[str, Any]) -> Any:
         """Ask one broker; raises OSError when it does not answer, or WireError."""

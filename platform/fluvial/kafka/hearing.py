@@ -29,8 +29,10 @@ class HearingAdmin(AdminClient):  # type: ignore[misc]
 
 
 def is_final(error: KafkaError) -> bool:
-    """Whether trying again cannot help: the sign-in was refused, or TLS found no agreement."""
-    return error.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL} and meaning(error) is not None
+    """Whether trying again cannot help: the sign-in or a certificate was refused, or TLS found no agreement."""
+    if error.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL}:
+        return True
+    return any(phrase in error.str() for phrase in (*_NOT_TRUSTED, *_NO_CERTIFICATE))
 
 
 def meaning(error: KafkaError) -> str | None:
@@ -47,21 +49,24 @@ def meaning(error: KafkaError) -> str | None:
 
 
 def _core(text: str) -> str:
-    """The middle of librdkafka's line: without the thread and address before, without times and advice behind."""
-    return text.partition("/bootstrap: ")[2].partition(" (after ")[0].strip() or text.partition(" (after ")[0].strip()
+    """The middle of librdkafka's line: no address before it, no times and no advice behind."""
+    said = text.partition("/bootstrap: ")[2] or text
+    return said.partition(" (after ")[0].partition(", verify that ")[0].strip()
 
 
+_NOT_TRUSTED = ("certificate verify failed", "certificate could not be verified")
+_NO_CERTIFICATE = ("certificate required", "bad certificate", "unknown ca", "certificate unknown")
 _MEANINGS = (
     (
-        ("certificate verify failed", "certificate could not be verified"),
-        "has a certificate that is not trusted: name the PEM file of its CA in ssl.ca.location",
+        _NOT_TRUSTED,
+        "has a certificate that is not trusted, or is for another host: name the PEM file of its CA in ssl.ca.location",
     ),
     (
         ("PLAINTEXT broker listener", "wrong version number", "packet length too long", "record layer failure"),
         "speaks no TLS on this port: name the port of its TLS listener, or mend security.protocol",
     ),
     (
-        ("certificate required", "bad certificate", "unknown ca", "certificate unknown"),
+        _NO_CERTIFICATE,
         "asks for a certificate that it trusts: check ssl.certificate.location and ssl.key.location",
     ),
     (
