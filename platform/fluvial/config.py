@@ -70,7 +70,9 @@ _SETTINGS: Mapping[str, _Setting] = {
         mend="write http://host:port or https://host, several with commas between",
     ),
     "warehouse": _Setting(check=bool, mend="write a folder or a URI"),
-    "spark_master": _Setting(check=bool, mend="write local[*], spark://host:7077 or another master that Spark knows"),
+    "spark_master": _Setting(
+        check=bool, mend="write local[*], spark://host:7077, sc://host:15002 or another master that Spark knows"
+    ),
     "metrics_port": _Setting(
         check=lambda text: text.isdecimal() and 0 < int(text) <= _PORT_MAX,
         mend=f"write a port, 1 to {_PORT_MAX}",
@@ -104,11 +106,13 @@ def load_settings(*, environ: Mapping[str, str] | None = None, directory: Path |
             (f"FLUVIAL_{name.upper()}", environ.get(f"FLUVIAL_{name.upper()}") or None),
             (f"{path}: {name}", from_file.get(name)),
             (f"{path}: spark.master", spark_conf.get("spark.master") if name == "spark_master" else None),
+            (f"{path}: spark.remote", spark_conf.get("spark.remote") if name == "spark_master" else None),
         )
         given = next(((where, value) for where, value in candidates if value is not None), None)
         if given is not None:
             found[name] = _checked(*given, setting)
     spark_conf.pop("spark.master", None)
+    spark_conf.pop("spark.remote", None)
     spark_conf.update({key: str(value) for key, value in (flags.get("spark_conf") or {}).items()})
     return _settings(found, spark_conf)
 
@@ -167,6 +171,8 @@ def _spark_table(path: Path, read: Mapping[str, Any]) -> dict[str, str]:
             raise ConfigError(f"{path}: spark.{key}: {value!r} will not do; write a string, a number, true or false")
         name = key if key.startswith("spark.") else f"spark.{key}"
         conf[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    if {"spark.master", "spark.remote"} <= conf.keys():
+        raise ConfigError(f"{path}: spark: both master and remote are named; leave out one of them")
     return conf
 
 

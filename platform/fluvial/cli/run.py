@@ -148,10 +148,12 @@ def _check_before(settings: Settings, selection: list[str] | None) -> None:
     """Say what would fail half a minute later, once Spark has started; one table's fault does not stop the others."""
     from fluvial.cli.cluster import admin_of, describe_cluster
     from fluvial.entities.project import load_project
+    from fluvial.spark.connect import is_remote
     from fluvial.spark.java import require_java
     from fluvial.spark.warehouse import Warehouse
 
-    require_java()
+    if not is_remote(settings.spark_master):
+        require_java()
     topics = describe_cluster(settings, admin_of(settings)).topics
     Warehouse.at(settings.warehouse).require_writable()
     declared = load_project(settings.project)

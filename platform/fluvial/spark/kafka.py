@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Self
 
 from fluvial.errors import FluvialError
+from fluvial.spark.connect import parallelism
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -242,7 +243,6 @@ def read_span(spark: "SparkSession", bootstrap_servers: str, span: Span) -> "Dat
     """
     starts = {str(partition): start for partition, (start, _) in sorted(span.ranges.items())}
     ends = {str(partition): end for partition, (_, end) in sorted(span.ranges.items())}
-    parallelism = spark.sparkContext.defaultParallelism
     reader = (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)
@@ -257,7 +257,7 @@ def read_span(spark: "SparkSession", bootstrap_servers: str, span: Span) -> "Dat
         .option("kafka.fetch.max.bytes", str(64 << 20))
         .option("kafka.max.partition.fetch.bytes", str(8 << 20))
     )
-    tasks = span.tasks(parallelism)
+    tasks = span.tasks(parallelism(spark))
     if tasks > len(span.ranges):
         reader = reader.option("minPartitions", str(tasks))
     return reader.load()
