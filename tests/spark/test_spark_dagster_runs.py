@@ -77,6 +77,7 @@ def test_a_long_run_ends_after_the_batch_under_way_and_its_tables_are_exact(
     platform: EmbeddedPlatform, own_settings: Settings, spark: Any
 ) -> None:
     calls: list[int] = []
+    instance = dg.DagsterInstance.ephemeral()
 
     @pipeline(name="by_tail", inputs=["history.flight_events"], version="1")
     def by_tail(flights: Any) -> Any:
@@ -85,6 +86,8 @@ def test_a_long_run_ends_after_the_batch_under_way_and_its_tables_are_exact(
             case 1:
                 send(platform, 20)
             case 2:
+                # As the page does.
+                instance.report_run_canceling(instance.get_runs()[0])
                 os.kill(os.getpid(), signal.SIGTERM)
                 # Time for a run that would drop its batch to do so: what follows is read and committed after it.
                 time.sleep(1)
@@ -92,7 +95,7 @@ def test_a_long_run_ends_after_the_batch_under_way_and_its_tables_are_exact(
 
     send(platform, 40)
     defined = definitions(own_settings, FLIGHT_EVENTS, AIRCRAFT, by_tail)
-    with dg.DagsterInstance.ephemeral() as instance:
+    with instance:
         with pytest.raises(dg.DagsterExecutionInterruptedError):
             defined.resolve_job_def("continuous").execute_in_process(instance=instance, run_config=QUIET)
         (run,) = instance.get_runs()
