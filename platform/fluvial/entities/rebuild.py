@@ -73,7 +73,7 @@ def rebuild(
         )
     began = time.monotonic()
     work = _Rebuild(declaration=declaration, settings=settings, spark=spark)
-    bounds = topic_bounds(settings.bootstrap_servers, declaration.topic)
+    bounds = topic_bounds(settings.cluster, declaration.topic)
     if not from_what_is_left:
         work.check_beginning(bounds)
     work.drop_what_was_built_otherwise(bounds)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from fluvial.config import Settings
+from fluvial.config import Settings, environment_of
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
@@ -128,7 +128,12 @@ def run_submitted(
             context=context,
             command=driver_command(submit, settings, jars),
             extras=extras,
-            env={"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **submit.environment},
+            env={
+                "PYSPARK_PYTHON": sys.executable,
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
+                **environment_of(settings),
+                **submit.environment,
+            },
         )
     except dg.DagsterExecutionInterruptedError:
         raise
