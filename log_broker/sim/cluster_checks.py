@@ -10,6 +10,7 @@ from log_broker.core.cluster import METADATA_TOPIC
 from log_broker.server.partition import PartitionRuntime
 from log_broker.sim.broker_process import BrokerMachine, BrokerProcess
 from log_broker.sim.client_link import Place
+from log_broker.sim.image_checks import ImageChecks
 from log_broker.sim.kernel import InvariantError
 
 if TYPE_CHECKING:
@@ -40,8 +41,10 @@ class ClusterChecks:
         self._world = world
         self._seen: dict[tuple[BrokerProcess, Place], Seen] = {}
         self._leaders: dict[tuple[Place, int], str] = {}  # (partition, epoch) -> who led first
-        self._versions: dict[BrokerProcess, int] = {}
         self._on_disk: dict[tuple[str, Place], int] = {}  # how far each machine holds a partition, when last seen
+        self._written: dict[tuple[str, Place], tuple[int, int]] = {}  # likewise: high watermark and end of its log
+        self._gone: dict[tuple[str, Place], int] = {}  # how far the disk held it that a machine has lost
+        self.images = ImageChecks(world, self._on_disk)
         self._latest_epoch: dict[Place, int] = {}  # in which anybody has led
         self.elections = 0
 
@@ -64,6 +67,13 @@ class ClusterChecks:
                 known.state = state
                 self._check_replica(machine.name, place, runtime, known)
 
+    def disk_lost(self, machine: BrokerMachine) -> None:
+        """Take note that what a machine held is gone; what nobody else had nobody will tell of."""
+        for key in [key for key in self._on_disk if key[0] == machine.name]:
+            self._gone[key] = self._on_disk.pop(key)
+            self._world.history.lost_range(key[1], *self._written.pop(key))
+        self.images.disk_lost(machine.address)
+
     def _check_replica(self, name: str, place: Place, runtime: PartitionRuntime, known: Seen) -> None:
         epoch = runtime.leader_epoch
         if epoch != known.leader_epoch:
@@ -71,6 +81,7 @@ class ClusterChecks:
                 raise InvariantError("leader epochs only grow", f"{name} {place} went {known.leader_epoch} → {epoch}")
             known.leader_epoch = epoch
         self._on_disk[name, place] = runtime.synced_end
+        self._written[name, place] = runtime.high_watermark, runtime.log_end_offset
         next_offset = runtime._core.next_offset
         if next_offset != known.next_offset:
             taken = next_offset > known.next_offset and runtime.is_leader
@@ -102,7 +113,9 @@ class ClusterChecks:
         synced = runtime.config.fluvial_durability == "fsync-quorum"
         for replica in runtime.isr:
             broker = self._world.machines[replica].broker
-            other = None if broker is None else broker.logs.get(*place)
+            if broker is None or not self._is_known(name, replica):
+                continue
+            other = broker.logs.get(*place)
             if other is None or other.leader_epoch > runtime.leader_epoch:
                 continue
             end = other.synced_end if synced else other.log_end_offset
@@ -113,6 +126,11 @@ class ClusterChecks:
                     f"ISR {runtime.isr} holds it up to {end}",
                 )
 
+    def _is_known(self, name: str, other: int) -> bool:
+        """Whether a machine's broker knows the disk that another has, and not only one that is lost."""
+        broker = next(machine.broker for machine in self._world.machines.values() if machine.name == name)
+        return broker is None or self.images.knows_of_loss(broker.cluster, other)
+
     def _check_copies(self, name: str, place: Place, runtime: PartitionRuntime) -> None:
         """As many machines hold what is committed as the topic asks for, whoever is in sync."""
         leading = runtime._core.leading
@@ -122,6 +140,10 @@ class ClusterChecks:
             machine.name
             for machine in self._world.machines.values()
             if self._on_disk.get((machine.name, place), 0) >= runtime.high_watermark
+            or (
+                not self._is_known(name, machine.address)
+                and self._gone.get((machine.name, place), 0) >= runtime.high_watermark
+            )
         ]
         if len(have) < wanted:
             raise InvariantError(

@@ -46,11 +46,15 @@ class Founder(Client):
             await self.refresh()
 
     async def _create(self, name: str, topic: Topic) -> bool:
+        homes = self.world.homes_of(name)
         wanted: dict[str, Any] = {
             "name": name,
-            "num_partitions": topic.partitions,
-            "replication_factor": REPLICATION_FACTOR,
-            "assignments": (),
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "assignments": [
+                {"partition_index": index, "broker_ids": self.random.sample(homes, REPLICATION_FACTOR)}
+                for index in range(topic.partitions)
+            ],
             "configs": [{"name": key, "value": value} for key, value in topic.overrides.items()],
         }
         values = {"topics": [wanted], "timeout": 5_000, "validate_only": False}
