@@ -78,6 +78,7 @@ class BrokerMachine(Node):
         self.host = f"10.0.0.{address}"
         self.streams = streams
         self.has_power = True
+        self.power_cuts = 0  # of those that a process was running in
         streams.add_host(self.host, address)
         self._wall_ms = WALL_CLOCK_MS
 
@@ -105,6 +106,7 @@ class BrokerMachine(Node):
         self.has_power = leave in (self.disk.kill, self.disk.abandon)
         super().stop(how, leave)
         if process is not None:
+            self.power_cuts += not self.has_power
             process.ended(power_lost=not self.has_power)
 
     def jump_clock(self, by_us: int) -> None:

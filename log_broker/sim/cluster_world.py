@@ -23,7 +23,7 @@ from log_broker.sim.kernel import InvariantError, Kernel
 from log_broker.sim.nemesis import Fault, Nemesis, draw_faults
 from log_broker.sim.producers import Producer
 from log_broker.sim.readers import Reader
-from log_broker.sim.topics import TOPICS, Founder
+from log_broker.sim.topics import LOSSY, TOPICS, Founder
 
 SECOND_US = 1_000_000
 FOUNDING_US = 20 * SECOND_US
@@ -45,7 +45,7 @@ class ClusterWorld(Cluster):
             settings=draw_settings(chance),
             trace_lines_max=trace_lines_max,
         )
-        self.history = History()
+        self.history = History(LOSSY)
         self.groups = GroupHistory()
         self.checks = ClusterChecks(self)
         self.client_seconds = chance.choice((0.5, 1.0, 2.0))
@@ -88,7 +88,7 @@ class ClusterWorld(Cluster):
         )
 
     def noted(self, who: str, kind: str, fields: Mapping[str, Any]) -> None:
-        if kind in {"truncated", "records_lost"}:
+        if kind in {"truncated", "records_lost", "records_in_doubt"}:
             place = (fields["topic"], fields["partition"])
             self.history.lost_range(place, fields["first_offset"], fields["end_offset"])
             self.kernel.trace(who, f"{kind} {place} {fields['first_offset']} … {fields['end_offset']}")
@@ -154,6 +154,10 @@ class ClusterWorld(Cluster):
         self._add(Reader(self, "reader", "safe", isolation_level=0))
         self._add(Reader(self, "committed", "safe", isolation_level=1))
         self._add(Reader(self, "loosely", "loose", isolation_level=0))
+        for topic in LOSSY:
+            self._add(Producer(self, f"{topic}-all", topic, acks=-1, idempotent=False, pace=2.5))
+            self._add(Producer(self, f"{topic}-one", topic, acks=1, idempotent=False, pace=2.5))
+            self._add(Reader(self, f"{topic}-reader", topic, isolation_level=0, pause_s=0.6))
         self._add(Producer(self, "feeder", "in", acks=-1, idempotent=True))
         for partition in range(2):
             for instance in "ab":

@@ -9,6 +9,7 @@ from log_broker.core.cluster import ClusterImage
 from log_broker.core.cluster_checks import check_image, check_step
 from log_broker.sim.client_link import Place
 from log_broker.sim.kernel import InvariantError
+from log_broker.sim.topics import LOSSY
 
 if TYPE_CHECKING:
     from log_broker.sim.cluster_world import ClusterWorld
@@ -21,6 +22,8 @@ class ImageChecks:
         self._world = world
         self._on_disk = on_disk  # how far each machine holds a partition
         self._last = ClusterImage()
+        # (partition, leader epoch) -> who could be elected by right, and whether somebody else was.
+        self.elections: dict[tuple[Place, int], tuple[tuple[int, ...], bool]] = {}
         self._lost: set[str] = set()  # the ids of the directories that went with their disks
 
     @property
@@ -48,7 +51,19 @@ class ImageChecks:
         if before.version == version_before:
             for wrong in check_step(before, image):
                 raise InvariantError("each image of the cluster follows from the last", wrong)
+        self._note_elections(before, image)
         self._check_eligible(before, image)
+
+    def _note_elections(self, before: ClusterImage, image: ClusterImage) -> None:
+        for name in LOSSY:
+            then, now = before.topics.get(name), image.topics.get(name)
+            if then is None or now is None:
+                continue
+            for index, (was, partition) in enumerate(zip(then.partitions, now.partitions, strict=True)):
+                if partition.leader_epoch > was.leader_epoch and partition.leader >= 0:
+                    eligible = (*was.isr, *was.elr)
+                    is_unclean = partition.leader not in eligible and partition.recovering
+                    self.elections[(name, index), partition.leader_epoch] = eligible, is_unclean
 
     def _check_eligible(self, before: ClusterImage, image: ClusterImage) -> None:
         """Whoever is in sync or may be elected as if he were has on his disk what is committed."""
@@ -58,6 +73,8 @@ class ImageChecks:
             if topic.config.fluvial_durability != "fsync-quorum":
                 continue
             for index, partition in enumerate(topic.partitions):
+                if partition.recovering:
+                    continue
                 place = (name, index)
                 committed = self._world.history.log(place).end_offset
                 for address in (*partition.isr, *partition.elr):

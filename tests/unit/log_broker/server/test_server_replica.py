@@ -114,6 +114,33 @@ async def test_a_truncation_says_what_was_lost(nodes: Nodes) -> None:
     assert (a.runtime.log_end_offset, a.runtime.high_watermark, a.runtime.latest_epoch) == (0, 0, -1)
 
 
+async def test_a_replica_says_what_goes_with_it_that_others_may_lack(nodes: Nodes) -> None:
+    a, b = nodes(2, min_insync_replicas="1")
+    a.lead(1, isr=(1, 2), replicas=(1, 2))
+    b.runtime.become_follower(1, 1)
+    a.lease.renewed(0)
+    shared = a.produce(b"1", b"2")
+    await a.written(2)
+    await catch_up(a, b)
+    await shared
+    assert (a.runtime.left_behind(), b.runtime.left_behind()) == (None, None)
+    await a.produce(b"3", b"4", acks=1)
+    undecided = a.produce(b"5")
+    await a.written(5)
+    assert a.runtime.left_behind() == (2, 5, 0, 2), "two of three were acknowledged"
+    b.lead(2, isr=(2,), replicas=(1, 2))
+    a.runtime.become_follower(2, 2)
+    assert (await undecided).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert a.runtime.left_behind() == (2, 5, 0, 2), "its leader has not been asked yet"
+    await a.power_cut()
+    left = a.runtime.left_behind()
+    assert left is not None
+    assert (left.end, left.acknowledged) == (5, None), "what an earlier process said nobody knows"
+    a.runtime.become_follower(2, 2)
+    await catch_up(b, a)
+    assert a.runtime.left_behind() is None
+
+
 async def test_a_follower_below_the_leaders_start_begins_again_there(nodes: Nodes) -> None:
     a, b = nodes(2, segment_bytes="200")
     a.lead(1, isr=(1,), replicas=(1, 2))
