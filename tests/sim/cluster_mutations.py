@@ -143,10 +143,6 @@ def _power_cuts_are_taken_for_clean_stops() -> list[Patch]:
     return [(elections, "forget", forget)]
 
 
-def _replicas_leave_without_a_word() -> list[Patch]:
-    return [(PartitionRoles, "left_behind", lambda self: None)]
-
-
 def _followers_forget_producers() -> list[Patch]:
     def replay_fetched(self: PartitionRoles, batch: Any, header: Any) -> ProducerEntry | None:
         return self.producers.get(header.producer_id)
@@ -282,7 +278,6 @@ MUTATIONS = named(
     _fenced_brokers_join_the_isr,
     _an_empty_disk_is_taken_for_the_old_one,
     _power_cuts_are_taken_for_clean_stops,
-    _replicas_leave_without_a_word,
     _followers_forget_producers,
     _takes_repeated_batches,
     _answers_repeats_at_once,
