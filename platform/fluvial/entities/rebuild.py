@@ -66,7 +66,7 @@ def rebuild(
         raise TableError(f"{declaration.table} is made anew from its inputs by each run: `fluvial run` is all it takes")
     began = time.monotonic()
     work = _Rebuild(declaration=declaration, settings=settings, spark=spark)
-    bounds = topic_bounds(settings.bootstrap_servers, declaration.topic)
+    bounds = topic_bounds(settings.cluster, declaration.topic)
     if not from_what_is_left:
         work.check_beginning(bounds)
     work.drop_what_was_built_otherwise(bounds)

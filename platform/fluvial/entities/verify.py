@@ -18,6 +18,7 @@ from fluvial.entities.checks import compacted_key
 from fluvial.entities.declarations import FOLD_COLUMN, Compacted, DeclarationError, History, Pipeline, State
 from fluvial.entities.folds import FLOATING
 from fluvial.entities.frames import Care
+from fluvial.kafka import KafkaCluster
 from fluvial.spark.avro import SchemaSource, decode, read_contract
 from fluvial.spark.kafka import Span, read_span, topic_bounds
 from fluvial.spark.warehouse import Warehouse
@@ -78,11 +79,11 @@ def verify(
     position = read_position(TableLog(spark, path), declaration.table)
     if position.version is None:
         raise TableError(f"{declaration.table} is not there: run it first (`fluvial run {declaration.table}`)")
-    ranges = _ranges(declaration, position, settings.bootstrap_servers)
+    ranges = _ranges(declaration, position, settings.cluster)
     contract = read_contract(schemas, declaration.topic)
     session = spark.newSession()
     span = Span(topic=declaration.topic, ranges=ranges)
-    decoded = decode(read_span(session, settings.bootstrap_servers, span), contract)
+    decoded = decode(read_span(session, settings.cluster, span), contract)
     table = session.read.format("delta").option("versionAsOf", position.version).load(path)
     everything = Care(undecodable=True, tombstones=True)
     match declaration:
@@ -109,10 +110,10 @@ def verify(
 
 
 def _ranges(
-    declaration: History | Compacted | State, position: Position, bootstrap_servers: str
+    declaration: History | Compacted | State, position: Position, cluster: KafkaCluster
 ) -> dict[int, tuple[int, int]]:
     """The offsets to compare by: what the table has read and the log still holds."""
-    stamp, bounds = position.stamp, topic_bounds(bootstrap_servers, declaration.topic)
+    stamp, bounds = position.stamp, topic_bounds(cluster, declaration.topic)
     assert stamp is not None, "a table that is there has a stamp"
     if stamp.topic_id and bounds.topic_id and stamp.topic_id != bounds.topic_id:
         raise TableError(f"topic {bounds.topic} was deleted and made again since {declaration.table} was built from it")
