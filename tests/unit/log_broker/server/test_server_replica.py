@@ -10,6 +10,7 @@ from log_broker.core.replication import IsrProposal, Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import build_batch
 from log_broker.records.control import EndMarker
+from log_broker.storage.checkpoints import HIGH_WATERMARK_FILE, decode_offsets
 
 Nodes = Callable[..., list[ReplicaNode]]
 
@@ -139,6 +140,19 @@ async def test_a_replica_says_what_goes_with_it_that_others_may_lack(nodes: Node
     a.runtime.become_follower(2, 2)
     await catch_up(b, a)
     assert a.runtime.left_behind() is None
+
+
+async def test_offsets_that_a_power_cut_took_are_not_remembered_as_committed(nodes: Nodes) -> None:
+    """They are given out again, and after a kill what stands there then would be taken for committed."""
+    (a,) = nodes(1, fluvial_durability="memory", min_insync_replicas="1")
+    a.lead(1, isr=(1,), replicas=(1, 2))
+    await a.produce(b"1", b"2", b"3")
+    a.logs._high_watermarks_saved = {("t", 0): 3}
+    a.logs._write_high_watermarks()
+    checkpoint = DATA / HIGH_WATERMARK_FILE
+    await a.power_cut()
+    assert (a.runtime.log_end_offset, a.runtime.high_watermark) == (0, 0)
+    assert decode_offsets(a.files.read(checkpoint)) == {("t", 0): 0}
 
 
 async def test_a_follower_below_the_leaders_start_begins_again_there(nodes: Nodes) -> None:
