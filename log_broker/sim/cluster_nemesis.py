@@ -52,12 +52,13 @@ def _lose_disk(victims: Victims, nodes: Sequence[Node], amount: float) -> Action
     undone: list[Action] = []
     over = False
 
-    def strike() -> bool:
+    def strike() -> None:
+        if over:
+            return
         start = next(filter(None, (lose_disk(victims, node) for node in turns)), None)
         if start is not None:
             undone.append(start)
             kernel.after(int(amount * 9_973) % 100 * 5_000, start)
-        return start is not None
 
     def undo() -> None:
         nonlocal over
@@ -66,10 +67,11 @@ def _lose_disk(victims: Victims, nodes: Sequence[Node], amount: float) -> Action
             action()
 
     if amount >= 0.5:
-        return undo if strike() else None
+        strike()
+        return undo if undone else None
     other.kill()
     undone.append(other.start)
-    kernel.after(WITHOUT_ANOTHER_US, lambda: None if over else strike())  # type: ignore[func-returns-value]
+    kernel.after(WITHOUT_ANOTHER_US, strike)
     return undo
 
 
