@@ -163,7 +163,7 @@ def _check_before(settings: Settings, selection: list[str] | None) -> None:
 
 def _problems(settings: Settings, chosen: "list[Declaration]", topics: Collection[str]) -> dict[str, FluvialError]:
     """What keeps a table from being made of its topic, so far as topics and contracts tell."""
-    from fluvial.entities import Pipeline
+    from fluvial.entities import Pipeline, Publication
     from fluvial.entities.fit import check_fit
     from fluvial.registry.client import RegistryClient
     from fluvial.registry.errors import RegistryError
@@ -173,7 +173,7 @@ def _problems(settings: Settings, chosen: "list[Declaration]", topics: Collectio
     problems: dict[str, FluvialError] = {}
     with RegistryClient(settings.registry_url) as schemas:
         for each in chosen:
-            if isinstance(each, Pipeline):
+            if isinstance(each, Pipeline | Publication):
                 continue
             try:
                 if each.topic not in topics:

@@ -8,6 +8,7 @@ refuses it when another run was there meanwhile; the rebuild then reads on and t
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,11 @@ from fluvial.delta.commit import KEYED_TABLE, commit_once, replace_table
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import Stamp, TableError, new_run_id, read_position
 from fluvial.entities.checks import definition_of
-from fluvial.entities.declarations import Declaration, History, Pipeline
+from fluvial.entities.declarations import Declaration, History, Pipeline, Publication
 from fluvial.entities.result import RunResult
-from fluvial.entities.runner import materialize
+from fluvial.entities.runner import materialize, registry_of
+from fluvial.publishing.run import PublicationRun
+from fluvial.publishing.table import DeltaSource, SchemaRegistry
 from fluvial.spark.kafka import TopicBounds, topic_bounds
 from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse
@@ -59,12 +62,16 @@ def rebuild(
     """
     Build a table anew from the first record of its topic, and put it in the place of the live one in one commit.
 
+    Of a publication, have its topic hold the table: the two are compared, and what differs is published.
+
     `progress` hears of each batch. Raises :class:`IncompleteLogError`, unless `from_what_is_left`, and whatever
     :func:`~fluvial.entities.runner.materialize` raises; the live table is as it was then.
     """
     if isinstance(declaration, Pipeline):
         raise TableError(f"{declaration.table} is made anew from its inputs by each run: `fluvial run` is all it takes")
     began = time.monotonic()
+    if isinstance(declaration, Publication):
+        return replace(_republish(declaration, settings, spark, schemas), seconds=time.monotonic() - began)
     work = _Rebuild(declaration=declaration, settings=settings, spark=spark)
     bounds = topic_bounds(settings.bootstrap_servers, declaration.topic)
     if not from_what_is_left:
@@ -82,6 +89,15 @@ def rebuild(
     raise TableError(
         f"{declaration.table}: other runs were first {_ATTEMPTS_MAX} times in a row; stop them and rebuild again"
     )
+
+
+def _republish(
+    declaration: Publication, settings: "Settings", spark: "SparkSession", schemas: "SchemaSource | None"
+) -> RunResult:
+    with ExitStack() as opened:
+        registry = schemas if isinstance(schemas, SchemaRegistry) else opened.enter_context(registry_of(settings))
+        source = DeltaSource(declaration=declaration, settings=settings, spark=spark, schemas=registry)
+        return PublicationRun(declaration=declaration, settings=settings, source=source).rebuild()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
