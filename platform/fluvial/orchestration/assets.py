@@ -179,9 +179,14 @@ def _run_here(
         progress=context.log.info,
         **({} if window is None else {"window": window}),
     )
-    is_there = result.version_after is not None and not isinstance(declaration, Publication)
-    columns = () if not is_there else plain_columns(session.table(declaration.table).schema)
-    return Told(result=result, columns=columns, lineage=lineage)
+    return Told(result=result, columns=columns_of(declaration, result, session), lineage=lineage)
+
+
+def columns_of(declaration: Declaration, result: "RunResult", session: "SparkSession") -> tuple[Mapping[str, Any], ...]:
+    """Return the columns that a table has after a run; none where there is no table."""
+    if result.version_after is None or isinstance(declaration, Publication):
+        return ()
+    return plain_columns(session.table(declaration.table).schema)
 
 
 def run_declaration(
