@@ -36,4 +36,4 @@ copies = compacted(PUBLISHED, key="account")
 @pipeline(name="by_city", inputs=["state.accounts"], version="1")
 def by_city(rows: Any) -> Any:
     """How much was paid by accounts of each city."""
-    return rows.groupBy("last_city").sum("paid")
+    return rows.groupBy("last_city").sum("paid").withColumnRenamed("sum(paid)", "paid")

@@ -118,7 +118,7 @@ def test_each_change_of_a_state_is_published_once(
     assert {each.key: each.value for each in seen[:4]} == {
         "a": {"account": "a", "payments": 1, "paid": 1, "mean": 1.0},
         "b": {"account": "b", "payments": 1, "paid": 2, "mean": 2.0},
-        "c": {"account": "c", "payments": 1, "paid": None, "mean": None},
+        "c": {"account": "c", "payments": 1, "paid": 0, "mean": None},
         "d": {"account": "d", "payments": 1, "paid": 4, "mean": 4.0},
     }
     assert {each.key: each.value and each.value["paid"] for each in seen[4:]} == {"a": 111, "b": None, "c": 3, "e": 5}

@@ -17,7 +17,7 @@ What users write: declarations of the tables that a topic settles into.
 
     @pipeline(name="delays", inputs=["history.flight_events"])
     def delays(flight_events):
-        return flight_events.groupBy("origin").avg("arr_delay")
+        return flight_events.groupBy("origin").avg("arr_delay").withColumnRenamed("avg(arr_delay)", "delay")
 
     fleet = publish("state.aircraft", topic="aircraft-state", key="tailnum")
 

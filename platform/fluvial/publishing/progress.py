@@ -7,9 +7,9 @@ otherwise), and a table that changes once a month would lose its place.
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluvial.cli.cluster import admin_of, client_conf, told
 from fluvial.config import Settings
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PROGRESS_TOPIC = "fluvial-publish-progress"
 SECONDS_MAX = 30.0
+_ASK_SECONDS = 0.05
 # A publisher that died just before its commit holds up the readers of all progress until its transaction times out.
 _SETTLED_SECONDS_MAX = 90.0
 _CONFIG = {
@@ -27,6 +28,8 @@ _CONFIG = {
     "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
+
+Answer = TypeVar("Answer")
 
 
 class UnsettledError(Exception):
@@ -171,10 +174,29 @@ def make_topic(admin: "AdminClient", topic: str, *, partitions: int = -1, config
             raise
 
 
+def once_known(ask: Callable[[], Answer]) -> Answer:
+    """
+    Ask about a topic that was made a moment ago until the broker that is asked has heard of it.
+
+    Raises what the last question did, TopicError or KafkaException, when that takes too long.
+    """
+    from confluent_kafka import KafkaException
+
+    deadline = time.monotonic() + SECONDS_MAX
+    while True:
+        try:
+            return ask()
+        except (TopicError, KafkaException):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_ASK_SECONDS)
+
+
 def require_progress_topic(admin: "AdminClient") -> None:
     """Make the topic of all progress where it is not there."""
     if not has_topic(admin, PROGRESS_TOPIC):
         make_topic(admin, PROGRESS_TOPIC, partitions=1, config=_CONFIG)
+        once_known(lambda: _end(admin))
 
 
 def _end(admin: "AdminClient") -> int:

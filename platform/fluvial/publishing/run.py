@@ -21,6 +21,7 @@ from fluvial.publishing.progress import (
     Version,
     has_topic,
     make_topic,
+    once_known,
     read_progress,
     require_progress_topic,
 )
@@ -156,7 +157,7 @@ class PublicationRun:
         if bounds is None:
             with told(f"make topic {self.declaration.topic}"):
                 make_topic(admin_of(self.settings), self.declaration.topic, config=TOPIC_CONFIG)
-            bounds = topic_bounds(self.settings.bootstrap_servers, self.declaration.topic)
+            bounds = once_known(lambda: topic_bounds(self.settings.bootstrap_servers, self.declaration.topic))
         return bounds
 
     def _nothing_yet(self) -> Progress:
