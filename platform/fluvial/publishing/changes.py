@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 KEY, VALUE, ROWS = "_record_key", "_record_value", "_rows_of_key"
 
 # Commits that leave nearly all rows as they are; of others, such as an overwriting, both versions are compared.
-_SMALL = frozenset({"STREAMING UPDATE", "MERGE", "OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES"})
+_SMALL = frozenset(
+    {"STREAMING UPDATE", "MERGE", "UPDATE", "DELETE", "OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES"}
+)
 _COMMITS_MAX = 200
 _LOST_FILE = ("FileNotFoundException", "FILE_NOT_EXIST", "DELTA_FILE_NOT_FOUND")
 
