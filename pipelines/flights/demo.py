@@ -23,7 +23,6 @@ from rich.table import Table
 from fluvial.config import Settings, data_dir_words
 from fluvial.local.credentials import passwords_for
 from fluvial.local.start import Layout, start
-from fluvial.registry.client import RegistryClient
 from fluvial.registry.contracts import Registered, load_contracts, register_all
 from fluvial.spark.java import require_java
 from pipelines.flights import source
@@ -125,7 +124,7 @@ def register_contracts(settings: Settings, progress: Console) -> list[Registered
     """Register the contracts of every producer."""
     _headline(progress, "2/5", "the contracts: what each producer promises")
     passwords = passwords_for(settings.data_dir, settings.registry_url)
-    with RegistryClient(settings.registry_url) as client:
+    with settings.registry.client() as client:
         registered = register_all(client, load_contracts(CONTRACTS), passwords=passwords)
     for each in registered:
         how = "registered" if each.is_new else "was there already"
@@ -139,8 +138,8 @@ def publish_events(
     """Publish what the log does not hold yet; `loss` hears how far its topic is."""
     _headline(progress, "3/5", "the events: flights, weather and reference data of 2013")
     with (
-        RegistryClient(settings.registry_url) as registry,
-        Publisher(settings.bootstrap_servers, registry) as publisher,
+        settings.registry.client() as registry,
+        Publisher(settings.cluster, registry) as publisher,
     ):
         published = publish_all(publisher, all_feeds(until), progress, {} if loss is None else {loss.topic: loss.at})
     for each in published:

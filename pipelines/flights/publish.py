@@ -31,6 +31,7 @@ from rich.progress import (
 
 from fluvial.config import Settings, load_settings
 from fluvial.errors import FluvialError
+from fluvial.kafka import KafkaCluster
 from fluvial.quarantine.mending import Mending
 from fluvial.quarantine.reading import waiting
 from fluvial.quarantine.records import Quarantined
@@ -76,22 +77,23 @@ class Published:
 class Publisher:
     """Brings feeds into the topics of one cluster."""
 
-    def __init__(self, bootstrap_servers: str, registry: RegistryClient) -> None:
-        self._bootstrap_servers = bootstrap_servers
+    def __init__(self, cluster: KafkaCluster, registry: RegistryClient) -> None:
+        self._cluster = cluster
         self._registry = registry
-        self._sender = Sender(bootstrap_servers)
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers}, logger=log)
+        self._sender = Sender(cluster)
+        self._admin = AdminClient(cluster.client(logger=log))
         self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                # Only single records are read: no group is joined and nothing is committed.
-                "group.id": "flights-publisher",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 20,
-                "queued.max.messages.kbytes": 1024,
-            },
-            logger=log,
+            cluster.client(
+                logger=log,
+                **{
+                    # Only single records are read: no group is joined and nothing is committed.
+                    "group.id": "flights-publisher",
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "fetch.wait.max.ms": 20,
+                    "queued.max.messages.kbytes": 1024,
+                },
+            )
         )
 
     def __enter__(self) -> "Publisher":
@@ -138,7 +140,9 @@ class Publisher:
             records = len(placed.feed)
             missing = placed.missing(held, first_day=True)
             self._sender.send(topic, missing, lambda sent: on_progress(before + sent, records))
-        settings = Settings(bootstrap_servers=self._bootstrap_servers)
+        settings = Settings(
+            bootstrap_servers=self._cluster.bootstrap_servers, kafka_properties=self._cluster.properties, local=False
+        )
         mended = waiting(settings, topic, placed.partitions)
         if mended:
             mending = Mending(self._registry, lambda seen: placed.mended(seen.record.partition, seen.record.offset))
@@ -230,6 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Publish the flights of 2013 from New York; run again, it goes on where the log ends.",
     )
     parser.add_argument("--bootstrap-server", metavar="HOST:PORT", help="the cluster; the local platform if not given")
+    parser.add_argument("--command-config", metavar="FILE", help="properties file: what the cluster asks of clients")
     parser.add_argument("--registry-url", metavar="URL", help="the schema registry; the local one if not given")
     parser.add_argument("--data-dir", metavar="DIR", help="which local platform is meant (default .fluvial)")
     parser.add_argument("--until", metavar="DATE", type=parse_until, help="only events and weather before this day")
@@ -240,10 +245,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(stderr=True)
     try:
         settings = load_settings(
-            bootstrap_servers=options.bootstrap_server, registry_url=options.registry_url, data_dir=options.data_dir
+            bootstrap_servers=options.bootstrap_server,
+            command_config=options.command_config,
+            registry_url=options.registry_url,
+            data_dir=options.data_dir,
         )
         feeds = [feed for feed in all_feeds(options.until) if not options.topic or feed.topic in options.topic]
-        with Publisher(settings.bootstrap_servers, RegistryClient(settings.registry_url)) as publisher:
+        with Publisher(settings.cluster, settings.registry.client()) as publisher:
             published = publish_all(publisher, feeds, console)
     except FluvialError as error:
         console.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from fluvial.kafka import KafkaCluster
 from pipelines.flights.topic_log import PublishError
 
 QUEUED_MESSAGES_MAX = 200_000
@@ -32,29 +33,30 @@ class Outgoing(NamedTuple):
 class Sender:
     """Sends records in order and waits until the cluster has acknowledged them all."""
 
-    def __init__(self, bootstrap_servers: str, *, stalled_after_s: float = STALLED_AFTER_S) -> None:
+    def __init__(self, cluster: KafkaCluster, *, stalled_after_s: float = STALLED_AFTER_S) -> None:
         self._stalled_after_s = stalled_after_s
         self._refusal: KafkaError | None = None
         self._last_error: KafkaError | None = None
         self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "client.id": "flights-publisher",
-                "enable.idempotence": True,
-                # A batch that cannot be written, or that waits too long, must not be overtaken by the next one.
-                "enable.gapless.guarantee": True,
-                "message.timeout.ms": 0,
-                # Each record names its partition; the partitioner is set for whoever copies this configuration.
-                "partitioner": "murmur2_random",
-                "compression.type": "lz4",
-                "linger.ms": 50,
-                "batch.size": 1_000_000,
-                "queue.buffering.max.messages": QUEUED_MESSAGES_MAX,
-                "delivery.report.only.error": True,
-                "on_delivery": self._on_delivery,
-                "error_cb": self._on_error,
-            },
-            logger=log,
+            cluster.client(
+                logger=log,
+                **{
+                    "client.id": "flights-publisher",
+                    "enable.idempotence": True,
+                    # A batch that cannot be written, or that waits too long, must not be overtaken by the next one.
+                    "enable.gapless.guarantee": True,
+                    "message.timeout.ms": 0,
+                    # Each record names its partition; the partitioner is set for whoever copies this configuration.
+                    "partitioner": "murmur2_random",
+                    "compression.type": "lz4",
+                    "linger.ms": 50,
+                    "batch.size": 1_000_000,
+                    "queue.buffering.max.messages": QUEUED_MESSAGES_MAX,
+                    "delivery.report.only.error": True,
+                    "on_delivery": self._on_delivery,
+                    "error_cb": self._on_error,
+                },
+            )
         )
         self._acknowledged = 0
         self._moved_at = 0.0

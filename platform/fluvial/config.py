@@ -3,20 +3,25 @@ Which platform and which tables a command works on.
 
 A setting comes from the first of these that has it: a flag, `FLUVIAL_<NAME>` in the environment, `fluvial.toml` in the
 working directory, the local platform that lives in the data directory, the default. Nothing is read at import.
+What the clients of Kafka and of the registry are told beside an address is gathered in `client_settings`.
 """
 
 import os
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from fluvial.client_settings import TABLES, ClientSettings, client_settings, table_of, variables_of
 from fluvial.errors import ConfigError
+from fluvial.kafka import KafkaCluster
 from fluvial.local.state import PORT_DEFAULT, REGISTRY_PORT_DEFAULT, Platform
+from fluvial.properties import NO_PROPERTIES, Given, Properties
+from fluvial.registry.endpoint import USER_INFO, RegistryEndpoint, without_user
 
 FILE = "fluvial.toml"
 DATA_DIR = ".fluvial"
@@ -26,7 +31,7 @@ _URL = re.compile(r"https?://[^\s/,]+[^\s,]*")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Settings:
     """What `load_settings` found. `warehouse` is a folder or a URI; `project` is the module of the declarations."""
 
@@ -41,6 +46,24 @@ class Settings:
     """Where `fluvial up` has its first broker serve metrics, the others from there on; None for none."""
     local: bool = True
     """Whether the cluster is the local platform of `data_dir`, because nothing named another."""
+    kafka_properties: Properties = NO_PROPERTIES
+    registry_properties: Properties = NO_PROPERTIES
+
+    @property
+    def cluster(self) -> KafkaCluster:
+        """The Kafka cluster, with all that its clients are to be told; raises ConfigError when that cannot be it."""
+        found = KafkaCluster(self.bootstrap_servers, self.kafka_properties)
+        if self.local and found.protocol != "PLAINTEXT":
+            raise ConfigError(
+                f"{self.kafka_properties.where('security.protocol')}: the local platform has no TLS and no SASL; name "
+                "the cluster that is meant with bootstrap_servers, FLUVIAL_BOOTSTRAP_SERVERS or --bootstrap-server"
+            )
+        return found
+
+    @property
+    def registry(self) -> RegistryEndpoint:
+        """The schema registry, with all that its clients are to be told."""
+        return RegistryEndpoint(self.registry_url, self.registry_properties)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +84,7 @@ def _is_address(text: str) -> bool:
     return bool(host) and not re.search(r"[\s/]", host) and port.isdecimal() and 0 < int(port) <= _PORT_MAX
 
 
-# Everything but [spark], a table of its own. A key is the name of the flag, the variable and the key in the file.
+# Everything but the tables. A key is the name of the flag, the variable and the key in the file.
 _SETTINGS: Mapping[str, _Setting] = {
     "data_dir": _Setting(check=bool, mend="write the path of a folder"),
     "bootstrap_servers": _Setting(check=_is_servers, mend="write host:port, several with commas between"),
@@ -69,6 +92,7 @@ _SETTINGS: Mapping[str, _Setting] = {
         check=lambda text: all(_URL.fullmatch(each.strip()) for each in text.split(",")),
         mend="write http://host:port or https://host, several with commas between",
     ),
+    "command_config": _Setting(check=bool, mend="write the path of a file of client properties"),
     "warehouse": _Setting(check=bool, mend="write a folder or a URI"),
     "spark_master": _Setting(check=bool, mend="write local[*], spark://host:7077 or another master that Spark knows"),
     "metrics_port": _Setting(
@@ -110,10 +134,23 @@ def load_settings(*, environ: Mapping[str, str] | None = None, directory: Path |
             found[name] = _checked(*given, setting)
     spark_conf.pop("spark.master", None)
     spark_conf.update({key: str(value) for key, value in (flags.get("spark_conf") or {}).items()})
-    return _settings(found, spark_conf)
+    file = found.pop("command_config", None)
+    by_flag = flags.get("command_config") is not None
+    clients = client_settings(
+        path,
+        from_file,
+        environ,
+        flag_file=Path(file) if file is not None and by_flag else None,
+        other_file=Path(file) if file is not None and not by_flag else None,
+    )
+    for name, among_properties in (("bootstrap_servers", clients.servers), ("registry_url", clients.url)):
+        # The file that a flag names speaks before everything but the setting's own flag.
+        if among_properties is not None and (name not in found or (by_flag and flags.get(name) is None)):
+            found[name] = _checked(among_properties.where, among_properties.value, _SETTINGS[name])
+    return _settings(found, spark_conf, clients)
 
 
-def _settings(found: dict[str, str], spark_conf: Mapping[str, str]) -> Settings:
+def _settings(found: dict[str, str], spark_conf: Mapping[str, str], clients: ClientSettings) -> Settings:
     data_dir = Path(found.pop("data_dir", DATA_DIR)).expanduser()
     local = "bootstrap_servers" not in found
     metrics_port = int(found.pop("metrics_port")) if "metrics_port" in found else None
@@ -122,9 +159,40 @@ def _settings(found: dict[str, str], spark_conf: Mapping[str, str]) -> Settings:
     if not {"bootstrap_servers", "registry_url"} <= found.keys() and (platform := Platform.load(data_dir)) is not None:
         values["bootstrap_servers"] = platform.bootstrap_servers
         values["registry_url"] = platform.registry_url
+    registry_properties = clients.registry
+    if "registry_url" in found:
+        found["registry_url"], registry_properties = _without_users(found["registry_url"], registry_properties)
     return Settings(
-        data_dir=data_dir, spark_conf=dict(spark_conf), local=local, metrics_port=metrics_port, **(values | found)
+        data_dir=data_dir,
+        spark_conf=dict(spark_conf),
+        local=local,
+        metrics_port=metrics_port,
+        kafka_properties=clients.kafka,
+        registry_properties=registry_properties,
+        **(values | found),
     )
+
+
+def _without_users(urls: str, properties: Properties) -> tuple[str, Properties]:
+    """Take the name and password out of a URL, which is shown, into the properties, which are not."""
+    pairs = [without_user(each.strip()) for each in urls.split(",")]
+    user = next((user for _, user in pairs if user is not None), None)
+    bare = ",".join(url for url, _ in pairs)
+    if user is None or properties.get(USER_INFO) is not None:
+        return bare, properties
+    given = {name: Given(value, properties.where(name)) for name, value in properties.pairs}
+    return bare, Properties.of({**given, USER_INFO: Given(":".join(user), "the registry's URL")})
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """
+    Return the variables by which a process that is started from here finds the same settings, but for Spark's.
+
+    Secrets are among them: they go to that process and into no text.
+    """
+    values = {each.name: getattr(settings, each.name) for each in fields(settings)}
+    chosen = {f"FLUVIAL_{name.upper()}": str(value) for name, value in values.items() if isinstance(value, str | Path)}
+    return {**chosen, **variables_of(settings.kafka_properties, settings.registry_properties)}
 
 
 def _checked(where: str, value: object, setting: _Setting) -> str:
@@ -145,37 +213,21 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    known = [*_SETTINGS, "spark"]
+    known = [*_SETTINGS, *TABLES, "spark"]
     for key in read:
         if key not in known:
             near = get_close_matches(key, known, n=1)
             meant = f"did you mean {near[0]}?" if near else f"it knows {', '.join(known)}"
             raise ConfigError(f"{path}: {key}: no such setting; {meant}")
+    if "command_config" in read and not read.keys().isdisjoint(TABLES):
+        raise ConfigError(f"{path}: command_config: stands for [kafka] and [registry]; leave it or them out")
     return read
 
 
 def _spark_table(path: Path, read: Mapping[str, Any]) -> dict[str, str]:
     """Return `[spark]` as Spark names its settings; `executor.memory` and `"spark.executor.memory"` are the same."""
-    table = read.get("spark", {})
-    if not isinstance(table, dict):
-        raise ConfigError(
-            f'{path}: spark: {table!r} will not do; write a table, such as [spark] and master = "local[4]"'
-        )
-    conf = {}
-    for key, value in _flat(table):
-        if not isinstance(value, str | int | float):
-            raise ConfigError(f"{path}: spark.{key}: {value!r} will not do; write a string, a number, true or false")
-        name = key if key.startswith("spark.") else f"spark.{key}"
-        conf[name] = str(value).lower() if isinstance(value, bool) else str(value)
-    return conf
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    found = table_of(path, read, "spark")
+    return {key if key.startswith("spark.") else f"spark.{key}": value for key, value in found}
 
 
 def data_dir_words(data_dir: Path) -> str:

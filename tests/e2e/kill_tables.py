@@ -33,7 +33,6 @@ from fluvial.entities.project import load_project
 from fluvial.entities.runner import materialize
 from fluvial.entities.verify import verify
 from fluvial.publishing.transactions import VERSION_HEADER
-from fluvial.registry.client import RegistryClient
 from fluvial.spark.kafka import topic_bounds
 
 PROJECT = "tests.e2e.kill_tables_project"
@@ -110,7 +109,7 @@ class Load:
         self._dice = random.Random(seed + 1)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="payments")
-        with RegistryClient(settings.registry_url) as registry:
+        with settings.registry.client() as registry:
             latest = registry.latest(f"{TOPIC}-value")
         self._header = b"\0" + latest.id.to_bytes(4, "big")
         self._schema = fastavro.parse_schema(json.loads(latest.schema))
@@ -191,7 +190,7 @@ class _Rig:
     def prepare(self) -> None:
         """Make the topic and its contract, and every table once, so that each driver finds work for all."""
         self.platform.run("topic", "create", TOPIC, "--partitions", str(PARTITIONS))
-        with RegistryClient(self.settings.registry_url) as registry:
+        with self.settings.registry.client() as registry:
             registry.register(f"{TOPIC}-value", json.dumps(SCHEMA))
         self._bring_up()
 
@@ -263,14 +262,14 @@ class _Rig:
 
     def _bring_up(self) -> None:
         """Run every declaration to where its topic ends now."""
-        with RegistryClient(self.settings.registry_url) as registry:
+        with self.settings.registry.client() as registry:
             for declaration in self.declared.values():
                 materialize(declaration, self.settings, self.spark, schemas=registry)
 
     def _differences(self, *, whole: bool = False) -> list[str]:
         """What differs from the log; a publication is of one version only when it is `whole`."""
         problems = []
-        with RegistryClient(self.settings.registry_url) as registry:
+        with self.settings.registry.client() as registry:
             for name, declaration in self.declared.items():
                 if isinstance(declaration, Pipeline) or (name.startswith("topics.") and not whole):
                     continue
@@ -292,7 +291,7 @@ class _Changes:
 
     def problems(self) -> list[str]:
         """What came since the last time and was there before, or came too late."""
-        ends = topic_bounds(self._settings.bootstrap_servers, PUBLISHED).ends
+        ends = topic_bounds(self._settings.cluster, PUBLISHED).ends
         consumer = Consumer(
             {
                 "bootstrap.servers": self._settings.bootstrap_servers,

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import AnswerFormat, BootstrapServer, DataDir, Form, settings_of
+from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
 
 if TYPE_CHECKING:
     from fluvial.cluster.doctor import Facts, TopicFacts
     from fluvial.cluster.picture import Picture
     from fluvial.cluster.wire import ClusterLink
+    from fluvial.kafka import KafkaCluster
 
 TOPIC, BROKER = 2, 4
 
@@ -31,6 +32,7 @@ def doctor(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """
     Look for settings that lose data or stop work in the next outage, or that contradict each other.
@@ -42,9 +44,9 @@ def doctor(
     from fluvial.cluster.picture import picture_of
     from fluvial.cluster.wire import ClusterLink
 
-    settings = settings_of(data_dir, bootstrap_server)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     clients = {str(path): _read(path) for path in client or ()}
-    with ClusterLink(settings.bootstrap_servers) as cluster:
+    with ClusterLink(settings.cluster) as cluster:
         findings = examine(facts_of(cluster, picture_of(cluster), clients))
     if answer_format is Form.JSON:
         rows = [{"severity": each.severity.value, **_fields(each)} for each in findings]
@@ -89,19 +91,20 @@ def topic_facts(cluster: "ClusterLink", picture: "Picture", only: str | None = N
     return tuple(TopicFacts(name=name, replicas=count, settings=held.get(name, {})) for name, count in fewest.items())
 
 
-def warn_of_topic(bootstrap_servers: str, topic: str) -> None:
+def warn_of_topic(kafka: "KafkaCluster", topic: str) -> None:
     """Say what is risky about one topic, right after it was made or changed."""
     from collections import Counter
 
     from fluvial.cluster.doctor import Facts, Severity, examine
     from fluvial.cluster.picture import picture_of
-    from fluvial.cluster.wire import ClusterLink, RefusedError, WireError
+    from fluvial.cluster.wire import ClusterLink
+    from fluvial.errors import FluvialError
 
     try:
-        with ClusterLink(bootstrap_servers) as cluster:
+        with ClusterLink(kafka) as cluster:
             picture = picture_of(cluster)
             (facts,) = topic_facts(cluster, picture, topic)
-    except (WireError, RefusedError, ValueError):
+    except (FluvialError, ValueError):
         return  # what was asked for is done; nobody can tell more now
     held = Counter(node for each in picture.partitions.values() for node in each.replicas)
     for each in examine(Facts(brokers=len(picture.brokers), topics=(facts,), replicas_by_broker=held)):
@@ -124,8 +127,8 @@ def _settings(cluster: "ClusterLink", kind: int, names: list[str]) -> dict[str, 
 
 
 def _read(path: Path) -> dict[str, str]:
-    from fluvial.cli.cluster import ClusterError
     from fluvial.cluster.doctor import client_settings
+    from fluvial.kafka.admin import ClusterError
 
     try:
         return client_settings(path.read_text(encoding="utf-8"))

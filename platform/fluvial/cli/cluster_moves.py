@@ -10,7 +10,7 @@ import typer
 
 from fluvial.cli import completion, terminal
 from fluvial.cli.cluster_status import size_text
-from fluvial.cli.options import AnswerFormat, BootstrapServer, DataDir, Form, settings_of
+from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def move(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """
     Move partitions onto the nodes that are named; as many nodes as there are to be replicas.
@@ -62,15 +63,15 @@ def move(
     One partition has the first node as its preferred leader; with several each in turn begins with the next node.
     An old replica goes when the new ones are in sync, so no record is less safe meanwhile.
     """
-    from fluvial.cli.cluster import admin_of, describe_cluster
     from fluvial.cli.places import places_of
     from fluvial.cluster.picture import Place, picture_of
     from fluvial.cluster.wire import ClusterLink
+    from fluvial.kafka.admin import admin_of, describe_cluster
 
     nodes, rate = _nodes("--to", to), rate_of(throttle)
-    settings = settings_of(data_dir, bootstrap_server)
-    wanted = [Place(*place) for place in places_of(places, describe_cluster(settings, admin_of(settings)))]
-    with ClusterLink(settings.bootstrap_servers) as cluster:
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    wanted = [Place(*place) for place in places_of(places, describe_cluster(settings, admin_of(settings.cluster)))]
+    with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)
         _require_alive("--to", nodes, picture)
         targets = {place: _turned(nodes, at) for at, place in enumerate(wanted)}
@@ -97,6 +98,7 @@ def moves(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """
     Show what is being moved and how far it is; with nothing left to move, a throttle that was set is taken off.
@@ -105,8 +107,8 @@ def moves(
     from fluvial.cluster.picture import log_dirs_of, moves_of, picture_of
     from fluvial.cluster.wire import ClusterLink
 
-    settings = settings_of(data_dir, bootstrap_server)
-    with ClusterLink(settings.bootstrap_servers) as cluster:
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)
         if cancel and picture.moves:
             begin(cluster, dict.fromkeys(picture.moves))
@@ -173,6 +175,7 @@ def reassign(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """
     Spread replicas and leaders evenly over nodes, as after one was added: racks first, then the fewest copies.
@@ -185,8 +188,8 @@ def reassign(
     from fluvial.cluster.wire import ClusterLink
 
     rate = rate_of(throttle)
-    settings = settings_of(data_dir, bootstrap_server)
-    with ClusterLink(settings.bootstrap_servers) as cluster:
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)
         nodes = _nodes("--brokers", brokers) if brokers is not None else tuple(picture.brokers)
         _require_alive("--brokers", nodes, picture)
@@ -219,7 +222,7 @@ def without_leader(picture: "Picture", places: Iterable["Place"]) -> list["Place
 
 def stuck_error(stuck: Sequence["Place"]) -> Exception:
     """Return what to raise for partitions that nobody leads."""
-    from fluvial.cli.cluster import ClusterError
+    from fluvial.kafka.admin import ClusterError
 
     named = ", ".join(map(str, stuck[:3])) + (f" and {len(stuck) - 3} more" if len(stuck) > 3 else "")
     return ClusterError(
@@ -237,9 +240,9 @@ def carry_out(
     at_once: int,
 ) -> None:
     """Do a plan, so many partitions at a time, and have the preferred leaders lead; raises FluvialError."""
-    from fluvial.cli.cluster import admin_of
     from fluvial.cli.elections import have_elected
     from fluvial.cluster.moves import begin, lift_throttle, throttle, watch
+    from fluvial.kafka.admin import admin_of
 
     places = list(changes)
     if rate is not None:
@@ -252,13 +255,13 @@ def carry_out(
             watch(cluster, picture.brokers, part, bars.report)
     if rate is not None:
         lift_throttle(cluster, picture)
-    have_elected(admin_of(settings), places)
+    have_elected(admin_of(settings.cluster), places)
     terminal.say(f"{_count(len(places))} moved")
 
 
 def _layout(picture: "Picture", topics: list[str] | None) -> "dict[Place, tuple[int, ...]]":
-    from fluvial.cli.cluster import UnknownTopicError
     from fluvial.cluster.moves import topics_of
+    from fluvial.kafka.admin import UnknownTopicError
 
     known = topics_of(picture.partitions)
     for topic in topics or ():
@@ -285,10 +288,10 @@ def _start(
 def _wait(
     settings: Settings, cluster: "ClusterLink", picture: "Picture", targets: Mapping["Place", tuple[int, ...]] | None
 ) -> None:
-    from fluvial.cli.cluster import admin_of
     from fluvial.cli.elections import have_elected
     from fluvial.cluster.moves import lift_throttle, watch
     from fluvial.cluster.picture import moves_of
+    from fluvial.kafka.admin import admin_of
 
     places = list(moves_of(cluster) if targets is None else targets)
     with _interruptible(), _Bars(len(places)) as bars:
@@ -296,7 +299,7 @@ def _wait(
         watch(cluster, picture.brokers, None if targets is None else places, bars.report)
     if not moves_of(cluster):
         lift_throttle(cluster, picture)
-    have_elected(admin_of(settings), places)
+    have_elected(admin_of(settings.cluster), places)
     terminal.say(f"{_count(len(places))} moved")
 
 
@@ -369,7 +372,7 @@ def _nodes(flag: str, text: str) -> tuple[int, ...]:
 
 
 def _require_alive(flag: str, nodes: Sequence[int], picture: "Picture") -> None:
-    from fluvial.cli.cluster import ClusterError
+    from fluvial.kafka.admin import ClusterError
 
     absent = [node for node in nodes if node not in picture.brokers]
     if absent:

@@ -16,7 +16,7 @@ from fluvial.cli.cluster_moves import (
     without_leader,
 )
 from fluvial.cli.cluster_status import size_text
-from fluvial.cli.options import AnswerFormat, BootstrapServer, DataDir, Form, settings_of
+from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def remove(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """
     Take a node out for good: others copy what it holds, it loses its vote, and the cluster forgets it.
@@ -46,9 +47,9 @@ def remove(
     from fluvial.cluster.wire import ClusterLink
 
     rate = rate_of(throttle)
-    settings = settings_of(data_dir, bootstrap_server)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     platform = _platform_with(settings, node)
-    with ClusterLink(settings.bootstrap_servers) as cluster:
+    with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)
         _require_member(picture, platform, node)
         before = {place: picture.replicas_of(place) for place in picture.partitions}
@@ -84,7 +85,7 @@ def _platform_with(settings: Settings, node: int) -> "Platform | None":
 
 
 def _require_member(picture: "Picture", platform: "Platform | None", node: int) -> None:
-    from fluvial.cli.cluster import ClusterError
+    from fluvial.kafka.admin import ClusterError
 
     quorum = picture.quorum
     holders = {each for partition in picture.partitions.values() for each in partition.replicas}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fluvial.cli import terminal
-from fluvial.cli.options import AnswerFormat, BootstrapServer, DataDir, Form, settings_of
+from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
 
 if TYPE_CHECKING:
     from fluvial.cluster.picture import LogDirs, Partition, Picture
@@ -42,6 +42,7 @@ def status(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """
     Show how the cluster stands: its nodes and quorum, and partitions that lack replicas or a leader.
@@ -53,8 +54,8 @@ def status(
     from fluvial.cluster.wire import ClusterLink
     from fluvial.local.figures import figures_of
 
-    settings = settings_of(data_dir, bootstrap_server)
-    with ClusterLink(settings.bootstrap_servers) as cluster:
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)
         stored = {node: log_dirs_of(cluster, broker) for node, broker in picture.brokers.items()}
         floors = _min_isr(cluster, picture)

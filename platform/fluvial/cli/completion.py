@@ -27,11 +27,14 @@ def groups(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _names(context: typer.Context, incomplete: str, ask: "Callable[[AdminClient], Iterable[str]]") -> list[str]:
-    from fluvial.cli.cluster import admin_of
     from fluvial.cli.options import settings_of
+    from fluvial.kafka.admin import admin_of
 
     try:
-        settings = settings_of(context.params.get("data_dir"), context.params.get("bootstrap_server"))
-        return sorted(name for name in ask(admin_of(settings)) if name.startswith(incomplete))
+        named = context.params
+        settings = settings_of(
+            named.get("data_dir"), named.get("bootstrap_server"), command_config=named.get("command_config")
+        )
+        return sorted(name for name in ask(admin_of(settings.cluster)) if name.startswith(incomplete))
     except Exception:  # whatever it is, the shell shows no error at a key press
         return []

@@ -9,7 +9,8 @@ import typer
 
 from fluvial.cli import completion, terminal
 from fluvial.cli.cluster_doctor import warn_of_topic
-from fluvial.cli.options import AnswerFormat, BootstrapServer, DataDir, Form, pairs, settings_of
+from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, pairs, settings_of
+from fluvial.config import Settings
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -54,16 +55,18 @@ def get(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """
     Show the settings that hold for a topic or a broker, and where each comes from.
 
     Without KEY those that somebody has set, with --all every one.
     """
-    from fluvial.cli.cluster import ClusterError
+    from fluvial.kafka.admin import ClusterError
 
     holder = _holder(topic, broker)
-    admin = _admin(data_dir, bootstrap_server, holder)
+    found = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = _admin(found, holder)
     entries = _entries(admin, holder)
     for key in keys or ():
         if key not in entries:
@@ -100,18 +103,20 @@ def set_(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only ask whether it could be done.")] = False,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Set settings; the others stay as they are. Nothing is set when one of them cannot be."""
     from confluent_kafka.admin import AlterConfigOpType
 
     holder = _holder(topic, broker)
     wanted = pairs("KEY=VALUE", settings)
-    admin = _admin(data_dir, bootstrap_server, holder)
+    found = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = _admin(found, holder)
     _alter(admin, holder, {name: (AlterConfigOpType.SET, value) for name, value in wanted.items()}, dry_run=dry_run)
     for name, value in wanted.items():
         terminal.say(f"{holder}: {name} {'could be set to' if dry_run else '='} {value}")
     if topic is not None and not dry_run and wanted.keys() & SAFETY:
-        warn_of_topic(settings_of(data_dir, bootstrap_server).bootstrap_servers, topic)
+        warn_of_topic(found.cluster, topic)
 
 
 @app.command(epilog="Example:  fluvial config delete --topic orders retention.ms")
@@ -122,12 +127,14 @@ def delete(
     broker: Broker = None,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Take settings back, so that the default holds again."""
     from confluent_kafka.admin import AlterConfigOpType
 
     holder = _holder(topic, broker)
-    admin = _admin(data_dir, bootstrap_server, holder)
+    found = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = _admin(found, holder)
     _alter(admin, holder, dict.fromkeys(keys, (AlterConfigOpType.DELETE, None)), dry_run=False)
     for name in keys:
         terminal.say(f"{holder}: {name} is at its default again")
@@ -139,12 +146,11 @@ def _holder(topic: str | None, broker: int | None) -> _Holder:
     return _Holder(kind="BROKER", name=str(broker)) if topic is None else _Holder(kind="TOPIC", name=topic)
 
 
-def _admin(data_dir: Any, bootstrap_server: str | None, holder: _Holder) -> "AdminClient":
+def _admin(settings: Settings, holder: _Holder) -> "AdminClient":
     """Return a client of a cluster that has such a topic or broker; raises ClusterError."""
-    from fluvial.cli.cluster import ClusterError, admin_of, describe_cluster, require_topic
+    from fluvial.kafka.admin import ClusterError, admin_of, describe_cluster, require_topic
 
-    settings = settings_of(data_dir, bootstrap_server)
-    admin = admin_of(settings)
+    admin = admin_of(settings.cluster)
     cluster = describe_cluster(settings, admin)
     if holder.kind == "TOPIC":
         require_topic(cluster, holder.name)
@@ -157,7 +163,7 @@ def _admin(data_dir: Any, bootstrap_server: str | None, holder: _Holder) -> "Adm
 def _entries(admin: "AdminClient", holder: _Holder) -> dict[str, Any]:
     from confluent_kafka.admin import ConfigResource, ResourceType
 
-    from fluvial.cli.cluster import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
 
     resource = ConfigResource(ResourceType[holder.kind], holder.name)
     with told(f"read the settings of {holder}"):
@@ -168,7 +174,7 @@ def _entries(admin: "AdminClient", holder: _Holder) -> dict[str, Any]:
 def _alter(admin: "AdminClient", holder: _Holder, changes: dict[str, tuple[Any, str | None]], *, dry_run: bool) -> None:
     from confluent_kafka.admin import ConfigEntry, ConfigResource, ResourceType
 
-    from fluvial.cli.cluster import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
 
     entries = [
         ConfigEntry(name, value, incremental_operation=operation) for name, (operation, value) in changes.items()

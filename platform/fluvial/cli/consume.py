@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fluvial.cli.options import BootstrapServer, DataDir, RegistryUrl, settings_of
+from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, RegistryUrl, settings_of
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
-    from fluvial.cli.encoding import Decoder
+    from fluvial.serde.encoding import Decoder
 
 _POLL_SECONDS = 0.2
 _BATCH_MAX = 500
@@ -78,6 +78,7 @@ def consume(
     ] = None,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
     registry_url: RegistryUrl = None,
 ) -> None:
     """
@@ -86,14 +87,14 @@ def consume(
     Values in the registry's Avro framing are printed as JSON: timestamps as ISO 8601, bytes as base64, decimals as
     strings. Everything else is printed as text.
     """
-    from fluvial.cli.cluster import admin_of, describe_cluster, require_topic, told
+    from fluvial.kafka.admin import admin_of, describe_cluster, require_topic, told
 
     if to_end and group is not None:
         raise typer.BadParameter(
             "--to-end and --group: a group's members do not know each other's end; give one of them"
         )
-    settings = settings_of(data_dir, bootstrap_server, registry_url)
-    partitions = sorted(require_topic(describe_cluster(settings, admin_of(settings)), topic).partitions)
+    settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
+    partitions = sorted(require_topic(describe_cluster(settings, admin_of(settings.cluster)), topic).partitions)
     with ExitStack() as stack:
         printer = _Printer(
             fmt, key_separator, _decoder(stack, settings, schema, subject) if fmt != Format.RAW else None
@@ -115,10 +116,9 @@ def consume(
 
 
 def _decoder(stack: ExitStack, settings: Settings, schema: Path | None, subject: str | None) -> "Decoder":
-    from fluvial.cli.encoding import Decoder, read_schema
-    from fluvial.registry.client import RegistryClient
+    from fluvial.serde.encoding import Decoder, read_schema
 
-    registry: RegistryClient = stack.enter_context(RegistryClient(settings.registry_url))
+    registry = stack.enter_context(settings.registry.client())
     if schema is not None:
         return Decoder(registry, read_schema(schema))
     return Decoder(registry, registry.latest(subject).schema if subject is not None else None)
@@ -126,8 +126,6 @@ def _decoder(stack: ExitStack, settings: Settings, schema: Path | None, subject:
 
 def _consumer(settings: Settings, group: str | None, from_beginning: bool) -> "Consumer":
     from confluent_kafka import Consumer
-
-    from fluvial.cli.cluster import client_conf
 
     conf: dict[str, Any] = {
         # Without --group the partitions are assigned by hand: the name is needed by the client and never joined.
@@ -139,13 +137,13 @@ def _consumer(settings: Settings, group: str | None, from_beginning: bool) -> "C
         "fetch.queue.backoff.ms": 10,
         "enable.partition.eof": True,
     }
-    return Consumer(client_conf(settings, **conf))
+    return Consumer(settings.cluster.client(**conf))
 
 
 def _ends(consumer: "Consumer", topic: str, partitions: list[int]) -> dict[int, int]:
     from confluent_kafka import TopicPartition
 
-    from fluvial.cli.cluster import TIMEOUT_SECONDS
+    from fluvial.kafka.admin import TIMEOUT_SECONDS
 
     ends = {}
     for number in partitions:
@@ -171,7 +169,7 @@ def _messages(
     """Yield records until there are enough, until each partition has reached its end, or until none comes."""
     from confluent_kafka import KafkaError
 
-    from fluvial.cli.cluster import ClusterError
+    from fluvial.kafka.admin import ClusterError
 
     left, waiting, heard = max_messages, ends, time.monotonic()
     while left != 0 and waiting != {}:
@@ -200,7 +198,7 @@ class _Printer:
 
     def print(self, message: "Message") -> None:
         """Print a record; raises EncodingError that says where the record is."""
-        from fluvial.cli.encoding import EncodingError
+        from fluvial.serde.encoding import EncodingError
 
         try:
             line = self._line(message)

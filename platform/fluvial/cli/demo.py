@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import BootstrapServer, DataDir, RegistryUrl, SparkMaster, settings_of
+from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, RegistryUrl, SparkMaster, settings_of
 from fluvial.errors import FluvialError
 
 MODULE = "pipelines.flights.demo"
@@ -54,6 +54,7 @@ def demo(
     ] = None,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
     registry_url: RegistryUrl = None,
     spark_master: SparkMaster = None,
 ) -> None:
@@ -65,7 +66,9 @@ def demo(
     """
     from fluvial.local.start import Layout
 
-    settings = settings_of(data_dir, bootstrap_server, registry_url, spark_master=spark_master)
+    settings = settings_of(
+        data_dir, bootstrap_server, registry_url, spark_master=spark_master, command_config=command_config
+    )
     main = load()
     layout = Layout(brokers=brokers, port=port, registry_port=registry_port) if settings.local else None
     if kill_a_node and layout is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import completion, terminal
-from fluvial.cli.options import AnswerFormat, BootstrapServer, DataDir, Form, settings_of
+from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -39,6 +39,7 @@ def elect_leaders(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """
     Have the preferred replica of each partition lead it again, as after a broker came back.
@@ -47,11 +48,11 @@ def elect_leaders(
     """
     from confluent_kafka import KafkaError
 
-    from fluvial.cli.cluster import ClusterError, admin_of, describe_cluster
     from fluvial.cli.places import places_of
+    from fluvial.kafka.admin import ClusterError, admin_of, describe_cluster
 
-    settings = settings_of(data_dir, bootstrap_server)
-    admin = admin_of(settings)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = admin_of(settings.cluster)
     cluster = describe_cluster(settings, admin)
     wanted = places_of(places or cluster.topics, cluster)
     results = have_elected(admin, wanted, unclean=unclean)
@@ -76,7 +77,7 @@ def have_elected(admin: "AdminClient", places: Iterable["Place"], *, unclean: bo
     """Have leaders elected; return the error of each partition, None where there is a new one. Raises ClusterError."""
     from confluent_kafka import ElectionType, TopicPartition
 
-    from fluvial.cli.cluster import told
+    from fluvial.kafka.admin import told
 
     wanted = [TopicPartition(*place) for place in places]
     if not wanted:

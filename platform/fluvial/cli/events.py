@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import AnswerFormat, BootstrapServer, DataDir, Form, settings_of
+from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -50,18 +50,19 @@ def events(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """
     Tell what happened in the cluster: nodes that failed and returned, new leaders, records that were lost.
 
     A cluster keeps its events for 30 days; one that has always had a single node has none. JSON is one object a line.
     """
-    from fluvial.cli.cluster import admin_of, describe_cluster, told
     from fluvial.cli.places import start_of
+    from fluvial.kafka.admin import admin_of, describe_cluster, told
 
-    settings = settings_of(data_dir, bootstrap_server)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     start_ms = None if since is None else int(start_of("--since", since).timestamp() * 1000)
-    admin = admin_of(settings)
+    admin = admin_of(settings.cluster)
     try:
         while TOPIC not in describe_cluster(settings, admin).topics:
             if not follow:
@@ -105,10 +106,10 @@ def _events(settings: Settings, start_ms: int | None, *, follow: bool) -> Iterat
     """Yield all that is there, and then with `follow` what comes, for ever."""
     from confluent_kafka import Consumer, TopicPartition
 
-    from fluvial.cli.cluster import TIMEOUT_SECONDS, client_conf
+    from fluvial.kafka.admin import TIMEOUT_SECONDS
 
     conf = {"group.id": "fluvial-events", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
-    consumer = Consumer(client_conf(settings, **conf, **{"enable.partition.eof": True}))
+    consumer = Consumer(settings.cluster.client(**conf, **{"enable.partition.eof": True}))
     try:
         start, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=TIMEOUT_SECONDS)
         if start_ms is not None:
@@ -124,7 +125,7 @@ def _events(settings: Settings, start_ms: int | None, *, follow: bool) -> Iterat
 
 
 def _until(consumer: "Consumer", start: int, end: int) -> list[Event]:
-    from fluvial.cli.cluster import TIMEOUT_SECONDS, ClusterError
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError
 
     found: list[Event] = []
     at, heard = start, time.monotonic()
@@ -143,7 +144,7 @@ def _until(consumer: "Consumer", start: int, end: int) -> list[Event]:
 def _polled(consumer: "Consumer") -> list["Message"]:
     from confluent_kafka import KafkaError
 
-    from fluvial.cli.cluster import ClusterError
+    from fluvial.kafka.admin import ClusterError
 
     messages: list[Message] = consumer.consume(_BATCH_MAX, _POLL_SECONDS)
     for message in messages:

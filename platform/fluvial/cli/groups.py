@@ -11,7 +11,7 @@ import typer
 
 from fluvial.cli import completion, terminal
 from fluvial.cli.group_reset import planned, target_of
-from fluvial.cli.options import AnswerFormat, BootstrapServer, DataDir, Form, settings_of
+from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
@@ -56,12 +56,13 @@ def list_groups(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """List the consumer groups with their state and type."""
-    from fluvial.cli.cluster import admin_of, describe_cluster
+    from fluvial.kafka.admin import admin_of, describe_cluster
 
-    settings = settings_of(data_dir, bootstrap_server)
-    admin = admin_of(settings)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = admin_of(settings.cluster)
     describe_cluster(settings, admin)
     found = [
         {"group": each.group_id, "state": _word(each.state), "type": _word(each.type)}
@@ -80,12 +81,13 @@ def describe(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Show a group's members, what each reads, and how far behind the end each partition is."""
-    from fluvial.cli.cluster import admin_of, describe_cluster
+    from fluvial.kafka.admin import admin_of, describe_cluster
 
-    settings = settings_of(data_dir, bootstrap_server)
-    admin = admin_of(settings)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = admin_of(settings.cluster)
     describe_cluster(settings, admin)
     found = _report(admin, _described(admin, group))
     if answer_format is Form.JSON:
@@ -139,6 +141,7 @@ def reset(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """
     Set the offsets from which a group goes on.
@@ -156,10 +159,10 @@ def reset(
     )
     if bool(topic) == all_topics:
         raise typer.BadParameter("say what to reset: --topic TOPIC[:PARTITION,…], or --all-topics")
-    from fluvial.cli.cluster import admin_of, describe_cluster
+    from fluvial.kafka.admin import admin_of, describe_cluster
 
-    settings = settings_of(data_dir, bootstrap_server)
-    admin = admin_of(settings)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = admin_of(settings.cluster)
     cluster = describe_cluster(settings, admin)
     committed = _reset_start(admin, group, must_be_there=all_topics or target.shift is not None)
     places = sorted(committed) if all_topics else _places(topic, cluster)
@@ -177,12 +180,17 @@ def reset(
 
 
 @app.command(epilog="Example:  fluvial group delete settlement")
-def delete(groups: Groups, data_dir: DataDir = None, bootstrap_server: BootstrapServer = None) -> None:
+def delete(
+    groups: Groups,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
     """Delete groups with all their offsets; nothing is deleted when one is unknown or has members."""
-    from fluvial.cli.cluster import TIMEOUT_SECONDS, admin_of, describe_cluster, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, admin_of, describe_cluster, told
 
-    settings = settings_of(data_dir, bootstrap_server)
-    admin = admin_of(settings)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = admin_of(settings.cluster)
     describe_cluster(settings, admin)
     for group in groups:
         _refuse_members(_described(admin, group), "deleted")
@@ -199,7 +207,7 @@ def _places(words: list[str] | None, cluster: Any) -> "list[Place]":
 
 
 def _listed(admin: "AdminClient") -> list[Any]:
-    from fluvial.cli.cluster import TIMEOUT_SECONDS, ClusterError, reason, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, reason, told
 
     with told("list the groups"):
         found = admin.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result()
@@ -210,7 +218,7 @@ def _listed(admin: "AdminClient") -> list[Any]:
 
 def _described(admin: "AdminClient", group: str) -> "ConsumerGroupDescription":
     """Return a group's description; raises ClusterError with the nearest names when there is no such group."""
-    from fluvial.cli.cluster import TIMEOUT_SECONDS, ClusterError, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, told
 
     known = [each.group_id for each in _listed(admin)]
     if group not in known:
@@ -230,7 +238,7 @@ def _reset_start(admin: "AdminClient", group: str, *, must_be_there: bool) -> "d
 
 
 def _refuse_members(described: "ConsumerGroupDescription", what: str) -> None:
-    from fluvial.cli.cluster import ClusterError
+    from fluvial.kafka.admin import ClusterError
 
     members = described.members
     if members:
@@ -244,7 +252,7 @@ def _refuse_members(described: "ConsumerGroupDescription", what: str) -> None:
 def _committed(admin: "AdminClient", group: str) -> "dict[Place, int]":
     from confluent_kafka import ConsumerGroupTopicPartitions
 
-    from fluvial.cli.cluster import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
 
     def ask() -> Any:
         wanted = [ConsumerGroupTopicPartitions(group)]
@@ -258,7 +266,7 @@ def _committed(admin: "AdminClient", group: str) -> "dict[Place, int]":
 def _commit(admin: "AdminClient", group: str, offsets: "dict[Place, int]") -> None:
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
-    from fluvial.cli.cluster import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
 
     def ask() -> None:
         wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
@@ -277,7 +285,7 @@ def _patiently(ask: Callable[[], T]) -> T:
     """Ask again while the group's coordinator comes up, which takes a new cluster a moment; raises KafkaException."""
     from confluent_kafka import KafkaError, KafkaException
 
-    from fluvial.cli.cluster import TIMEOUT_SECONDS
+    from fluvial.kafka.admin import TIMEOUT_SECONDS
 
     coming_up = (
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,

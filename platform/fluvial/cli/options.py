@@ -24,6 +24,15 @@ BootstrapServer = Annotated[
         show_default=False,
     ),
 ]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help="Properties file with what the cluster asks of its clients: TLS, user, password.",
+        show_default=False,
+    ),
+]
 RegistryUrl = Annotated[
     str | None,
     typer.Option(
@@ -73,6 +82,7 @@ def settings_of(
     bootstrap_server: str | None = None,
     registry_url: str | None = None,
     *,
+    command_config: Path | None = None,
     warehouse: str | None = None,
     spark_master: str | None = None,
     conf: list[str] | None = None,
@@ -83,6 +93,7 @@ def settings_of(
         data_dir=data_dir,
         bootstrap_servers=bootstrap_server,
         registry_url=registry_url,
+        command_config=command_config,
         warehouse=warehouse,
         spark_master=spark_master,
         spark_conf=pairs("--conf", conf),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fluvial.cli.cluster import TIMEOUT_SECONDS, ClusterError, require_topic, told
+from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, require_topic, told
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata

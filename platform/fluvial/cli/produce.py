@@ -10,7 +10,7 @@ import typer
 
 from fluvial.cli import terminal
 from fluvial.cli.lines import LINE_BYTES_MAX, LineError, LineReader
-from fluvial.cli.options import BootstrapServer, DataDir, RegistryUrl, settings_of
+from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, RegistryUrl, settings_of
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def produce(
     ] = None,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
     registry_url: RegistryUrl = None,
 ) -> None:
     """
@@ -75,7 +76,7 @@ def produce(
         raise typer.BadParameter("--key-field and --key-separator: give one of them")
     if key_separator == "":
         raise typer.BadParameter("--key-separator: give a text that stands between key and value")
-    settings = settings_of(data_dir, bootstrap_server, registry_url)
+    settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
     with ExitStack() as stack:
         lines = sys.stdin.buffer if file is None else stack.enter_context(_opened(file))
         sender = _Sender(settings, topic)
@@ -100,10 +101,9 @@ def _opened(file: Path) -> BinaryIO:
 
 
 def _encode(stack: ExitStack, settings: Settings, topic: str, subject: str | None, schema: Path | None) -> Any:
-    from fluvial.cli.encoding import Encoder
-    from fluvial.registry.client import RegistryClient
+    from fluvial.serde.encoding import Encoder
 
-    with RegistryClient(settings.registry_url) as registry:
+    with settings.registry.client() as registry:
         return Encoder.of(registry, topic=topic, subject=subject, schema=schema).encode
 
 
@@ -148,17 +148,16 @@ class _Sender:
     def __init__(self, settings: Settings, topic: str) -> None:
         from confluent_kafka import Producer
 
-        from fluvial.cli.cluster import admin_of, client_conf, describe_cluster, require_topic
+        from fluvial.kafka.admin import admin_of, describe_cluster, require_topic
 
-        require_topic(describe_cluster(settings, admin_of(settings)), topic)
+        require_topic(describe_cluster(settings, admin_of(settings.cluster)), topic)
         self.written = 0
         self._topic = topic
         self._refused: Any = None
         self._refusals = _Refusals()
         self._told = False
         self._producer = Producer(
-            client_conf(
-                settings,
+            settings.cluster.client(
                 # As the Java client spreads keys, so that one key is on one partition whoever writes it.
                 partitioner="murmur2_random",
                 **{
@@ -175,7 +174,7 @@ class _Sender:
 
     def send(self, key: bytes | None, value: bytes | None) -> None:
         """Hand a record over; raises ClusterError when an earlier one was refused or none is taken any more."""
-        from fluvial.cli.cluster import told
+        from fluvial.kafka.admin import told
 
         deadline = time.monotonic() + DELIVERY_SECONDS
         while True:
@@ -198,7 +197,7 @@ class _Sender:
     def _look(self) -> None:
         from confluent_kafka import KafkaError
 
-        from fluvial.cli.cluster import ClusterError, reason
+        from fluvial.kafka.admin import ClusterError, reason
 
         if self._refused is None:
             self._tell()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import BootstrapServer, DataDir, Json, RegistryUrl, pairs, settings_of
+from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, Json, RegistryUrl, pairs, settings_of
 
 if TYPE_CHECKING:
     from fluvial.config import Settings
@@ -26,13 +26,18 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic whose quarant
 
 
 @app.command("list", epilog="Example:  fluvial quarantine list")
-def list_quarantines(as_json: Json = False, data_dir: DataDir = None, bootstrap_server: BootstrapServer = None) -> None:
+def list_quarantines(
+    as_json: Json = False,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
     """List the quarantines: how many records each has, how many of them wait to be replayed, and why these do."""
-    from fluvial.cli.cluster import admin_of, describe_cluster, told
+    from fluvial.kafka.admin import admin_of, describe_cluster, told
     from fluvial.quarantine.records import SUFFIX
 
-    settings = settings_of(data_dir, bootstrap_server)
-    topics = describe_cluster(settings, admin_of(settings)).topics
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    topics = describe_cluster(settings, admin_of(settings.cluster)).topics
     rows = []
     for name in sorted(each for each in topics if each.endswith(SUFFIX)):
         with told(f"read {name!r}"):
@@ -83,6 +88,7 @@ def show(
     as_json: Json = False,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
     registry_url: RegistryUrl = None,
 ) -> None:
     """
@@ -90,18 +96,17 @@ def show(
 
     With --json one object a line, which `fluvial quarantine replay --file` takes back when its value is mended.
     """
-    from fluvial.cli.cluster import told
+    from fluvial.kafka.admin import told
     from fluvial.quarantine.mending import Reader
     from fluvial.quarantine.reading import reader_of, records_from, replayed_to
     from fluvial.quarantine.records import quarantine_of
-    from fluvial.registry.client import RegistryClient
 
-    settings = settings_of(data_dir, bootstrap_server, registry_url)
+    settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
     topic, partitions = _place_of(settings, topic)
     shown = 0
     consumer = reader_of(settings, topic)
     try:
-        with RegistryClient(settings.registry_url) as registry, told(f"read the quarantine of {topic!r}"):
+        with settings.registry.client() as registry, told(f"read the quarantine of {topic!r}"):
             reader = Reader(registry)
             starts = replayed_to(consumer, quarantine_of(topic), partitions)
             if everything:
@@ -119,10 +124,10 @@ def show(
 
 
 def _place_of(settings: "Settings", topic: str) -> tuple[str, int]:
-    from fluvial.cli.cluster import admin_of, describe_cluster, require_topic
+    from fluvial.kafka.admin import admin_of, describe_cluster, require_topic
     from fluvial.quarantine.records import SUFFIX, quarantine_of
 
-    cluster = describe_cluster(settings, admin_of(settings))
+    cluster = describe_cluster(settings, admin_of(settings.cluster))
     if quarantine_of(topic) not in cluster.topics:
         require_topic(cluster, topic)
         terminal.say(f"{topic} has no quarantine: no record of it was put aside")
@@ -192,6 +197,7 @@ def replay(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be appended.")] = False,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
     registry_url: RegistryUrl = None,
 ) -> None:
     """
@@ -200,15 +206,14 @@ def replay(
     Without a way of mending, those go back that decode by now, as after a schema was registered. They keep their key,
     timestamp, partition and order; the header `fluvial.replayed.from` says where each would have been.
     """
-    from fluvial.cli.cluster import told
+    from fluvial.kafka.admin import told
     from fluvial.quarantine.mending import Mending
     from fluvial.quarantine.replay import replay as replay_all
-    from fluvial.registry.client import RegistryClient
 
     mender = _mender(assignments, file, call)
-    settings = settings_of(data_dir, bootstrap_server, registry_url)
+    settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
     topic, partitions = _place_of(settings, topic)
-    with RegistryClient(settings.registry_url) as registry, told(f"replay the quarantine of {topic!r}"):
+    with settings.registry.client() as registry, told(f"replay the quarantine of {topic!r}"):
         done = replay_all(
             settings,
             topic,

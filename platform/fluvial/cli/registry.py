@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import BootstrapServer, DataDir, settings_of
+from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, settings_of
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 from fluvial.local.state import HOST, REGISTRY_PORT_DEFAULT
@@ -51,6 +51,7 @@ def registry(
     ] = None,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """
     Serve a schema registry for another Kafka cluster until Ctrl-C; what it acknowledges stands in a topic there.
@@ -58,22 +59,21 @@ def registry(
     The local platform serves its own. Several may be started for one cluster, on one machine or on many; clients then
     name them all: --registry-url http://a:8081,http://b:8081.
     """
-    settings = settings_of(data_dir, bootstrap_server)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     if settings.local:
         raise RegistryServerError(
             f"the local platform serves its schema registry already, at {settings.registry_url}; "
             "name the cluster that has none with --bootstrap-server"
         )
-    from fluvial.cli.cluster import admin_of, describe_cluster
+    from fluvial.kafka.admin import admin_of, describe_cluster
     from fluvial.registry.policy import Rules
 
-    describe_cluster(settings, admin_of(settings))
+    describe_cluster(settings, admin_of(settings.cluster))
     rules = Rules(unowned=unowned.value, admins=frozenset(admins or ()))
     asyncio.run(_serve(settings, host, port, topic, rules))
 
 
 async def _serve(settings: Settings, host: str, port: int, topic: str, rules: "Rules") -> None:
-    from fluvial.cli.cluster import client_conf
     from fluvial.registry.app import create_app, serve
     from fluvial.registry.forwarding import Forwarder
     from fluvial.registry.kafka_log import KafkaLog, follow
@@ -84,7 +84,7 @@ async def _serve(settings: Settings, host: str, port: int, topic: str, rules: "R
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    schemas = KafkaLog(client_conf(settings), topic)
+    schemas = KafkaLog(settings.cluster.client(), topic)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(schemas.close)
         opened = Registry(schemas, rules=lambda: rules)

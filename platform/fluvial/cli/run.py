@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import BootstrapServer, DataDir, RegistryUrl, SparkConf, SparkMaster, Warehouse, settings_of
+from fluvial.cli.options import (
+    BootstrapServer,
+    CommandConfig,
+    DataDir,
+    RegistryUrl,
+    SparkConf,
+    SparkMaster,
+    Warehouse,
+    settings_of,
+)
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
@@ -68,6 +77,7 @@ def run(
     ] = False,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
     registry_url: RegistryUrl = None,
     warehouse: Warehouse = None,
     spark_master: SparkMaster = None,
@@ -87,7 +97,13 @@ def run(
     if from_what_is_left and not rebuild:
         raise typer.BadParameter("--from-what-is-left goes with --rebuild")
     settings = settings_of(
-        data_dir, bootstrap_server, registry_url, warehouse=warehouse, spark_master=spark_master, conf=conf
+        data_dir,
+        bootstrap_server,
+        registry_url,
+        warehouse=warehouse,
+        spark_master=spark_master,
+        conf=conf,
+        command_config=command_config,
     )
     if project is not None:
         settings = replace(settings, project=project)
@@ -146,13 +162,13 @@ def _say_plan(settings: Settings, selection: list[str] | None) -> None:
 
 def _check_before(settings: Settings, selection: list[str] | None) -> None:
     """Say what would fail half a minute later, once Spark has started; one table's fault does not stop the others."""
-    from fluvial.cli.cluster import admin_of, describe_cluster
     from fluvial.entities.project import load_project
+    from fluvial.kafka.admin import admin_of, describe_cluster
     from fluvial.spark.java import require_java
     from fluvial.spark.warehouse import Warehouse
 
     require_java()
-    topics = describe_cluster(settings, admin_of(settings)).topics
+    topics = describe_cluster(settings, admin_of(settings.cluster)).topics
     Warehouse.at(settings.warehouse).require_writable()
     declared = load_project(settings.project)
     chosen = [each for name, each in declared.items() if selection is None or name in selection]
@@ -165,19 +181,18 @@ def _problems(settings: Settings, chosen: "list[Declaration]", topics: Collectio
     """What keeps a table from being made of its topic, so far as topics and contracts tell."""
     from fluvial.entities import Pipeline, Publication
     from fluvial.entities.fit import check_fit
-    from fluvial.registry.client import RegistryClient
     from fluvial.registry.errors import RegistryError
     from fluvial.spark.avro import read_contract
     from fluvial.spark.kafka import TopicError, absent
 
     problems: dict[str, FluvialError] = {}
-    with RegistryClient(settings.registry_url) as schemas:
+    with settings.registry.client() as schemas:
         for each in chosen:
             if isinstance(each, Pipeline | Publication):
                 continue
             try:
                 if each.topic not in topics:
-                    raise TopicError(absent(each.topic, settings.bootstrap_servers, topics))
+                    raise TopicError(absent(each.topic, settings.cluster, topics))
                 check_fit(each, read_contract(schemas, each.topic))
             except FluvialError as error:
                 if isinstance(error, RegistryError) and error.code is None:  # it does not answer
@@ -217,7 +232,6 @@ def _follow(settings: Settings, selection: list[str] | None) -> None:
 
     from fluvial.entities.continuous import Watcher, follow
     from fluvial.entities.project import load_project
-    from fluvial.registry.client import RegistryClient
     from fluvial.spark.session import build_session
 
     declared = load_project(settings.project)
@@ -235,7 +249,7 @@ def _follow(settings: Settings, selection: list[str] | None) -> None:
                 waiting=terminal.say,
                 stopped=lambda table, error: terminal.say(f"{table} is given up: {error}"),
             )
-            with RegistryClient(settings.registry_url) as schemas:
+            with settings.registry.client() as schemas:
                 errors = follow(chosen, settings, spark, stop, schemas=schemas, watcher=watcher)
         finally:
             spark.stop()

@@ -138,9 +138,8 @@ def check(
 def _verdicts(
     settings: Settings, path: Path, subject: str | None, *, project: str | None, registry_only: bool
 ) -> list[Verdict]:
-    from fluvial.cli.registries import open_registry
 
-    with open_registry(settings) as client:
+    with settings.registry.client() as client:
         changes = _changes(client, path, subject)
         changed = {each.topic: each for each in changes if each.topic is not None}
         declarations = {} if registry_only or not changed else _declarations(settings, project)
@@ -152,8 +151,8 @@ def _verdicts(
 
 
 def _changes(client: "RegistryClient", path: Path, subject: str | None) -> list[Change]:
-    from fluvial.cli.encoding import read_schema
     from fluvial.registry.contracts import check_all, check_text, load_contracts
+    from fluvial.serde.encoding import read_schema
 
     one = subject_of_file(path, subject)
     if one is None:

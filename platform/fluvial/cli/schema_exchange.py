@@ -36,12 +36,11 @@ def export(
     registry_url: RegistryUrl = None,
 ) -> None:
     """Write subjects with all their versions, ids and settings; any registry of Confluent's API will do."""
-    from fluvial.cli.registries import open_registry
     from fluvial.registry.exchange import export_subjects, write_folder, write_lines
 
     settings = settings_of(data_dir, registry_url=registry_url)
     path = Path(to)
-    with open_registry(settings) as client:
+    with settings.registry.client() as client:
         entries = export_subjects(client, subjects or None, deleted=deleted)
         try:
             if to == STDOUT or to.endswith(LINES):
@@ -64,12 +63,12 @@ def import_(
     registry_url: RegistryUrl = None,
 ) -> None:
     """Put what `export` wrote into a registry; run again it changes nothing."""
-    from fluvial.cli.registries import as_owner, open_registry
+    from fluvial.cli.registries import as_owner
     from fluvial.registry.exchange import import_subjects, read_export
 
     settings = settings_of(data_dir, registry_url=registry_url)
     entries = read_export(path)
-    with open_registry(settings) as client:
+    with settings.registry.client() as client:
         for each in import_subjects(lambda subject: as_owner(client, settings, subject), entries, keep_ids=not new_ids):
             there = "" if each.is_new else ", was there already"
             terminal.answer(f"{each.subject} version {each.version}: schema id {each.id}{there}")

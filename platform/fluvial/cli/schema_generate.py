@@ -93,11 +93,10 @@ def _declared(folder: Path, subjects: list[str] | None) -> "list[Contract]":
 
 
 def _registered(settings: Settings, subjects: list[str] | None) -> "list[Contract]":
-    from fluvial.cli.registries import open_registry
     from fluvial.registry.contracts import Contract
 
     found = []
-    with open_registry(settings) as client:
+    with settings.registry.client() as client:
         for subject in subjects or sorted(client.subjects()):
             latest, owned = client.latest(subject), client.owner(subject) or {}
             schema = json.loads(latest.schema)

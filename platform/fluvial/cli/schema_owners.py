@@ -30,10 +30,9 @@ def add_to(app: typer.Typer) -> None:
 
 def owner(subject: Subject, as_json: Json = False, data_dir: DataDir = None, registry_url: RegistryUrl = None) -> None:
     """Say who owns a subject and how to reach them, and through whose hands it went."""
-    from fluvial.cli.registries import open_registry
 
     settings = settings_of(data_dir, registry_url=registry_url)
-    with open_registry(settings) as client:
+    with settings.registry.client() as client:
         owned = client.owner(subject)
     if owned is None:
         raise NoOwnerError(
@@ -63,12 +62,12 @@ def transfer(
     The owner does it, or an administrator (fluvial.registry.admins), by FLUVIAL_REGISTRY_USER_INFO=NAME:PASSWORD. The
     registry keeps who did it and when; see `fluvial schema owner`.
     """
-    from fluvial.cli.registries import as_owner, open_registry
+    from fluvial.cli.registries import as_owner
 
     if (to is None) is not release:
         raise typer.BadParameter("name the new owner with --to, or give the subject up with --release")
     settings = settings_of(data_dir, registry_url=registry_url)
-    with open_registry(settings) as client:
+    with settings.registry.client() as client:
         owned = as_owner(client, settings, subject).give(subject, to)
     terminal.answer(f"{subject}: {_change(owned['history'][-1]) if owned['history'] else 'nobody owns it'}")
 
@@ -95,12 +94,11 @@ def producer(
     registry_url: RegistryUrl = None,
 ) -> None:
     """Show a producer and what it owns; introduce it, or change its contact or password."""
-    from fluvial.cli.registries import open_registry
     from fluvial.local.credentials import local_credentials
     from fluvial.registry.credentials import read_secret
 
     settings = settings_of(data_dir, registry_url=registry_url)
-    with open_registry(settings) as client:
+    with settings.registry.client() as client:
         if contact is not None or new_credentials is not None:
             kept = local_credentials(settings.data_dir, settings.registry_url)
             asking = client

@@ -46,11 +46,10 @@ def show(
     registry_url: RegistryUrl = None,
 ) -> None:
     """Show one version of a subject: its fields with their types, defaults and meaning, or its text."""
-    from fluvial.cli.registries import open_registry
     from fluvial.registry.fields import fields_of
 
     settings = settings_of(data_dir, registry_url=registry_url)
-    with open_registry(settings) as client:
+    with settings.registry.client() as client:
         document = client.document(subject, version)
     is_avro = document.get("schemaType", AVRO) == AVRO
     if form is Shown.SCHEMA or (form is Shown.TABLE and not is_avro):
@@ -96,11 +95,10 @@ def diff(
     registry_url: RegistryUrl = None,
 ) -> None:
     """Say which fields two versions, or a version and a file, differ in, and whether the one may follow the other."""
-    from fluvial.cli.registries import open_registry
     from fluvial.registry.fields import field_changes
 
     settings = settings_of(data_dir, registry_url=registry_url)
-    with open_registry(settings) as client:
+    with settings.registry.client() as client:
         after = _document_of(file) if file is not None else client.document(subject, new)
         before = client.document(subject, old or (LATEST if file is not None else _before(client, subject, after)))
         level = client.level_in_scope(subject)
@@ -137,10 +135,9 @@ def log(
     subject: Subject, form: AnswerFormat = Form.TABLE, data_dir: DataDir = None, registry_url: RegistryUrl = None
 ) -> None:
     """List the versions of a subject with their time, id and author, and the changes of its owner."""
-    from fluvial.cli.registries import open_registry
 
     settings = settings_of(data_dir, registry_url=registry_url)
-    with open_registry(settings) as client:
+    with settings.registry.client() as client:
         versions = _versions(client, subject)
         owned = client.owner(subject)
     history = [] if owned is None else owned["history"]
@@ -186,7 +183,7 @@ def _before(client: "RegistryClient", subject: str, after: dict[str, Any]) -> in
 
 
 def _document_of(path: Path) -> dict[str, Any]:
-    from fluvial.cli.encoding import read_schema
+    from fluvial.serde.encoding import read_schema
 
     return {"schema": read_schema(path)}
 

@@ -25,20 +25,20 @@ def register(
     path: Source = CONTRACTS, subject: Subject = None, data_dir: DataDir = None, registry_url: RegistryUrl = None
 ) -> None:
     """Register every contract of a folder, or one schema; what is registered already stays as it is."""
-    from fluvial.cli.encoding import read_schema
-    from fluvial.cli.registries import as_owner, open_registry
+    from fluvial.cli.registries import as_owner
     from fluvial.local.credentials import passwords_for
     from fluvial.registry.contracts import load_contracts, register_all
+    from fluvial.serde.encoding import read_schema
 
     settings = settings_of(data_dir, registry_url=registry_url)
     one = subject_of_file(path, subject)
     if one is not None:
         text = read_schema(path)
-        with open_registry(settings) as client:
+        with settings.registry.client() as client:
             terminal.answer(f"{one}: schema id {as_owner(client, settings, one).register(one, text)}")
         return
     contracts = load_contracts(path)
-    with open_registry(settings) as client:
+    with settings.registry.client() as client:
         register_all(
             client,
             contracts,
@@ -52,10 +52,9 @@ def register(
 @app.command("list", epilog="Example:  fluvial schema list --json")
 def list_subjects(as_json: Json = False, data_dir: DataDir = None, registry_url: RegistryUrl = None) -> None:
     """List the subjects with their latest version and schema id."""
-    from fluvial.cli.registries import open_registry
 
     settings = settings_of(data_dir, registry_url=registry_url)
-    with open_registry(settings) as client:
+    with settings.registry.client() as client:
         found = [client.latest(subject) for subject in sorted(client.subjects())]
     if as_json:
         rows = [{"subject": each.subject, "version": each.version, "id": each.id} for each in found]

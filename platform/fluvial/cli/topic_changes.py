@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from fluvial.cli import completion, terminal
-from fluvial.cli.options import AnswerFormat, BootstrapServer, DataDir, Form, pairs, settings_of
+from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, pairs, settings_of
 
 Topic = Annotated[
     str,
@@ -61,6 +61,7 @@ def alter(
     ] = None,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """
     Give a topic more partitions or other settings.
@@ -69,13 +70,13 @@ def alter(
     """
     from confluent_kafka.admin import NewPartitions
 
-    from fluvial.cli.cluster import TIMEOUT_SECONDS, ClusterError, admin_of, describe_cluster, require_topic, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, admin_of, describe_cluster, require_topic, told
 
     wanted = pairs("--config", config)
     if partitions is None and not wanted and not delete_config:
         raise typer.BadParameter("say what to change: --partitions, --config or --delete-config")
-    settings = settings_of(data_dir, bootstrap_server)
-    admin = admin_of(settings)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = admin_of(settings.cluster)
     have = len(require_topic(describe_cluster(settings, admin), topic).partitions)
     if partitions is not None and partitions < have:
         raise ClusterError(f"topic {topic!r} has {have} partitions and cannot have fewer; make another topic")
@@ -93,7 +94,7 @@ def alter(
 def _configure(admin: Any, topic: str, wanted: dict[str, str], unwanted: list[str]) -> None:
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-    from fluvial.cli.cluster import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
 
     entries = [ConfigEntry(name, text, incremental_operation=AlterConfigOpType.SET) for name, text in wanted.items()]
     entries += [ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE) for name in unwanted]
@@ -118,19 +119,20 @@ def delete_records(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """
     Delete the oldest records of partitions, for all readers and for good.
 
     Shows what would go; --execute deletes it.
     """
-    from fluvial.cli.cluster import ClusterError, admin_of, describe_cluster
     from fluvial.cli.places import bounds_of, places_of
+    from fluvial.kafka.admin import ClusterError, admin_of, describe_cluster
 
     if (before is None) != everything:
         raise typer.BadParameter("say which records: --before OFFSET, or --all")
-    settings = settings_of(data_dir, bootstrap_server)
-    admin = admin_of(settings)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = admin_of(settings.cluster)
     bounds = bounds_of(admin, places_of(places, describe_cluster(settings, admin)))
     for (topic, partition), (_, end) in bounds.items():
         if before is not None and before > end:
@@ -161,7 +163,7 @@ def delete_records(
 def _delete(admin: Any, firsts: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
     from confluent_kafka import TopicPartition
 
-    from fluvial.cli.cluster import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
 
     asked = admin.delete_records(
         [TopicPartition(*place, first) for place, first in firsts.items()], request_timeout=TIMEOUT_SECONDS
@@ -181,18 +183,19 @@ def offsets(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Show where partitions begin and end, or which record is the first since a time."""
     from confluent_kafka.admin import OffsetSpec
 
-    from fluvial.cli.cluster import admin_of, describe_cluster
     from fluvial.cli.places import bounds_of, instant, offsets_of, places_of, time_offsets_of
+    from fluvial.kafka.admin import admin_of, describe_cluster
 
     if at is not None and time is not None:
         raise typer.BadParameter("--at and --time: give one of them")
     when = None if time is None else instant("--time", time)
-    settings = settings_of(data_dir, bootstrap_server)
-    admin = admin_of(settings)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = admin_of(settings.cluster)
     wanted = places_of(places, describe_cluster(settings, admin))
     if when is not None:
         found = {place: {"offset": offset} for place, offset in time_offsets_of(admin, wanted, when).items()}

@@ -7,7 +7,7 @@ import typer
 
 from fluvial.cli import completion, terminal
 from fluvial.cli.cluster_doctor import warn_of_topic
-from fluvial.cli.options import BootstrapServer, DataDir, Json, pairs, settings_of
+from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, Json, pairs, settings_of
 from fluvial.cluster.profiles import PROFILES
 
 if TYPE_CHECKING:
@@ -57,20 +57,21 @@ def create(
     ] = False,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Create a topic."""
     from confluent_kafka.admin import NewTopic
 
-    from fluvial.cli.cluster import TIMEOUT_SECONDS, ClusterError, admin_of, describe_cluster, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, admin_of, describe_cluster, told
 
-    settings = settings_of(data_dir, bootstrap_server)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     wanted = pairs("--config", config)
     if profile is not None:
         if profile not in PROFILES:
             raise typer.BadParameter(f"--profile {profile!r}: there are {' and '.join(PROFILES)}")
         wanted = {**PROFILES[profile].settings, **wanted}
         replication_factor = replication_factor or PROFILES[profile].replication_factor
-    admin = admin_of(settings)
+    admin = admin_of(settings.cluster)
     if topic in describe_cluster(settings, admin).topics:
         if not if_not_exists:
             raise ClusterError(f"topic {topic!r} exists already; choose another name, or add --if-not-exists")
@@ -80,7 +81,7 @@ def create(
     with told(f"create topic {topic!r}"):
         _created(admin, new, TIMEOUT_SECONDS)
     terminal.say(f"topic {topic} created with {partitions} partition{'s' if partitions > 1 else ''}")
-    warn_of_topic(settings.bootstrap_servers, topic)
+    warn_of_topic(settings.cluster, topic)
 
 
 def _created(admin: "AdminClient", new: Any, timeout_seconds: float) -> None:
@@ -96,12 +97,13 @@ def list_topics(
     as_json: Json = False,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """List the topics."""
-    from fluvial.cli.cluster import admin_of, describe_cluster
+    from fluvial.kafka.admin import admin_of, describe_cluster
 
-    settings = settings_of(data_dir, bootstrap_server)
-    found = describe_cluster(settings, admin_of(settings)).topics
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    found = describe_cluster(settings, admin_of(settings.cluster)).topics
     names = [name for name in sorted(found) if internal or not name.startswith("_")]
     if as_json:
         terminal.answer(json.dumps([{"topic": name, "partitions": len(found[name].partitions)} for name in names]))
@@ -112,13 +114,17 @@ def list_topics(
 
 @app.command(epilog="Example:  fluvial topic describe orders")
 def describe(
-    topic: Topic, as_json: Json = False, data_dir: DataDir = None, bootstrap_server: BootstrapServer = None
+    topic: Topic,
+    as_json: Json = False,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Show a topic's partitions, their offsets and the settings that are not the default."""
-    from fluvial.cli.cluster import admin_of, describe_cluster, require_topic, told
+    from fluvial.kafka.admin import admin_of, describe_cluster, require_topic, told
 
-    settings = settings_of(data_dir, bootstrap_server)
-    admin = admin_of(settings)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = admin_of(settings.cluster)
     metadata = require_topic(describe_cluster(settings, admin), topic)
     with told(f"describe topic {topic!r}"):
         ends = _offsets(admin, topic, sorted(metadata.partitions))
@@ -166,7 +172,7 @@ def _offsets(admin: "AdminClient", topic: str, partitions: list[int]) -> dict[in
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
-    from fluvial.cli.cluster import TIMEOUT_SECONDS
+    from fluvial.kafka.admin import TIMEOUT_SECONDS
 
     found = []
     for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
@@ -181,7 +187,7 @@ def _overrides(admin: "AdminClient", topic: str) -> dict[str, str]:
     """Return the settings that were set on the topic itself."""
     from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
 
-    from fluvial.cli.cluster import TIMEOUT_SECONDS
+    from fluvial.kafka.admin import TIMEOUT_SECONDS
 
     asked = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)], request_timeout=TIMEOUT_SECONDS)
     own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
@@ -194,12 +200,17 @@ def _overrides(admin: "AdminClient", topic: str) -> dict[str, str]:
 
 
 @app.command(epilog="Example:  fluvial topic delete orders")
-def delete(topics: Topics, data_dir: DataDir = None, bootstrap_server: BootstrapServer = None) -> None:
+def delete(
+    topics: Topics,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
     """Delete topics with all their records; nothing is deleted when one of them is unknown."""
-    from fluvial.cli.cluster import TIMEOUT_SECONDS, admin_of, describe_cluster, require_topic, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, admin_of, describe_cluster, require_topic, told
 
-    settings = settings_of(data_dir, bootstrap_server)
-    admin = admin_of(settings)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = admin_of(settings.cluster)
     cluster = describe_cluster(settings, admin)
     for topic in topics:
         require_topic(cluster, topic)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import BootstrapServer, DataDir, RegistryUrl, Warehouse, settings_of
+from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, RegistryUrl, Warehouse, settings_of
 from fluvial.cli.signals import StopAsked, stop_signals_raise, stop_signals_wait
 from fluvial.errors import FluvialError
 
@@ -40,22 +40,17 @@ def ui(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser at the page.")] = True,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
     registry_url: RegistryUrl = None,
     warehouse: Warehouse = None,
 ) -> None:
     """Serve the Dagster page of the project until Ctrl-C."""
     from fluvial.orchestration.ui import ui_command
 
-    settings = settings_of(data_dir, bootstrap_server, registry_url, warehouse=warehouse)
+    settings = settings_of(data_dir, bootstrap_server, registry_url, warehouse=warehouse, command_config=command_config)
     command = ui_command(settings, port=port)
     _require_free(command.url)
-    # What was found is handed on by name, so that the page's runs work on the same cluster and tables.
-    found = {
-        "FLUVIAL_BOOTSTRAP_SERVERS": settings.bootstrap_servers,
-        "FLUVIAL_REGISTRY_URL": settings.registry_url,
-        "FLUVIAL_WAREHOUSE": settings.warehouse,
-    }
-    environment = {**os.environ, **found, **command.environment}
+    environment = {**os.environ, **command.environment}
     with stop_signals_raise():
         process = subprocess.Popen(command.argv, env=environment, stdout=sys.stderr, start_new_session=True)
         try:

@@ -11,6 +11,7 @@ from fluvial.cli import terminal
 from fluvial.cli.options import (
     AnswerFormat,
     BootstrapServer,
+    CommandConfig,
     DataDir,
     Form,
     RegistryUrl,
@@ -53,6 +54,7 @@ def verify(
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
     registry_url: RegistryUrl = None,
     warehouse: Warehouse = None,
     spark_master: SparkMaster = None,
@@ -64,14 +66,19 @@ def verify(
     Ends with status 1 when a table differs, naming the first places.
     """
     settings = settings_of(
-        data_dir, bootstrap_server, registry_url, warehouse=warehouse, spark_master=spark_master, conf=conf
+        data_dir,
+        bootstrap_server,
+        registry_url,
+        warehouse=warehouse,
+        spark_master=spark_master,
+        conf=conf,
+        command_config=command_config,
     )
     if project is not None:
         settings = replace(settings, project=project)
     from fluvial.entities.declarations import Pipeline
     from fluvial.entities.project import load_project
     from fluvial.entities.verify import verify as compare
-    from fluvial.registry.client import RegistryClient
     from fluvial.spark.session import build_session
 
     declared = {name: each for name, each in load_project(settings.project).items() if not isinstance(each, Pipeline)}
@@ -82,7 +89,7 @@ def verify(
     with (
         terminal.keep_stdout_for_the_answer() as stdout,
         terminal.stderr().status("starting Spark …") as status,
-        RegistryClient(settings.registry_url) as schemas,
+        settings.registry.client() as schemas,
     ):
         spark = build_session(settings, say=status.update)
         try:

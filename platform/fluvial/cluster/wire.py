@@ -6,13 +6,16 @@ only that decides.
 """
 
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from fluvial.cluster.sign_in import SignInError, tls_context, tokens
 from fluvial.errors import FluvialError
+from fluvial.kafka import KafkaCluster
 from log_broker.errors import ErrorCode
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.control import read_response, write_request
@@ -21,6 +24,8 @@ from log_broker.wire.reading import MalformedRequestError
 TIMEOUT_SECONDS = 10.0
 RESPONSE_BYTES_MAX = 256 << 20
 CLIENT_ID = "fluvial"
+# Our own broker serves neither, so that they are not among its apis.
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 _RETRY_SECONDS = 0.2
 _LENGTH = struct.Struct(">i")
 
@@ -68,23 +73,53 @@ def is_passing(code: int) -> bool:
 
 
 class BrokerLink:
-    """One connection to one broker, one request at a time."""
+    """One connection to one broker of a cluster, one request at a time."""
 
-    def __init__(self, address: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """Connect and ask which versions the broker knows; raises OSError or WireError."""
+    def __init__(self, address: str, cluster: KafkaCluster, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        """
+        Connect as the cluster wants it and ask which versions the broker knows.
+
+        Raises OSError or WireError, and SignInError for a broker that does not let us in or is not trusted.
+        """
         host, _, port = address.rpartition(":")
         self.address = address
         self._timeout_seconds = timeout_seconds
         self._correlation_id = 0
+        tls = tls_context(cluster)
         self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_seconds)
         try:
+            if tls is not None:
+                self._socket = tls.wrap_socket(self._socket, server_hostname=host.strip("[]"))
+            if cluster.protocol.startswith("SASL"):
+                self._sign_in(cluster)
             answer = self._exchange(ApiKey.API_VERSIONS, 0, {})
             self._known: dict[int, tuple[int, int]] = {
                 each.api_key: (each.min_version, each.max_version) for each in answer.api_keys
             }
+        except ssl.SSLError as error:
+            self._socket.close()
+            raise SignInError(
+                f"no TLS with {address} ({error.reason or error}); check security.protocol and the ssl. properties"
+            ) from error
         except BaseException:
             self._socket.close()
             raise
+
+    def _sign_in(self, cluster: KafkaCluster) -> None:
+        mechanism = cluster.properties.get("sasl.mechanism")
+        answer = self._exchange(SASL_HANDSHAKE, 1, {"mechanism": mechanism})
+        if answer.error_code:
+            raise SignInError(f"{self.address} knows no {mechanism}, but {', '.join(answer.mechanisms)}")
+        steps = tokens(cluster)
+        token = next(steps)
+        while True:
+            answer = self._exchange(SASL_AUTHENTICATE, 1, {"auth_bytes": token})
+            if answer.error_code:
+                raise SignInError(f"{self.address} does not let us in: {answer.error_message or 'no reason given'}")
+            try:
+                token = steps.send(answer.auth_bytes)
+            except StopIteration:
+                return
 
     def knows(self, api: ApiKey) -> bool:
         """Whether the broker answers such a request in a version that we speak."""
@@ -100,7 +135,7 @@ class BrokerLink:
     def close(self) -> None:
         self._socket.close()
 
-    def _exchange(self, api: ApiKey, version: int, values: Mapping[str, Any]) -> Any:
+    def _exchange(self, api: int, version: int, values: Mapping[str, Any]) -> Any:
         self._correlation_id += 1
         request = write_request(api, version, self._correlation_id, CLIENT_ID, values)
         deadline = time.monotonic() + self._timeout_seconds
@@ -128,8 +163,9 @@ class BrokerLink:
 class ClusterLink:
     """A cluster by its bootstrap addresses: whichever broker answers is asked, and the next one when it dies."""
 
-    def __init__(self, servers: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self.servers = [server.strip() for server in servers.split(",")]
+    def __init__(self, cluster: KafkaCluster, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self._cluster = cluster
+        self.servers = [server.strip() for server in cluster.bootstrap_servers.split(",")]
         self._timeout_seconds = timeout_seconds
         self._links: dict[str, BrokerLink] = {}
 
@@ -166,13 +202,16 @@ class ClusterLink:
                 return self.ask_at(address, api, values)
             except OSError as error:
                 failures.append(f"{address}: {error.strerror or error}")
-        raise WireError(f"no Kafka broker answers ({'; '.join(failures)}); name the cluster with --bootstrap-server")
+        raise WireError(
+            f"no Kafka broker answers ({'; '.join(failures)}); name the cluster with --bootstrap-server, and "
+            "what it asks of its clients with --command-config"
+        )
 
     def ask_at(self, address: str, api: ApiKey, values: Mapping[str, Any]) -> Any:
         """Ask one broker; raises OSError when it does not answer, or WireError."""
         link = self._links.get(address)
         if link is None:
-            link = self._links[address] = BrokerLink(address, self._timeout_seconds)
+            link = self._links[address] = BrokerLink(address, self._cluster, self._timeout_seconds)
         try:
             return link.ask(api, values)
         except OSError:

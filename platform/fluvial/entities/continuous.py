@@ -65,7 +65,7 @@ def follow(
 
     followers = [_Follower(each, bring_up, watcher) for each in declarations]
     pause = POLL_SECONDS
-    with TopicEnds(settings.bootstrap_servers) as topics:
+    with TopicEnds(settings.cluster) as topics:
         while not stop.is_set() and any(each.error is None for each in followers):
             try:
                 worked = _round(followers, topics, stop)

@@ -18,7 +18,7 @@ from fluvial.delta.stamp import Stamp, TableError, new_run_id, read_position
 from fluvial.entities.checks import definition_of
 from fluvial.entities.declarations import Declaration, History, Pipeline, Publication
 from fluvial.entities.result import RunResult
-from fluvial.entities.runner import materialize, registry_of
+from fluvial.entities.runner import materialize
 from fluvial.publishing.run import PublicationRun
 from fluvial.publishing.table import DeltaSource, SchemaRegistry
 from fluvial.spark.kafka import TopicBounds, topic_bounds
@@ -73,7 +73,7 @@ def rebuild(
     if isinstance(declaration, Publication):
         return replace(_republish(declaration, settings, spark, schemas), seconds=time.monotonic() - began)
     work = _Rebuild(declaration=declaration, settings=settings, spark=spark)
-    bounds = topic_bounds(settings.bootstrap_servers, declaration.topic)
+    bounds = topic_bounds(settings.cluster, declaration.topic)
     if not from_what_is_left:
         work.check_beginning(bounds)
     work.drop_what_was_built_otherwise(bounds)
@@ -95,7 +95,7 @@ def _republish(
     declaration: Publication, settings: "Settings", spark: "SparkSession", schemas: "SchemaSource | None"
 ) -> RunResult:
     with ExitStack() as opened:
-        registry = schemas if isinstance(schemas, SchemaRegistry) else opened.enter_context(registry_of(settings))
+        registry = schemas if isinstance(schemas, SchemaRegistry) else opened.enter_context(settings.registry.client())
         source = DeltaSource(declaration=declaration, settings=settings, spark=spark, schemas=registry)
         return PublicationRun(declaration=declaration, settings=settings, source=source).rebuild()
 

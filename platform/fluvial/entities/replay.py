@@ -18,7 +18,7 @@ from fluvial.entities import frames
 from fluvial.entities.declarations import History
 from fluvial.entities.frames import Care
 from fluvial.entities.result import RunResult
-from fluvial.entities.runner import ATTEMPTS_MAX, Progress, materialize, registry_of
+from fluvial.entities.runner import ATTEMPTS_MAX, Progress, materialize
 from fluvial.spark.avro import SchemaSource, decode, read_contract
 from fluvial.spark.kafka import Span, TopicBounds, read_span, topic_bounds
 from fluvial.spark.offset_times import Window, cut_topic
@@ -46,10 +46,10 @@ def materialize_window(
     """
     log = TableLog(spark, Warehouse.at(settings.warehouse).path(declaration.table))
     before = read_position(log, declaration.table).ends
-    cuts = cut_topic(settings.bootstrap_servers, declaration.topic, [window.start_ms, window.end_ms])
+    cuts = cut_topic(settings.cluster, declaration.topic, [window.start_ms, window.end_ms])
     ranges = cuts.between(0, 1)
     with ExitStack() as opened:
-        known = schemas or opened.enter_context(registry_of(settings))
+        known = schemas or opened.enter_context(settings.registry.client())
         ends = {partition: end for partition, (_, end) in ranges.items()}
         result = materialize(declaration, settings, spark, schemas=known, progress=progress, until=ends)
         again = {
@@ -89,10 +89,10 @@ def rewrite(
     path = Warehouse.at(settings.warehouse).path(declaration.table)
     log = TableLog(spark, path)
     with ExitStack() as opened:
-        contract = read_contract(schemas or opened.enter_context(registry_of(settings)), declaration.topic)
+        contract = read_contract(schemas or opened.enter_context(settings.registry.client()), declaration.topic)
     for _ in range(ATTEMPTS_MAX):
         position = read_position(log, declaration.table)
-        bounds = topic_bounds(settings.bootstrap_servers, declaration.topic)
+        bounds = topic_bounds(settings.cluster, declaration.topic)
         stamp = _stamp(declaration, position, bounds, ranges)
         if not stamp.rewritten:
             return _nothing(declaration, position)
@@ -101,7 +101,7 @@ def rewrite(
         nothing = {partition: (end, end) for partition, end in bounds.ends.items()}
         span = Span(topic=declaration.topic, ranges={**nothing, **stamp.rewritten})
         say(f"{declaration.table}: making {span.records_max:,} records of {span.topic} anew")
-        decoded = decode(read_span(session, settings.bootstrap_servers, span), contract)
+        decoded = decode(read_span(session, settings.cluster, span), contract)
         rows = frames.history_rows(decoded, contract, Care(undecodable=True))
         rows = rows.coalesce(span.tasks(session.sparkContext.defaultParallelism)).persist()
         try:

@@ -28,6 +28,7 @@ from fluvial.entities.result import RunResult
 from fluvial.entities.table_index import TableIndexes
 from fluvial.entities.transforms import materialize_pipeline
 from fluvial.entities.upserts import upsert_compacted, upsert_state
+from fluvial.kafka import KafkaCluster
 from fluvial.publishing.run import PublicationRun
 from fluvial.publishing.table import DeltaSource, SchemaRegistry
 from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from fluvial.config import Settings
-    from fluvial.registry.client import RegistryClient
 
 _log = logging.getLogger(__name__)
 
@@ -85,16 +85,18 @@ def materialize(
         if isinstance(declaration, Pipeline):
             result = materialize_pipeline(declaration, warehouse, spark, say)
         elif isinstance(declaration, Publication):
-            registry = schemas if isinstance(schemas, SchemaRegistry) else opened.enter_context(registry_of(settings))
+            registry = (
+                schemas if isinstance(schemas, SchemaRegistry) else opened.enter_context(settings.registry.client())
+            )
             source = DeltaSource(declaration=declaration, settings=settings, spark=spark, schemas=registry)
             result = PublicationRun(declaration=declaration, settings=settings, source=source, say=say).run()
         else:
             run = _TopicRun(
                 declaration=declaration,
-                bootstrap_servers=settings.bootstrap_servers,
+                cluster=settings.cluster,
                 warehouse=warehouse,
                 spark=spark,
-                schemas=schemas or opened.enter_context(registry_of(settings)),
+                schemas=schemas or opened.enter_context(settings.registry.client()),
                 say=say,
                 indexes=indexes,
                 records_max=records_max,
@@ -122,7 +124,7 @@ class _TopicRun:
     """A run of a table that is made from a topic."""
 
     declaration: History | Compacted | State
-    bootstrap_servers: str
+    cluster: KafkaCluster
     warehouse: Warehouse
     spark: "SparkSession"
     schemas: SchemaSource
@@ -143,7 +145,7 @@ class _TopicRun:
         log = TableLog(self.spark, self.path)
         for _ in range(ATTEMPTS_MAX):
             position = read_position(log, self.table)
-            bounds = topic_bounds(self.bootstrap_servers, self.declaration.topic)
+            bounds = topic_bounds(self.cluster, self.declaration.topic)
             declaration = self.declaration
             keyed = isinstance(declaration, Compacted) or (isinstance(declaration, State) and not declaration.order)
             span = plan_span(self.table, position, bounds, keyed=keyed)
@@ -171,7 +173,7 @@ class _TopicRun:
 
     def _show(self, ends: Mapping[int, int]) -> None:
         try:
-            show_position(self.bootstrap_servers, group_of(self.table), self.declaration.topic, ends)
+            show_position(self.cluster, group_of(self.table), self.declaration.topic, ends)
         except TopicError as error:
             # Nobody reads by it: the table itself says how far it is, and the next run shows it again.
             _log.info("%s: its position is not shown as a consumer group: %s", self.table, error)
@@ -228,7 +230,7 @@ class _TopicRun:
             return commit, quarantined
 
     def _decoded(self, session: "SparkSession", span: Span, contract: Contract) -> "DataFrame":
-        return decode(read_span(session, self.bootstrap_servers, span), contract)
+        return decode(read_span(session, self.cluster, span), contract)
 
     def _writer(self, session: "SparkSession", decoded: "DataFrame", batch: _Batch, care: Care) -> Callable[[], None]:
         """What writes the batch; making it reads nothing yet."""
@@ -326,12 +328,3 @@ def _quarantine_stamp(batch: _Batch, position: Position, bounds: TopicBounds, ta
         return None
     number = 1 if known is None else known.batch + 1
     return Stamp(topic=batch.span.topic, topic_id=bounds.topic_id, batch=number, offsets=ranges)
-
-
-def registry_of(settings: "Settings") -> "RegistryClient":
-    """
-    The registry of the settings, for a ``with``.
-    """
-    from fluvial.registry.client import RegistryClient
-
-    return RegistryClient(settings.registry_url)

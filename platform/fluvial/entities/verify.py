@@ -26,6 +26,7 @@ from fluvial.entities.declarations import (
 )
 from fluvial.entities.folds import FLOATING
 from fluvial.entities.frames import Care
+from fluvial.kafka import KafkaCluster
 from fluvial.publishing.changes import KEY
 from fluvial.publishing.run import PublicationRun
 from fluvial.publishing.table import DeltaSource
@@ -93,11 +94,11 @@ def verify(
     position = read_position(TableLog(spark, path), declaration.table)
     if position.version is None:
         raise TableError(f"{declaration.table} is not there: run it first (`fluvial run {declaration.table}`)")
-    ranges = _ranges(declaration, position, settings.bootstrap_servers)
+    ranges = _ranges(declaration, position, settings.cluster)
     contract = read_contract(schemas, declaration.topic)
     session = spark.newSession()
     span = Span(topic=declaration.topic, ranges=ranges)
-    decoded = decode(read_span(session, settings.bootstrap_servers, span), contract)
+    decoded = decode(read_span(session, settings.cluster, span), contract)
     table = session.read.format("delta").option("versionAsOf", position.version).load(path)
     everything = Care(undecodable=True, tombstones=True)
     match declaration:
@@ -156,10 +157,10 @@ def _verify_publication(
 
 
 def _ranges(
-    declaration: History | Compacted | State, position: Position, bootstrap_servers: str
+    declaration: History | Compacted | State, position: Position, cluster: KafkaCluster
 ) -> dict[int, tuple[int, int]]:
     """The offsets to compare by: what the table has read and the log still holds."""
-    stamp, bounds = position.stamp, topic_bounds(bootstrap_servers, declaration.topic)
+    stamp, bounds = position.stamp, topic_bounds(cluster, declaration.topic)
     assert stamp is not None, "a table that is there has a stamp"
     if stamp.topic_id and bounds.topic_id and stamp.topic_id != bounds.topic_id:
         raise TableError(f"topic {bounds.topic} was deleted and made again since {declaration.table} was built from it")

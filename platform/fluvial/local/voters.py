@@ -14,9 +14,10 @@ def complete_voters(platform: Platform) -> list[int]:
     from fluvial.cluster.membership import add_voter
     from fluvial.cluster.picture import picture_of
     from fluvial.cluster.wire import ClusterLink
+    from fluvial.kafka import KafkaCluster
 
     added: list[int] = []
-    with ClusterLink(platform.bootstrap_servers) as cluster:
+    with ClusterLink(KafkaCluster(platform.bootstrap_servers)) as cluster:
         picture = picture_of(cluster)
         voters = set() if picture.quorum is None else set(picture.quorum.voters)
         for node in platform.nodes:

@@ -80,14 +80,13 @@ def _follow(
     context: dg.OpExecutionContext, spark: SparkResource, declarations: Mapping[str, Declaration], stop: threading.Event
 ) -> Mapping[str, FluvialError]:
     from fluvial.entities.continuous import Watcher, follow
-    from fluvial.registry.client import RegistryClient
 
     watcher = Watcher(
         batch=lambda result: context.instance.report_runless_asset_event(batch_event(result, context.run_id)),
         waiting=context.log.warning,
         stopped=lambda table, error: context.log.error(f"{table} is given up: {error}"),
     )
-    with RegistryClient(spark.settings.registry_url) as schemas:
+    with spark.settings.registry.client() as schemas:
         return follow(
             list(declarations.values()), spark.settings, spark.session, stop, schemas=schemas, watcher=watcher
         )

@@ -71,7 +71,7 @@ def _of_topic(declaration: Declaration, path: str, settings: Settings) -> Planne
     try:
         position = read_position(TableLog(None, path), declaration.table)
         version = position.version
-        bounds = topic_bounds(settings.bootstrap_servers, declaration.topic)
+        bounds = topic_bounds(settings.cluster, declaration.topic)
         span = plan_span(declaration.table, position, bounds, keyed=keyed)
         ranges, news = dict(span.ranges), version is None or has_news(span)
     except FluvialError as error:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import read_position
+from fluvial.kafka import KafkaCluster
+from fluvial.kafka.admin import admin_of
 from fluvial.spark.kafka import TopicError
 from fluvial.spark.warehouse import Warehouse
 
@@ -37,19 +39,18 @@ class LogWatch:
     answer or an error comes within a few seconds.
     """
 
-    def __init__(self, bootstrap_servers: str) -> None:
-        from confluent_kafka.admin import AdminClient
-
-        self.bootstrap_servers = bootstrap_servers
-        self._admin = AdminClient(
-            {"bootstrap.servers": bootstrap_servers, "client.id": "fluvial-dagster", "log_level": 0}
-        )
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+        self._admin = admin_of(cluster, **{"client.id": "fluvial-dagster"})
 
     def ends(self, topics: Collection[str]) -> LogEnds:
         """Return the ends of `topics`; raises TopicError when the cluster does not answer in time."""
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
+        from fluvial.kafka.hearing import meaning
+
+        self._admin.poll(0)
         try:
             known = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
             there = [topic for topic in sorted(topics) if topic in known and known[topic].error is None]
@@ -67,19 +68,25 @@ class LogWatch:
             for place, answer in found.items():
                 ends.setdefault(place.topic, {})[place.partition] = answer.result().offset
         except KafkaException as error:
-            raise TopicError(f"no answer from {self.bootstrap_servers}: {error.args[0].str()}") from error
+            heard = self._admin.heard()
+            why = None if heard is None else meaning(heard)
+            raise TopicError(
+                f"no answer from {self._cluster}: {error.args[0].str()}"
+                if why is None
+                else f"the Kafka broker at {self._cluster} {why}"
+            ) from error
         return LogEnds(ends=ends, absent=tuple(sorted(set(topics) - set(there))))
 
 
-_watches: dict[str, LogWatch] = {}
+_watches: dict[KafkaCluster, LogWatch] = {}
 
 
 def log_ends(settings: Settings, topics: Collection[str]) -> LogEnds:
     """Return the ends of `topics`, over a connection that this process keeps; raises TopicError."""
-    servers = settings.bootstrap_servers
-    if servers not in _watches:
-        _watches[servers] = LogWatch(servers)
-    return _watches[servers].ends(topics)
+    cluster = settings.cluster
+    if cluster not in _watches:
+        _watches[cluster] = LogWatch(cluster)
+    return _watches[cluster].ends(topics)
 
 
 def end_offsets(settings: Settings, topic: str) -> Offsets | None:

@@ -69,10 +69,9 @@ def _reconciliation(declaration: Declaration, blocking: bool) -> dg.AssetChecksD
     )
     def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> dg.AssetCheckResult:
         from fluvial.entities.verify import verify
-        from fluvial.registry.client import RegistryClient
 
         try:
-            with RegistryClient(spark.settings.registry_url) as schemas:
+            with spark.settings.registry.client() as schemas:
                 verdict = verify(declaration, spark.settings, spark.session, schemas=schemas)
         except FluvialError as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
@@ -154,7 +153,7 @@ def standing(
         problems.append(f"{lag:,} records behind, {allowed.records:,} are allowed")
     if allowed.within is not None and lag:
         moment = round((time.time() - allowed.within.total_seconds()) * 1000)
-        (cut,) = cut_topic(settings.bootstrap_servers, topic, [moment]).at
+        (cut,) = cut_topic(settings.cluster, topic, [moment]).at
         old = lag_behind(cut, position)
         metadata["older_than_allowed"] = old
         if old:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from fluvial.config import Settings
+from fluvial.config import Settings, environment_of
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
@@ -110,7 +110,12 @@ def run_submitted(
             context=context,
             command=[*(submit.command or _own_command()), "--master", settings.spark_master, *words, str(DRIVER)],
             extras=extras,
-            env={"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **submit.environment},
+            env={
+                "PYSPARK_PYTHON": sys.executable,
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
+                **environment_of(settings),
+                **submit.environment,
+            },
         )
     except dg.DagsterExecutionInterruptedError:
         raise

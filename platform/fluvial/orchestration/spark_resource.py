@@ -2,19 +2,32 @@
 
 import threading
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakValueDictionary
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from fluvial.config import Settings, load_settings
+from fluvial.errors import ConfigError
 from fluvial.orchestration.instance import RUN_TAG, shared_run_lock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 APP_NAME = "fluvial"
+
+# The settings of resources that live in this process, by numbers: Dagster keeps a snapshot of a run's fields, and these
+# are the same whenever a process holds the same number of them.
+_held: WeakValueDictionary[str, Settings] = WeakValueDictionary()
+
+
+def _hold(settings: Settings) -> str:
+    number = next(str(each) for each in count(1) if str(each) not in _held)
+    _held[number] = settings
+    return number
 
 
 class SparkResource(dg.ConfigurableResource[Any]):
@@ -33,7 +46,13 @@ class SparkResource(dg.ConfigurableResource[Any]):
     spark_master: str | None = Field(default=None, description="Spark master, such as local[*] or spark://host:7077.")
     spark_conf: dict[str, str] = Field(default={}, description="Further Spark settings.")
 
+    command_config: str | None = Field(
+        default=None, description="Properties file with what the cluster asks of its clients: TLS, user, password."
+    )
     project: str | None = Field(default=None, description="Module that holds the declarations.")
+    held: str | None = Field(
+        default=None, description="Where this process keeps settings that it was given, with the secrets among them."
+    )
 
     _settings: Settings | None = PrivateAttr(default=None)
     _session: Any = PrivateAttr(default=None)
@@ -43,8 +62,13 @@ class SparkResource(dg.ConfigurableResource[Any]):
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return the resource that leaves nothing of `settings` to the environment."""
-        return cls(
+        """
+        Return the resource that leaves nothing of `settings` to the environment, for runs in this process.
+
+        Dagster shows a resource's fields and keeps them: what may be secret stays in this process's memory.
+        """
+        made = cls(
+            held=_hold(settings) if settings.kafka_properties or settings.registry_properties else None,
             data_dir=str(settings.data_dir),
             bootstrap_servers=settings.bootstrap_servers,
             registry_url=settings.registry_url,
@@ -53,14 +77,20 @@ class SparkResource(dg.ConfigurableResource[Any]):
             spark_conf=dict(settings.spark_conf),
             project=settings.project,
         )
+        made._settings = settings
+        return made
 
     @property
     def settings(self) -> Settings:
         """The settings of this run; raises ConfigError when they do not fit together."""
         with self._lock:
+            if self._settings is None and self.held is not None:
+                if self.held not in _held:
+                    raise ConfigError("a SparkResource made of settings serves the process that made it: make another")
+                self._settings = _held[self.held]
             if self._settings is None:
-                flags = {name: value for name in type(self).model_fields if (value := getattr(self, name))}
-                self._settings = load_settings(**flags)
+                names = type(self).model_fields.keys() - {"held"}
+                self._settings = load_settings(**{name: value for name in names if (value := getattr(self, name))})
             return self._settings
 
     @property

@@ -4,10 +4,10 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from fluvial.config import Settings
+from fluvial.config import Settings, environment_of
 from fluvial.orchestration.code_location import definitions_module
 from fluvial.orchestration.instance import close_dead_runs, home_of, open_instance
 
@@ -49,10 +49,8 @@ def ui_command(settings: Settings, *, port: int | None = None) -> Command:
 
 def _environment(settings: Settings, home: Path) -> dict[str, str]:
     """Say which platform is meant to the code servers, which call `load_settings` themselves."""
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    chosen = {name: str(value) for name, value in values.items() if isinstance(value, str | Path)}
     return {
-        **{f"FLUVIAL_{name.upper()}": value for name, value in chosen.items()},
+        **environment_of(settings),
         "DAGSTER_HOME": str(home),
         # Dagster would rather see `dg dev`, which is a package of its own and serves the same page.
         "PYTHONWARNINGS": "ignore:Function `dev_command` is superseded",

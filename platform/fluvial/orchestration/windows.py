@@ -26,7 +26,7 @@ def newest_window(
     None where there is none (yet): Dagster counts a window only once it has ended, unless the partitions have an
     `end_offset`. Raises TopicError when the cluster does not answer.
     """
-    newest, last = newest_timestamp(settings.bootstrap_servers, topic), partitions.get_last_partition_window()
+    newest, last = newest_timestamp(settings.cluster, topic), partitions.get_last_partition_window()
     if newest is None or last is None:
         return None
     moment = min(newest, _ms(last.start))
@@ -34,7 +34,7 @@ def newest_window(
     if not partitions.has_partition_key(key):
         return None
     end = partitions.time_window_for_partition_key(key).end
-    (cut,) = cut_topic(settings.bootstrap_servers, topic, [_ms(end)]).at
+    (cut,) = cut_topic(settings.cluster, topic, [_ms(end)]).at
     return key if any(offset > position.get(partition, 0) for partition, offset in cut.items()) else None
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fluvial.cli.cluster import admin_of, client_conf, told
 from fluvial.config import Settings
+from fluvial.kafka.admin import admin_of, told
 from fluvial.spark.kafka import TopicError
 
 if TYPE_CHECKING:
@@ -114,14 +114,13 @@ def read_progress(settings: Settings, name: str, *, wait: bool = True) -> Progre
     """
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-    admin = admin_of(settings)
+    admin = admin_of(settings.cluster)
     with told("read how far tables are published"):
         if not has_topic(admin, PROGRESS_TOPIC):
             return None
         end = _end(admin)
         consumer = Consumer(
-            client_conf(
-                settings,
+            settings.cluster.client(
                 **{
                     "group.id": PROGRESS_TOPIC,
                     "enable.auto.commit": False,

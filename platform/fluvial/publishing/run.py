@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from fluvial.cli.cluster import admin_of, told
 from fluvial.delta.stamp import TableError
 from fluvial.entities.declarations import Publication
 from fluvial.entities.result import RunResult
+from fluvial.kafka.admin import admin_of, await_broker, told
 from fluvial.publishing.planning import Step, check_partitions, check_topic, plan_steps
 from fluvial.publishing.progress import (
     Progress,
@@ -75,6 +75,7 @@ class PublicationRun:
         Publish what the topic lacks of the newest version.
         """
         newest = self.source.newest()
+        await_broker(admin_of(self.settings.cluster), self.settings.cluster)
         if self._is_up_to_date(newest):
             return self._result(newest, newest, rows=0)
         publisher = self._begin()
@@ -142,22 +143,22 @@ class PublicationRun:
     def _begin(self) -> Publisher:
         """Become the only publisher."""
         with told("make the topic of all progress"):
-            require_progress_topic(admin_of(self.settings))
+            require_progress_topic(admin_of(self.settings.cluster))
         return Publisher(self.settings, self.name, self.declaration.topic)
 
     def _bounds(self) -> TopicBounds | None:
         with told(f"look for topic {self.declaration.topic}"):
-            if not has_topic(admin_of(self.settings), self.declaration.topic):
+            if not has_topic(admin_of(self.settings.cluster), self.declaration.topic):
                 return None
-        return topic_bounds(self.settings.bootstrap_servers, self.declaration.topic)
+        return topic_bounds(self.settings.cluster, self.declaration.topic)
 
     def _made(self) -> TopicBounds:
         """What the topic holds, which is made if it is not there."""
         bounds = self._bounds()
         if bounds is None:
             with told(f"make topic {self.declaration.topic}"):
-                make_topic(admin_of(self.settings), self.declaration.topic, config=TOPIC_CONFIG)
-            bounds = once_known(lambda: topic_bounds(self.settings.bootstrap_servers, self.declaration.topic))
+                make_topic(admin_of(self.settings.cluster), self.declaration.topic, config=TOPIC_CONFIG)
+            bounds = once_known(lambda: topic_bounds(self.settings.cluster, self.declaration.topic))
         return bounds
 
     def _nothing_yet(self) -> Progress:

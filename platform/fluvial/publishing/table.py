@@ -113,7 +113,7 @@ class DeltaSource:
         contract = read_contract(self.schemas, self.declaration.topic)
         ranges = {partition: (bounds.starts[partition], end) for partition, end in bounds.ends.items()}
         span = Span(topic=self.declaration.topic, ranges=ranges)
-        decoded = decode(read_span(self.spark, self.settings.bootstrap_servers, span), contract)
+        decoded = decode(read_span(self.spark, self.settings.cluster, span), contract)
         care = frames.Care(undecodable=True, tombstones=True)
         latest = frames.compacted_rows(decoded, contract, care, key=key).where("NOT _deleted")
         went = changes.went_rows(changes.aligned(latest, table, columns), columns)

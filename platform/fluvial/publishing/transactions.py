@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from fluvial.cli.cluster import client_conf, reason
 from fluvial.config import Settings
 from fluvial.delta.stamp import TableError
+from fluvial.kafka.admin import reason
 from fluvial.publishing.progress import PROGRESS_TOPIC, Progress
 from fluvial.spark.kafka import TopicError
 
@@ -60,8 +60,7 @@ class Publisher:
         self._name = name
         self._topic = topic
         self._producer = Producer(
-            client_conf(
-                settings,
+            settings.cluster.client(
                 **{
                     "transactional.id": transactional_id(name),
                     # Where Java's producers would put a key, so that others may write to topics joined with this one.

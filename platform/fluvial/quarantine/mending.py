@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fluvial.cli.avro_json import render
-from fluvial.cli.encoding import PREFIX, Encoder, EncodingError
 from fluvial.errors import FluvialError
 from fluvial.quarantine.records import Quarantined
 from fluvial.registry.errors import RegistryError
+from fluvial.serde.avro_json import render
+from fluvial.serde.encoding import PREFIX, Encoder, EncodingError
 
 if TYPE_CHECKING:
     from fluvial.registry.client import RegistryClient

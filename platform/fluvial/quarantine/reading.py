@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fluvial.cli.cluster import TIMEOUT_SECONDS, ClusterError, client_conf
 from fluvial.config import Settings
+from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError
 from fluvial.quarantine.records import Quarantined, quarantine_of, quarantined
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ def reader_of(settings: Settings, topic: str) -> "Consumer":
     from confluent_kafka import Consumer
 
     return Consumer(
-        client_conf(
-            settings,
+        settings.cluster.client(
             **{
                 "group.id": replay_group(topic),
                 "enable.auto.commit": False,
@@ -85,10 +84,10 @@ def records_from(consumer: "Consumer", quarantine: str, starts: Mapping[int, int
 
 def waiting(settings: Settings, topic: str, partitions: int) -> list[Quarantined]:
     """Return what waits in the quarantine of a topic to be replayed, each partition's in order, all of it at once."""
-    from fluvial.cli.cluster import admin_of, describe_cluster
+    from fluvial.kafka.admin import admin_of, describe_cluster
 
     quarantine = quarantine_of(topic)
-    if quarantine not in describe_cluster(settings, admin_of(settings)).topics:
+    if quarantine not in describe_cluster(settings, admin_of(settings.cluster)).topics:
         return []
     consumer = reader_of(settings, topic)
     try:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fluvial.cli.cluster import client_conf
 from fluvial.config import Settings
 from fluvial.quarantine.mending import MendError, Mending
 from fluvial.quarantine.reading import reader_of, records_from, replay_group, replayed_to
@@ -94,7 +93,7 @@ def _producer(settings: Settings, topic: str) -> "Producer":
     from confluent_kafka import Producer
 
     producer = Producer(
-        client_conf(settings, **{"transactional.id": replay_group(topic), "linger.ms": 5, "compression.type": "lz4"})
+        settings.cluster.client(**{"transactional.id": replay_group(topic), "linger.ms": 5, "compression.type": "lz4"})
     )
     producer.init_transactions(SECONDS_MAX)
     return producer

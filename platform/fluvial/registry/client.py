@@ -8,13 +8,19 @@ import json
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote
 
+from fluvial.errors import ConfigError
+from fluvial.properties import NO_PROPERTIES, Properties
+from fluvial.registry.endpoint import USER_INFO, without_user
 from fluvial.registry.errors import RegistryError
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -42,24 +48,36 @@ class RegistryClient:
     """
     Asks the registry at `url`; `auth` is a user name and password, which may also stand in the URL before an @.
 
+    `properties` are those of `registry_properties`: who asks, by password or token, and the certificates of TLS.
+
     `url` may name several nodes of one registry, with commas between: when one cannot be reached the next is asked, and
     stays the one that is asked. A deletion that may have been heard is not said again, for it would not be found.
 
     Every method raises `RegistryError` when the registry refuses (its `code` says why) or does not answer.
     """
 
-    def __init__(self, url: str, auth: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        auth: tuple[str, str] | None = None,
+        *,
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
         import httpx
 
-        pairs = [_without_user(each.strip().rstrip("/")) for each in url.split(",")]
+        pairs = [without_user(each.strip().rstrip("/")) for each in url.split(",")]
         self._urls = [each for each, _ in pairs]
+        user_info = properties.get(USER_INFO)
+        if auth is None and user_info is not None:
+            name, _, password = user_info.partition(":")
+            auth = (name, password)
         self._auth = auth or next((found for _, found in pairs if found is not None), None)
         self.url = ",".join(self._urls)
         self._http = httpx.Client(
             timeout=httpx.Timeout(TIMEOUT_SECONDS, connect=CONNECT_SECONDS),
-            headers={"Accept": MEDIA_TYPE},
+            headers={"Accept": MEDIA_TYPE, **_bearer(properties)},
             # Reading the system's certificates takes longer than all else here; plain HTTP has no use for them.
-            verify=self.url.lower().startswith("https:"),
+            verify=_tls(properties) if "https:" in self.url.lower() else False,
         )
 
     def __enter__(self) -> Self:
@@ -286,20 +304,48 @@ class RegistryClient:
             if response.is_success:
                 return _decoded(response, url)
             raise _refusal(response, url)
+        if "CERTIFICATE_VERIFY_FAILED" in str(failure):
+            raise RegistryError(
+                f"the schema registry at {self.url} has a certificate that is not trusted ({failure}); "
+                "name the PEM file of its CA in ssl.ca.location of [registry]"
+            ) from failure
         raise RegistryError(
             f"the schema registry at {self.url} does not answer ({failure}); "
             "is it running, and is its URL right (--registry-url, FLUVIAL_REGISTRY_URL)?"
         ) from failure
 
 
-def _without_user(url: str) -> tuple[str, tuple[str, str] | None]:
-    """A URL that can be shown, and the name and password that stood in it."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    if not at:
-        return url, None
-    name, _, password = user.partition(":")
-    return urlunsplit(parts._replace(netloc=host)), (unquote(name), unquote(password))
+def _bearer(properties: Properties) -> dict[str, str]:
+    named = {
+        "Authorization": properties.get("bearer.auth.token"),
+        "target-sr-cluster": properties.get("bearer.auth.logical.cluster"),
+        "Confluent-Identity-Pool-Id": properties.get("bearer.auth.identity.pool.id"),
+    }
+    found = {name: value for name, value in named.items() if value is not None}
+    if "Authorization" in found:
+        found["Authorization"] = f"Bearer {found['Authorization']}"
+    return found
+
+
+def _tls(properties: Properties) -> "ssl.SSLContext":
+    """The certificates to trust and to show; raises ConfigError that names the file."""
+    import ssl
+
+    authority, chain = properties.get("ssl.ca.location"), properties.get("ssl.certificate.location")
+    named = "ssl.ca.location"
+    try:
+        context = ssl.create_default_context(cafile=None if authority is None else Path(authority).expanduser())
+        if chain is not None:
+            named = "ssl.certificate.location"
+            key = properties.get("ssl.key.location") or chain
+            password = properties.get("ssl.key.password")
+            context.load_cert_chain(Path(chain).expanduser(), Path(key).expanduser(), password or "")
+    except OSError as error:  # SSLError is one
+        raise ConfigError(
+            f"{properties.where(named)}: {properties.get(named)} and its key: {error.strerror or error}; "
+            "name PEM files that can be read"
+        ) from error
+    return context
 
 
 def _part(text: str) -> str:
@@ -328,4 +374,5 @@ def _refusal(response: "httpx.Response", url: str) -> RegistryError:
         content = response.json()
         return RegistryError(str(content["message"]), code=int(content["error_code"]), status=response.status_code)
     except (ValueError, KeyError, TypeError):
-        return RegistryError(f"{url} answered HTTP {response.status_code}", status=response.status_code)
+        mend = "; check basic.auth.user.info or bearer.auth.token of [registry]" if response.status_code == 401 else ""
+        return RegistryError(f"{url} answered HTTP {response.status_code}{mend}", status=response.status_code)

@@ -6,21 +6,21 @@ does not stand still on it.
 """
 
 import json
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Self
 
 from fluvial.errors import FluvialError
+from fluvial.kafka import KafkaCluster
+from fluvial.kafka.admin import UnreachableError, admin_of, await_broker
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
     from pyspark.sql import DataFrame, SparkSession
 
+    from fluvial.kafka.hearing import HearingAdmin
+
 _TIMEOUT_S = 30.0
-# A broker that restarts is back well within this; one that is down should be told of before the user gives up.
-_DOWN_S = 5.0
 _SHOW_S = 5.0
 # Below this a second task costs more to start than it reads.
 _RECORDS_PER_TASK = 100_000
@@ -92,16 +92,16 @@ class Span:
         return max(1, min(parallelism, -(-self.records_max // _RECORDS_PER_TASK)))
 
 
-def topic_bounds(bootstrap_servers: str, topic: str) -> TopicBounds:
+def topic_bounds(cluster: KafkaCluster, topic: str) -> TopicBounds:
     """
     Ask the cluster for a topic's bounds. Raises :class:`TopicError` when there is no such topic or no answer.
     """
     from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
-    from confluent_kafka.admin import AdminClient, OffsetSpec
+    from confluent_kafka.admin import OffsetSpec
 
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "client.id": "fluvial-spark", "log_level": 0})
+    admin = _admin_of(cluster)
     try:
-        _await_broker(admin)
+        _await_broker(admin, cluster)
         described = admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic].result()
         places = [TopicPartition(topic, partition.id) for partition in described.partitions]
         firsts = admin.list_offsets({place: OffsetSpec.earliest() for place in places}, request_timeout=_TIMEOUT_S)
@@ -113,30 +113,29 @@ def topic_bounds(bootstrap_servers: str, topic: str) -> TopicBounds:
         starts = {place.partition: future.result().offset for place, future in firsts.items()}
         ends = {place.partition: future.result().offset for place, future in lasts.items()}
     except KafkaException as error:
-        raise _explained(error, bootstrap_servers, topic) from error
+        raise _explained(error, cluster, topic) from error
     topic_id = str(described.topic_id) if getattr(described, "topic_id", None) is not None else None
     return TopicBounds(topic=topic, topic_id=topic_id, starts=starts, ends=ends)
 
 
-def show_position(bootstrap_servers: str, group: str, topic: str, ends: Mapping[int, int]) -> None:
+def show_position(cluster: KafkaCluster, group: str, topic: str, ends: Mapping[int, int]) -> None:
     """
     Commit a position as the offsets of a consumer group without members, so that its lag shows in everyone's tools.
 
     It is for looking at only: what a table has read stands in the table. Raises :class:`TopicError`.
     """
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-    from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "client.id": "fluvial-spark", "log_level": 0})
+    admin = _admin_of(cluster)
     offsets = [TopicPartition(topic, partition, end) for partition, end in sorted(ends.items())]
     wanted = ConsumerGroupTopicPartitions(group, offsets)
     try:
         answer = admin.alter_consumer_group_offsets([wanted], request_timeout=_SHOW_S)[group].result()
     except KafkaException as error:
-        raise TopicError(f"group {group} on {bootstrap_servers}: {error.args[0].str()}") from error
+        raise TopicError(f"group {group} on {cluster}: {error.args[0].str()}") from error
     refused = [place.error for place in answer.topic_partitions if place.error is not None]
     if refused:
-        raise TopicError(f"group {group} on {bootstrap_servers}: {refused[0].str()}")
+        raise TopicError(f"group {group} on {cluster}: {refused[0].str()}")
 
 
 class TopicEnds:
@@ -144,13 +143,9 @@ class TopicEnds:
     Asks one cluster again and again where topics end; keeps its connection between.
     """
 
-    def __init__(self, bootstrap_servers: str) -> None:
-        from confluent_kafka.admin import AdminClient
-
-        self._servers = bootstrap_servers
-        self._admin = AdminClient(
-            {"bootstrap.servers": bootstrap_servers, "client.id": "fluvial-spark", "log_level": 0}
-        )
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+        self._admin = _admin_of(cluster)
 
     def __enter__(self) -> Self:
         return self
@@ -169,11 +164,11 @@ class TopicEnds:
             return {}
         topic = ", ".join(sorted(topics))
         try:
-            _await_broker(self._admin)
+            _await_broker(self._admin, self._cluster)
             known = self._admin.list_topics(timeout=_TIMEOUT_S).topics
             for topic in sorted(topics):
                 if topic not in known or known[topic].error is not None:
-                    raise TopicError(absent(topic, self._servers))
+                    raise TopicError(absent(topic, self._cluster))
             places = [TopicPartition(name, number) for name in topics for number in known[name].partitions]
             found = self._admin.list_offsets(
                 {place: OffsetSpec.latest() for place in places},
@@ -184,57 +179,57 @@ class TopicEnds:
             for place, future in found.items():
                 ends.setdefault(place.topic, {})[place.partition] = future.result().offset
         except KafkaException as error:
-            raise _explained(error, self._servers, topic) from error
+            raise _explained(error, self._cluster, topic) from error
         return {name: dict(sorted(each.items())) for name, each in ends.items()}
 
 
-def _await_broker(admin: "AdminClient") -> None:
+def _admin_of(cluster: KafkaCluster) -> "HearingAdmin":
+    return admin_of(cluster, **{"client.id": "fluvial-spark"})
+
+
+def _await_broker(admin: "HearingAdmin", cluster: KafkaCluster) -> None:
     """
-    Return when a broker answers. Raises KafkaException early when every connection is refused, late when none answers.
+    Return when a broker answers. Raises :class:`TopicError` early when none will have us, late when none answers.
     """
-    from confluent_kafka import KafkaError, KafkaException
-
-    started = time.monotonic()
-    while True:
-        try:
-            admin.list_topics(topic="", timeout=1.0)
-            return
-        except KafkaException as error:
-            waited = time.monotonic() - started
-            refused = error.args[0].code() == KafkaError._TRANSPORT
-            if waited >= (_DOWN_S if refused else _TIMEOUT_S):
-                raise
+    try:
+        await_broker(admin, cluster, timeout_seconds=_TIMEOUT_S)
+    except UnreachableError as error:
+        raise TopicError(str(error) if error.why is not None else _silent(cluster)) from error
 
 
-def _explained(error: Exception, bootstrap_servers: str, topic: str) -> TopicError:
+def _silent(cluster: KafkaCluster) -> str:
+    return f"no broker answers at {cluster}: start it (`fluvial up`), or mend the address"
+
+
+def _explained(error: Exception, cluster: KafkaCluster, topic: str) -> TopicError:
     from confluent_kafka import KafkaError
 
     cause = error.args[0]
     if cause.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:
-        return TopicError(absent(topic, bootstrap_servers))
+        return TopicError(absent(topic, cluster))
     if cause.code() in {
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._TIMED_OUT,
         KafkaError._RESOLVE,
     }:
-        return TopicError(f"no broker answers at {bootstrap_servers}: start it (`fluvial up`), or mend the address")
-    return TopicError(f"topic {topic} on {bootstrap_servers} cannot be read: {cause.str()}")
+        return TopicError(_silent(cluster))
+    return TopicError(f"topic {topic} on {cluster} cannot be read: {cause.str()}")
 
 
-def absent(topic: str, bootstrap_servers: str, known: Collection[str] = ()) -> str:
+def absent(topic: str, cluster: KafkaCluster, known: Collection[str] = ()) -> str:
     """
     What is said of a topic that is not there: the near name among those `known`, and how to make it.
     """
     near = get_close_matches(topic, known, n=1)
     meant = f"did you mean {near[0]}? Mend" if near else "mend"
     return (
-        f"there is no topic {topic} on {bootstrap_servers}: {meant} the declaration's topic, or create it with "
+        f"there is no topic {topic} on {cluster}: {meant} the declaration's topic, or create it with "
         f"`fluvial topic create {topic}`"
     )
 
 
-def read_span(spark: "SparkSession", bootstrap_servers: str, span: Span) -> "DataFrame":
+def read_span(spark: "SparkSession", cluster: KafkaCluster, span: Span) -> "DataFrame":
     """
     The records of a span with Spark's own columns: `key`, `value`, `topic`, `partition`, `offset`, `timestamp`, …
 
@@ -245,7 +240,7 @@ def read_span(spark: "SparkSession", bootstrap_servers: str, span: Span) -> "Dat
     parallelism = spark.sparkContext.defaultParallelism
     reader = (
         spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .options(**cluster.spark_options())
         .option("kafka.isolation.level", "read_committed")
         .option("subscribe", span.topic)
         .option("startingOffsets", json.dumps({span.topic: starts}))

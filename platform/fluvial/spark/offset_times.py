@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fluvial.kafka import KafkaCluster
+from fluvial.kafka.admin import admin_of
 from fluvial.spark.kafka import TopicBounds, TopicError, topic_bounds
 
 _TIMEOUT_S = 30.0
@@ -45,17 +47,17 @@ class TopicCuts:
         return {partition: (start[partition], max(start[partition], end[partition])) for partition in sorted(start)}
 
 
-def cut_topic(bootstrap_servers: str, topic: str, moments_ms: Sequence[int]) -> TopicCuts:
+def cut_topic(cluster: KafkaCluster, topic: str, moments_ms: Sequence[int]) -> TopicCuts:
     """
     Cut a topic at moments, in milliseconds of Unix time; one request a moment and broker.
 
     Raises :class:`~fluvial.spark.kafka.TopicError` when there is no such topic or no answer.
     """
     from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-    from confluent_kafka.admin import AdminClient, OffsetSpec
+    from confluent_kafka.admin import OffsetSpec
 
-    bounds = topic_bounds(bootstrap_servers, topic)
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "client.id": "fluvial-spark", "log_level": 0})
+    bounds = topic_bounds(cluster, topic)
+    admin = admin_of(cluster, **{"client.id": "fluvial-spark"})
     places = [TopicPartition(topic, partition) for partition in bounds.ends]
 
     def asked(spec: Any) -> dict[int, int]:
@@ -67,21 +69,19 @@ def cut_topic(bootstrap_servers: str, topic: str, moments_ms: Sequence[int]) -> 
     try:
         cuts = [asked(OffsetSpec.for_timestamp(moment)) for moment in moments_ms]
     except KafkaException as error:
-        raise TopicError(
-            f"topic {topic} on {bootstrap_servers} cannot be asked for times: {error.args[0].str()}"
-        ) from error
+        raise TopicError(f"topic {topic} on {cluster} cannot be asked for times: {error.args[0].str()}") from error
     return TopicCuts(bounds=bounds, at=[_within(bounds, cut) for cut in cuts])
 
 
-def newest_timestamp(bootstrap_servers: str, topic: str) -> int | None:
+def newest_timestamp(cluster: KafkaCluster, topic: str) -> int | None:
     """
     The highest timestamp of any record, in milliseconds; None where the topic is empty. Raises as :func:`cut_topic`.
     """
     from confluent_kafka import KafkaException, TopicPartition
-    from confluent_kafka.admin import AdminClient, OffsetSpec
+    from confluent_kafka.admin import OffsetSpec
 
-    bounds = topic_bounds(bootstrap_servers, topic)
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "client.id": "fluvial-spark", "log_level": 0})
+    bounds = topic_bounds(cluster, topic)
+    admin = admin_of(cluster, **{"client.id": "fluvial-spark"})
     places = [TopicPartition(topic, partition) for partition, end in bounds.ends.items() if end > 0]
     if not places:
         return None
@@ -89,9 +89,7 @@ def newest_timestamp(bootstrap_servers: str, topic: str) -> int | None:
         found = admin.list_offsets(dict.fromkeys(places, OffsetSpec.max_timestamp()), request_timeout=_TIMEOUT_S)
         newest = max(future.result().timestamp for future in found.values())
     except KafkaException as error:
-        raise TopicError(
-            f"topic {topic} on {bootstrap_servers} cannot be asked for times: {error.args[0].str()}"
-        ) from error
+        raise TopicError(f"topic {topic} on {cluster} cannot be asked for times: {error.args[0].str()}") from error
     return None if newest < 0 else newest
 
 

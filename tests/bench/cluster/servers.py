@@ -18,6 +18,7 @@ from typing import IO
 from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from fluvial import kafka
 from fluvial.cluster.picture import picture_of
 from fluvial.cluster.wire import ClusterLink
 from tests.bench.broker.servers import KAFKA_FLAGS, KAFKA_PROPERTIES, ROOT, Broker, Memory, free_ports
@@ -179,7 +180,7 @@ class Cluster(ABC):
 
     def controller(self) -> Member:
         """Return the node that is the active controller."""
-        with ClusterLink(self.address) as link:
+        with ClusterLink(kafka.KafkaCluster(self.address)) as link:
             quorum = picture_of(link).quorum
         if quorum is None:
             raise RuntimeError(f"{self.name} has no controller")

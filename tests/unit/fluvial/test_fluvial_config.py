@@ -78,7 +78,7 @@ def test_a_damaged_state_file_is_no_hindrance_to_work_elsewhere(tmp_path: Path) 
         ("registry_url = 'http://a:8081,b:8081'", r"registry_url.*several with commas"),
         ("bootstrap_server = 'a:1'", r"bootstrap_server: no such setting; did you mean bootstrap_servers\?"),
         ("colour = 'red'", r"colour: no such setting; it knows data_dir, "),
-        ("spark = 'local'", r"fluvial\.toml: spark: 'local'.*\[spark\]"),
+        ("spark = 'local'", r"fluvial\.toml: spark: write a table, \[spark\]"),
         ("[spark]\nmaster = ['local']", r"fluvial\.toml: spark\.master"),
         ("[spark]\nconf.x = [1]", r"fluvial\.toml: spark\.conf\.x"),
         ("project = 'my project'", r"fluvial\.toml: project: 'my project'.*module"),

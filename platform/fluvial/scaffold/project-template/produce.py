@@ -18,7 +18,6 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from fluvial.config import load_settings
-from fluvial.registry.client import RegistryClient
 from fluvial.registry.contracts import load_contracts, register_all
 from fluvial.testing import events
 
@@ -31,15 +30,15 @@ CONFIG = {"fluvial.value.schema.validation": "id"}
 def main(how_many: int) -> None:
     settings = load_settings()
     contracts = load_contracts("schemas")
-    with RegistryClient(settings.registry_url) as registry:
+    with settings.registry.client() as registry:
         register_all(registry, contracts)
-    admin = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
+    admin = AdminClient(settings.cluster.client())
     if TOPIC not in admin.list_topics(timeout=10).topics:
         admin.create_topics([NewTopic(TOPIC, num_partitions=3, config=CONFIG)])[TOPIC].result()
 
     contract = next(each for each in contracts if each.subject == f"{TOPIC}-value")
     serialize = AvroSerializer(
-        SchemaRegistryClient({"url": settings.registry_url}), contract.text, conf={"auto.register.schemas": False}
+        SchemaRegistryClient(settings.registry.confluent()), contract.text, conf={"auto.register.schemas": False}
     )
     orders = events(
         contract,
@@ -49,7 +48,7 @@ def main(how_many: int) -> None:
         amount=lambda _: round(random.uniform(5, 100), 2),
         ordered_at=lambda _: datetime.now(UTC),
     )
-    producer = Producer({"bootstrap.servers": settings.bootstrap_servers, "enable.idempotence": True})
+    producer = Producer(settings.cluster.client(**{"enable.idempotence": True}))
     for order in orders:
         value = serialize(order, SerializationContext(TOPIC, MessageField.VALUE))
         producer.produce(TOPIC, key=order["customer"], value=value)

@@ -8,6 +8,7 @@ from fluvial_command import Cli, free_ports
 
 from fluvial.cluster.picture import picture_of
 from fluvial.cluster.wire import ClusterLink
+from fluvial.kafka import KafkaCluster
 
 
 def cluster(cli: Cli) -> dict[str, list[int]]:
@@ -18,7 +19,7 @@ def cluster(cli: Cli) -> dict[str, list[int]]:
 
 
 def replicas(cli: Cli, topic: str) -> set[int]:
-    with ClusterLink(cli.status()["bootstrap_servers"]) as link:
+    with ClusterLink(KafkaCluster(cli.status()["bootstrap_servers"])) as link:
         partitions = picture_of(link).partitions.values()
     return {node for each in partitions if each.place.topic == topic for node in each.replicas}
 

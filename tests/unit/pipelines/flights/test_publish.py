@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from fluvial.kafka import KafkaCluster
 from fluvial.registry.avro.parse import parse
 from fluvial.registry.avro.skip import compile_check
 from fluvial.registry.client import RegisteredSchema
@@ -86,7 +87,7 @@ def admin(bootstrap_servers: str) -> AdminClient:
 
 @pytest.fixture
 def publisher(bootstrap_servers: str) -> Iterator[Publisher]:
-    with Publisher(bootstrap_servers, OneSchema()) as publisher:  # type: ignore[arg-type]
+    with Publisher(KafkaCluster(bootstrap_servers), OneSchema()) as publisher:  # type: ignore[arg-type]
         yield publisher
 
 
@@ -182,7 +183,7 @@ def test_an_unfinished_log_is_completed(
     bootstrap_servers: str, publisher: Publisher, feed_until: Callable[[int], Feed]
 ) -> None:
     publisher.publish(feed_until(2))
-    with Publisher(bootstrap_servers, OneSchema()) as another:  # type: ignore[arg-type]
+    with Publisher(KafkaCluster(bootstrap_servers), OneSchema()) as another:  # type: ignore[arg-type]
         published = another.publish(feed_until(4))
     assert published.held == len(feed_until(2))
     assert_holds(read_all(bootstrap_servers, published.topic, feed_until(4).partitions), feed_until(4))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fluvial.kafka import KafkaCluster
 from pipelines.flights.sender import Outgoing, Sender
 from pipelines.flights.topic_log import PublishError
 
@@ -18,7 +19,7 @@ def silent_server() -> Iterator[str]:
 
 
 def test_a_cluster_that_takes_nothing_is_given_up(silent_server: str) -> None:
-    sender = Sender(silent_server, stalled_after_s=0.2)
+    sender = Sender(KafkaCluster(silent_server), stalled_after_s=0.2)
     records = [Outgoing(b"value", b"key", 0, 0)]
     try:
         with pytest.raises(PublishError, match="has taken no record for 0 s"):
@@ -28,7 +29,7 @@ def test_a_cluster_that_takes_nothing_is_given_up(silent_server: str) -> None:
 
 
 def test_nothing_to_send_needs_no_cluster(silent_server: str) -> None:
-    sender, heard = Sender(silent_server), []
+    sender, heard = Sender(KafkaCluster(silent_server)), []
     sender.send("flights", [], heard.append)
     sender.close()
     assert heard in ([], [0])

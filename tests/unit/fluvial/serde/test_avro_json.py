@@ -7,7 +7,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from fluvial.cli.avro_json import MismatchError, convert, render
+from fluvial.serde.avro_json import MismatchError, convert, render
 
 SCHEMA = fastavro.parse_schema(
     {

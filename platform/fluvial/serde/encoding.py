@@ -6,8 +6,8 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fluvial.cli.avro_json import MismatchError, convert, render
 from fluvial.errors import FluvialError
+from fluvial.serde.avro_json import MismatchError, convert, render
 
 if TYPE_CHECKING:
     from fluvial.registry.client import RegistryClient

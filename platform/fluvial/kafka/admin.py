@@ -1,8 +1,8 @@
-"""The Kafka cluster that a command works on, through `confluent-kafka` and with bounded waits."""
+"""The Kafka cluster that is worked on, through `confluent-kafka` and with bounded waits."""
 
-import logging
 import shlex
 import socket
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -11,20 +11,34 @@ from typing import TYPE_CHECKING, Any
 
 from fluvial.config import DATA_DIR, Settings
 from fluvial.errors import FluvialError
+from fluvial.kafka.cluster import KafkaCluster
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient, ClusterMetadata
+    from confluent_kafka.admin import ClusterMetadata
+
+    from fluvial.kafka.hearing import HearingAdmin
 
 TIMEOUT_SECONDS = 10.0
 """How long a cluster may take to answer before it counts as unreachable."""
-
-_log = logging.getLogger(__name__)
-_log.addHandler(logging.NullHandler())
-_log.propagate = False
+DOWN_SECONDS = 5.0
+"""A broker that restarts is back well within this; one that is down is told of before the user gives up."""
+_TRY_SECONDS = 1.0
 
 
 class ClusterError(FluvialError):
     """A Kafka cluster cannot be reached, or refused a request."""
+
+
+class UnreachableError(ClusterError):
+    """
+    No broker of a cluster answers; `why` says what is wrong with how it was talked to, where that is known.
+    """
+
+    def __init__(self, cluster: KafkaCluster, why: str | None) -> None:
+        super().__init__(
+            f"the Kafka broker at {cluster} {why}" if why is not None else f"no Kafka broker answers at {cluster}"
+        )
+        self.why = why
 
 
 class UnknownTopicError(ClusterError):
@@ -37,29 +51,65 @@ class UnknownTopicError(ClusterError):
         self.topic = topic
 
 
-def client_conf(settings: Settings, **more: Any) -> dict[str, Any]:
-    """Return what every client is made with; its own log lines stay off the terminal."""
-    return {"bootstrap.servers": settings.bootstrap_servers, "logger": _log, **more}
+def admin_of(cluster: KafkaCluster, **more: Any) -> "HearingAdmin":
+    """Return an admin client, which connects on first use; raises ClusterError when its properties make none."""
+    from confluent_kafka import KafkaException
+
+    from fluvial.kafka.hearing import HearingAdmin
+
+    try:
+        return HearingAdmin(cluster.client(**more))
+    except KafkaException as error:
+        raise ClusterError(f"no client of {cluster} can be made: {reason(error)}; check its properties") from error
 
 
-def admin_of(settings: Settings) -> "AdminClient":
-    """Return an admin client; it connects on first use."""
-    from confluent_kafka.admin import AdminClient
+def await_broker(
+    admin: "HearingAdmin",
+    cluster: KafkaCluster,
+    *,
+    down_seconds: float = DOWN_SECONDS,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> None:
+    """
+    Return when a broker answers; raises UnreachableError.
 
-    return AdminClient(client_conf(settings))
+    That is at once when a broker will not have us, after `down_seconds` when every connection is refused or hung up,
+    and after `timeout_seconds` when none answers.
+    """
+    from confluent_kafka import KafkaError, KafkaException
+
+    from fluvial.kafka.hearing import is_final, meaning
+
+    began = time.monotonic()
+    while True:
+        try:
+            admin.list_topics(topic="", timeout=_TRY_SECONDS)
+            return
+        except KafkaException as error:
+            heard = admin.heard()
+            waited = time.monotonic() - began
+            hung_up = heard is not None or error.args[0].code() == KafkaError._TRANSPORT
+            if (heard is not None and is_final(heard)) or waited >= (down_seconds if hung_up else timeout_seconds):
+                raise UnreachableError(cluster, None if heard is None else meaning(heard)) from error
 
 
-def describe_cluster(settings: Settings, admin: "AdminClient") -> "ClusterMetadata":
+def describe_cluster(settings: Settings, admin: "HearingAdmin") -> "ClusterMetadata":
     """Return the brokers and topics; raises ClusterError when the cluster does not answer in time."""
     from confluent_kafka import KafkaException
 
     # The client would go on trying for the whole time where nothing listens at all.
     if not any(_accepts(server.strip()) for server in settings.bootstrap_servers.split(",")):
         raise ClusterError(_unreachable(settings, "accepts a connection"))
+    slow = f"answers within {TIMEOUT_SECONDS:.0f} s"
     try:
+        await_broker(admin, settings.cluster)
         return admin.list_topics(timeout=TIMEOUT_SECONDS)
+    except UnreachableError as error:
+        if error.why is not None:
+            raise
+        raise ClusterError(_unreachable(settings, slow)) from error
     except KafkaException as error:
-        raise ClusterError(_unreachable(settings, f"answers within {TIMEOUT_SECONDS:.0f} s")) from error
+        raise ClusterError(_unreachable(settings, slow)) from error
 
 
 def _unreachable(settings: Settings, what: str) -> str:
