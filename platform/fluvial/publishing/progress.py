@@ -7,12 +7,13 @@ otherwise), and a table that changes once a month would lose its place.
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluvial.config import Settings
-from fluvial.kafka.admin import admin_of, told
+from fluvial.kafka.admin import UnreachableError, admin_of, reason
 from fluvial.spark.kafka import TopicError
 
 if TYPE_CHECKING:
@@ -110,12 +111,12 @@ def read_progress(settings: Settings, name: str, *, wait: bool = True) -> Progre
 
     It is the last word for one who has begun a transactional producer before, which ends what another had open. A
     transaction that is not decided is waited for; without `wait`, UnsettledError says that there is one. Raises
-    TopicError and ClusterError.
+    TopicError.
     """
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
     admin = admin_of(settings.cluster)
-    with told("read how far tables are published"):
+    with asked("read how far tables are published"):
         if not has_topic(admin, PROGRESS_TOPIC):
             return None
         end = _end(admin)
@@ -153,6 +154,19 @@ def read_progress(settings: Settings, name: str, *, wait: bool = True) -> Progre
                     )
         finally:
             consumer.close()
+
+
+@contextmanager
+def asked(doing: str) -> Iterator[None]:
+    """Raise TopicError, which says what was being done, where the cluster does not answer or refuses."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except KafkaException as error:
+        raise TopicError(f"cannot {doing}: {reason(error)}") from error
+    except UnreachableError as error:
+        raise TopicError(str(error)) from error
 
 
 def has_topic(admin: "AdminClient", topic: str) -> bool:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 from fluvial.delta.stamp import TableError
 from fluvial.entities.declarations import Publication
 from fluvial.entities.result import RunResult
-from fluvial.kafka.admin import admin_of, await_broker, told
+from fluvial.kafka.admin import admin_of, await_broker
 from fluvial.publishing.planning import Step, check_partitions, check_topic, plan_steps
 from fluvial.publishing.progress import (
     Progress,
     UnsettledError,
     Version,
+    asked,
     has_topic,
     make_topic,
     once_known,
@@ -58,7 +59,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationRun:
-    """A run of a publication. Its methods raise TableError, TopicError, ClusterError and what the source raises."""
+    """A run of a publication. Its methods raise TableError, TopicError and what the source raises."""
 
     declaration: Publication
     settings: "Settings"
@@ -75,7 +76,8 @@ class PublicationRun:
         Publish what the topic lacks of the newest version.
         """
         newest = self.source.newest()
-        await_broker(admin_of(self.settings.cluster), self.settings.cluster)
+        with asked(f"publish {self.name}"):
+            await_broker(admin_of(self.settings.cluster), self.settings.cluster)
         if self._is_up_to_date(newest):
             return self._result(newest, newest, rows=0)
         publisher = self._begin()
@@ -142,12 +144,12 @@ class PublicationRun:
 
     def _begin(self) -> Publisher:
         """Become the only publisher."""
-        with told("make the topic of all progress"):
+        with asked("make the topic of all progress"):
             require_progress_topic(admin_of(self.settings.cluster))
         return Publisher(self.settings, self.name, self.declaration.topic)
 
     def _bounds(self) -> TopicBounds | None:
-        with told(f"look for topic {self.declaration.topic}"):
+        with asked(f"look for topic {self.declaration.topic}"):
             if not has_topic(admin_of(self.settings.cluster), self.declaration.topic):
                 return None
         return topic_bounds(self.settings.cluster, self.declaration.topic)
@@ -156,7 +158,7 @@ class PublicationRun:
         """What the topic holds, which is made if it is not there."""
         bounds = self._bounds()
         if bounds is None:
-            with told(f"make topic {self.declaration.topic}"):
+            with asked(f"make topic {self.declaration.topic}"):
                 make_topic(admin_of(self.settings.cluster), self.declaration.topic, config=TOPIC_CONFIG)
             bounds = once_known(lambda: topic_bounds(self.settings.cluster, self.declaration.topic))
         return bounds
