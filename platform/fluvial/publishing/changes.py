@@ -169,11 +169,10 @@ def lost_files_told() -> Iterator[None]:
     """
     Raise :class:`LostVersionError` where a job fails for a data file that is gone, as VACUUM takes old versions' files.
     """
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except PySparkException as error:
+    except Exception as error:
+        # Of a failed job Spark hands over the error of the JVM as it is, or one of its own.
         if any(mark in str(error) for mark in _LOST_FILE):
             raise LostVersionError(str(error)) from error
         raise
