@@ -253,8 +253,8 @@ def test_marts_are_published_where_they_have_one_row_a_key(
     with pytest.raises(TableError, match=r"marts.by_count has 2 rows of key 3"):
         publish_all(publication)
     assert read(settings, schemas, out) == seen
+    other = publish("state.accounts", topic=make_topic().name, key="paid")
     with pytest.raises(DeclarationError, match='publish it by key="account"'):
-        other = publish("state.accounts", topic=make_topic().name, key="paid")
         materialize(other, settings, spark, schemas=schemas)
 
 
@@ -289,5 +289,5 @@ def test_a_cluster_that_does_not_answer_is_told_of(
     topic.send([paid("a", 1)])
     materialize(accounts(topic), settings, spark, schemas=schemas)
     nowhere = replace(settings, bootstrap_servers="127.0.0.1:1")
-    with pytest.raises(TopicError, match=r"no broker|does not answer|accepts"):
+    with pytest.raises(TopicError, match="no Kafka broker answers"):
         materialize(publish("state.accounts", topic=out, key="account"), nowhere, spark, schemas=schemas)
