@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster fuzz kill chaos clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster fuzz kill kill-tables chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,10 @@ fuzz: $(READY) ## a million broken requests at the broker: FUZZ="--seed 2 --from
 
 kill: $(READY) ## 50 rounds of SIGKILL under load: KILL="--rounds 10 --seed 3"
 	$(BIN)/python tests/chaos/kill_run.py $(KILL)
+
+kill-tables: java $(READY) ## 50 times SIGKILL while tables are brought up to date: KILL="--kills 3 --seed 3 --executors"
+	$(BIN)/python -m fluvial.spark.jars
+	$(BIN)/python tests/e2e/kill_tables_run.py $(KILL)
 
 chaos: $(READY) ## real processes under faults: CHAOS="--seconds 600 --seed 3", SCENARIOS="F-16 F-02"
 	$(BIN)/python tests/chaos/chaos_run.py $(CHAOS) $(if $(SCENARIOS),--scenarios $(SCENARIOS))

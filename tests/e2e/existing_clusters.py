@@ -47,8 +47,8 @@ class Started:
 
 
 @dataclass
-class ExistingClusters:
-    """Kafka, two registries over it, and a Spark master with two workers; all in `folder`, all on loopback."""
+class StandaloneSpark:
+    """A Spark master with two workers; all in `folder`, all on loopback."""
 
     folder: Path
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -56,17 +56,12 @@ class ExistingClusters:
 
     def __enter__(self) -> Self:
         with self._stack:
-            kafka = Kafka(self.folder / "kafka")
-            self._stack.callback(kafka.kill)
-            kafka.start()
-            self.bootstrap_server = kafka.address
-            registries = [self._registry() for _ in range(2)]
-            for each in registries:
-                each[1].await_line("are served at")
-            self.registry_url = ",".join(url for url, _ in registries)
-            self._start_spark()
+            self._start_all()
             self._stack = self._stack.pop_all()
         return self
+
+    def _start_all(self) -> None:
+        self._start_spark()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -75,12 +70,8 @@ class ExistingClusters:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """How a command is told of them."""
-        return (
-            *("--bootstrap-server", self.bootstrap_server),
-            *("--registry-url", self.registry_url),
-            *("--spark-master", self.spark_master),
-        )
+        """How a command is told of it."""
+        return ("--spark-master", self.spark_master)
 
     def executors(self) -> list[psutil.Process]:
         """The executors that the workers run now."""
@@ -88,11 +79,6 @@ class ExistingClusters:
             each for worker in self.workers for each in psutil.Process(worker.process.pid).children(recursive=True)
         ]
         return [each for each in found if "CoarseGrainedExecutorBackend" in " ".join(_words_of(each))]
-
-    def _registry(self) -> tuple[str, Started]:
-        port = free_port()
-        command = [str(FLUVIAL), "registry", "--bootstrap-server", self.bootstrap_server, "--port", str(port)]
-        return f"http://127.0.0.1:{port}", self._start(f"registry-{port}", command)
 
     def _start_spark(self) -> None:
         port = free_port()
@@ -127,6 +113,35 @@ class ExistingClusters:
         started = Started(process, log)
         self._stack.callback(started.end)
         return started
+
+
+class ExistingClusters(StandaloneSpark):
+    """Apache Kafka and two registries over it as well."""
+
+    def _start_all(self) -> None:
+        kafka = Kafka(self.folder / "kafka")
+        self._stack.callback(kafka.kill)
+        kafka.start()
+        self.bootstrap_server = kafka.address
+        registries = [self._registry() for _ in range(2)]
+        for each in registries:
+            each[1].await_line("are served at")
+        self.registry_url = ",".join(url for url, _ in registries)
+        self._start_spark()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """How a command is told of them."""
+        return (
+            *("--bootstrap-server", self.bootstrap_server),
+            *("--registry-url", self.registry_url),
+            *super().words,
+        )
+
+    def _registry(self) -> tuple[str, Started]:
+        port = free_port()
+        command = [str(FLUVIAL), "registry", "--bootstrap-server", self.bootstrap_server, "--port", str(port)]
+        return f"http://127.0.0.1:{port}", self._start(f"registry-{port}", command)
 
 
 def _words_of(process: psutil.Process) -> list[str]:

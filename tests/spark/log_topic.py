@@ -27,10 +27,15 @@ class Schemas:
     versions: dict[str, dict[int, str]] = field(default_factory=dict)
     next_id: int = 1
 
-    def register(self, subject: str, schema: Mapping[str, Any]) -> int:
+    def register(self, subject: str, schema: Mapping[str, Any] | str) -> int:
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        known = self.versions.setdefault(subject, {})
+        for identity, registered in known.items():
+            if registered == text:
+                return identity
         identity = self.next_id
         self.next_id += 1
-        self.versions.setdefault(subject, {})[identity] = json.dumps(schema)
+        known[identity] = text
         return identity
 
     def ids_of_subject(self, subject: str) -> dict[int, str]:

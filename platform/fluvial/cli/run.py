@@ -181,7 +181,7 @@ def _check_before(settings: Settings, selection: list[str] | None) -> None:
 
 def _problems(settings: Settings, chosen: "list[Declaration]", topics: Collection[str]) -> dict[str, FluvialError]:
     """What keeps a table from being made of its topic, so far as topics and contracts tell."""
-    from fluvial.entities import Pipeline
+    from fluvial.entities import Pipeline, Publication
     from fluvial.entities.fit import check_fit
     from fluvial.registry.errors import RegistryError
     from fluvial.spark.avro import read_contract
@@ -190,7 +190,7 @@ def _problems(settings: Settings, chosen: "list[Declaration]", topics: Collectio
     problems: dict[str, FluvialError] = {}
     with settings.registry.client() as schemas:
         for each in chosen:
-            if isinstance(each, Pipeline):
+            if isinstance(each, Pipeline | Publication):
                 continue
             try:
                 if each.topic not in topics:

@@ -28,6 +28,9 @@ FILE, ROW = "_in_file", "_in_row"
 # Whether a row of `swap_rows` is to be written, or only its predecessor taken away.
 WRITTEN = "_written"
 
+# What `row_changes` adds: whether a row came or went, and with which version.
+CHANGE, CHANGED_AT = "_change_type", "_commit_version"
+
 # "Portable", a bitmap array as every Delta reader knows it: this number, then 64-bit roaring bitmaps.
 _PORTABLE_MAGIC = struct.pack("<i", 1681511377)
 
@@ -66,6 +69,26 @@ def located(session: "SparkSession", path: str, version: int) -> "DataFrame":
         .load(path)
         .selectExpr("*", f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}")
     )
+
+
+def row_changes(session: "SparkSession", path: str, *, since: int, until: int) -> "DataFrame | None":
+    """
+    The rows that came and went with the commits after version `since` up to `until`, however they were written.
+
+    The table's columns, then :data:`CHANGE` (`insert`, `delete`) and :data:`CHANGED_AT`, the version. Only what changed
+    is read: files that came or went, and of files that stayed the rows that were marked. None where Delta's classes
+    are not known to be as assumed.
+    """
+    from pyspark.sql import DataFrame
+
+    if not hasattr(session, "_jsparkSession") or _delta_version(session) not in DELTA_VERSIONS:
+        return None
+    none = _none(session)
+    reader = _module(session, "org.apache.spark.sql.delta.commands.cdc.CDCReader")
+    log = _delta_log(session, path)
+    # From the actions of each commit, so that nothing has to be kept for it while the table is written.
+    changes = reader.changesToBatchDF(log, since + 1, until, session._jsparkSession, none, none, True, none)
+    return DataFrame(changes, session).drop("_commit_timestamp")
 
 
 def file_sizes(session: "SparkSession", path: str) -> list[int]:

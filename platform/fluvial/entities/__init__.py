@@ -17,7 +17,9 @@ What users write: declarations of the tables that a topic settles into.
 
     @pipeline(name="delays", inputs=["history.flight_events"])
     def delays(flight_events):
-        return flight_events.groupBy("origin").avg("arr_delay")
+        return flight_events.groupBy("origin").avg("arr_delay").withColumnRenamed("avg(arr_delay)", "delay")
+
+    fleet = publish("state.aircraft", topic="aircraft-state", key="tailnum")
 
 A declaration is a frozen value; `fluvial.entities.runner.materialize` brings its table up to date. Importing this
 package imports no Spark.
@@ -29,10 +31,12 @@ from fluvial.entities.declarations import (
     DeclarationError,
     History,
     Pipeline,
+    Publication,
     State,
     compacted,
     history,
     pipeline,
+    publish,
     state,
 )
 from fluvial.entities.folds import (
@@ -56,6 +60,7 @@ __all__ = [
     "Fold",
     "History",
     "Pipeline",
+    "Publication",
     "State",
     "collect_set",
     "compacted",
@@ -69,6 +74,7 @@ __all__ = [
     "mean",
     "min_",
     "pipeline",
+    "publish",
     "state",
     "sum_",
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
-from fluvial.entities.declarations import Declaration, Pipeline
+from fluvial.entities.declarations import Declaration, Pipeline, Publication
 from fluvial.entities.result import RunResult
 from fluvial.entities.runner import materialize
 from fluvial.entities.table_index import TableIndexes
@@ -98,7 +98,7 @@ class _Follower:
         self, declaration: Declaration, materialize: Callable[[Declaration], RunResult], watcher: Watcher
     ) -> None:
         self.declaration = declaration
-        self.topic = None if isinstance(declaration, Pipeline) else declaration.topic
+        self.topic = None if isinstance(declaration, Pipeline | Publication) else declaration.topic
         self.error: FluvialError | None = None
         self._materialize = materialize
         self._watcher = watcher
@@ -113,6 +113,8 @@ class _Follower:
 
     def bring_up(self) -> bool:
         """Do a batch; whether anything was written. Raises TopicError while the cluster does not answer."""
+        # Whoever fails for want of the cluster has news for as long as it has not succeeded.
+        self._has_run = False
         try:
             result = self._materialize(self.declaration)
         except TopicError:

@@ -1,5 +1,5 @@
 """
-The four kinds of table that a project declares.
+The four kinds of table that a project declares, and the topics that tables are published to.
 
 What can be known without the contract is checked when a declaration is made (names, folds, inputs); what needs the
 contract is checked before the first event is read. Either way a :class:`DeclarationError` says what and how to mend it.
@@ -18,6 +18,9 @@ from fluvial.spark.warehouse import DATABASES, is_table_name, table_name_of
 # A topic's name as Kafka allows it.
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 FOLD_COLUMN = "_fold"
+TOPICS = "topics"
+# The databases of tables that have one row a key.
+_KEYED = ("state", "compacted", "marts")
 
 
 class DeclarationError(FluvialError):
@@ -112,8 +115,34 @@ class Pipeline:
         return self.transform(*frames)
 
 
-Declaration = History | Compacted | State | Pipeline
-DECLARATION_TYPES = (History, Compacted, State, Pipeline)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """
+    The changes of a table, written to a topic: one record a changed key, a tombstone for one that is gone.
+    """
+
+    kind: ClassVar[str] = "publication"
+    source: str
+    topic: str
+    key: str
+
+    @property
+    def table(self) -> str:
+        """
+        The name that it is run by, `topics.<topic>`; no table of SQL.
+        """
+        return f"{TOPICS}.{self.topic}"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """
+        The table that it reads.
+        """
+        return (self.source,)
+
+
+Declaration = History | Compacted | State | Pipeline | Publication
+DECLARATION_TYPES = (History, Compacted, State, Pipeline, Publication)
 
 
 def history(topic: str, *, name: str | None = None) -> History:
@@ -194,6 +223,25 @@ def pipeline(
         return Pipeline(name=name, inputs=tuple(inputs), transform=transform, version=version)
 
     return declare
+
+
+def publish(table: str, *, topic: str, key: str) -> Publication:
+    """
+    Write the changes of `table` to `topic`, each version once; run as `topics.<topic>`.
+
+    Column `key`, of which every row has another value, becomes the record key as text; the other columns are the value,
+    but for those whose name begins with an underscore.
+    """
+    what = f'publish("{table}")'
+    _check_topic(topic)
+    _check_column(key, what, "key")
+    database, _, name = table.partition(".")
+    if database not in _KEYED or not is_table_name(name):
+        raise DeclarationError(
+            f"{what}: only a table with one row a key can be published, <database>.<table> with a database of "
+            f"{', '.join(_KEYED)}: a history is its topic already"
+        )
+    return Publication(source=table, topic=topic, key=key)
 
 
 def _check_topic(topic: str) -> None:

@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from fluvial.entities import frames
 from fluvial.entities.checks import compacted_key, sentence, state_problems
-from fluvial.entities.declarations import Compacted, Declaration, DeclarationError, History, Pipeline, State
+from fluvial.entities.declarations import (
+    Compacted,
+    Declaration,
+    DeclarationError,
+    History,
+    Pipeline,
+    Publication,
+    State,
+)
 from fluvial.entities.frames import Care
+from fluvial.publishing.avro_schema import published_columns, value_schema
 from fluvial.quality.contract import contract_fields
 from fluvial.spark.avro import Contract, decode
 
@@ -52,7 +61,7 @@ def readers_of(declarations: Mapping[str, Declaration], topic: str) -> list[str]
     """The tables that are made from a topic, and those that are made from them."""
     found: list[str] = []
     for name, declaration in declarations.items():
-        if isinstance(declaration, Pipeline):
+        if isinstance(declaration, Pipeline | Publication):
             reads = not set(declaration.inputs).isdisjoint(found)
         else:
             reads = declaration.topic == topic
@@ -106,7 +115,7 @@ def _with_inputs(declarations: Mapping[str, Declaration], wanted: Sequence[str])
     needed = set(wanted)
     for name in reversed(list(declarations)):
         declaration = declarations[name]
-        if name in needed and isinstance(declaration, Pipeline):
+        if name in needed and isinstance(declaration, Pipeline | Publication):
             needed.update(declaration.inputs)
     return [declaration for name, declaration in declarations.items() if name in needed]
 
@@ -129,6 +138,9 @@ class _Plan:
             if isinstance(declaration, Pipeline):
                 self._pipeline(declaration)
                 continue
+            if isinstance(declaration, Publication):
+                self._publication(declaration)
+                continue
             contract = contract_of(declaration.topic)
             if contract is not None:
                 self._table(declaration, contract)
@@ -148,6 +160,23 @@ class _Plan:
             self.types[declaration.table] = _type_of(declaration, contract, self.spark)
         except DeclarationError as error:
             self.problems.append(Impact(table=declaration.table, column=None, breaks=True, reason=str(error)))
+
+    def _publication(self, declaration: Publication) -> None:
+        source = self.types.get(declaration.source)
+        if source is None:
+            return
+        columns = published_columns(source.names)
+        problem = None
+        if declaration.key not in columns:
+            problem = f'publish("{declaration.source}") is by {declaration.key}, which would not be there'
+        else:
+            try:
+                fields = [each.jsonValue() for each in source if each.name in columns]
+                value_schema(declaration.topic, declaration.key, fields)
+            except DeclarationError as error:
+                problem = str(error)
+        if problem is not None:
+            self.problems.append(Impact(table=declaration.table, column=None, breaks=True, reason=problem))
 
     def _pipeline(self, declaration: Pipeline) -> None:
         missing = [name for name in declaration.inputs if name not in self.types]

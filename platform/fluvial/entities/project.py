@@ -8,7 +8,14 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from fluvial.entities.declarations import DECLARATION_TYPES, Declaration, DeclarationError
+from fluvial.entities.declarations import (
+    DECLARATION_TYPES,
+    TOPICS,
+    Declaration,
+    DeclarationError,
+    Pipeline,
+    Publication,
+)
 
 
 def load_project(module_name: str) -> dict[str, Declaration]:
@@ -65,7 +72,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _in_order(found: dict[str, Declaration]) -> dict[str, Declaration]:
-    """The declarations with every pipeline after its inputs."""
+    """The declarations with each after what it reads, be it a table or a topic that another one is published to."""
     ordered: dict[str, Declaration] = {}
 
     def add(table: str, path: tuple[str, ...]) -> None:
@@ -73,12 +80,18 @@ def _in_order(found: dict[str, Declaration]) -> dict[str, Declaration]:
             return
         if table in path:
             circle = " -> ".join([*path[path.index(table) :], table])
-            raise DeclarationError(f"pipelines read each other in a circle: {circle}")
+            raise DeclarationError(f"these read each other in a circle: {circle}")
         declaration = found[table]
-        for source in getattr(declaration, "inputs", ()):
+        for source in _sources(declaration):
             add(source, (*path, table))
         ordered[table] = declaration
 
     for table in sorted(found):
         add(table, ())
     return ordered
+
+
+def _sources(declaration: Declaration) -> tuple[str, ...]:
+    if isinstance(declaration, Pipeline | Publication):
+        return declaration.inputs
+    return (f"{TOPICS}.{declaration.topic}",)

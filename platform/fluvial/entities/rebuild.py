@@ -9,6 +9,7 @@ refuses it when another run was there meanwhile; the rebuild then reads on and t
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,11 @@ from fluvial.delta.commit import KEYED_TABLE, commit_once, replace_table
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import Stamp, TableError, new_run_id, read_position
 from fluvial.entities.checks import definition_of
-from fluvial.entities.declarations import Declaration, History, Pipeline
+from fluvial.entities.declarations import Declaration, History, Pipeline, Publication
 from fluvial.entities.result import RunResult
 from fluvial.entities.runner import materialize
+from fluvial.publishing.run import PublicationRun
+from fluvial.publishing.table import DeltaSource, SchemaRegistry
 from fluvial.spark.connect import is_client
 from fluvial.spark.kafka import TopicBounds, topic_bounds
 from fluvial.spark.session import register_table
@@ -61,6 +64,8 @@ def rebuild(
     """
     Build a table anew from the first record of its topic, and put it in the place of the live one in one commit.
 
+    Of a publication, have its topic hold the table: the two are compared, and what differs is published.
+
     `progress` hears of each batch. Raises :class:`IncompleteLogError`, unless `from_what_is_left`, and whatever
     :func:`~fluvial.entities.runner.materialize` raises; the live table is as it was then.
     """
@@ -72,6 +77,8 @@ def rebuild(
             "remove the table that it has built aside; rebuild it with another master"
         )
     began = time.monotonic()
+    if isinstance(declaration, Publication):
+        return replace(_republish(declaration, settings, spark, schemas), seconds=time.monotonic() - began)
     work = _Rebuild(declaration=declaration, settings=settings, spark=spark)
     bounds = topic_bounds(settings.cluster, declaration.topic)
     if not from_what_is_left:
@@ -89,6 +96,15 @@ def rebuild(
     raise TableError(
         f"{declaration.table}: other runs were first {_ATTEMPTS_MAX} times in a row; stop them and rebuild again"
     )
+
+
+def _republish(
+    declaration: Publication, settings: "Settings", spark: "SparkSession", schemas: "SchemaSource | None"
+) -> RunResult:
+    with ExitStack() as opened:
+        registry = schemas if isinstance(schemas, SchemaRegistry) else opened.enter_context(settings.registry.client())
+        source = DeltaSource(declaration=declaration, settings=settings, spark=spark, schemas=registry)
+        return PublicationRun(declaration=declaration, settings=settings, source=source).rebuild()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

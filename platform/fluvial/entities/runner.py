@@ -20,7 +20,7 @@ from fluvial.delta.stamp import Position, Stamp, TableError, read_position
 from fluvial.delta.upkeep import compact_files, is_due
 from fluvial.entities import frames
 from fluvial.entities.checks import check_state, compacted_key, definition_of
-from fluvial.entities.declarations import Compacted, Declaration, History, Pipeline, State
+from fluvial.entities.declarations import Compacted, Declaration, History, Pipeline, Publication, State
 from fluvial.entities.fit import check_fit
 from fluvial.entities.frames import Care
 from fluvial.entities.planning import has_news, plan_span
@@ -29,6 +29,8 @@ from fluvial.entities.table_index import TableIndexes
 from fluvial.entities.transforms import materialize_pipeline
 from fluvial.entities.upserts import upsert_compacted, upsert_state
 from fluvial.kafka import KafkaCluster
+from fluvial.publishing.run import PublicationRun
+from fluvial.publishing.table import DeltaSource, SchemaRegistry
 from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
 from fluvial.spark.connect import parallelism, session_of_its_own
 from fluvial.spark.kafka import Span, TopicBounds, TopicError, read_span, show_position, topic_bounds
@@ -67,7 +69,8 @@ def materialize(
     until: Mapping[int, int] | None = None,
 ) -> RunResult:
     """
-    Bring one table up to date and say what was done; a table that is up to date gets no commit.
+    Bring one table up to date and say what was done; a table that is up to date gets no commit. Or the topic that a
+    table is published to, whose last version is then the result's.
 
     A driver that calls this again and again gives the same `indexes` each time, so that a table need not be searched.
     `records_max` bounds what one commit takes in; a caller who gives it goes on until `skipped`. `until` names, for
@@ -82,6 +85,12 @@ def materialize(
     with ExitStack() as opened:
         if isinstance(declaration, Pipeline):
             result = materialize_pipeline(declaration, warehouse, spark, say)
+        elif isinstance(declaration, Publication):
+            registry = (
+                schemas if isinstance(schemas, SchemaRegistry) else opened.enter_context(settings.registry.client())
+            )
+            source = DeltaSource(declaration=declaration, settings=settings, spark=spark, schemas=registry)
+            result = PublicationRun(declaration=declaration, settings=settings, source=source, say=say).run()
         else:
             run = _TopicRun(
                 declaration=declaration,
@@ -95,7 +104,8 @@ def materialize(
                 until=until,
             )
             result = run.run()
-    if result.version_before is None and result.version_after is not None:
+    is_table = not isinstance(declaration, Publication)
+    if is_table and result.version_before is None and result.version_after is not None:
         register_table(spark, declaration.table, warehouse.path(declaration.table))
     return replace(result, seconds=time.monotonic() - began)
 

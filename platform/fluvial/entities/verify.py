@@ -15,10 +15,21 @@ from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Position, TableError, read_position
 from fluvial.entities import frames
 from fluvial.entities.checks import compacted_key
-from fluvial.entities.declarations import FOLD_COLUMN, Compacted, DeclarationError, History, Pipeline, State
+from fluvial.entities.declarations import (
+    FOLD_COLUMN,
+    Compacted,
+    DeclarationError,
+    History,
+    Pipeline,
+    Publication,
+    State,
+)
 from fluvial.entities.folds import FLOATING
 from fluvial.entities.frames import Care
 from fluvial.kafka import KafkaCluster
+from fluvial.publishing.changes import KEY
+from fluvial.publishing.run import PublicationRun
+from fluvial.publishing.table import DeltaSource
 from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
 from fluvial.spark.connect import session_of_its_own
 from fluvial.spark.kafka import Span, read_span, topic_bounds
@@ -72,10 +83,14 @@ def verify(
     declaration: "Declaration", settings: "Settings", spark: "SparkSession", *, schemas: SchemaSource
 ) -> Verdict:
     """
-    Compare a table with the log. Raises :class:`~fluvial.delta.stamp.TableError` when the log no longer holds enough.
+    Compare a table with the log, or a topic with the table that is published to it.
+
+    Raises :class:`~fluvial.delta.stamp.TableError` when the log no longer holds enough.
     """
     if isinstance(declaration, Pipeline):
         raise DeclarationError(f"{declaration.table} is made from tables, not from a topic: verify its inputs")
+    if isinstance(declaration, Publication):
+        return _verify_publication(declaration, settings, spark, schemas)
     path = Warehouse.at(settings.warehouse).path(declaration.table)
     position = read_position(TableLog(spark, path), declaration.table)
     if position.version is None:
@@ -118,6 +133,38 @@ def _compared(
             log = frames.state_rows(partials, declaration).drop(FOLD_COLUMN)
             loose = frozenset(name for name, fold in declaration.fields.items() if fold.kind in FLOATING)
             return _by_key(log, table.drop(FOLD_COLUMN), declaration.key, loose)
+
+
+def _verify_publication(
+    declaration: Publication, settings: "Settings", spark: "SparkSession", schemas: SchemaSource
+) -> Verdict:
+    """Compare the latest record of each key with the rows of the version that was published last."""
+    source = DeltaSource(declaration=declaration, settings=settings, spark=spark, schemas=schemas)
+    version, bounds = PublicationRun(declaration=declaration, settings=settings, source=source).published()
+    changed = source.compared(version, bounds).persist()
+    try:
+        different = changed.count()
+        shown = changed.orderBy(KEY).limit(SHOWN_MAX).collect() if different else ()
+    finally:
+        changed.unpersist()
+    return Verdict(
+        table=declaration.table,
+        version=version.number,
+        ranges={partition: (bounds.starts[partition], end) for partition, end in bounds.ends.items()},
+        rows=source.at(version).count(),
+        different=different,
+        differences=tuple(
+            Difference(
+                where=f"{declaration.key} {row[KEY]}",
+                what="is missing"
+                if row.before is None
+                else "is not in the table"
+                if row.after is None
+                else "has other values",
+            )
+            for row in shown
+        ),
+    )
 
 
 def _ranges(

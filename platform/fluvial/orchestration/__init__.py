@@ -2,8 +2,8 @@
 Dagster assets made from declarations.
 
 A code location takes `assets_for`, `checks_for` and `SparkResource`, or makes its assets one by one with `topic`,
-`schema`, `history`, `compacted`, `state` and `pipeline`; `Policy` says how they are run and watched. Runs are started
-by `offsets_sensor`, `schedule`, or the conditions `when_inputs_change` and `at_times`.
+`schema`, `history`, `compacted`, `state`, `pipeline` and `publish`; `Policy` says how they are run and watched. Runs
+are started by `offsets_sensor`, `schedule`, or the conditions `when_inputs_change` and `at_times`.
 `fluvial.orchestration.run.materialize_all` runs a project's assets in this process, and
 `fluvial.orchestration.ui.ui_command` shows them.
 """
@@ -12,7 +12,7 @@ from fluvial.orchestration.assets import assets_for, declaration_of, declaration
 from fluvial.orchestration.checks import checks_for, contract_suites, expectations_check
 from fluvial.orchestration.continuous import continuous_job
 from fluvial.orchestration.delta_io import DeltaIOManager
-from fluvial.orchestration.factories import compacted, history, pipeline, schema, state, topic
+from fluvial.orchestration.factories import compacted, history, pipeline, publish, schema, state, topic
 from fluvial.orchestration.log_checks import Alert, Allowed, lag_checks, lag_sensor, reconciliation_checks, webhook
 from fluvial.orchestration.pipes import Submit
 from fluvial.orchestration.policies import Policy
@@ -41,6 +41,7 @@ __all__ = [
     "lag_sensor",
     "offsets_sensor",
     "pipeline",
+    "publish",
     "reconciliation_checks",
     "schedule",
     "schema",

@@ -12,7 +12,7 @@ import dagster as dg
 from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValue
 
 from fluvial.config import Settings
-from fluvial.entities import Compacted, Declaration, DeclarationError, History, Pipeline, State
+from fluvial.entities import Compacted, Declaration, DeclarationError, History, Pipeline, Publication, State
 from fluvial.errors import FluvialError
 from fluvial.orchestration.graph import (
     asset_key,
@@ -108,16 +108,18 @@ def table_asset(
     policy.check(declaration)
     database = declaration.table.partition(".")[0]
 
+    is_topic = isinstance(declaration, Publication)
+
     @dg.asset(
         key=asset_key(declaration.table),
         deps=upstream_keys(declaration),
         group_name=policy.group or database,
-        kinds={"spark", "delta"},
+        kinds={"spark", "kafka"} if is_topic else {"spark", "delta"},
         owners=policy.owners if policy.owners is not None else owners_of(contract),
         tags={**tags_of(contract), **policy.tags},
         description=_description(declaration),
         metadata={
-            "dagster/table_name": declaration.table,
+            **({} if is_topic else {"dagster/table_name": declaration.table}),
             **known_columns(declaration, contract),
             **links_of(contract),
             **policy.link_metadata,
@@ -193,8 +195,14 @@ def _run_here(
         progress=context.log.info,
         **({} if window is None else {"window": window}),
     )
-    columns = () if result.version_after is None else plain_columns(session.table(declaration.table).schema)
-    return Told(result=result, columns=columns, lineage=lineage)
+    return Told(result=result, columns=columns_of(declaration, result, session), lineage=lineage)
+
+
+def columns_of(declaration: Declaration, result: "RunResult", session: "SparkSession") -> tuple[Mapping[str, Any], ...]:
+    """Return the columns that a table has after a run; none where there is no table."""
+    if result.version_after is None or isinstance(declaration, Publication):
+        return ()
+    return plain_columns(session.table(declaration.table).schema)
 
 
 def run_declaration(
@@ -295,5 +303,7 @@ def _description(declaration: Declaration) -> str | None:
         case State(topic=topic, key=key, fields=folds):
             columns = "\n".join(f"- `{column}`: {fold}" for column, fold in folds.items())
             return f"One row for each {key}, folded from the topic {topic}.\n\n{columns}"
+        case Publication(source=source, key=key):
+            return f"The changes of {source}: one record for each {key} that changed, a tombstone for one that is gone."
         case Pipeline(transform=transform):
             return inspect.getdoc(transform)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import read_position
-from fluvial.entities import Compacted, Declaration, Pipeline, State
+from fluvial.entities import Compacted, Declaration, Pipeline, Publication, State
 from fluvial.entities.planning import has_news, plan_span
 from fluvial.errors import FluvialError
+from fluvial.publishing.progress import read_progress
 from fluvial.spark.kafka import topic_bounds
 from fluvial.spark.warehouse import Warehouse
 
@@ -56,13 +57,15 @@ def plan_run(
         path = f"{warehouse.local}/{table.replace('.', '/')}"
         if isinstance(declaration, Pipeline):
             planned[table] = _pipeline(declaration, path, planned, warehouse)
+        elif isinstance(declaration, Publication):
+            planned[table] = _publication(declaration, settings, planned, warehouse)
         else:
             planned[table] = _of_topic(declaration, path, settings)
     return list(planned.values())
 
 
 def _of_topic(declaration: Declaration, path: str, settings: Settings) -> Planned:
-    assert not isinstance(declaration, Pipeline), "a pipeline has no topic"
+    assert not isinstance(declaration, Pipeline | Publication), "it has no topic that it reads"
     keyed = isinstance(declaration, Compacted) or (isinstance(declaration, State) and not declaration.order)
     problem, version, ranges, news = None, None, {}, False
     try:
@@ -107,5 +110,29 @@ def _pipeline(declaration: Pipeline, path: str, planned: Mapping[str, Planned], 
         version=version,
         ranges={},
         would_write=news and problem is None,
+        problem=problem,
+    )
+
+
+def _publication(
+    declaration: Publication, settings: Settings, planned: Mapping[str, Planned], warehouse: Warehouse
+) -> Planned:
+    newest = TableLog(None, f"{warehouse.local}/{declaration.source.replace('.', '/')}").newest_version()
+    before = planned.get(declaration.source)
+    comes = before is not None and before.would_write
+    problem = None if newest is not None or comes else f"it publishes {declaration.source}, which is not there"
+    version = None
+    try:
+        progress = read_progress(settings, declaration.table)
+        version = None if progress is None or progress.done is None else progress.done.number
+    except FluvialError as error:
+        problem = str(error)
+    return Planned(
+        table=declaration.table,
+        reads=declaration.inputs,
+        writes=f"topic {declaration.topic}",
+        version=version,
+        ranges={},
+        would_write=problem is None and (comes or version != newest),
         problem=problem,
     )

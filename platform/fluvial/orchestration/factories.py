@@ -107,6 +107,13 @@ def pipeline(
     return make
 
 
+def publish(
+    table: str, *, topic: str, key: str, policy: Policy = USUAL, run: Runner | None = None
+) -> dg.AssetsDefinition:
+    """Return the asset `topics/<topic>`: the changes of `table`, each once, for who reads the topic."""
+    return table_asset(entities.publish(table, topic=topic, key=key), contract=None, policy=policy, run=run)
+
+
 def _with_policy(spec: dg.AssetSpec, policy: Policy) -> dg.AssetSpec:
     return spec.replace_attributes(
         owners=list(policy.owners) if policy.owners is not None else spec.owners,

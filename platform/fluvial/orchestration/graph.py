@@ -2,6 +2,8 @@
 The names of the asset graph, and the parts of it that no run of ours makes: contracts and topics.
 
     contracts/<subject> → topics/<topic> → history/<name>, compacted/<name>, state/<name> → marts/<name>
+
+A topic that a table is published to is made by a run, and stands below its table.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +11,7 @@ from typing import Any
 
 import dagster as dg
 
-from fluvial.entities import Compacted, Declaration, History, Pipeline, State
+from fluvial.entities import Compacted, Declaration, History, Pipeline, Publication, State
 from fluvial.registry.contracts import Contract
 
 TOPICS = "topics"
@@ -17,8 +19,8 @@ CONTRACTS = "contracts"
 
 
 def asset_key(table: str) -> dg.AssetKey:
-    """Return the key of a table: `history.orders` is `history/orders`."""
-    return dg.AssetKey(table.split("."))
+    """Return the key of a table: `history.orders` is `history/orders`; `topics.a.b` is the topic `a.b`."""
+    return dg.AssetKey(table.split(".", 1))
 
 
 def topic_key(topic: str) -> dg.AssetKey:
@@ -32,17 +34,17 @@ def contract_key(subject: str) -> dg.AssetKey:
 
 
 def topic_of(declaration: Declaration) -> str | None:
-    """Return the topic that a table is built from; a pipeline has none of its own."""
+    """Return the topic that a table is built from; what reads tables has none."""
     match declaration:
         case History(topic=topic) | Compacted(topic=topic) | State(topic=topic):
             return topic
-        case Pipeline():
+        case Pipeline() | Publication():
             return None
 
 
 def upstream_keys(declaration: Declaration) -> list[dg.AssetKey]:
     """Return the keys of what a table is built from."""
-    if isinstance(declaration, Pipeline):
+    if isinstance(declaration, Pipeline | Publication):
         return [asset_key(table) for table in declaration.inputs]
     return [topic_key(declaration.topic)]
 
@@ -75,14 +77,17 @@ def links_of(contract: Contract | None) -> dict[str, Any]:
 def source_specs(declarations: Iterable[Declaration], contracts: Sequence[Contract]) -> list[dg.AssetSpec]:
     """
     Return the external assets of a project: every contract, and every topic that a table reads or a contract describes.
+    Topics that the project publishes to are no external ones.
 
     The project neither makes nor watches them; they show where the tables' rows come from and who answers for them.
     """
-    read = {topic for declaration in declarations if (topic := topic_of(declaration))}
+    declared = list(declarations)
+    read = {topic for declaration in declared if (topic := topic_of(declaration))}
+    published = {each.topic for each in declared if isinstance(each, Publication)}
     described = {topic for contract in contracts for topic in contract.topics}
     return [
         *(contract_spec(contract) for contract in contracts),
-        *(topic_spec(topic, contracts) for topic in sorted(read | described)),
+        *(topic_spec(topic, contracts) for topic in sorted((read | described) - published)),
     ]
 
 

@@ -7,8 +7,7 @@ from dagster_pipes import PipesContext, open_dagster_pipes
 from fluvial.config import Settings, load_settings
 from fluvial.entities.project import load_project
 from fluvial.errors import FluvialError
-from fluvial.orchestration.assets import observed, run_declaration
-from fluvial.orchestration.metadata import plain_columns
+from fluvial.orchestration.assets import columns_of, observed, run_declaration
 from fluvial.orchestration.pipes import Told
 from fluvial.spark.offset_times import Window
 from fluvial.spark.session import build_session
@@ -41,7 +40,7 @@ def _run(context: PipesContext, settings: Settings) -> Told:
         result = run_declaration(
             observed(declared[table], lineage), settings, spark, progress=context.log.info, window=window
         )
-        columns = () if result.version_after is None else plain_columns(spark.table(table).schema)
+        columns = columns_of(declared[table], result, spark)
     finally:
         spark.stop()
     return Told(result=result, columns=columns, lineage=lineage)

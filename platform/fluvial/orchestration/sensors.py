@@ -14,7 +14,7 @@ import dagster as dg
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from fluvial.config import Settings, load_settings
-from fluvial.entities import Declaration, Pipeline
+from fluvial.entities import Declaration, Pipeline, Publication
 from fluvial.errors import FluvialError
 from fluvial.orchestration.graph import asset_key, topic_of
 from fluvial.orchestration.instance import is_dead
@@ -131,7 +131,7 @@ def _runs(
     partitions: Mapping[str, dg.TimeWindowPartitionsDefinition],
     settings: Settings,
 ) -> list[tuple[str | None, list[str]]]:
-    """The runs to ask for: for each window, or None, the tables; pipelines go with a table that they read."""
+    """The runs to ask for: for each window, or None, the tables; what reads tables goes with them."""
     runs: dict[str | None, list[str]] = {}
     for table in due:
         window = None
@@ -145,7 +145,8 @@ def _runs(
     taken: set[str] = set()
     for window, tables in sorted(runs.items(), key=lambda run: run[0] is None):
         for name, each in declarations.items():
-            if isinstance(each, Pipeline) and name not in taken and any(source in tables for source in each.inputs):
+            reads = isinstance(each, Pipeline | Publication) and any(source in tables for source in each.inputs)
+            if reads and name not in taken:
                 runs[window].append(name)
                 taken.add(name)
     return list(runs.items())

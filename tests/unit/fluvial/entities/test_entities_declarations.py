@@ -110,6 +110,15 @@ def test_a_project_is_found_in_all_its_modules_inputs_first(project: Callable[..
     assert list(load_project(name)) == ["history.t", "marts.early", "marts.a_late"]
 
 
+def test_a_topic_that_is_published_comes_between_its_table_and_its_readers(project: Callable[..., str]) -> None:
+    name = project(
+        a="again = compacted('u.v', key='id')",
+        b="out = publish('state.zebra', topic='u.v', key='id')",
+        c="zebra = state('zebra', topic='t', key='id', fields={'n': count()})",
+    )
+    assert list(load_project(name)) == ["state.zebra", "topics.u.v", "compacted.u_v"]
+
+
 @pytest.mark.parametrize(
     ("modules", "said"),
     [
@@ -124,6 +133,12 @@ def test_a_project_is_found_in_all_its_modules_inputs_first(project: Callable[..
             },
             "in a circle: marts.a -> marts.b -> marts.a",
         ),
+        (
+            {"a": "a = compacted('t', key='id')\nb = publish('compacted.t', topic='t', key='id')"},
+            "in a circle: compacted.t -> topics.t -> compacted.t",
+        ),
+        ({"a": "publish('history.t', topic='u', key='id')"}, "a history is its topic already"),
+        ({"a": "publish('state.t', topic='u', key='_offset')"}, "starts with an underscore"),
     ],
 )
 def test_a_broken_project_says_where(project: Callable[..., str], modules: dict[str, str], said: str) -> None:

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from miniature import DECLARATIONS, NoSpark, Runner, busiest, result_of
 
-from fluvial.entities import State, count, pipeline, state
+from fluvial.entities import State, compacted, count, pipeline, publish, state
 from fluvial.errors import FluvialError
 from fluvial.orchestration import assets_for
 from fluvial.orchestration.assets import code_version
@@ -42,6 +42,19 @@ def test_tables_depend_on_what_they_are_built_from(definitions: dg.Definitions) 
         "marts/busiest": {"history/orders"},
         "topics/orders": set(),
     }
+
+
+def test_a_topic_that_is_published_stands_between_its_table_and_its_readers() -> None:
+    declared = [
+        state("fleet", topic="t", key="id", fields={"n": count()}),
+        publish("state.fleet", topic="a.b-c", key="id"),
+    ]
+    assets = assets_for({each.table: each for each in [*declared, compacted("a.b-c", key="id")]})
+    graph = dg.Definitions(assets=assets, resources={"spark": NoSpark()}).resolve_asset_graph()
+    published = dg.AssetKey(["topics", "a.b-c"])
+    assert graph.get(published).parent_keys == {dg.AssetKey(["state", "fleet"])}
+    assert graph.get(published).child_keys == {dg.AssetKey(["compacted", "a_b_c"])}
+    assert graph.external_asset_keys == {dg.AssetKey(["topics", "t"])}
 
 
 def test_only_tables_can_be_materialised(definitions: dg.Definitions) -> None:
