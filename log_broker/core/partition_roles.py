@@ -221,6 +221,7 @@ class PartitionRoles(PartitionWriting):
         except BrokerError as error:
             return (Reply(token, self._refusal(error)),)
         self._leader_watermark = max(self._leader_watermark, high_watermark)
+        self._has_followed = True
         result = AppendResult(ErrorCode.NONE, self.next_offset)
         if not batches:
             effects: list[Effect] = []
@@ -280,6 +281,19 @@ class PartitionRoles(PartitionWriting):
         self._epochs_cut = self.epochs.changes
         return lost
 
+    def left_behind(self) -> Lost | None:
+        """
+        Say what goes if this replica does and may be nowhere else, although somebody was told that it is kept.
+
+        That is what this process answered at acks 0 or 1 and others have not been seen to hold. What it found at its
+        start may be of that kind as well, until a leader has said otherwise.
+        """
+        first, end = self.high_watermark, self.written_end
+        if first >= end or (self._led_from is None and self._has_followed):
+            return None
+        acknowledged = None if self._led_from is None else records_in(self._answered_alone, first, end)
+        return None if acknowledged == 0 else Lost(first, end, 0, acknowledged)
+
     def restart_at(self, offset: int) -> None:
         """Give up everything, to begin again at `offset`; otherwise as `truncate`."""
         self._begin_truncation()
@@ -312,3 +326,4 @@ class PartitionRoles(PartitionWriting):
         self._leader_watermark = self.high_watermark
         self.log_start_offset = min(self.log_start_offset, offset)
         self._led_from = None
+        self._has_followed = True

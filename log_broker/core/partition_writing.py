@@ -83,6 +83,7 @@ class PartitionWriting:
         self._awaiting: deque[tuple[int, Any, AppendResult]] = deque()  # acks=all: the end that must be passed, rising
         self._answered_alone: list[tuple[int, int]] = []  # behind the high watermark, yet answered at acks 0 or 1
         self._led_from: int | None = None  # all behind it was taken in by this process, leading
+        self._has_followed = False  # what is here is the start of a leader's log, but for what this process took in
         self._epoch_lost: int | None = None  # in which this replica led and lost what it had given out
         self._epoch_begun: int | None = None  # the epoch that is known to be among `epochs`
         self._epochs_kept = epochs.changes  # as of those on the disk

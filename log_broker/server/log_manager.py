@@ -172,6 +172,9 @@ class LogManager:
             self._recover_all(found)
         self._opened = True
         self._compactor.load()
+        for runtime in self._partitions.values():
+            # What a power cut took is committed no more, nor is whatever comes to stand there next.
+            self._lower_checkpoints(runtime)()
         if self._settings is not None:
             settings = self._settings
             self._compactor.start(settings)

@@ -270,6 +270,10 @@ class ReplicaRuntime(PartitionRunner):
 
         self._once_quiet(cut)
 
+    def left_behind(self) -> Lost | None:
+        """Say what was acknowledged and may be lost if this replica goes now."""
+        return self._core.left_behind()
+
     def restart_at(self, offset: int, done: Callable[[], None] = lambda: None) -> None:
         """Drop the whole log, which lies below the leader's, and begin again at `offset`; `done` as in `truncate`."""
 

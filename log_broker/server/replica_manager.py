@@ -109,6 +109,7 @@ class ReplicaManager:
             return
         for runtime in strays:
             _log.warning("%s-%d is no replica of this cluster: moved aside", runtime.topic, runtime.partition)
+            self._report_left_behind(runtime)
             node.logs.set_aside(runtime.topic, runtime.partition)
 
     def _is_held(self, topic: str, partition: int, topic_id: UUID) -> bool:
@@ -191,10 +192,13 @@ class ReplicaManager:
 
     def _drop_partition(self, topic: str, index: int, *, aside: bool = False) -> None:
         self._unfollow(topic, index)
+        runtime = self._node.logs.get(topic, index)
+        if runtime is not None:
+            self._report_left_behind(runtime)
         try:
             if not aside:
                 self._node.logs.delete(topic, index)
-            elif self._node.logs.get(topic, index) is not None:
+            elif runtime is not None:
                 _log.error("%s-%d is not in the cluster's metadata, which have gone back: moved aside", topic, index)
                 self._node.logs.set_aside(topic, index)
         except OSError as error:
@@ -269,8 +273,25 @@ class ReplicaManager:
             f"{runtime.topic}-{runtime.partition}: offsets {lost.first} to {lost.end - 1} on node"
             f" {self._node.config.node_id} are not in the log of its leader, node {leader_id}, and were dropped"
         )
-        _log.warning("%s", text)
         kind = "records_lost" if lost.committed or lost.acknowledged else "truncated"
+        self._note_lost(kind, text, runtime, lost, leader=leader_id, leader_epoch=leader_epoch)
+
+    def _report_left_behind(self, runtime: PartitionRuntime) -> None:
+        """Say which acknowledged records a replica of a topic that stays takes with it and nobody else may have."""
+        topic = self._node.cluster.topics.get(runtime.topic)
+        if topic is None or UUID(hex=topic.topic_id) != runtime.topic_id:
+            return
+        lost = runtime.left_behind()
+        if lost is not None:
+            text = (
+                f"{runtime.topic}-{runtime.partition}: node {self._node.config.node_id} is no replica of it any more"
+                f" and gives up its log; whether the others have its offsets {lost.first} to {lost.end - 1} it was"
+                " never told"
+            )
+            self._note_lost("records_in_doubt", text, runtime, lost)
+
+    def _note_lost(self, kind: str, text: str, runtime: PartitionRuntime, lost: Lost, **fields: int) -> None:
+        _log.warning("%s", text)
         self._node.events.note(
             kind,
             text,
@@ -280,6 +301,5 @@ class ReplicaManager:
             end_offset=lost.end,
             committed=lost.committed,
             acknowledged=lost.acknowledged,
-            leader=leader_id,
-            leader_epoch=leader_epoch,
+            **fields,
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from log_broker.config import BrokerConfig
+from log_broker.core.cluster import ClusterImage
 from log_broker.errors import BrokerError
 from log_broker.server.machine import Claim, Pool
 from log_broker.server.node import Node as BrokerNode
@@ -77,6 +78,7 @@ class BrokerMachine(Node):
         self.host = f"10.0.0.{address}"
         self.streams = streams
         self.has_power = True
+        self.power_cuts = 0  # of those that a process was running in
         streams.add_host(self.host, address)
         self._wall_ms = WALL_CLOCK_MS
 
@@ -104,6 +106,7 @@ class BrokerMachine(Node):
         self.has_power = leave in (self.disk.kill, self.disk.abandon)
         super().stop(how, leave)
         if process is not None:
+            self.power_cuts += not self.has_power
             process.ended(power_lost=not self.has_power)
 
     def jump_clock(self, by_us: int) -> None:
@@ -141,10 +144,16 @@ class BrokerProcess:
         config: BrokerConfig,
         failed: Callable[[str, str], None],
         noted: Callable[[str, str, Mapping[str, Any]], None],
+        replayed: Callable[[int, ClusterImage], None],
     ) -> None:
-        """`failed` is told of what must not be, `noted` of what the broker puts into the cluster's diary."""
+        """
+        `failed` is told of what must not be, `noted` of what the broker puts into the cluster's diary.
+
+        `replayed` is told of each entry of the metadata log: the version of the image before it, and the image.
+        """
         self.machine = machine
         self._noted = noted
+        self._replayed = replayed
         self.broker: BrokerNode | None = None
         self.serves = False
         self._config = config
@@ -176,6 +185,7 @@ class BrokerProcess:
         try:
             self.broker = broker = BrokerNode(self._config, clock_ms=machine.wall_ms, machine=machine)
             self._listen_to(broker)
+            self._watch_image_of(broker)
             await broker.start()
         except Exception as error:
             if self.loop.is_dead:
@@ -198,6 +208,16 @@ class BrokerProcess:
             note(kind, text, **fields)
 
         broker.events.note = heard  # type: ignore[method-assign]
+
+    def _watch_image_of(self, broker: BrokerNode) -> None:
+        replay = broker.authority.replay
+
+        def watched(value: bytes) -> None:
+            version_before = broker.cluster.version
+            replay(value)
+            self._replayed(version_before, broker.cluster)
+
+        broker.authority.replay = watched  # type: ignore[method-assign]
 
     async def _shut_down(self) -> None:
         machine = self.machine

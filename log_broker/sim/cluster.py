@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from log_broker.config import BrokerConfig
+from log_broker.core.cluster import ClusterImage
 from log_broker.sim.broker_process import DATA_DIR, PORT, BrokerMachine, BrokerProcess, TracingHandler
 from log_broker.sim.entropy import WALL_CLOCK_MS, seeded_interpreter
 from log_broker.sim.event_loop import VirtualLoop
@@ -108,6 +109,9 @@ class Cluster:
         """Whether the promises of the system cover the loss of this disk now."""
         return False
 
+    def disk_lost(self, address: int) -> None:
+        """Take note that the disk of a machine is an empty one."""
+
     def failed(self, who: str, what: str) -> None:
         """Take note that a process did what none must do."""
         self.kernel.trace(who, f"FAILED: {what}")
@@ -115,6 +119,9 @@ class Cluster:
 
     def noted(self, who: str, kind: str, fields: Mapping[str, Any]) -> None:
         """Take note of an event that a broker puts into the cluster's diary."""
+
+    def replayed(self, version_before: int, image: ClusterImage) -> None:
+        """Take note that a broker has come to this image by one entry of the metadata log."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -151,7 +158,7 @@ class Cluster:
             process_roles=BOTH_ROLES if node.address in self.voters else BROKER_ROLE,
             controller_quorum_voters=frozenset(f"{number}@{self.bootstrap[number]}" for number in self.voters),
         ).with_settings(self.settings)
-        process = BrokerProcess(node, config, self.failed, self.noted)
+        process = BrokerProcess(node, config, self.failed, self.noted, self.replayed)
         self._loops.append(process.loop)
         return process
 

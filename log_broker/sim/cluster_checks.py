@@ -4,13 +4,17 @@ What must hold on the brokers after every event, checked at those that did somet
 A check looks at what has changed since it last looked: its cost does not grow with the run.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from log_broker.core.cluster import METADATA_TOPIC
+from log_broker.records.batch import batches_in
 from log_broker.server.partition import PartitionRuntime
 from log_broker.sim.broker_process import BrokerMachine, BrokerProcess
 from log_broker.sim.client_link import Place
+from log_broker.sim.history import CommittedLog
+from log_broker.sim.image_checks import ImageChecks
 from log_broker.sim.kernel import InvariantError
+from log_broker.sim.topics import LOSSY, POWER_CUT, UNCLEAN_ELECTION
 
 if TYPE_CHECKING:
     from log_broker.sim.cluster_world import ClusterWorld
@@ -19,16 +23,24 @@ READ_BYTES = 1 << 20
 ALONE = "loose"  # the topic that is written at acks 0 and 1 only
 
 
+class Held(NamedTuple):
+    """How far a machine held a partition, and how often it had lost power by then."""
+
+    end: int
+    power_cuts: int
+
+
 class Seen:
     """What was last seen of one replica in one process."""
 
-    __slots__ = ("high_watermark", "leader_epoch", "leads", "next_offset", "runtime", "state")
+    __slots__ = ("end", "high_watermark", "leader_epoch", "leads", "next_offset", "runtime", "state")
 
     def __init__(self, runtime: PartitionRuntime) -> None:
         self.runtime = runtime
         self.high_watermark = -1
         self.leader_epoch = -1
         self.next_offset = 0
+        self.end = 0
         self.state: tuple[object, ...] = ()
         self.leads = -1  # the epoch in which it was last seen to lead
 
@@ -40,8 +52,10 @@ class ClusterChecks:
         self._world = world
         self._seen: dict[tuple[BrokerProcess, Place], Seen] = {}
         self._leaders: dict[tuple[Place, int], str] = {}  # (partition, epoch) -> who led first
-        self._versions: dict[BrokerProcess, int] = {}
         self._on_disk: dict[tuple[str, Place], int] = {}  # how far each machine holds a partition, when last seen
+        self._held: dict[tuple[str, Place], Held] = {}  # likewise, whatever it is on
+        self._gone: dict[tuple[str, Place], int] = {}  # how far the disk held it that a machine has lost
+        self.images = ImageChecks(world, self._on_disk)
         self._latest_epoch: dict[Place, int] = {}  # in which anybody has led
         self.elections = 0
 
@@ -59,10 +73,18 @@ class ClusterChecks:
             if known is None or known.runtime is not runtime:
                 known = seen[process, place] = Seen(runtime)
             core = runtime._core
-            state = core.high_watermark, core.next_offset, core.synced_end, core.leader_epoch, core.is_leader
+            ends = core.high_watermark, core.written_end, core.synced_end, core.next_offset
+            state = *ends, core.leader_epoch, core.is_leader
             if state != known.state:
                 known.state = state
                 self._check_replica(machine.name, place, runtime, known)
+
+    def disk_lost(self, machine: BrokerMachine) -> None:
+        """Take note that what a machine held is gone; what nobody else had nobody will tell of."""
+        for key in [key for key in self._on_disk if key[0] == machine.name]:
+            self._gone[key] = self._on_disk.pop(key)
+            self._held.pop(key)
+        self.images.disk_lost(machine.address)
 
     def _check_replica(self, name: str, place: Place, runtime: PartitionRuntime, known: Seen) -> None:
         epoch = runtime.leader_epoch
@@ -71,6 +93,7 @@ class ClusterChecks:
                 raise InvariantError("leader epochs only grow", f"{name} {place} went {known.leader_epoch} → {epoch}")
             known.leader_epoch = epoch
         self._on_disk[name, place] = runtime.synced_end
+        self._note_end(name, place, runtime, known)
         next_offset = runtime._core.next_offset
         if next_offset != known.next_offset:
             taken = next_offset > known.next_offset and runtime.is_leader
@@ -83,7 +106,11 @@ class ClusterChecks:
         high_watermark = runtime.high_watermark
         if high_watermark == known.high_watermark:
             return
-        if high_watermark < known.high_watermark:
+        cut_epoch = self._world.history.log(place).cut_epoch
+        if epoch < cut_epoch:
+            known.high_watermark = high_watermark
+            return  # others go on without what it commits
+        if high_watermark < known.high_watermark and cut_epoch < 0:
             raise InvariantError(
                 "high watermarks only grow", f"{name} {place} went {known.high_watermark} → {high_watermark}"
             )
@@ -97,13 +124,29 @@ class ClusterChecks:
             self._check_isr(name, place, runtime)
             self._check_copies(name, place, runtime)
 
+    def _note_end(self, name: str, place: Place, runtime: PartitionRuntime, known: Seen) -> None:
+        """Take note of how far a log goes, and where records may be lost of what is new in it or gone."""
+        end, power_cuts = runtime.log_end_offset, self._machine(name).power_cuts
+        if place[0] in LOSSY:
+            held = self._held.get((name, place))
+            if held is not None and held.power_cuts < power_cuts and end < held.end:
+                self._world.history.power_took(place, end, held.end)
+            if end != known.end:
+                self._world.history.wrote(name, place, _read(runtime, min(known.end, end), end))
+                known.end = end
+        self._held[name, place] = Held(end, power_cuts)
+
     def _check_isr(self, name: str, place: Place, runtime: PartitionRuntime) -> None:
         """Whoever is in sync holds all that is committed, on its disk where the topic asks for that."""
         synced = runtime.config.fluvial_durability == "fsync-quorum"
         for replica in runtime.isr:
             broker = self._world.machines[replica].broker
-            other = None if broker is None else broker.logs.get(*place)
+            if broker is None or not self._is_known(name, replica):
+                continue
+            other = broker.logs.get(*place)
             if other is None or other.leader_epoch > runtime.leader_epoch:
+                continue
+            if not synced and self._machine(f"n{replica}").power_cuts:
                 continue
             end = other.synced_end if synced else other.log_end_offset
             if end < runtime.high_watermark:
@@ -113,15 +156,29 @@ class ClusterChecks:
                     f"ISR {runtime.isr} holds it up to {end}",
                 )
 
+    def _machine(self, name: str) -> BrokerMachine:
+        return next(machine for machine in self._world.machines.values() if machine.name == name)
+
+    def _is_known(self, name: str, other: int) -> bool:
+        """Whether a machine's broker knows the disk that another has, and not only one that is lost."""
+        broker = self._machine(name).broker
+        return broker is None or self.images.knows_of_loss(broker.cluster, other)
+
     def _check_copies(self, name: str, place: Place, runtime: PartitionRuntime) -> None:
         """As many machines hold what is committed as the topic asks for, whoever is in sync."""
         leading = runtime._core.leading
         assert leading is not None, "it has followers"
+        if runtime.config.fluvial_durability == "memory":
+            return
         wanted = min(runtime.config.min_insync_replicas, len(leading.replicas))
         have = [
             machine.name
             for machine in self._world.machines.values()
             if self._on_disk.get((machine.name, place), 0) >= runtime.high_watermark
+            or (
+                not self._is_known(name, machine.address)
+                and self._gone.get((machine.name, place), 0) >= runtime.high_watermark
+            )
         ]
         if len(have) < wanted:
             raise InvariantError(
@@ -165,8 +222,7 @@ class ClusterChecks:
         """A broker that is fenced has noticed by then, and takes nothing more that rests on it alone."""
         images = [machine.broker.cluster for machine in self._world.machines.values() if machine.broker is not None]
         newest = max(images, key=lambda image: image.version)
-        address = next(number for number, machine in self._world.machines.items() if machine.name == name)
-        known = newest.brokers.get(address)
+        known = newest.brokers.get(self._machine(name).address)
         if known is not None and known.is_fenced:
             raise InvariantError(
                 "who is fenced takes nothing alone", f"{name} leads {place} in epoch {epoch} and takes records"
@@ -179,6 +235,8 @@ class ClusterChecks:
         self._latest_epoch[place] = max(self._latest_epoch.get(place, -1), epoch)
         self.elections += 1
         committed = self._world.history.log(place)
+        if place[0] in LOSSY:
+            self._note_losses(name, place, runtime, epoch)
         if runtime.log_end_offset < committed.end_offset:
             raise InvariantError(
                 "committed is for ever",
@@ -186,6 +244,34 @@ class ClusterChecks:
                 f"and {committed.end_offset} was committed",
             )
         self._note_committed(name, place, runtime, runtime.log_start_offset, committed.end_offset)
+
+    def _note_losses(self, name: str, place: Place, runtime: PartitionRuntime, epoch: int) -> None:
+        """A leader of a topic that may lose records begins: see what it lacks, and that it may."""
+        history = self._world.history
+        committed = history.log(place)
+        eligible, is_unclean = self.images.elections.get((place, epoch), ((), False))
+        end = _common_end(_read(runtime, runtime.log_start_offset, runtime.log_end_offset), committed)
+        if is_unclean:
+            history.cut(place, end, epoch, UNCLEAN_ELECTION)
+        if end >= committed.end_offset:
+            return
+        if LOSSY[place[0]] != POWER_CUT:
+            raise InvariantError(
+                "committed is for ever",
+                f"{name} leads {place} in epoch {epoch} by right and differs from what is committed at {end}",
+            )
+        holding = [address for address in eligible if self._holds(f"n{address}", place, committed.end_offset)]
+        if holding:
+            raise InvariantError(
+                "memory loses by power cuts of all that are in sync",
+                f"{name} leads {place} in epoch {epoch} with {end} of {committed.end_offset}; of {eligible}, who were "
+                f"in sync or eligible, {holding} have it all",
+            )
+        history.cut(place, end, epoch, POWER_CUT)
+
+    def _holds(self, name: str, place: Place, end: int) -> bool:
+        held = self._held.get((name, place))
+        return held is not None and held.end >= end and held.power_cuts == self._machine(name).power_cuts
 
     def _note_committed(self, name: str, place: Place, runtime: PartitionRuntime, start: int, end: int) -> None:
         history = self._world.history
@@ -201,9 +287,27 @@ class ClusterChecks:
 
 
 def _end_of(data: bytes) -> int:
-    from log_broker.records.batch import batches_in
-
     end = 0
     for _, header in batches_in(data):
+        end = header.last_offset + 1
+    return end
+
+
+def _read(runtime: PartitionRuntime, start: int, end: int) -> bytes:
+    """Return the batches of a log from that which holds `start` up to `end`."""
+    parts = []
+    while start < end and (data := runtime._log.read(start, READ_BYTES, end, at_least_one=True)):
+        parts.append(bytes(data))
+        start = _end_of(parts[-1])
+    return b"".join(parts)
+
+
+def _common_end(data: bytes, committed: CommittedLog) -> int:
+    """Return how far a log and what is committed are the same."""
+    end = 0
+    for position, header in batches_in(data):
+        known = committed.batches.get(header.base_offset)
+        if known is None or known.data != data[position : position + header.size]:
+            break
         end = header.last_offset + 1
     return end

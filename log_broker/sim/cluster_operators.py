@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.sim.client_link import Client
-from log_broker.sim.topics import TOPICS
+from log_broker.sim.topics import REPLICATION_FACTOR, TOPICS
 from log_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
@@ -39,15 +39,13 @@ class ClusterOperator(Client):
         await self._settle()
 
     async def _move(self) -> None:
-        brokers = list(self.world.machines)
-        replicas = self.random.sample(brokers, min(3, len(brokers)))
-        await self._reassign(replicas)
+        topic = self.random.choice(list(TOPICS))
+        await self._reassign(topic, self.random.sample(self.world.homes_of(topic), REPLICATION_FACTOR))
 
     async def _cancel(self) -> None:
-        await self._reassign(None)
+        await self._reassign(self.random.choice(list(TOPICS)), None)
 
-    async def _reassign(self, replicas: list[int] | None) -> None:
-        topic = self.random.choice(list(TOPICS))
+    async def _reassign(self, topic: str, replicas: list[int] | None) -> None:
         partition = {"partition_index": self.random.randrange(TOPICS[topic].partitions), "replicas": replicas}
         values = {"timeout": 2_000, "topics": [{"name": topic, "partitions": [partition]}]}
         answer = await self._ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, values)

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from log_broker.core.cluster import ClusterImage
 from log_broker.sim.client_link import Client
 from log_broker.sim.cluster import Cluster
 from log_broker.sim.cluster_checks import ClusterChecks
@@ -22,12 +23,13 @@ from log_broker.sim.kernel import InvariantError, Kernel
 from log_broker.sim.nemesis import Fault, Nemesis, draw_faults
 from log_broker.sim.producers import Producer
 from log_broker.sim.readers import Reader
-from log_broker.sim.topics import TOPICS, Founder
+from log_broker.sim.topics import LOSSY, TOPICS, Founder
 
 SECOND_US = 1_000_000
 FOUNDING_US = 20 * SECOND_US
 TROUBLE_US = 8 * SECOND_US
 PATIENCE_US = 90 * SECOND_US
+SIZES = ((3, 3), (4, 3), (5, 3), (5, 5))  # how many brokers, and how many of them vote
 
 
 class ClusterWorld(Cluster):
@@ -35,14 +37,15 @@ class ClusterWorld(Cluster):
 
     def __init__(self, seed: int, *, trace_lines_max: int = 0) -> None:
         chance = Kernel(seed).stream("world")
+        brokers, voters = chance.choice(SIZES)
         super().__init__(
             seed,
-            brokers=chance.choice((3, 4)),
-            voters=3,
+            brokers=brokers,
+            voters=voters,
             settings=draw_settings(chance),
             trace_lines_max=trace_lines_max,
         )
-        self.history = History()
+        self.history = History(LOSSY)
         self.groups = GroupHistory()
         self.checks = ClusterChecks(self)
         self.client_seconds = chance.choice((0.5, 1.0, 2.0))
@@ -62,6 +65,15 @@ class ClusterWorld(Cluster):
     def partitions_of(self, topic: str) -> int:
         return TOPICS[topic].partitions
 
+    def homes_of(self, topic: str) -> range:
+        """
+        Return the brokers that may have replicas of a topic: of one that is not safe only those who keep their disks.
+
+        The last of those that go at once is taken for the one that has everything. Where one replica may go on alone
+        that can be one whose disk is gone, and then nobody leads until somebody asks for it.
+        """
+        return range(len(self.machines)) if TOPICS[topic].is_safe else self.voters
+
     def draw_faults(self) -> list[Fault]:
         """Draw this seed's schedule; its times count from the end of the founding."""
         chance = self.kernel.stream("nemesis")
@@ -76,28 +88,33 @@ class ClusterWorld(Cluster):
         )
 
     def noted(self, who: str, kind: str, fields: Mapping[str, Any]) -> None:
-        if kind in {"truncated", "records_lost"}:
+        if kind in {"truncated", "records_lost", "records_in_doubt"}:
             place = (fields["topic"], fields["partition"])
             self.history.lost_range(place, fields["first_offset"], fields["end_offset"])
             self.kernel.trace(who, f"{kind} {place} {fields['first_offset']} … {fields['end_offset']}")
 
+    def replayed(self, version_before: int, image: ClusterImage) -> None:
+        try:
+            self.checks.images.after(version_before, image)
+        except InvariantError as error:
+            self.failures.append(error)
+
     def may_lose_disk(self, address: int) -> bool:
         """One broker that is no voter may, once, while others are in sync wherever it is."""
-        if address in self.voters or self.disks_lost:
-            return False
-        image = max(
-            (machine.broker.cluster for machine in self.machines.values() if machine.broker is not None),
-            key=lambda cluster: cluster.version,
-            default=None,
+        return (
+            address not in self.voters
+            and not self.disks_lost
+            and not any(
+                partition.isr == (address,) or partition.leader < 0
+                for topic in self.checks.images.newest.topics.values()
+                for partition in topic.partitions
+            )
         )
-        if image is None or any(
-            partition.isr == (address,) or partition.leader < 0
-            for topic in image.topics.values()
-            for partition in topic.partitions
-        ):
-            return False
+
+    def disk_lost(self, address: int) -> None:
+        """Take note that the disk of a machine is an empty one."""
         self.disks_lost += 1
-        return True
+        self.checks.disk_lost(self.machines[address])
 
     def run(self, faults: list[Fault]) -> None:
         """Go through the acts; raises InvariantError."""
@@ -137,6 +154,10 @@ class ClusterWorld(Cluster):
         self._add(Reader(self, "reader", "safe", isolation_level=0))
         self._add(Reader(self, "committed", "safe", isolation_level=1))
         self._add(Reader(self, "loosely", "loose", isolation_level=0))
+        for topic in LOSSY:
+            self._add(Producer(self, f"{topic}-all", topic, acks=-1, idempotent=False, pace=2.5))
+            self._add(Producer(self, f"{topic}-one", topic, acks=1, idempotent=False, pace=2.5))
+            self._add(Reader(self, f"{topic}-reader", topic, isolation_level=0, pause_s=0.6))
         self._add(Producer(self, "feeder", "in", acks=-1, idempotent=True))
         for partition in range(2):
             for instance in "ab":

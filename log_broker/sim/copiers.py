@@ -6,6 +6,7 @@ A copy says which offset it is of: `copier:offset`. However often copiers fail, 
 there once among the committed copies.
 """
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from log_broker.errors import BrokerError, ErrorCode
@@ -35,6 +36,7 @@ AGAIN = frozenset(
         ErrorCode.FENCED_LEADER_EPOCH,
     }
 )
+HASTY = 0.15  # how many transactions are given up while their records are under way
 PATIENCE = 30  # tries of one step before the copier begins anew
 
 
@@ -95,6 +97,8 @@ class Copier(Client):
         }
         await self._at_coordinator(TRANSACTION_KEY, ApiKey.ADD_PARTITIONS_TO_TXN, 3, values, _added_error)
         if offsets:
+            if self.random.random() < HASTY:
+                await self._leave_in_haste(place, offsets, next_offset)
             await self._produce(place, offsets)
         values = {
             "transactional_id": self.copies,
@@ -138,18 +142,35 @@ class Copier(Client):
         )
         return [offset for offset, _ in handed], next_offset
 
-    async def _produce(self, place: Place, offsets: list[int]) -> None:
-        sequence = self._sequences.get(place, 0)
+    def _produced(self, place: Place, offsets: list[int]) -> dict[str, Any]:
         batch = build_batch(
             [(self.world.wall_ms(), None, f"{self.copies}:{offset}".encode(), ()) for offset in offsets],
             producer_id=self._producer[0],
             producer_epoch=self._producer[1],
-            base_sequence=sequence,
+            base_sequence=self._sequences.get(place, 0),
             attributes=TRANSACTIONAL,
         )
-        values = produce_values(
+        return produce_values(
             {place: bytes(batch)}, acks=-1, timeout_ms=int(self.seconds * 900), transactional_id=self.copies
         )
+
+    async def _leave_in_haste(self, place: Place, offsets: list[int], next_offset: int) -> None:
+        """
+        Send the records, hardly wait for an answer, abort, and raise OverError.
+
+        What was sent may still be under way when the transaction is over, and must not begin another then.
+        """
+        address = await self.leader(place)
+        patience_s = self.random.uniform(0.0, 0.02)
+        values = self._produced(place, offsets)
+        with contextlib.suppress(BrokerError):
+            await self.link(address).ask(ApiKey.PRODUCE, 9, values, timeout_seconds=patience_s)
+        await self._end(next_offset, committed=False)
+        raise OverError("left in haste")
+
+    async def _produce(self, place: Place, offsets: list[int]) -> None:
+        sequence = self._sequences.get(place, 0)
+        values = self._produced(place, offsets)
         for _ in range(PATIENCE):
             address = await self.leader(place)
             try:

@@ -6,7 +6,7 @@ and compared with whatever is called committed later, wherever that is.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from log_broker.errors import ErrorCode
@@ -59,13 +59,17 @@ class CommittedLog:
         self.contents: dict[int, Batch] = {}
         self.offsets: dict[RecordId, int] = {}
         self.lost: dict[RecordId, str] = {}  # committed once, and gone by what the cluster said it would do
+        self.cut_epoch = (
+            -1
+        )  # of the last leader that may lack what was committed: what older ones commit counts no more
         self.last_number: dict[str, int] = {}
         # Producer id -> first offset of its open transaction, and what became of those that are not open.
         self.open: dict[int, int] = {}
         self.ended: list[tuple[int, int, int, bool]] = []  # producer id, first offset, offset of the marker, committed
 
-    def cut(self, end_offset: int, why: str) -> None:
-        """Take note that what lies behind `end_offset` is gone and may be."""
+    def cut(self, end_offset: int, leader_epoch: int, why: str) -> None:
+        """Take note that what lies behind `end_offset` is gone and may be, since somebody leads who lacks it."""
+        self.cut_epoch = leader_epoch
         for base in [base for base, batch in self.batches.items() if batch.last_offset >= end_offset]:
             del self.batches[base]
             for identity in self.contents.pop(base).ids:
@@ -84,7 +88,9 @@ class CommittedLog:
 class History:
     """What all clients did, and what came of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, lossy: Container[str] = ()) -> None:
+        """In topics that are `lossy` what was committed may be lost; that is to be told."""
+        self.lossy = lossy
         self.logs: dict[Place, CommittedLog] = {}
         self.idempotent: set[str] = set()
         self.acknowledged_count = 0
@@ -93,10 +99,13 @@ class History:
         self.asked: dict[tuple[str, Place], set[int]] = defaultdict(set)
         self.commits: dict[tuple[str, Place], int] = {}
         self.promised_ends: dict[tuple[str, int], bool] = {}  # transaction -> how its producer was told it ended
-        self.lost: list[tuple[Place, RecordId, int, str]] = []
-        self.acked_at: dict[Place, dict[RecordId, int]] = defaultdict(dict)  # acks=1: at which offset
+        # At which offset, for acks=1 and where acks=all may lose as well.
+        self.acked_at: dict[Place, dict[RecordId, int]] = defaultdict(dict)
         self.reported: dict[Place, list[tuple[int, int]]] = defaultdict(list)  # ranges that brokers said are lost
+        self.without_power: dict[Place, list[tuple[int, int]]] = defaultdict(list)  # those that power cuts took
+        self.written: dict[tuple[Place, int, int], int] = {}  # (partition, epoch, offset) -> checksum of what is there
         self.lost_alone = 0  # acknowledged by the leader alone, gone, and said to be
+        self.lost_committed = 0  # committed, gone by an unclean election or power cuts, and said to be
 
     def log(self, place: Place) -> CommittedLog:
         log = self.logs.get(place)
@@ -112,9 +121,7 @@ class History:
         for position, header in batches_in(data):
             if header.last_offset < offset:
                 continue
-            batch = CommittedBatch(
-                header.base_offset, header.last_offset, bytes(data[position : position + header.size])
-            )
+            batch = CommittedBatch(header.base_offset, header.last_offset, _batch(data, position, header))
             known = log.batches.get(header.base_offset)
             if known is not None:
                 if known.data != batch.data:
@@ -163,14 +170,11 @@ class History:
             )
         log.last_number[identity.writer] = identity.number
 
-    def cut(self, place: Place, end_offset: int, why: str) -> None:
+    def cut(self, place: Place, end_offset: int, leader_epoch: int, why: str) -> None:
         """Take note that committed records are gone, as the cluster said they would be."""
-        log = self.log(place)
-        log.cut(end_offset, why)
-        for identity, reason in log.lost.items():
-            acks = self.acked[place].pop(identity, None)
-            if acks is not None:
-                self.lost.append((place, identity, acks, reason))
+        before = len(self.log(place).lost)
+        self.log(place).cut(end_offset, leader_epoch, why)
+        self.lost_committed += len(self.log(place).lost) - before
 
     # What clients did
 
@@ -182,9 +186,10 @@ class History:
         for at in range(count):
             identity = RecordId(writer, first + at)
             self.acked[place][identity] = acks
-            if acks == 1:
+            is_lossy = place[0] in self.lossy
+            if acks == 1 or (acks == -1 and is_lossy):
                 self.acked_at[place][identity] = base_offset + at
-            if acks != -1 or identity in log.lost:
+            if acks != -1 or is_lossy:
                 continue
             offset = log.offsets.get(identity)
             if offset is None:
@@ -220,12 +225,15 @@ class History:
             if header.last_offset < offset:
                 continue
             known = log.batches.get(header.base_offset)
+            if header.leader_epoch < log.cut_epoch and (known is None or known.data != _batch(data, position, header)):
+                next_offset = header.last_offset + 1  # its leader does not know yet that another leads without this
+                continue
             if known is None:
                 raise InvariantError(
                     "readers see what is committed",
                     f"{who} read {place} {header.base_offset}, and the committed log ends at {log.end_offset}",
                 )
-            if known.data != data[position : position + header.size]:
+            if known.data != _batch(data, position, header):
                 raise InvariantError(
                     "readers see what is committed", f"{who} read another batch at {place} {header.base_offset}"
                 )
@@ -272,17 +280,33 @@ class History:
         """A broker has reported that it dropped [first, end) of its log."""
         self.reported[place].append((first, end))
 
+    def power_took(self, place: Place, first: int, end: int) -> None:
+        """A machine has come back without [first, end) of its log, which nothing had promised to have on the disk."""
+        self.without_power[place].append((first, end))
+
+    def wrote(self, who: str, place: Place, data: bytes) -> None:
+        """Take in whole batches that a replica has in its log: an epoch gives an offset out once."""
+        for _, header in batches_in(data):
+            key = (place, header.leader_epoch, header.base_offset)
+            if self.written.setdefault(key, header.crc) != header.crc:
+                raise InvariantError(
+                    "an epoch gives an offset out once",
+                    f"{who} has another batch at {place} {header.base_offset} of epoch {header.leader_epoch}",
+                )
+
     def check_losses(self) -> None:
-        """What was acknowledged by a leader alone is there in the end, or was reported to be lost."""
+        """What was acknowledged and may be lost is there in the end, or was reported to be lost."""
         for place, acked in self.acked_at.items():
             log = self.log(place)
             for identity, offset in acked.items():
                 if identity in log.offsets:
                     continue
-                if not any(first <= offset < end for first, end in self.reported[place]):
+                told = self.reported[place] + self.without_power[place]
+                if not any(first <= offset < end for first, end in told):
                     raise InvariantError(
                         "losses are reported",
-                        f"{identity} was acknowledged with acks=1 at {offset} of {place}; it is gone, unreported",
+                        f"{identity} was acknowledged with acks={self.acked[place][identity]} at {offset} of {place}; "
+                        "it is gone, unreported",
                     )
                 self.lost_alone += 1
 
@@ -328,6 +352,10 @@ class Aborted:
             self._open.discard(header.producer_id)
             return False
         return bool(header.attributes & TRANSACTIONAL) and header.producer_id in self._open
+
+
+def _batch(data: bytes, position: int, header: BatchHeader) -> bytes:
+    return data[position : position + header.size]
 
 
 def identify(record: Record) -> RecordId | None:

@@ -35,6 +35,10 @@ class Victims(Protocol):
         """Whether the promises of the system cover the loss of this disk now."""
         ...
 
+    def disk_lost(self, address: int) -> None:
+        """Take note that this disk is an empty one now."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
@@ -115,13 +119,18 @@ def _cut_power_of_all(victims: Victims, nodes: Sequence[Node], amount: float) ->
     return undo
 
 
-def _lose_disk(victims: Victims, nodes: Sequence[Node], amount: float) -> Action | None:
-    node = nodes[0]
+def lose_disk(victims: Victims, node: Node) -> Action | None:
+    """Have a node that may lose its disk lose it, and its process with it; return how to start it on an empty one."""
     if not victims.may_lose_disk(node.address):
         return None
     node.stop("loses its disk", node.disk.lose)
     node.disk.lose()
+    victims.disk_lost(node.address)
     return node.start
+
+
+def _lose_disk(victims: Victims, nodes: Sequence[Node], amount: float) -> Action | None:
+    return lose_disk(victims, nodes[0])
 
 
 def _pause(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:

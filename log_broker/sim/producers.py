@@ -37,12 +37,15 @@ class Sent:
 class Producer(Client):
     """Writes to the partitions of one topic."""
 
-    def __init__(self, world: "ClusterWorld", name: str, topic: str, *, acks: int, idempotent: bool) -> None:
+    def __init__(
+        self, world: "ClusterWorld", name: str, topic: str, *, acks: int, idempotent: bool, pace: float = 1.0
+    ) -> None:
+        """Rest `pace` times as long as others do between two batches."""
         super().__init__(world, name)
         self.topic = topic
         self.acks = acks
         self.idempotent = idempotent
-        self.pause_s = self.random.choice((0.1, 0.2, 0.4))
+        self.pause_s = self.random.choice((0.1, 0.2, 0.4)) * pace
         if idempotent:
             world.history.idempotent.add(name)
         self._producer = NO_PRODUCER

@@ -231,11 +231,12 @@ class QuorumWorld:
         whole = len(sets) == len(self._nodes) and all(
             self.keys[key.node_id] == key for voters in sets for key in voters.keys
         )
-        if not whole or len(set(sets)) > 1 or len(sets[0]) < 3:
-            return False
+        return whole and len(set(sets)) == 1 and len(sets[0]) >= 3
+
+    def disk_lost(self, address: int) -> None:
+        """A machine with another disk is another replica."""
         self.checks.lost_disks += 1
         self.keys[address] = ReplicaKey(address, f"d{address}.{self.checks.lost_disks}")
-        return True
 
     def mending_change(self) -> Change | None:
         """Return what is missing to have as many living voters as at first."""

@@ -18,8 +18,11 @@ FETCH_BYTES = 2_000
 class Reader(Client):
     """Reads one topic, committed records only or all."""
 
-    def __init__(self, world: "ClusterWorld", name: str, topic: str, *, isolation_level: int) -> None:
+    def __init__(
+        self, world: "ClusterWorld", name: str, topic: str, *, isolation_level: int, pause_s: float = 0.1
+    ) -> None:
         super().__init__(world, name)
+        self.pause_s = pause_s
         self.topic = topic
         self.isolation_level = isolation_level
         self.positions: dict[int, int] = {}
@@ -32,7 +35,7 @@ class Reader(Client):
         while not self.world.readers_stop:
             for partition in self.positions:
                 await self._read((self.topic, partition))
-            await self.rest(0.1)
+            await self.rest(self.pause_s)
 
     async def _read(self, place: Place) -> None:
         offset = self.positions[place[1]]
@@ -50,7 +53,7 @@ class Reader(Client):
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
             # A leader that is behind may say so of what another one served; one that lacks it may not.
             self.forget_leader(place)
-            if self.world.history.log(place).end_offset < offset and not self.world.history.log(place).lost:
+            if self.world.history.log(place).end_offset < offset and self.world.history.log(place).cut_epoch < 0:
                 raise InvariantError("readers are never ahead", f"{self.name} is at {offset} of {place}")
             self.positions[place[1]] = min(offset, self.world.history.log(place).end_offset)
             return

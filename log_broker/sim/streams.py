@@ -37,6 +37,7 @@ class Streams:
         self._ports = EPHEMERAL_PORT
         self._ends: dict[VirtualLoop, dict[StreamEnd, None]] = {}
         self.powered: Callable[[int], bool] = lambda address: True
+        self.late_us: dict[int, int] = {}  # api -> how much later answers to it come than all else
 
     def add_host(self, host: str, address: int) -> None:
         """Have `host` stand for an address of the network."""
@@ -157,6 +158,7 @@ class StreamEnd(asyncio.Transport):
         self._eof_received = False
         self._writes_paused = False
         self._high = WRITE_BUFFER_BYTES_MAX
+        self.holds_until_us = 0  # nothing leaves before
         self.is_gone = False  # no system knows of this end any more
 
     # The process
@@ -170,9 +172,8 @@ class StreamEnd(asyncio.Transport):
     def write(self, data: Any) -> None:
         if self._closes or self.is_gone:
             return
-        host = self.loop.host
-        if host.spy is not None and self._is_asker:
-            host.spy(f"api {int.from_bytes(data[4:6], 'big')}")
+        if self._is_asker:
+            self._asks(int.from_bytes(data[4:6], "big"))
         self._unsent.append(bytes(data))
         self._unsent_bytes += len(data)
         if not self._sending:
@@ -180,6 +181,13 @@ class StreamEnd(asyncio.Transport):
         if self._unsent_bytes > self._high and not self._writes_paused and self._protocol is not None:
             self._writes_paused = True
             cast(asyncio.Protocol, self._protocol).pause_writing()
+
+    def _asks(self, api: int) -> None:
+        spy, late_us = self.loop.host.spy, self._streams.late_us
+        if spy is not None:
+            spy(f"api {api}")
+        if api in late_us:
+            self.peer.holds_until_us = self._kernel.now_us + late_us[api]
 
     def writelines(self, list_of_data: Any) -> None:
         self.write(b"".join(list_of_data))
@@ -251,6 +259,9 @@ class StreamEnd(asyncio.Transport):
             return
         self._sending = True
         kernel = self._kernel
+        if kernel.now_us < self.holds_until_us:
+            kernel.at(self.holds_until_us, lambda: self._send(retry_us))
+            return
         delay_us = self._streams.delay_us(self._address, self._other)
         if delay_us is None:
             kernel.after(retry_us, lambda: self._send(min(2 * retry_us, RETRY_US_MAX)))

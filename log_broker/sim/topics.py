@@ -12,19 +12,35 @@ if TYPE_CHECKING:
 
 
 class Topic(NamedTuple):
-    """What a topic is made with; `is_safe` says that acks=all loses nothing in it whatever the nemesis does."""
+    """
+    What a topic is made with; `is_safe` says that acks=all loses nothing in it whatever the nemesis does.
+
+    `loses_by` says by what acks=all may lose records: an unclean election, or power cuts of all that are in sync.
+    """
 
     partitions: int
     overrides: Mapping[str, str]
     is_safe: bool
+    loses_by: str = ""
 
+
+POWER_CUT = "power cut"
+UNCLEAN_ELECTION = "unclean election"
 
 TOPICS: Mapping[str, Topic] = {
     "safe": Topic(2, {}, is_safe=True),
     "in": Topic(2, {}, is_safe=True),
     "out": Topic(2, {}, is_safe=True),
     "loose": Topic(1, {"min.insync.replicas": "1"}, is_safe=False),
+    "quick": Topic(1, {"fluvial.durability": "memory"}, is_safe=False, loses_by=POWER_CUT),
+    "ready": Topic(
+        1,
+        {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"},
+        is_safe=False,
+        loses_by=UNCLEAN_ELECTION,
+    ),
 }
+LOSSY: Mapping[str, str] = {name: topic.loses_by for name, topic in TOPICS.items() if topic.loses_by}
 REPLICATION_FACTOR = 3
 
 
@@ -46,11 +62,15 @@ class Founder(Client):
             await self.refresh()
 
     async def _create(self, name: str, topic: Topic) -> bool:
+        homes = self.world.homes_of(name)
         wanted: dict[str, Any] = {
             "name": name,
-            "num_partitions": topic.partitions,
-            "replication_factor": REPLICATION_FACTOR,
-            "assignments": (),
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "assignments": [
+                {"partition_index": index, "broker_ids": self.random.sample(homes, REPLICATION_FACTOR)}
+                for index in range(topic.partitions)
+            ],
             "configs": [{"name": key, "value": value} for key, value in topic.overrides.items()],
         }
         values = {"topics": [wanted], "timeout": 5_000, "validate_only": False}

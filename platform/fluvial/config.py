@@ -94,7 +94,9 @@ _SETTINGS: Mapping[str, _Setting] = {
     ),
     "command_config": _Setting(check=bool, mend="write the path of a file of client properties"),
     "warehouse": _Setting(check=bool, mend="write a folder or a URI"),
-    "spark_master": _Setting(check=bool, mend="write local[*], spark://host:7077 or another master that Spark knows"),
+    "spark_master": _Setting(
+        check=bool, mend="write local[*], spark://host:7077, sc://host:15002 or another master that Spark knows"
+    ),
     "metrics_port": _Setting(
         check=lambda text: text.isdecimal() and 0 < int(text) <= _PORT_MAX,
         mend=f"write a port, 1 to {_PORT_MAX}",
@@ -128,11 +130,13 @@ def load_settings(*, environ: Mapping[str, str] | None = None, directory: Path |
             (f"FLUVIAL_{name.upper()}", environ.get(f"FLUVIAL_{name.upper()}") or None),
             (f"{path}: {name}", from_file.get(name)),
             (f"{path}: spark.master", spark_conf.get("spark.master") if name == "spark_master" else None),
+            (f"{path}: spark.remote", spark_conf.get("spark.remote") if name == "spark_master" else None),
         )
         given = next(((where, value) for where, value in candidates if value is not None), None)
         if given is not None:
             found[name] = _checked(*given, setting)
     spark_conf.pop("spark.master", None)
+    spark_conf.pop("spark.remote", None)
     spark_conf.update({key: str(value) for key, value in (flags.get("spark_conf") or {}).items()})
     file = found.pop("command_config", None)
     by_flag = flags.get("command_config") is not None
@@ -227,7 +231,10 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _spark_table(path: Path, read: Mapping[str, Any]) -> dict[str, str]:
     """Return `[spark]` as Spark names its settings; `executor.memory` and `"spark.executor.memory"` are the same."""
     found = table_of(path, read, "spark")
-    return {key if key.startswith("spark.") else f"spark.{key}": value for key, value in found}
+    conf = {key if key.startswith("spark.") else f"spark.{key}": value for key, value in found}
+    if {"spark.master", "spark.remote"} <= conf.keys():
+        raise ConfigError(f"{path}: spark: both master and remote are named; leave out one of them")
+    return conf
 
 
 def data_dir_words(data_dir: Path) -> str:

@@ -8,6 +8,7 @@ past hours while new events flow.
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -61,10 +62,11 @@ from fluvial.orchestration import Policy, SparkResource, assets_for, offsets_sen
 
 tables = load_project("shop_tables")
 policies = {policies}
+spark_conf = {{"spark.driver.memory": "1g", "spark.ui.enabled": "true"}}
 defs = dg.Definitions(
     assets=assets_for(tables, policies=policies),
     sensors=[offsets_sensor(tables, policies=policies, seconds_between=1)],
-    resources={{"spark": SparkResource(spark_master="local[1]", spark_conf={{"spark.driver.memory": "1g"}})}},
+    resources={{"spark": SparkResource(spark_master="local[1]", spark_conf=spark_conf)}},
     executor=dg.in_process_executor,
 )
 """
@@ -171,6 +173,16 @@ class Shop:
                     return True
         return False
 
+    def spark_pages(self) -> set[str]:
+        """Where the runs have said that Spark's own page is."""
+        with open_instance(self.home) as instance:
+            told = [
+                record.asset_observation
+                for table in TABLES
+                for record in instance.fetch_observations(dg.AssetKey(table.split(".")), limit=10).records
+            ]
+        return {str(each.metadata["spark_ui"].value) for each in told if each is not None}
+
     def run_workers(self) -> list[psutil.Process]:
         """The JVMs of the runs that go on now."""
         assert self.daemon is not None
@@ -206,6 +218,8 @@ def test_new_events_start_runs_also_after_the_broker_was_away(shop: Shop) -> Non
     shop.send(500)
     shop.start_daemon()
     shop.wait_until_read()
+    assert all(re.fullmatch(r"http://[\w.-]+:\d+", page) for page in shop.spark_pages())
+    assert shop.spark_pages(), "a run says where Spark's page is while it goes on"
     shop.platform.run("down")
     wait_until(lambda: shop.skipped_because("no answer from"), PATIENCE_S)
     assert shop.daemon is not None

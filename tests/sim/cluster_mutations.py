@@ -135,6 +135,14 @@ def _an_empty_disk_is_taken_for_the_old_one() -> list[Patch]:
     return [(elections, "forget", forget)]
 
 
+def _power_cuts_are_taken_for_clean_stops() -> list[Patch]:
+    def forget(image: Any, node_id: int, *, is_clean: bool, is_wiped: bool) -> Any:
+        return real(image, node_id, is_clean=True, is_wiped=is_wiped)
+
+    real = elections.forget
+    return [(elections, "forget", forget)]
+
+
 def _followers_forget_producers() -> list[Patch]:
     def replay_fetched(self: PartitionRoles, batch: Any, header: Any) -> ProducerEntry | None:
         return self.producers.get(header.producer_id)
@@ -269,6 +277,7 @@ MUTATIONS = named(
     _elects_from_outside_the_isr,
     _fenced_brokers_join_the_isr,
     _an_empty_disk_is_taken_for_the_old_one,
+    _power_cuts_are_taken_for_clean_stops,
     _followers_forget_producers,
     _takes_repeated_batches,
     _answers_repeats_at_once,

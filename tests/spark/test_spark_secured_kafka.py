@@ -178,10 +178,6 @@ REFUSALS: dict[str, tuple[Callable[[SecuredKafka], dict[str, str]], str]] = {
         lambda kafka: {**kafka.mutual, "bootstrap.servers": kafka.address},
         "speaks no TLS on this port",
     ),
-    "no sign-in": (
-        lambda kafka: {**without(kafka.scram, "sasl."), "security.protocol": "SSL"},
-        "set security.protocol to SASL_SSL",
-    ),
     "no certificate": (
         lambda kafka: without(kafka.mutual, "ssl.certificate", "ssl.key"),
         "check ssl.certificate.location and ssl.key.location",

@@ -56,7 +56,7 @@ SparkMaster = Annotated[
     typer.Option(
         "--spark-master",
         metavar="MASTER",
-        help="Spark master, such as local[4] or spark://host:7077.",
+        help="Spark master, such as local[4], spark://host:7077 or sc://host:15002.",
         show_default=False,
     ),
 ]

@@ -164,10 +164,12 @@ def _check_before(settings: Settings, selection: list[str] | None) -> None:
     """Say what would fail half a minute later, once Spark has started; one table's fault does not stop the others."""
     from fluvial.entities.project import load_project
     from fluvial.kafka.admin import admin_of, describe_cluster
+    from fluvial.spark.connect import is_remote
     from fluvial.spark.java import require_java
     from fluvial.spark.warehouse import Warehouse
 
-    require_java()
+    if not is_remote(settings.spark_master):
+        require_java()
     topics = describe_cluster(settings, admin_of(settings.cluster)).topics
     Warehouse.at(settings.warehouse).require_writable()
     declared = load_project(settings.project)

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from fluvial.spark.connect import is_client, list_files
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -46,9 +48,7 @@ class TableLog:
 
     def __init__(self, spark: "SparkSession | None", path: str) -> None:
         self.path = path
-        self._files: _LocalFiles | _SparkFiles = (
-            _SparkFiles(spark, f"{path}/_delta_log") if _SCHEME.match(path) else _LocalFiles(Path(path) / "_delta_log")
-        )
+        self._files = _files_of(spark, path)
 
     def newest_version(self) -> int | None:
         """
@@ -99,6 +99,14 @@ class TableLog:
         return [int(match[1]) for match in matches if match]
 
 
+def _files_of(spark: "SparkSession | None", path: str) -> "_LocalFiles | _SparkFiles | _ConnectFiles":
+    if not _SCHEME.match(path):
+        return _LocalFiles(Path(path) / "_delta_log")
+    assert spark is not None, "a table elsewhere is read through Spark"
+    folder = f"{path}/_delta_log"
+    return _ConnectFiles(spark, folder) if is_client(spark) else _SparkFiles(spark, folder)
+
+
 class _LocalFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -133,6 +141,21 @@ class _SparkFiles:
         finally:
             stream.close()
         yield from text.splitlines()
+
+
+class _ConnectFiles:
+    """Read as tables are: a client of Spark Connect has no file system of its own."""
+
+    def __init__(self, spark: "SparkSession", folder: str) -> None:
+        self._spark = spark
+        self._folder = folder
+
+    def names(self) -> list[str]:
+        return [path.rpartition("/")[2] for path in list_files(self._spark, f"{self._folder}/*.json")]
+
+    def lines(self, name: str) -> Iterator[str]:
+        for row in self._spark.read.text(f"{self._folder}/{name}").collect():
+            yield row[0]
 
 
 def _json_object(text: str | None) -> Mapping[str, Any] | None:

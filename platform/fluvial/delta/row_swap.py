@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from fluvial.delta.commit import LostRaceError, app_id
 from fluvial.delta.stamp import Stamp
+from fluvial.spark.connect import is_client
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +50,7 @@ def can_swap(session: "SparkSession", path: str, frame: "DataFrame") -> bool:
     They can where this version of Delta is a known one, the session is no client of Spark Connect, the table has
     deletion vectors, no partition columns, and the very columns of the frame.
     """
-    if not hasattr(session, "_jsparkSession") or _delta_version(session) not in DELTA_VERSIONS:
+    if is_client(session) or _delta_version(session) not in DELTA_VERSIONS:
         return False
     metadata = _delta_log(session, path).update(False, _none(session), _none(session)).metadata()
     enabled = metadata.configuration().get("delta.enableDeletionVectors")
@@ -80,7 +81,7 @@ def row_changes(session: "SparkSession", path: str, *, since: int, until: int) -
     """
     from pyspark.sql import DataFrame
 
-    if not hasattr(session, "_jsparkSession") or _delta_version(session) not in DELTA_VERSIONS:
+    if is_client(session) or _delta_version(session) not in DELTA_VERSIONS:
         return None
     none = _none(session)
     reader = _module(session, "org.apache.spark.sql.delta.commands.cdc.CDCReader")
@@ -94,7 +95,7 @@ def file_sizes(session: "SparkSession", path: str) -> list[int]:
     """
     The sizes in bytes of the table's data files. Where Delta's classes are not known to be as assumed, their average.
     """
-    if hasattr(session, "_jsparkSession") and _delta_version(session) in DELTA_VERSIONS:
+    if not is_client(session) and _delta_version(session) in DELTA_VERSIONS:
         snapshot = _delta_log(session, path).update(False, _none(session), _none(session))
         return [int(add.size()) for add in snapshot.allFiles().collectAsList()]
     row = session.sql(f"DESCRIBE DETAIL delta.`{path}`").first()

@@ -220,8 +220,8 @@ def _sql_expr(text: str) -> Any:
 
 
 def _messages(error: BaseException) -> str:
-    """All that an error of Spark says, down to the cause in the JVM."""
-    texts = [str(error)]
+    """All that an error of Spark says, down to the cause in the JVM; through Spark Connect it is in the stack."""
+    texts = [str(error), str(getattr(error, "_stacktrace", None) or "")]
     java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     while java is not None:
         texts.append(str(java.getMessage()))

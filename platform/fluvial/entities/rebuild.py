@@ -6,6 +6,7 @@ that is killed goes on where it was. The commit that puts them into the live tab
 refuses it when another run was there meanwhile; the rebuild then reads on and tries again.
 """
 
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from fluvial.entities.result import RunResult
 from fluvial.entities.runner import materialize
 from fluvial.publishing.run import PublicationRun
 from fluvial.publishing.table import DeltaSource, SchemaRegistry
+from fluvial.spark.connect import is_client
 from fluvial.spark.kafka import TopicBounds, topic_bounds
 from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse
@@ -69,6 +71,11 @@ def rebuild(
     """
     if isinstance(declaration, Pipeline):
         raise TableError(f"{declaration.table} is made anew from its inputs by each run: `fluvial run` is all it takes")
+    if is_client(spark) and Warehouse.at(settings.warehouse).local is None:
+        raise TableError(
+            f"{declaration.table} cannot be rebuilt through Spark Connect in {settings.warehouse}: a client cannot "
+            "remove the table that it has built aside; rebuild it with another master"
+        )
     began = time.monotonic()
     if isinstance(declaration, Publication):
         return replace(_republish(declaration, settings, spark, schemas), seconds=time.monotonic() - began)
@@ -183,6 +190,10 @@ class _Rebuild:
         )
 
     def remove_aside(self) -> None:
+        local = self.aside.local
+        if local is not None:
+            shutil.rmtree(local, ignore_errors=True)
+            return
         assert self.spark._jvm is not None
         path = self.spark._jvm.org.apache.hadoop.fs.Path(self.aside.root)
         path.getFileSystem(self.spark._jsc.hadoopConfiguration()).delete(path, True)

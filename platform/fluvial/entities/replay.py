@@ -20,6 +20,7 @@ from fluvial.entities.frames import Care
 from fluvial.entities.result import RunResult
 from fluvial.entities.runner import ATTEMPTS_MAX, Progress, materialize
 from fluvial.spark.avro import SchemaSource, decode, read_contract
+from fluvial.spark.connect import parallelism
 from fluvial.spark.kafka import Span, TopicBounds, read_span, topic_bounds
 from fluvial.spark.offset_times import Window, cut_topic
 from fluvial.spark.warehouse import Warehouse
@@ -96,17 +97,16 @@ def rewrite(
         stamp = _stamp(declaration, position, bounds, ranges)
         if not stamp.rewritten:
             return _nothing(declaration, position)
-        session = spark.newSession()
         # Spark wants to be told of every partition.
         nothing = {partition: (end, end) for partition, end in bounds.ends.items()}
         span = Span(topic=declaration.topic, ranges={**nothing, **stamp.rewritten})
         say(f"{declaration.table}: making {span.records_max:,} records of {span.topic} anew")
-        decoded = decode(read_span(session, settings.cluster, span), contract)
+        decoded = decode(read_span(spark, settings.cluster, span), contract)
         rows = frames.history_rows(decoded, contract, Care(undecodable=True))
-        rows = rows.coalesce(span.tasks(session.sparkContext.defaultParallelism)).persist()
+        rows = rows.coalesce(span.tasks(parallelism(spark))).persist()
         try:
             where = _inside(stamp.rewritten)
-            table = session.read.format("delta").option("versionAsOf", str(position.version)).load(path).where(where)
+            table = spark.read.format("delta").option("versionAsOf", str(position.version)).load(path).where(where)
             _refuse_loss(declaration, table, rows)
             count = rows.count()
             commit = commit_once(log, stamp, above=position.version, write=_writer(rows, path, stamp, where))

@@ -32,6 +32,7 @@ from fluvial.kafka import KafkaCluster
 from fluvial.publishing.run import PublicationRun
 from fluvial.publishing.table import DeltaSource, SchemaRegistry
 from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
+from fluvial.spark.connect import parallelism, session_of_its_own
 from fluvial.spark.kafka import Span, TopicBounds, TopicError, read_span, show_position, topic_bounds
 from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse, table_name_of
@@ -182,12 +183,12 @@ class _TopicRun:
         # Batches add files to a keyed table without rewriting any; those of a history are as large as they came.
         if isinstance(self.declaration, History) or not is_due(stamp.batch):
             return
-        session = self.spark.newSession()
-        if compact_files(session, self.path):
-            self.say(f"{self.table}: small files were written together")
-            index = None if self.indexes is None else self.indexes.known(self.path)
-            if index is not None:
-                index.compacted(session, log)
+        with session_of_its_own(self.spark) as session:
+            if compact_files(session, self.path):
+                self.say(f"{self.table}: small files were written together")
+                index = None if self.indexes is None else self.indexes.known(self.path)
+                if index is not None:
+                    index.compacted(session, log)
 
     def _batch(self, span: Span, position: Position, bounds: TopicBounds, contract: Contract) -> _Batch:
         stamp = Stamp(
@@ -208,10 +209,15 @@ class _TopicRun:
 
     def _carry_out(self, batch: _Batch, bounds: TopicBounds, log: TableLog) -> tuple[Commit | None, int]:
         """Commit the batch, with as much care as its records turn out to need; None when another run was first."""
+        # A session of the table's own: MERGE takes its stamp from the session.
+        with session_of_its_own(self.spark) as session:
+            return self._carry_out_in(session, batch, bounds, log)
+
+    def _carry_out_in(
+        self, session: "SparkSession", batch: _Batch, bounds: TopicBounds, log: TableLog
+    ) -> tuple[Commit | None, int]:
         care = Care()
         quarantined = 0
-        # A session of the table's own: MERGE takes its stamp from the session.
-        session = self.spark.newSession()
         self.say(f"{self.table}: reading {batch.span.records_max:,} records of {batch.span.topic}")
         while True:
             decoded = self._decoded(session, batch.span, batch.contract)
@@ -235,7 +241,7 @@ class _TopicRun:
     def _writer(self, session: "SparkSession", decoded: "DataFrame", batch: _Batch, care: Care) -> Callable[[], None]:
         """What writes the batch; making it reads nothing yet."""
         path, stamp, version = self.path, batch.stamp, batch.position.version
-        files = batch.span.tasks(session.sparkContext.defaultParallelism)
+        files = batch.span.tasks(parallelism(session))
         match self.declaration:
             case History():
                 rows = frames.history_rows(decoded, batch.contract, care).coalesce(files)

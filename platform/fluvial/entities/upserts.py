@@ -2,14 +2,15 @@
 The batches of keyed tables after their first: rows that take the place of others in one Delta commit.
 
 There are two ways, which leave the same rows: :mod:`fluvial.delta.row_swap`, whose cost is the batch's, and MERGE,
-which is Delta's public API and does what the first cannot (another version of Delta, a contract that changed).
+which is Delta's public API and does what the first cannot (another version of Delta, a contract that changed, a session
+of Spark Connect).
 """
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fluvial.delta.commit import stamp_session
 from fluvial.delta.key_index import GONE, Digests
+from fluvial.delta.merge import assignments, merge, values
 from fluvial.delta.row_swap import FILE, ROW, WRITTEN, can_swap, located, swap_located, swap_rows
 from fluvial.delta.stamp import Stamp
 from fluvial.entities import frames
@@ -141,38 +142,34 @@ def _swap_state(
 
 
 def _merge_compacted(session: "SparkSession", path: str, latest: "DataFrame", *, key: str, stamp: Stamp) -> None:
-    from delta.tables import DeltaTable
-
-    stamp_session(session, stamp)
-    columns = {f"`{name}`": f"s.`{name}`" for name in latest.columns if name != "_deleted"}
+    columns = {name: f"s.`{name}`" for name in latest.columns if name != "_deleted"}
     newer = "struct(s._partition, s._offset) > struct(t._partition, t._offset)"
-    (
-        DeltaTable.forPath(session, path)
-        .alias("t")
-        .merge(latest.alias("s"), f"t.`{key}` = s.`{key}`")
-        .whenMatchedDelete(f"s._deleted AND {newer}")
-        .whenMatchedUpdate(condition=newer, set=columns)
-        .whenNotMatchedInsert(condition="NOT s._deleted", values=columns)
-        .execute()
+    merge(
+        session,
+        path,
+        latest,
+        stamp,
+        on=f"t.`{key}` = s.`{key}`",
+        clauses=[
+            f"WHEN MATCHED AND s._deleted AND {newer} THEN DELETE",
+            f"WHEN MATCHED AND {newer} THEN UPDATE SET {assignments(columns)}",
+            f"WHEN NOT MATCHED AND NOT s._deleted THEN INSERT {values(columns)}",
+        ],
     )
 
 
 def _merge_state(
     session: "SparkSession", path: str, partials: "DataFrame", declaration: State, *, stamp: Stamp
 ) -> None:
-    from delta.tables import DeltaTable
-
-    stamp_session(session, stamp)
-    (
-        DeltaTable.forPath(session, path)
-        .alias("t")
-        .merge(partials.alias("s"), f"t.`{declaration.key}` = s._entity")
-        .whenMatchedDelete("NOT s._alive")
-        .whenMatchedUpdate(set=_quoted(frames.state_updates(declaration)))
-        .whenNotMatchedInsert(condition="s._alive", values=_quoted(frames.state_inserts(declaration)))
-        .execute()
+    merge(
+        session,
+        path,
+        partials,
+        stamp,
+        on=f"t.`{declaration.key}` = s._entity",
+        clauses=[
+            "WHEN MATCHED AND NOT s._alive THEN DELETE",
+            f"WHEN MATCHED THEN UPDATE SET {assignments(frames.state_updates(declaration))}",
+            f"WHEN NOT MATCHED AND s._alive THEN INSERT {values(frames.state_inserts(declaration))}",
+        ],
     )
-
-
-def _quoted(columns: dict[str, str]) -> dict[str, str]:
-    return {f"`{name}`": expression for name, expression in columns.items()}

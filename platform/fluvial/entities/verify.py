@@ -30,7 +30,8 @@ from fluvial.kafka import KafkaCluster
 from fluvial.publishing.changes import KEY
 from fluvial.publishing.run import PublicationRun
 from fluvial.publishing.table import DeltaSource
-from fluvial.spark.avro import SchemaSource, decode, read_contract
+from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
+from fluvial.spark.connect import session_of_its_own
 from fluvial.spark.kafka import Span, read_span, topic_bounds
 from fluvial.spark.warehouse import Warehouse
 
@@ -96,24 +97,11 @@ def verify(
         raise TableError(f"{declaration.table} is not there: run it first (`fluvial run {declaration.table}`)")
     ranges = _ranges(declaration, position, settings.cluster)
     contract = read_contract(schemas, declaration.topic)
-    session = spark.newSession()
-    span = Span(topic=declaration.topic, ranges=ranges)
-    decoded = decode(read_span(session, settings.cluster, span), contract)
-    table = session.read.format("delta").option("versionAsOf", position.version).load(path)
-    everything = Care(undecodable=True, tombstones=True)
-    match declaration:
-        case History():
-            log = frames.history_rows(decoded, contract, everything)
-            rows, different, shown = _by_range(log, table.where(_inside(ranges)))
-        case Compacted():
-            key = compacted_key(declaration, contract, session)
-            log = frames.compacted_rows(decoded, contract, everything, key=key).where("NOT _deleted").drop("_deleted")
-            rows, different, shown = _by_key(log, table, key, frozenset())
-        case State():
-            partials = frames.state_partials(frames.state_events(decoded, contract, everything), declaration)
-            log = frames.state_rows(partials, declaration).drop(FOLD_COLUMN)
-            loose = frozenset(name for name, fold in declaration.fields.items() if fold.kind in FLOATING)
-            rows, different, shown = _by_key(log, table.drop(FOLD_COLUMN), declaration.key, loose)
+    with session_of_its_own(spark) as session:
+        table = session.read.format("delta").option("versionAsOf", position.version).load(path)
+        span = Span(topic=declaration.topic, ranges=ranges)
+        decoded = decode(read_span(session, settings.cluster, span), contract)
+        rows, different, shown = _compared(declaration, decoded, table, ranges, contract)
     return Verdict(
         table=declaration.table,
         version=position.version,
@@ -154,6 +142,29 @@ def _verify_publication(
             for row in shown
         ),
     )
+
+
+def _compared(
+    declaration: History | Compacted | State,
+    decoded: "DataFrame",
+    table: "DataFrame",
+    ranges: dict[int, tuple[int, int]],
+    contract: Contract,
+) -> tuple[int, int, list[Difference]]:
+    everything = Care(undecodable=True, tombstones=True)
+    match declaration:
+        case History():
+            log = frames.history_rows(decoded, contract, everything)
+            return _by_range(log, table.where(_inside(ranges)))
+        case Compacted():
+            key = compacted_key(declaration, contract, decoded.sparkSession)
+            log = frames.compacted_rows(decoded, contract, everything, key=key).where("NOT _deleted").drop("_deleted")
+            return _by_key(log, table, key, frozenset())
+        case State():
+            partials = frames.state_partials(frames.state_events(decoded, contract, everything), declaration)
+            log = frames.state_rows(partials, declaration).drop(FOLD_COLUMN)
+            loose = frozenset(name for name, fold in declaration.fields.items() if fold.kind in FLOATING)
+            return _by_key(log, table.drop(FOLD_COLUMN), declaration.key, loose)
 
 
 def _ranges(

@@ -78,7 +78,7 @@ def await_broker(
     """
     from confluent_kafka import KafkaError, KafkaException
 
-    from fluvial.kafka.hearing import is_final, meaning
+    from fluvial.kafka.hearing import WANTS_TLS, is_final, meaning
 
     began = time.monotonic()
     while True:
@@ -90,7 +90,10 @@ def await_broker(
             waited = time.monotonic() - began
             hung_up = heard is not None or error.args[0].code() == KafkaError._TRANSPORT
             if (heard is not None and is_final(heard)) or waited >= (down_seconds if hung_up else timeout_seconds):
-                raise UnreachableError(cluster, None if heard is None else meaning(heard)) from error
+                why = None if heard is None else meaning(heard)
+                if heard is None and cluster.protocol == "PLAINTEXT" and admin.is_hung_up_on():
+                    why = WANTS_TLS
+                raise UnreachableError(cluster, why) from error
 
 
 def describe_cluster(settings: Settings, admin: "HearingAdmin") -> "ClusterMetadata":

@@ -27,6 +27,11 @@ class HearingAdmin(AdminClient):  # type: ignore[misc]
         told = [each for each in self.complaints if meaning(each) is not None]
         return told[-1] if told else None
 
+    def is_hung_up_on(self) -> bool:
+        """Whether connections were made and ended at once, and nothing else was heard."""
+        errors = [each.str() for each in self.complaints if each.code() != KafkaError._ALL_BROKERS_DOWN]
+        return bool(self.complaints) and all(any(phrase in each for phrase in _ENDED) for each in errors)
+
 
 def is_final(error: KafkaError) -> bool:
     """Whether trying again cannot help: the sign-in or a certificate was refused, or TLS found no agreement."""
@@ -56,6 +61,8 @@ def _core(text: str) -> str:
 
 _NOT_TRUSTED = ("certificate verify failed", "certificate could not be verified")
 _NO_CERTIFICATE = ("certificate required", "bad certificate", "unknown ca", "certificate unknown")
+_ENDED = ("Disconnected", "reset by peer", "Invalid response size")
+WANTS_TLS = "hangs up on plain text, as a TLS listener does: set security.protocol to SSL or SASL_SSL"
 _MEANINGS = (
     (
         _NOT_TRUSTED,
@@ -71,7 +78,7 @@ _MEANINGS = (
     ),
     (
         ("connecting to a SSL listener", "incorrect security.protocol"),
-        "hangs up on plain text, as a TLS listener does: set security.protocol to SSL or SASL_SSL",
+        WANTS_TLS,
     ),
     (
         ("might require SASL",),

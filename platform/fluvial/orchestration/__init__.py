@@ -8,7 +8,7 @@ are started by `offsets_sensor`, `schedule`, or the conditions `when_inputs_chan
 `fluvial.orchestration.ui.ui_command` shows them.
 """
 
-from fluvial.orchestration.assets import assets_for, declaration_of
+from fluvial.orchestration.assets import assets_for, declaration_of, declarations_in
 from fluvial.orchestration.checks import checks_for, contract_suites, expectations_check
 from fluvial.orchestration.continuous import continuous_job
 from fluvial.orchestration.delta_io import DeltaIOManager
@@ -34,6 +34,7 @@ __all__ = [
     "continuous_job",
     "contract_suites",
     "declaration_of",
+    "declarations_in",
     "expectations_check",
     "history",
     "lag_checks",

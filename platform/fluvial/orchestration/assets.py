@@ -14,7 +14,16 @@ from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValu
 from fluvial.config import Settings
 from fluvial.entities import Compacted, Declaration, DeclarationError, History, Pipeline, Publication, State
 from fluvial.errors import FluvialError
-from fluvial.orchestration.graph import asset_key, owners_of, source_specs, topic_of, upstream_keys, value_contracts
+from fluvial.orchestration.graph import (
+    asset_key,
+    links_of,
+    owners_of,
+    source_specs,
+    tags_of,
+    topic_of,
+    upstream_keys,
+    value_contracts,
+)
 from fluvial.orchestration.lag import end_offsets, lag_behind
 from fluvial.orchestration.lineage import known_columns, pipeline_lineage
 from fluvial.orchestration.metadata import column_schema, plain_columns, run_metadata
@@ -107,11 +116,12 @@ def table_asset(
         group_name=policy.group or database,
         kinds={"spark", "kafka"} if is_topic else {"spark", "delta"},
         owners=policy.owners if policy.owners is not None else owners_of(contract),
-        tags=policy.tags,
+        tags={**tags_of(contract), **policy.tags},
         description=_description(declaration),
         metadata={
             **({} if is_topic else {"dagster/table_name": declaration.table}),
             **known_columns(declaration, contract),
+            **links_of(contract),
             **policy.link_metadata,
             DECLARATION: ObjectMetadataValue(declaration),
         },
@@ -135,6 +145,12 @@ def declaration_of(asset: dg.AssetsDefinition) -> Declaration | None:
         if isinstance(kept, ObjectMetadataValue):
             return cast("Declaration", kept.instance)
     return None
+
+
+def declarations_in(definitions: dg.Definitions) -> dict[str, Declaration]:
+    """Return the declarations, by table, that the assets of `definitions` were made from; components' among them."""
+    made = (declaration_of(each) for each in definitions.assets or () if isinstance(each, dg.AssetsDefinition))
+    return {declaration.table: declaration for declaration in made if declaration is not None}
 
 
 def _materialize(

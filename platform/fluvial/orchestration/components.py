@@ -11,6 +11,7 @@ Their names are found by `dg` through the entry point of this package; `dg list 
 """
 
 import importlib
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -50,7 +51,7 @@ class Windows(dg.Model, dg.Resolvable):
 
 
 class TableComponent(dg.Component, dg.Model, dg.Resolvable):
-    """What all tables may be given."""
+    """What all tables may be given; each kind of table is a component of its own."""
 
     group: Annotated[str | None, Field(description="The group on the page; the database unless given.")] = None
     owners: Annotated[Sequence[str] | None, Field(description="Instead of those of the contract.")] = None
@@ -62,9 +63,9 @@ class TableComponent(dg.Component, dg.Model, dg.Resolvable):
     stale_after_minutes: Annotated[int | None, Field(description="A freshness policy: fails after so long.")] = None
     schemas: Annotated[str | None, Field(description="Folder of contracts, from the project's root.")] = None
 
+    @abstractmethod
     def declaration(self) -> Declaration:
         """The table that is declared."""
-        raise NotImplementedError
 
     def policy(self) -> Policy:
         """How it is run and watched."""
@@ -267,7 +268,9 @@ class Project(dg.Component, dg.Model, dg.Resolvable):
 class Spark(dg.Component, dg.Model, dg.Resolvable):
     """The Spark session of the runs; what is left out comes from the environment or `fluvial.toml`."""
 
-    master: Annotated[str | None, Field(description="local[*], spark://host:7077, yarn, k8s://https://host.")] = None
+    master: Annotated[
+        str | None, Field(description="local[*], spark://host:7077, yarn, k8s://https://host, sc://host:15002.")
+    ] = None
     conf: Mapping[str, str] = Field(default_factory=dict)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

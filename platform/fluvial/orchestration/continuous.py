@@ -51,7 +51,7 @@ def until_interrupted(work: Work) -> Mapping[str, FluvialError]:
 
     When this thread is interrupted the work is told to stop and waited for, and then the interruption goes on its way.
     """
-    stop = threading.Event()
+    stop, ended = threading.Event(), threading.Event()
     done: list[Mapping[str, FluvialError]] = []
     failed: list[BaseException] = []
 
@@ -60,17 +60,19 @@ def until_interrupted(work: Work) -> Mapping[str, FluvialError]:
             done.append(work(stop))
         except BaseException as error:
             failed.append(error)
+        finally:
+            ended.set()
 
     worker = threading.Thread(target=run, name="fluvial-continuous")
     try:
         worker.start()
-        while worker.is_alive():
-            # Waiting without end would not hear the interruption.
-            worker.join(0.2)
+        # Not `join`: a thread whose join was interrupted counts as ended from then on, though it works.
+        while not ended.wait(0.2):
+            pass
     finally:
         stop.set()
         if worker.ident is not None:
-            worker.join()
+            ended.wait()
     if failed:
         raise failed[0]
     return done[0]

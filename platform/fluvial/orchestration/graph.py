@@ -64,6 +64,16 @@ def owners_of(contract: Contract | None) -> list[str] | None:
     return [contract.email, f"team:{contract.producer}"] if contract else None
 
 
+def tags_of(contract: Contract | None) -> dict[str, str]:
+    """Return the tags of what a producer writes: its own, and its name."""
+    return {"producer": contract.producer, **contract.tags} if contract else {}
+
+
+def links_of(contract: Contract | None) -> dict[str, Any]:
+    """Return a producer's links as Dagster shows them."""
+    return {name: dg.MetadataValue.url(address) for name, address in contract.links.items()} if contract else {}
+
+
 def source_specs(declarations: Iterable[Declaration], contracts: Sequence[Contract]) -> list[dg.AssetSpec]:
     """
     Return the external assets of a project: every contract, and every topic that a table reads or a contract describes.
@@ -88,8 +98,10 @@ def contract_spec(contract: Contract) -> dg.AssetSpec:
         group_name=CONTRACTS,
         kinds={"avro"},
         owners=owners_of(contract),
+        tags=tags_of(contract),
         description=contract.schema.get("doc"),
         metadata={
+            **links_of(contract),
             "dagster/column_schema": contract_columns(contract.schema),
             "compatibility": contract.compatibility,
             "file": f"{contract.path.parent.name}/{contract.path.name}",
@@ -106,8 +118,11 @@ def topic_spec(topic: str, contracts: Sequence[Contract]) -> dg.AssetSpec:
         group_name=TOPICS,
         kinds={"kafka"},
         owners=owners_of(of_values),
+        tags=tags_of(of_values),
         description=f"Written by {of_values.producer}." if of_values else None,
-        metadata={"dagster/column_schema": contract_columns(of_values.schema)} if of_values else None,
+        metadata={**links_of(of_values), "dagster/column_schema": contract_columns(of_values.schema)}
+        if of_values
+        else None,
     )
 
 

@@ -7,7 +7,7 @@ neither. What comes back through Dagster Pipes is what a run in this process wou
 
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +76,21 @@ def _own_command() -> list[str]:
     return [str(Path(found.origin).parent / "bin" / "spark-submit")]
 
 
+def driver_command(submit: Submit, settings: Settings, jars: Sequence[str]) -> list[str]:
+    """
+    Return the words that start a driver: the session's settings, which would come too late for a JVM that runs already.
+
+    They stand before the options of `submit.command`, of which the last word on a setting is then the user's.
+    """
+    from fluvial.spark.session import session_conf
+
+    conf = session_conf(settings, jars)
+    words = [word for key, value in conf.items() if key != "spark.master" for word in ("--conf", f"{key}={value}")]
+    command = list(submit.command or _own_command())
+    place = next((at for at, word in enumerate(command, 1) if Path(word).name == "spark-submit"), len(command))
+    return [*command[:place], "--master", settings.spark_master, *words, *command[place:], str(DRIVER)]
+
+
 def run_submitted(
     context: dg.AssetExecutionContext, submit: Submit, table: str, settings: Settings, window: tuple[int, int] | None
 ) -> Told:
@@ -84,14 +99,17 @@ def run_submitted(
 
     Raises FluvialError with the driver's sentence where it could say one, and SubmitError where it could not.
     """
+    from fluvial.spark.connect import is_remote
     from fluvial.spark.jars import require_jars
     from fluvial.spark.java import require_java
-    from fluvial.spark.session import session_conf
 
+    if is_remote(settings.spark_master):
+        raise SubmitError(
+            f"{table}: there is no driver to start for {settings.spark_master}, the Spark Connect server is one: leave "
+            "`submit` out of the policy, or name another master"
+        )
     require_java()
-    # A session's settings come too late for a JVM that runs already.
-    conf = session_conf(settings, [str(jar) for jar in require_jars(context.log.info)])
-    words = [word for key, value in conf.items() if key != "spark.master" for word in ("--conf", f"{key}={value}")]
+    jars = [str(jar) for jar in require_jars(context.log.info)]
     extras = {
         "table": table,
         "window": list(window) if window else None,
@@ -108,7 +126,7 @@ def run_submitted(
     try:
         done = dg.PipesSubprocessClient().run(
             context=context,
-            command=[*(submit.command or _own_command()), "--master", settings.spark_master, *words, str(DRIVER)],
+            command=driver_command(submit, settings, jars),
             extras=extras,
             env={
                 "PYSPARK_PYTHON": sys.executable,

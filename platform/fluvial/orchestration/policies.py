@@ -20,7 +20,8 @@ class Policy:
 
     `partitions` maps time windows to ranges of offsets, for a history only. `pool` limits how many runs of the asset go
     on at once, as the instance says for that pool; it is the table's own unless named. `owners` replace those of the
-    contract, `links` are shown by their names. With `submit` the Spark driver is a process of its own.
+    contract, to whose `tags` and `links` (by the names to show) those here are added. With `submit` the Spark driver is
+    a process of its own.
     """
 
     retry: dg.RetryPolicy | None = RETRIES

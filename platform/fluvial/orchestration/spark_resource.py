@@ -43,7 +43,10 @@ class SparkResource(dg.ConfigurableResource[Any]):
     bootstrap_servers: str | None = Field(default=None, description="Kafka bootstrap servers, host:port[,…].")
     registry_url: str | None = Field(default=None, description="URL of the schema registry.")
     warehouse: str | None = Field(default=None, description="Folder or URI that holds the tables.")
-    spark_master: str | None = Field(default=None, description="Spark master, such as local[*] or spark://host:7077.")
+    spark_master: str | None = Field(
+        default=None,
+        description="Spark master: local[*], spark://host:7077, …, or sc://host:15002, a Spark Connect server.",
+    )
     spark_conf: dict[str, str] = Field(default={}, description="Further Spark settings.")
 
     command_config: str | None = Field(
@@ -99,11 +102,9 @@ class SparkResource(dg.ConfigurableResource[Any]):
         settings = self.settings
         with self._lock:
             if self._session is None:
-                from pyspark import SparkContext
+                from fluvial.spark.session import build_session, has_session
 
-                from fluvial.spark.session import build_session
-
-                self._started_here = SparkContext._active_spark_context is None
+                self._started_here = not has_session()
                 self._session = build_session(settings, APP_NAME)
             return self._session
 

@@ -7,17 +7,22 @@ Contracts: the Avro schemas in `schemas/<producer>/` and who answers for them, a
     compatibility = "BACKWARD"                   # or a table of subject = level; BACKWARD when left out
     topics = ["weather"]                         # the topics this producer writes
     credentials = "env:WEATHER_PASSWORD"         # or file:PATH: with which it owns its subjects; may be left out
+    tags = {domain = "weather"}                  # words to find its topics and their tables by; may be left out
+    links = {runbook = "https://wiki.example"}   # addresses by the names to show; may be left out
 
 Everything is checked when it is read: a mistake names the file, the key and what to write instead.
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parseaddr
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from fluvial.errors import FluvialError
 from fluvial.registry.avro.parse import AvroSyntaxError, parse
@@ -27,8 +32,11 @@ from fluvial.registry.credentials import CredentialsError, check_reference, read
 from fluvial.registry.errors import RegistryError
 
 OWNER_FILE = "owner.toml"
-KEYS = frozenset({"producer", "contact", "subjects", "compatibility", "topics", "credentials"})
+KEYS = frozenset({"producer", "contact", "subjects", "compatibility", "topics", "credentials", "tags", "links"})
 SUFFIXES = ("-value", "-key")
+
+# What a catalogue takes for the value of a tag.
+_TAG = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 
 
 class ContractError(FluvialError):
@@ -45,7 +53,8 @@ class Contract:
     One subject as its producer declares it.
 
     `schema` is the parsed JSON of the schema, `text` the file's text, `topics` the topics whose keys or values follow
-    it. `credentials` refers to the producer's password in the registry.
+    it. `credentials` refers to the producer's password in the registry. `tags`, and `links` by the names to show, are
+    of everything that the producer writes.
     """
 
     producer: str
@@ -57,6 +66,8 @@ class Contract:
     compatibility: str
     topics: tuple[str, ...]
     credentials: str | None = None
+    tags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    links: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def topic(self) -> str:
@@ -219,6 +230,8 @@ def _of_producer(folder: Path) -> list[Contract]:
     topics = _texts(path, owner, "topics", 'topics = ["<topic>"]')
     levels = _levels(path, owner, subjects)
     credentials = _credentials(path, owner)
+    tags = _table(path, owner, "tags", _is_tag, 'tags = {domain = "weather"}, of letters, digits, _, - and .')
+    links = _table(path, owner, "links", _is_address, 'links = {runbook = "https://wiki.example"}')
     contracts = []
     for subject in subjects:
         file, text, schema = _schema(folder, subject)
@@ -233,6 +246,8 @@ def _of_producer(folder: Path) -> list[Contract]:
                 compatibility=levels[subject],
                 topics=_topics_of(path, subject, topics),
                 credentials=credentials,
+                tags=tags,
+                links=links,
             )
         )
     unclaimed = sorted({*folder.glob("*.avsc")} - {each.path for each in contracts})
@@ -280,6 +295,27 @@ def _credentials(path: Path, owner: Mapping[str, Any]) -> str | None:
         # What stands there may be a secret, and is not repeated.
         raise ContractError(path, f"`credentials` {wrong}")
     return str(reference)
+
+
+def _table(
+    path: Path, owner: Mapping[str, Any], key: str, check: Callable[[str], bool], example: str
+) -> Mapping[str, str]:
+    value = owner.get(key, {})
+    if not isinstance(value, dict):
+        raise ContractError(path, f"`{key}` is not a table; write for example {example}")
+    for name, text in value.items():
+        if not (name and isinstance(text, str) and check(text)):
+            raise ContractError(path, f"`{key}` has {name!r} = {text!r}; write for example {example}")
+    return MappingProxyType(value)
+
+
+def _is_tag(text: str) -> bool:
+    return _TAG.fullmatch(text) is not None
+
+
+def _is_address(text: str) -> bool:
+    parts = urlsplit(text)
+    return parts.scheme in {"http", "https"} and bool(parts.netloc)
 
 
 def _levels(path: Path, owner: Mapping[str, Any], subjects: tuple[str, ...]) -> dict[str, str]:

@@ -257,7 +257,7 @@ def _sha256(path: Path) -> str:
 
 def main(arguments: list[str]) -> int:
     """
-    Fetch the jars, or with `--lock` write the lock; progress and errors go to stderr.
+    Fetch the jars, and with `--list` name them on stdout; `--lock` writes the lock. Progress goes to stderr.
     """
 
     def say(line: str) -> None:
@@ -267,8 +267,11 @@ def main(arguments: list[str]) -> int:
         if arguments == ["--lock"]:
             path = packaged(LOCK_NAME)
             say(f"{write_lock(path)} jars locked in {path}")
+        elif arguments == ["--list"]:
+            # As `spark-submit --jars` takes them.
+            sys.stdout.write(",".join(map(str, require_jars(say))) + "\n")
         elif arguments:
-            say("usage: python -m fluvial.spark.jars [--lock]")
+            say("usage: python -m fluvial.spark.jars [--list | --lock]")
             return 2
         else:
             require_jars(say)

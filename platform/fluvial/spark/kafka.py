@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 from fluvial.errors import FluvialError
 from fluvial.kafka import KafkaCluster
 from fluvial.kafka.admin import UnreachableError, admin_of, await_broker
+from fluvial.spark.connect import parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -237,7 +238,6 @@ def read_span(spark: "SparkSession", cluster: KafkaCluster, span: Span) -> "Data
     """
     starts = {str(partition): start for partition, (start, _) in sorted(span.ranges.items())}
     ends = {str(partition): end for partition, (_, end) in sorted(span.ranges.items())}
-    parallelism = spark.sparkContext.defaultParallelism
     reader = (
         spark.read.format("kafka")
         .options(**cluster.spark_options())
@@ -252,7 +252,7 @@ def read_span(spark: "SparkSession", cluster: KafkaCluster, span: Span) -> "Data
         .option("kafka.fetch.max.bytes", str(64 << 20))
         .option("kafka.max.partition.fetch.bytes", str(8 << 20))
     )
-    tasks = span.tasks(parallelism)
+    tasks = span.tasks(parallelism(spark))
     if tasks > len(span.ranges):
         reader = reader.option("minPartitions", str(tasks))
     return reader.load()

@@ -9,10 +9,11 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from fluvial.errors import FluvialError
+from fluvial.spark.connect import connect, is_client, is_remote
 from fluvial.spark.jars import Say, require_jars
 from fluvial.spark.java import require_java
 from fluvial.spark.packaged import packaged
@@ -56,16 +57,21 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
     """
     A session with Delta, the Kafka source and Avro, and every table of the warehouse known by name.
 
-    Where this process already has a session, that one is returned with the names brought up to date. `say` hears
-    what takes long (the first fetch of the jars). Raises :class:`SparkError` or a sibling with one clear line.
+    A master `sc://host:port` is a Spark Connect server, which has those already; no Java is needed here then. Where
+    this process already has a session, that one is returned with the names brought up to date. `say` hears what takes
+    long (the first fetch of the jars). Raises :class:`SparkError` or a sibling with one clear line.
     """
+    if is_remote(settings.spark_master):
+        spark = connect(settings.spark_master, session_conf(settings, []))
+        register_tables(spark, settings)
+        return spark
     require_java()
     jars = require_jars(say)
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    # Python workers must be this Python, not whatever `python3` is on PATH.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Python workers must be this Python, not whatever `python3` is on PATH; on a cluster it may lie elsewhere.
+    os.environ.setdefault("PYSPARK_PYTHON", settings.spark_conf.get("spark.pyspark.python", sys.executable))
     builder = SparkSession.builder.appName(app_name)
     for key, value in session_conf(settings, [str(jar) for jar in jars]).items():
         builder = builder.config(key, value)
@@ -79,7 +85,17 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
     return spark
 
 
-def session_conf(settings: "Settings", jars: list[str]) -> dict[str, str]:
+def has_session() -> bool:
+    """
+    Whether this process has a session, of either kind; asking imports nothing.
+    """
+    classic, remote = (sys.modules.get(name) for name in ("pyspark.core.context", "pyspark.sql.connect.session"))
+    return (classic is not None and classic.SparkContext._active_spark_context is not None) or (
+        remote is not None and remote.SparkSession._get_default_session() is not None
+    )
+
+
+def session_conf(settings: "Settings", jars: Sequence[str]) -> dict[str, str]:
     """
     Every setting of the session that :func:`build_session` makes.
     """
@@ -121,6 +137,8 @@ def register_tables(spark: "SparkSession", settings: "Settings") -> list[str]:
     on_disk = [table for table in warehouse.tables(spark) if is_table_name(table.partition(".")[2])]
     for database in DATABASES:
         spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION '{_quoted(warehouse.root)}/{database}'")
+        if is_client(spark):
+            _require_same_place(spark, database, warehouse)
         held = {f"{database}.{row.tableName}" for row in spark.sql(f"SHOW TABLES IN {database}").collect()}
         for gone in held if moved else held.difference(on_disk):
             spark.sql(f"DROP TABLE IF EXISTS {gone}")
@@ -128,6 +146,22 @@ def register_tables(spark: "SparkSession", settings: "Settings") -> list[str]:
         for new in (table for table in on_disk if table.startswith(f"{database}.") and table not in held):
             register_table(spark, new, warehouse.path(new))
     return on_disk
+
+
+def _require_same_place(spark: "SparkSession", database: str, warehouse: Warehouse) -> None:
+    """A server has one set of names for all of its clients, and lies perhaps on another machine."""
+    details = {row[0]: row[1] for row in spark.sql(f"DESCRIBE DATABASE {database}").collect()}
+    known, wanted = Warehouse.at(details["Location"]), Warehouse.at(f"{warehouse.root}/{database}")
+    if (known.local or known.root) != (wanted.local or wanted.root):
+        raise SparkError(
+            f"the Spark Connect server knows {database} at {known.root}, and the warehouse is {warehouse.root}: one "
+            "server has the names of one warehouse; name that one, or start a server for this one"
+        )
+    if wanted.local is not None and not wanted.local.is_dir():
+        raise SparkError(
+            f"the Spark Connect server has made {wanted.local}, and it is not on this machine: name a warehouse that "
+            "both see, a shared folder or an object store"
+        )
 
 
 def register_table(spark: "SparkSession", table: str, path: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fluvial.errors import FluvialError
+from fluvial.spark.connect import is_client, list_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,6 +102,10 @@ class Warehouse:
         return sorted(self._remote_tables(spark))
 
     def _remote_tables(self, spark: "SparkSession") -> list[str]:
+        if is_client(spark):
+            logs = list_files(spark, f"{self.root}/*/*/_delta_log/*.json")
+            tables = {tuple(path.removeprefix(f"{self.root}/").split("/")[:2]) for path in logs}
+            return [".".join(table) for table in tables if table[0] in DATABASES]
         jvm = spark._jvm
         path_of = jvm.org.apache.hadoop.fs.Path
         files = path_of(self.root).getFileSystem(spark._jsc.hadoopConfiguration())

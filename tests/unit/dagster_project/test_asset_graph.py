@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.freshness import TimeWindowFreshnessPolicy
 
 import dagster_project.definitions
 from dagster_project.definitions import defs
@@ -30,10 +31,42 @@ def graph_as_text(definitions: dg.Definitions) -> Iterator[str]:
             ("from", sorted(parent.to_user_string() for parent in node.parent_keys)),
             ("owners", sorted(node.owners)),
             ("group", [node.group_name]),
+            ("tags", sorted(f"{name}={value}" for name, value in node.tags.items() if "/" not in name)),
+            ("links", sorted(name for name, value in node.metadata.items() if isinstance(value, dg.UrlMetadataValue))),
+            ("columns", _columns(node.metadata.get("dagster/column_schema"))),
+            ("column lineage", _lineage(node.metadata.get("dagster/column_lineage"))),
+            ("run", _how_it_is_run(definitions, key)),
             ("checks", sorted(_described(graph, check) for check in node.check_keys)),
         ):
             if values:
                 yield f"    {name}: {', '.join(map(str, values))}"
+
+
+def _columns(found: Any) -> list[str]:
+    return [] if found is None else [f"{column.name} {column.type}" for column in found.columns]
+
+
+def _lineage(found: Any) -> list[str]:
+    deps = {} if found is None else found.deps_by_column
+    return [
+        f"{column} < {' '.join(f'{each.asset_key.path[-1]}.{each.column_name}' for each in sources) or 'nothing'}"
+        for column, sources in deps.items()
+    ]
+
+
+def _how_it_is_run(definitions: dg.Definitions, key: dg.AssetKey) -> list[str]:
+    node = definitions.resolve_asset_graph().get(key)
+    if not node.is_executable:
+        return []
+    step = node.assets_def.op
+    assert step.retry_policy is not None, key
+    assert isinstance(node.freshness_policy, TimeWindowFreshnessPolicy), key
+    return [
+        f"pool {step.pool}",
+        f"{step.retry_policy.max_retries} retries",
+        f"stale after {node.freshness_policy.fail_window.to_timedelta().total_seconds() / 3600:g} h",
+        "code version" if node.code_version else "no code version",
+    ]
 
 
 def _described(graph: Any, key: dg.AssetCheckKey) -> str:

@@ -18,7 +18,24 @@ from fluvial.orchestration.ui import ui_command
 pytestmark = pytest.mark.e2e
 
 START_TIMEOUT_S = 240
-ASSETS = "{ assetNodes { assetKey { path } isMaterializable } }"
+ASSETS = """
+{ assetNodes {
+  assetKey { path }
+  isMaterializable
+  owners { ... on UserAssetOwner { email } ... on TeamAssetOwner { team } }
+  kinds
+  tags { key value }
+  opVersion
+  pools
+  internalFreshnessPolicy { ... on TimeWindowFreshnessPolicy { failWindowSeconds } }
+  metadataEntries {
+    label
+    ... on UrlMetadataEntry { url }
+    ... on TableSchemaMetadataEntry { schema { columns { name type } } }
+    ... on TableColumnLineageMetadataEntry { lineage { columnName columnDeps { assetKey { path } columnName } } }
+  }
+} }
+"""
 
 
 def ask(url: str, query: str) -> Any:
@@ -29,8 +46,8 @@ def ask(url: str, query: str) -> Any:
         return json.load(answer)["data"]
 
 
-def assets_on(url: str, page: "subprocess.Popen[bytes]") -> dict[str, bool]:
-    """Wait for the page and its code location; returns each asset and whether it can be materialised there."""
+def assets_on(url: str, page: "subprocess.Popen[bytes]") -> dict[str, Any]:
+    """Wait for the page and its code location; returns what it shows of each asset."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         assert page.poll() is None, "the page ended by itself"
@@ -39,7 +56,7 @@ def assets_on(url: str, page: "subprocess.Popen[bytes]") -> dict[str, bool]:
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             nodes = []
         if nodes:
-            return {"/".join(node["assetKey"]["path"]): node["isMaterializable"] for node in nodes}
+            return {"/".join(node["assetKey"]["path"]): node for node in nodes}
         time.sleep(0.5)
     raise AssertionError(f"no assets on {url} after {START_TIMEOUT_S} s")
 
@@ -52,7 +69,24 @@ def test_the_page_shows_topics_and_tables(tmp_path: Path, monkeypatch: pytest.Mo
             shown = assets_on(command.url, page)
         finally:
             page.send_signal(signal.SIGINT)
-    assert shown["history/flight_events"]
-    assert shown["state/aircraft"]
-    assert not shown["topics/flight_events"]
-    assert not shown["contracts/flight_events-value"]
+    assert {key: shown[key]["isMaterializable"] for key in shown if key.endswith(("flight_events", "aircraft"))} == {
+        "history/flight_events": True,
+        "state/aircraft": True,
+        "topics/flight_events": False,
+    }
+    assert not shown["contracts/flight_events-value"]["isMaterializable"]
+    for key in ("contracts/flight_events-value", "topics/flight_events", "history/flight_events", "state/aircraft"):
+        assert shown[key]["owners"] == [{"email": "operations@airlines.example"}, {"team": "airline_operations"}], key
+        tags = {tag["key"]: tag["value"] for tag in shown[key]["tags"]}
+        assert {"producer": "airline_operations", "domain": "flights"}.items() <= tags.items(), key
+        assert [entry["url"] for entry in shown[key]["metadataEntries"] if entry["label"] == "dataset"], key
+    aircraft = shown["state/aircraft"]
+    assert set(aircraft["kinds"]) == {"spark", "delta"}
+    assert aircraft["pools"] == ["state.aircraft"]
+    assert aircraft["opVersion"]
+    assert aircraft["internalFreshnessPolicy"] == {"failWindowSeconds": 24 * 3600}
+    lineage = next(entry["lineage"] for entry in aircraft["metadataEntries"] if "lineage" in entry)
+    made_of = {each["columnName"]: {dep["columnName"] for dep in each["columnDeps"]} for each in lineage}
+    assert made_of["miles"] >= {"distance"}
+    columns = next(e["schema"]["columns"] for e in shown["history/flight_events"]["metadataEntries"] if "schema" in e)
+    assert {"name": "tailnum", "type": "string"} in columns

@@ -168,6 +168,9 @@ def test_our_own_client_is_let_in(secured: Secured, way: Way) -> None:
             "not trusted, or is for another host",
             id="another host",
         ),
+        pytest.param(
+            lambda it: (it.tls, {}), "set security.protocol to SSL or SASL_SSL", id="plain text to a port of TLS"
+        ),
         pytest.param(lambda it: (it.plain, it.ssl()), "speaks no TLS on this port", id="TLS to a port of plain text"),
         pytest.param(
             lambda it: (it.mutual, it.ssl()),
@@ -185,7 +188,7 @@ def test_who_is_not_let_in_is_told_why(secured: Secured, way: Way, says: str) ->
     servers, properties = way(secured)
     cluster = KafkaCluster.with_properties(servers, **properties)
     with pytest.raises(UnreachableError) as failed:
-        await_broker(admin_of(cluster), cluster, down_seconds=0)
+        await_broker(admin_of(cluster), cluster, down_seconds=1)
     assert says in str(failed.value)
     with pytest.raises(FluvialError), ClusterLink(cluster, timeout_seconds=5) as link:
         picture_of(link)

@@ -12,8 +12,8 @@ from dagster.components.core.snapshot import get_package_entry_snap
 from dagster.components.scaffold.scaffold import get_scaffolder
 from dagster_shared.serdes.objects import EnvRegistryKey
 
-from fluvial.entities import Declaration, count, history, pipeline, state, sum_
-from fluvial.orchestration import components, declaration_of
+from fluvial.entities import count, history, pipeline, state, sum_
+from fluvial.orchestration import components, declarations_in
 
 # Dagster builds its own definitions of components with arguments that it calls beta.
 pytestmark = pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning")
@@ -47,11 +47,6 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
         del sys.modules[name]
 
 
-def declared_by(definitions: dg.Definitions) -> dict[str, Declaration]:
-    made = [declaration_of(each) for each in definitions.assets or () if isinstance(each, dg.AssetsDefinition)]
-    return {each.table: each for each in made if each is not None}
-
-
 def test_yaml_makes_the_assets_that_the_factories_make(load: Load) -> None:
     fields = {"orders": {"fold": "count"}, "spent": {"fold": "sum", "expr": "amount", "where": "status = 'PAID'"}}
     definitions = load(
@@ -83,7 +78,7 @@ def test_yaml_makes_the_assets_that_the_factories_make(load: Load) -> None:
     from shop_yaml.mine import busiest
 
     folds = {"orders": count(), "spent": sum_("amount", "status = 'PAID'")}
-    assert declared_by(definitions) == {
+    assert declarations_in(definitions) == {
         "history.orders": history("orders"),
         "state.customers": state("customers", topic="orders", key="customer", fields=folds),
         "marts.busiest": pipeline(name="busiest", inputs=["history.orders"], version="1")(busiest),
@@ -102,7 +97,7 @@ def test_a_project_in_one_component_is_a_whole_code_location(load: Load) -> None
     definitions = load(
         {"all": ("Project", {"module": "shop_yaml.tables", "verify": True, "lag_max": 100}), "spark": ("Spark", {})}
     )
-    assert set(declared_by(definitions)) == {"history.orders"}
+    assert set(declarations_in(definitions)) == {"history.orders"}
     repository = definitions.get_repository_def()
     assert [sensor.name for sensor in repository.sensor_defs] == ["new_offsets"]
     checks = definitions.resolve_asset_graph().get(dg.AssetKey(["history", "orders"])).check_keys
@@ -120,7 +115,7 @@ def test_a_project_in_one_component_is_a_whole_code_location(load: Load) -> None
 )
 def test_a_mistake_is_named(load: Load, kind: str, attributes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(Exception, match="wrong") as raised:
-        declared_by(load({"wrong": (kind, attributes)}))
+        declarations_in(load({"wrong": (kind, attributes)}))
     said: list[str] = []
     error: BaseException | None = raised.value
     while error is not None:
@@ -133,6 +128,11 @@ def test_a_mistake_is_named(load: Load, kind: str, attributes: dict[str, Any], c
 def test_dg_can_list_a_component_with_its_attributes(name: str) -> None:
     snapshot = get_package_entry_snap(EnvRegistryKey(name=name, namespace=MODULE), getattr(components, name))
     assert snapshot.summary, name
+
+
+def test_what_tables_have_in_common_is_no_component_of_its_own() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        components.TableComponent()  # type: ignore[abstract]
 
 
 def test_dg_writes_a_component_that_loads(load: Load, tmp_path: Path) -> None:
@@ -150,4 +150,4 @@ def test_dg_writes_a_component_that_loads(load: Load, tmp_path: Path) -> None:
         )
     )
     expected = state("orders", topic="orders", key="customer", fields={"events": count()})
-    assert declared_by(load({})) == {"state.orders": expected}
+    assert declarations_in(load({})) == {"state.orders": expected}

@@ -3,6 +3,7 @@
 import _thread
 import json
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -115,6 +116,8 @@ def test_an_interruption_lets_the_work_come_to_its_end() -> None:
     def work(stop: threading.Event) -> Mapping[str, FluvialError]:
         _thread.interrupt_main()
         assert stop.wait(60)
+        # Time for whoever does not wait for the work to be found out.
+        time.sleep(0.5)
         ended.append(True)
         return {}
 

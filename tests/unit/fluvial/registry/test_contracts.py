@@ -43,6 +43,13 @@ def test_a_contract(schemas) -> None:
     assert not contract.is_key
 
 
+def test_what_a_producer_says_of_all_that_it_writes(schemas) -> None:
+    path = schemas / "weather_service" / "owner.toml"
+    path.write_text(f'{OWNER}tags = {{domain = "weather"}}\nlinks = {{runbook = "https://wiki.example/weather"}}\n')
+    (contract,) = load_contracts(schemas)
+    assert (contract.tags, contract.links) == ({"domain": "weather"}, {"runbook": "https://wiki.example/weather"})
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
@@ -58,6 +65,9 @@ def test_a_contract(schemas) -> None:
         ("topics =", 'compatibility = {x = "FULL"}\ntopics =', "`compatibility` names x, which is not in `subjects`"),
         ("topics =", "topics", "cannot be read as TOML"),
         ("topics =", 'credentials = "hunter2"\ntopics =', "`credentials` is no reference to a secret; write env:NAME"),
+        ("topics =", 'tags = "weather"\ntopics =', "`tags` is not a table; write for example tags = {"),
+        ("topics =", 'tags = {domain = "the weather"}\ntopics =', "`tags` has 'domain' = 'the weather'; write for"),
+        ("topics =", 'links = {wiki = "wiki"}\ntopics =', "`links` has 'wiki' = 'wiki'; write for example links = {"),
     ],
 )
 def test_a_wrong_owner_file(schemas, old, new, says) -> None:

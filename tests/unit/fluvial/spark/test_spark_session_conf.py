@@ -1,10 +1,16 @@
 """The settings of a session, and the names of tables on disk; no Spark is started."""
 
+import subprocess
+import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from fluvial.config import Settings
+from fluvial.config import Settings, load_settings
+from fluvial.errors import ConfigError
+from fluvial.orchestration.pipes import DRIVER, Submit, driver_command
+from fluvial.spark.connect import ConnectError, connect
 from fluvial.spark.packaged import packaged
 from fluvial.spark.session import read_conf, session_conf
 from fluvial.spark.warehouse import Warehouse, is_table_name, table_name_of
@@ -23,6 +29,116 @@ def test_jars_go_where_the_master_wants_them() -> None:
     cluster = session_conf(Settings(spark_master="spark://host:7077"), ["/a.jar", "/b.jar"])
     assert cluster["spark.jars"] == "/a.jar,/b.jar"
     assert "spark.driver.host" not in cluster
+
+
+YARN = """
+[spark]
+master = "yarn"
+driver.host = "10.0.0.5"
+executor = {instances = 8, memory = "4g"}
+"yarn.queue" = "tables"
+yarn.archive = "hdfs:///spark/jars.zip"
+"""
+KUBERNETES = """
+[spark]
+master = "k8s://https://10.0.0.1:6443"
+driver = {host = "fluvial.jobs.svc", port = 7078, blockManager.port = 7079}
+kubernetes.namespace = "jobs"
+kubernetes.container.image = "registry.example/spark:4.0.2"
+kubernetes.authenticate.driver.serviceAccountName = "spark"
+executor.instances = 4
+sql.shuffle.partitions = 32
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (
+            YARN,
+            {
+                "spark.master": "yarn",
+                "spark.driver.host": "10.0.0.5",
+                "spark.executor.instances": "8",
+                "spark.executor.memory": "4g",
+                "spark.yarn.queue": "tables",
+                "spark.yarn.archive": "hdfs:///spark/jars.zip",
+            },
+        ),
+        (
+            KUBERNETES,
+            {
+                "spark.master": "k8s://https://10.0.0.1:6443",
+                "spark.driver.host": "fluvial.jobs.svc",
+                "spark.driver.port": "7078",
+                "spark.driver.blockManager.port": "7079",
+                "spark.kubernetes.namespace": "jobs",
+                "spark.kubernetes.container.image": "registry.example/spark:4.0.2",
+                "spark.kubernetes.authenticate.driver.serviceAccountName": "spark",
+                "spark.executor.instances": "4",
+                "spark.sql.shuffle.partitions": "32",
+            },
+        ),
+    ],
+)
+def test_what_a_cluster_needs_goes_from_the_file_to_the_session_and_to_a_driver_of_its_own(
+    tmp_path: Path, text: str, wanted: dict[str, str]
+) -> None:
+    (tmp_path / "fluvial.toml").write_text(text)
+    settings = load_settings(environ={}, directory=tmp_path)
+    conf = session_conf(settings, ["/a.jar", "/b.jar"])
+    assert {key: conf[key] for key in wanted} == wanted
+    # Executors get the jars from the driver, which listens where they can reach it.
+    assert conf["spark.jars"] == "/a.jar,/b.jar"
+    assert "spark.driver.bindAddress" not in conf
+    assert "spark.driver.extraClassPath" not in conf
+    assert conf["spark.sql.catalog.spark_catalog"] == "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+    submit = Submit(command=("nice", "/opt/spark/bin/spark-submit", "--driver-memory", "8g"))
+    words = driver_command(submit, settings, ["/a.jar", "/b.jar"])
+    assert words[:4] == ["nice", "/opt/spark/bin/spark-submit", "--master", wanted["spark.master"]]
+    given = dict(word.split("=", 1) for before, word in pairwise(words) if before == "--conf")
+    assert given == {key: value for key, value in conf.items() if key != "spark.master"}
+    # Of two words on one setting spark-submit believes the last.
+    assert words[-3:] == ["--driver-memory", "8g", str(DRIVER)]
+
+
+def test_a_spark_connect_server_is_named_as_spark_does(tmp_path: Path) -> None:
+    (tmp_path / "fluvial.toml").write_text('[spark]\nremote = "sc://spark.example:15002"\nsql.shuffle.partitions = 8\n')
+    settings = load_settings(environ={}, directory=tmp_path)
+    assert settings.spark_master == "sc://spark.example:15002"
+    assert settings.spark_conf == {"spark.sql.shuffle.partitions": "8"}
+    assert load_settings(environ={}, directory=tmp_path, spark_master="local[1]").spark_master == "local[1]"
+    (tmp_path / "fluvial.toml").write_text('[spark]\nremote = "sc://spark.example"\nmaster = "local[2]"\n')
+    with pytest.raises(ConfigError, match="both master and remote are named"):
+        load_settings(environ={}, directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("sc://127.0.0.1:1", "no Spark Connect server answers at 127.0.0.1:1"),
+        ("sc://host:port", "write sc://host:port"),
+        ("sc://", "write sc://host:port"),
+        ("sc://127.0.0.1:1/;session_id=x", "leave session_id out"),
+    ],
+)
+def test_a_server_that_cannot_be_used_is_told_at_once(address: str, says: str) -> None:
+    pytest.importorskip("grpc_status", reason="Spark Connect is an extra: fluvial[connect]")
+    with pytest.raises(ConnectError, match=says):
+        connect(address, {})
+
+
+def test_a_client_without_its_packages_names_the_extra() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['grpc_status'] = None\n"
+        "from fluvial.spark.connect import ConnectError, connect\n"
+        "try: connect('sc://127.0.0.1:1', {})\n"
+        "except ConnectError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert 'pip install "fluvial[connect]"' in done.stdout
 
 
 def test_java_options_of_the_user_are_added_to_ours() -> None:

@@ -10,6 +10,7 @@ from log_broker.core.replication import IsrProposal, Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import build_batch
 from log_broker.records.control import EndMarker
+from log_broker.storage.checkpoints import HIGH_WATERMARK_FILE, decode_offsets
 
 Nodes = Callable[..., list[ReplicaNode]]
 
@@ -112,6 +113,46 @@ async def test_a_truncation_says_what_was_lost(nodes: Nodes) -> None:
     assert await truncate(a, 1) == (0, 5, 2, 2), "the batch at 0 goes whole; 2 were committed, 2 acked by a alone"
     assert (await kept_waiting).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (a.runtime.log_end_offset, a.runtime.high_watermark, a.runtime.latest_epoch) == (0, 0, -1)
+
+
+async def test_a_replica_says_what_goes_with_it_that_others_may_lack(nodes: Nodes) -> None:
+    a, b = nodes(2, min_insync_replicas="1")
+    a.lead(1, isr=(1, 2), replicas=(1, 2))
+    b.runtime.become_follower(1, 1)
+    a.lease.renewed(0)
+    shared = a.produce(b"1", b"2")
+    await a.written(2)
+    await catch_up(a, b)
+    await shared
+    assert (a.runtime.left_behind(), b.runtime.left_behind()) == (None, None)
+    await a.produce(b"3", b"4", acks=1)
+    undecided = a.produce(b"5")
+    await a.written(5)
+    assert a.runtime.left_behind() == (2, 5, 0, 2), "two of three were acknowledged"
+    b.lead(2, isr=(2,), replicas=(1, 2))
+    a.runtime.become_follower(2, 2)
+    assert (await undecided).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert a.runtime.left_behind() == (2, 5, 0, 2), "its leader has not been asked yet"
+    await a.power_cut()
+    left = a.runtime.left_behind()
+    assert left is not None
+    assert (left.end, left.acknowledged) == (5, None), "what an earlier process said nobody knows"
+    a.runtime.become_follower(2, 2)
+    await catch_up(b, a)
+    assert a.runtime.left_behind() is None
+
+
+async def test_offsets_that_a_power_cut_took_are_not_remembered_as_committed(nodes: Nodes) -> None:
+    """They are given out again, and after a kill what stands there then would be taken for committed."""
+    (a,) = nodes(1, fluvial_durability="memory", min_insync_replicas="1")
+    a.lead(1, isr=(1,), replicas=(1, 2))
+    await a.produce(b"1", b"2", b"3")
+    a.logs._high_watermarks_saved = {("t", 0): 3}
+    a.logs._write_high_watermarks()
+    checkpoint = DATA / HIGH_WATERMARK_FILE
+    await a.power_cut()
+    assert (a.runtime.log_end_offset, a.runtime.high_watermark) == (0, 0)
+    assert decode_offsets(a.files.read(checkpoint)) == {("t", 0): 0}
 
 
 async def test_a_follower_below_the_leaders_start_begins_again_there(nodes: Nodes) -> None:

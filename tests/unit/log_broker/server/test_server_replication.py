@@ -177,6 +177,23 @@ async def test_a_divergent_tail_is_cut_and_told_of(
         await back.stop()
 
 
+async def test_a_replica_that_is_moved_away_tells_what_it_alone_had_acknowledged(
+    nodes: list[Node], caplog: pytest.LogCaptureFixture
+) -> None:
+    await make_topic(nodes, (1, 2, 0))
+    await produce(nodes[1], 10)
+    await eventually(lambda: ends(nodes) == {(10, 10)})
+    for follower in (nodes[0], nodes[2]):
+        follower.replicas.stop()
+    await produce(nodes[1], 5, first=100, acks=1)
+    for node in nodes:
+        node.replicas._drop_partition(TOPIC, 0)
+    told = [record.message for record in caplog.records if "gives up its log" in record.message]
+    assert len(told) == 1, "followers have nothing that their leader had not"
+    assert told[0].startswith(f"{TOPIC}-0: node 1 is no replica of it any more")
+    assert "its offsets 10 to 14" in told[0]
+
+
 async def test_a_producer_that_comes_to_a_follower_is_told_who_leads(nodes: list[Node]) -> None:
     await make_topic(nodes, (1, 2, 0))
     producer = Producer({"bootstrap.servers": servers([nodes[2]]), "enable.idempotence": True, "log_level": 0})

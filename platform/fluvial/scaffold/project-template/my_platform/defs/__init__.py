@@ -1,0 +1,1 @@
+"""Components, written in YAML: `dg scaffold defs fluvial.orchestration.components.History …` begins one."""

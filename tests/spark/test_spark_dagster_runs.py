@@ -1,0 +1,154 @@
+"""
+Dagster's runs over real tables: one that goes on until it is terminated, and the check that a table is its log.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from fluvial.config import Settings
+from fluvial.entities import Declaration, count, history, latest, pipeline, state, sum_
+from fluvial.orchestration import SparkResource, assets_for, continuous_job, reconciliation_checks
+from fluvial.spark.session import register_tables
+from fluvial.spark.warehouse import Warehouse
+from fluvial.testing import EmbeddedPlatform, embedded_platform, events
+
+pytestmark = [
+    pytest.mark.spark,
+    # Dagster asks itself for it when a resource has another.
+    pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"),
+]
+
+FLIGHTS = Path(__file__).parents[2] / "schemas" / "airline_operations" / "flight_events.avsc"
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+FLIGHT_EVENTS = history("flight_events")
+AIRCRAFT = state(
+    "aircraft",
+    topic="flight_events",
+    key="tailnum",
+    fields={"seen": count(), "miles": sum_("distance"), "last_at": latest("event_time")},
+)
+
+
+@pytest.fixture
+def platform() -> Iterator[EmbeddedPlatform]:
+    with embedded_platform() as running:
+        running.register(FLIGHTS.parents[1])
+        yield running
+
+
+@pytest.fixture
+def own_settings(platform: EmbeddedPlatform, base_settings: Settings, tmp_path: Path, spark: Any) -> Settings:
+    """The platform, an empty warehouse, and the session of these tests."""
+    there = platform.settings(tmp_path / "warehouse")
+    settings = replace(there, spark_master=base_settings.spark_master, spark_conf=base_settings.spark_conf)
+    register_tables(spark, settings)
+    return settings
+
+
+def send(platform: EmbeddedPlatform, number: int) -> None:
+    for tail in ("N1", "N2"):
+        platform.send("flight_events", events(FLIGHTS, number // 2, tailnum=tail), key="tailnum")
+
+
+def definitions(settings: Settings, *declared: Declaration) -> dg.Definitions:
+    tables: Mapping[str, Declaration] = {each.table: each for each in declared}
+    return dg.Definitions(
+        assets=assets_for(tables),
+        asset_checks=reconciliation_checks(tables, blocking=True),
+        jobs=[continuous_job(tables)],
+        resources={"spark": SparkResource.of(settings)},
+        executor=dg.in_process_executor,
+    )
+
+
+def verdicts(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
+    return {".".join(each.asset_key.path): each for each in result.get_asset_check_evaluations()}
+
+
+def test_a_long_run_ends_after_the_batch_under_way_and_its_tables_are_exact(
+    platform: EmbeddedPlatform, own_settings: Settings, spark: Any
+) -> None:
+    calls: list[int] = []
+    instance = dg.DagsterInstance.ephemeral()
+
+    @pipeline(name="by_tail", inputs=["history.flight_events"], version="1")
+    def by_tail(flights: Any) -> Any:
+        calls.append(len(calls) + 1)
+        match len(calls):
+            case 1:
+                send(platform, 20)
+            case 2:
+                # As the page does.
+                instance.report_run_canceling(instance.get_runs()[0])
+                os.kill(os.getpid(), signal.SIGTERM)
+                # Time for a run that would drop its batch to do so: what follows is read and committed after it.
+                time.sleep(1)
+        return flights.groupBy("tailnum").count()
+
+    send(platform, 40)
+    defined = definitions(own_settings, FLIGHT_EVENTS, AIRCRAFT, by_tail)
+    with instance:
+        with pytest.raises(dg.DagsterExecutionInterruptedError):
+            defined.resolve_job_def("continuous").execute_in_process(instance=instance, run_config=QUIET)
+        (run,) = instance.get_runs()
+        assert run.status is dg.DagsterRunStatus.CANCELED
+        shown = {
+            table: [
+                record.asset_materialization.metadata
+                for record in instance.fetch_materializations(dg.AssetKey(table.split(".")), limit=10).records
+                if record.asset_materialization is not None
+            ]
+            for table in ("history.flight_events", "state.aircraft", "marts.by_tail")
+        }
+        job = defined.resolve_implicit_global_asset_job_def().get_subset(
+            asset_selection=set(), asset_check_selection=set(defined.resolve_asset_graph().asset_check_keys)
+        )
+        found = verdicts(job.execute_in_process(instance=instance, run_config=QUIET))
+    # Each batch was shown as it was committed, the newest first; the one under way was the last.
+    assert calls == [1, 2]
+    for table, batches in shown.items():
+        assert [batch["delta_version"].value for batch in batches] == [1, 0], table
+        assert {batch["run"] for batch in batches} == {dg.MetadataValue.dagster_run(run.run_id)}, table
+    assert {row.tailnum: row["count"] for row in spark.table("marts.by_tail").collect()} == {"N1": 30, "N2": 30}
+    assert {table: each.passed for table, each in found.items()} == {
+        "history.flight_events": True,
+        "state.aircraft": True,
+    }
+    compared = found["state.aircraft"].metadata["compared"]
+    assert isinstance(compared, dg.TableMetadataValue)
+    assert [row.data for row in compared.records] == [{"partition": 0, "start": 0, "end": 60, "records": 60}]
+
+
+def test_a_table_that_is_not_what_the_log_says_holds_back_what_reads_it(
+    platform: EmbeddedPlatform, own_settings: Settings, spark: Any
+) -> None:
+    @pipeline(name="by_tail", inputs=["history.flight_events"], version="1")
+    def by_tail(flights: Any) -> Any:
+        return flights.groupBy("tailnum").count()
+
+    send(platform, 20)
+    job = definitions(own_settings, FLIGHT_EVENTS, by_tail).resolve_implicit_global_asset_job_def()
+    first = job.execute_in_process(run_config=QUIET)
+    assert first.success
+    (verdict,) = verdicts(first).values()
+    assert (verdict.passed, verdict.metadata["rows"].value, verdict.metadata["differences"].value) == (True, 20, 0)
+
+    path = Warehouse.at(own_settings.warehouse).path("history.flight_events")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE _offset = 3")
+    send(platform, 2)
+    second = job.execute_in_process(run_config=QUIET, raise_on_error=False)
+    assert not second.success
+    (verdict,) = verdicts(second).values()
+    assert (verdict.passed, verdict.metadata["differences"].value) == (False, 1)
+    assert verdict.description is not None
+    assert "partition 0, offsets 0 to" in verdict.description
+    assert "21 rows for 22 records" in verdict.description
+    assert second.asset_materializations_for_node("marts__by_tail") == []
