@@ -81,7 +81,7 @@ def row_changes(session: "SparkSession", path: str, *, since: int, until: int) -
     """
     from pyspark.sql import DataFrame
 
-    if not hasattr(session, "_jsparkSession") or _delta_version(session) not in DELTA_VERSIONS:
+    if is_client(session) or _delta_version(session) not in DELTA_VERSIONS:
         return None
     none = _none(session)
     reader = _module(session, "org.apache.spark.sql.delta.commands.cdc.CDCReader")

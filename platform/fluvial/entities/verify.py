@@ -112,29 +112,6 @@ def verify(
     )
 
 
-def _compared(
-    declaration: History | Compacted | State,
-    decoded: "DataFrame",
-    table: "DataFrame",
-    ranges: dict[int, tuple[int, int]],
-    contract: Contract,
-) -> tuple[int, int, list[Difference]]:
-    everything = Care(undecodable=True, tombstones=True)
-    match declaration:
-        case History():
-            log = frames.history_rows(decoded, contract, everything)
-            return _by_range(log, table.where(_inside(ranges)))
-        case Compacted():
-            key = compacted_key(declaration, contract, decoded.sparkSession)
-            log = frames.compacted_rows(decoded, contract, everything, key=key).where("NOT _deleted").drop("_deleted")
-            return _by_key(log, table, key, frozenset())
-        case State():
-            partials = frames.state_partials(frames.state_events(decoded, contract, everything), declaration)
-            log = frames.state_rows(partials, declaration).drop(FOLD_COLUMN)
-            loose = frozenset(name for name, fold in declaration.fields.items() if fold.kind in FLOATING)
-            return _by_key(log, table.drop(FOLD_COLUMN), declaration.key, loose)
-
-
 def _verify_publication(
     declaration: Publication, settings: "Settings", spark: "SparkSession", schemas: SchemaSource
 ) -> Verdict:
@@ -165,6 +142,29 @@ def _verify_publication(
             for row in shown
         ),
     )
+
+
+def _compared(
+    declaration: History | Compacted | State,
+    decoded: "DataFrame",
+    table: "DataFrame",
+    ranges: dict[int, tuple[int, int]],
+    contract: Contract,
+) -> tuple[int, int, list[Difference]]:
+    everything = Care(undecodable=True, tombstones=True)
+    match declaration:
+        case History():
+            log = frames.history_rows(decoded, contract, everything)
+            return _by_range(log, table.where(_inside(ranges)))
+        case Compacted():
+            key = compacted_key(declaration, contract, decoded.sparkSession)
+            log = frames.compacted_rows(decoded, contract, everything, key=key).where("NOT _deleted").drop("_deleted")
+            return _by_key(log, table, key, frozenset())
+        case State():
+            partials = frames.state_partials(frames.state_events(decoded, contract, everything), declaration)
+            log = frames.state_rows(partials, declaration).drop(FOLD_COLUMN)
+            loose = frozenset(name for name, fold in declaration.fields.items() if fold.kind in FLOATING)
+            return _by_key(log, table.drop(FOLD_COLUMN), declaration.key, loose)
 
 
 def _ranges(

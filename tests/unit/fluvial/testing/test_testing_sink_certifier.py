@@ -56,7 +56,7 @@ def test_who_knows_batches_by_their_number_loses_what_comes_in_another_cut() -> 
 
 
 def test_what_does_not_work_at_all_gets_no_verdict() -> None:
-    with pytest.raises(CertifyError, match=r"does not even hold .* 80 rows lost"):
+    with pytest.raises(CertifyError, match=r"does not even hold .* 160 rows lost"):
         certify(f"{SINKS}:Broken")
     with pytest.raises(CertifyError, match=r"there is no sink .*:Nobody"):
         certify(f"{SINKS}:Nobody")
