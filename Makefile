@@ -76,7 +76,7 @@ bench-clients: $(READY) ## measure what clients' choices cost on our brokers (ab
 bench-schema: $(READY) ## measure the registry: reads, start and memory with 100,000 schemas (about 10 minutes)
 	$(BIN)/python -m tests.bench.schema $(BENCH)
 
-bench-cluster: java $(READY) ## measure three nodes beside three of Apache Kafka (about 40 minutes)
+bench-cluster: java $(READY) ## measure three nodes beside three of Apache Kafka (about 15 minutes)
 	$(BIN)/python -m tests.bench.cluster
 
 fuzz: $(READY) ## a million broken requests at the broker: FUZZ="--seed 2 --from 500000" goes on elsewhere

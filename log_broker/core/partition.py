@@ -297,6 +297,7 @@ class Partition(PartitionRoles):
         except BrokerError as error:
             return (Reply(token, self._refusal(error)),)
         batch = memoryview(build_marker(producer_id, epoch, marker, now_ms))
+        self.transactions.forbid(producer_id, epoch, bumped=bumped)
         self.transactions.end(producer_id, self.next_offset, committed=marker.committed)
         previous = self.producers.mark(producer_id, epoch, marker, now_ms)
         return self._gather_own(batch, read_header(batch), token, previous)

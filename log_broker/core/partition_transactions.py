@@ -4,7 +4,7 @@ The transactions of one partition: which batches may open one, and up to where e
 A transactional batch enters only while its transaction is open here or after the coordinator has been asked whether
 this partition belongs to it (KIP-890): otherwise a delayed request could open a transaction that nobody ends, and
 everything behind it would stay unread for ever. `expect` notes who is being asked about, `answered` that an answer came
-and `allow` that it was yes; the next batch or marker of that producer uses that up.
+and `allow` that it was yes; the next batch of that producer or the marker of that transaction uses that up.
 """
 
 from collections import deque
@@ -137,9 +137,19 @@ class PartitionTransactions:
                 f"a coordinator of epoch {coordinator_epoch} writes after one of epoch {entry.coordinator_epoch}",
             )
 
+    def forbid(self, producer_id: int, epoch: int, *, bumped: bool) -> None:
+        """
+        Let a marker end what the coordinator has allowed, or is still asked about, in the transaction that it ends.
+
+        With `bumped` that is the one before `epoch`: the producer need not wait for markers, so the first batches of
+        its next transaction may be here already, and the coordinator answers once the markers are written.
+        """
+        known = self._expected.get(producer_id)
+        if known is not None and known.epoch <= epoch - bumped:
+            del self._expected[producer_id]
+
     def end(self, producer_id: int, marker_offset: int, *, committed: bool) -> None:
         """Take note of a marker that has got its offset, before the producer's state takes it."""
-        self._expected.pop(producer_id, None)
         first_offset = self._producers.open_transactions.get(producer_id)
         if first_offset is not None:
             aborted = None if committed else self._producers.aborted(producer_id, marker_offset)

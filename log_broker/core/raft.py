@@ -16,6 +16,7 @@ changes roles. The rules that safety hangs on, and where they are kept:
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, assert_never
 
+from log_broker.core.lease import DRIFT_SHARE
 from log_broker.core.raft_effects import (
     AddVoter,
     Command,
@@ -136,6 +137,16 @@ class Raft(Replica):
     def next_deadline_ms(self) -> int:
         """When `tick` must be called next."""
         return self.role.deadline_ms()
+
+    def surely_leads(self, now_ms: int) -> bool:
+        """
+        Whether no other replica can have been elected by now.
+
+        Voters that have heard from their leader within the fetch timeout elect none. They count from its answers,
+        which is later than it counts from their fetches, on clocks that may run faster than its own by `DRIFT_SHARE`.
+        """
+        role, timeout_ms = self.role, self.config.fetch_timeout_ms
+        return isinstance(role, Leader) and now_ms < role.heard_ms(now_ms) + timeout_ms - timeout_ms // DRIFT_SHARE
 
     def describe(self, now_ms: int) -> QuorumDescription | None:
         """Return how far everyone is, None where this replica does not lead."""

@@ -294,15 +294,20 @@ class Leader:
             if key in voters or progress.fetched_ms >= oldest_ms
         }
 
-    def _hears_quorum(self) -> bool:
+    def heard_ms(self, now_ms: int) -> int:
+        """Since when less than a majority of the voters, this one among them, has been heard from."""
         raft = self._raft
         voters = raft.voters.current
         heard = [
-            raft.now_ms if key == raft.key else self.replicas[key].fetched_ms if key in self.replicas else 0
+            now_ms if key == raft.key else self.replicas[key].fetched_ms if key in self.replicas else 0
             for key in voters.keys
         ]
-        self._check_ms = replicated_offset(heard, voters.majority) + self._quorum_timeout_ms
-        return raft.now_ms < self._check_ms
+        return replicated_offset(heard, voters.majority)
+
+    def _hears_quorum(self) -> bool:
+        now_ms = self._raft.now_ms
+        self._check_ms = self.heard_ms(now_ms) + self._quorum_timeout_ms
+        return now_ms < self._check_ms
 
     def _announce(self) -> None:
         """Tell voters that do not fetch who leads."""

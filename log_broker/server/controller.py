@@ -79,10 +79,13 @@ class Controller:
         return self._node.cluster.brokers[wanted.node_id].epoch
 
     async def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
-        """Take in a sign of life."""
+        """Take in a sign of life; the answer prolongs the broker's lease."""
         # Most change nothing, and need no turn among the decisions.
         answer = self._registry.heartbeat(self._node.cluster, beat, self._now_ms())
         if not answer.records:
+            if not self._node.quorum.surely_leads:
+                # Another may have been elected and fence the broker a session after that, sooner than the lease ends.
+                raise BrokerError(ErrorCode.NOT_CONTROLLER, "a majority of the voters has not been heard from for long")
             return answer
 
         def decide(image: ClusterImage) -> Sequence[MetadataRecord]:

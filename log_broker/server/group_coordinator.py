@@ -26,6 +26,7 @@ from log_broker.records.record import Record
 from log_broker.server.coordinator_shards import Shard, Shards
 from log_broker.server.deadlines import Deadlines
 from log_broker.server.topic_patterns import match_topics
+from log_broker.server.trouble import Trouble
 
 if TYPE_CHECKING:
     from log_broker.server.node import Node
@@ -45,6 +46,7 @@ class GroupCoordinator:
         self._node = node
         self._shards: Shards[Group] = Shards(node, OFFSETS_TOPIC, self)
         self._deadlines = Deadlines(node, self._time_is_up)
+        self._trouble = Trouble(_log, node.loop.time, logging.ERROR)
         self._expiration: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -188,7 +190,7 @@ class GroupCoordinator:
             try:
                 await shard.runtime.append_records(effect.records)
             except BrokerError as failure:
-                _log.error("group %s could not be stored: %s", group.group_id, failure)
+                self._trouble.came("group %s could not be stored: %s", group.group_id, failure)
                 error = failure.code
         self._persisted(shard, group, effect, error)
 

@@ -37,6 +37,7 @@ from log_broker.errors import ErrorCode
 from log_broker.server.machine import Pool
 from log_broker.server.readers import ReplicaWaiters, Waiters
 from log_broker.server.reopening import Recover, distrust_cached, read_again
+from log_broker.server.trouble import Trouble
 from log_broker.storage.append_job import AppendJob
 from log_broker.storage.compaction import CompactionJob
 from log_broker.storage.files import FileSystem
@@ -86,6 +87,7 @@ class PartitionRunner:
         self._files = files
         self._pool = pool
         self._loop = loop
+        self._trouble = Trouble(_log, loop.time, logging.ERROR)
         self._clock_ms = clock_ms
         self._lower_checkpoints = lower_checkpoints
         self._membership = membership if membership is not None else Membership(node_id=0)
@@ -240,6 +242,7 @@ class PartitionRunner:
         if error is None:
             self._log.commit(job)
             self.appended_bytes += sum(map(len, job.buffers))
+            self._trouble.ended("%s-%d is written again", self.topic, self.partition)
             self._run(self._core.handle(Written(len(job.batches), job.synced), self._clock_ms()))
             self._set_flush_timer()
             return
@@ -252,7 +255,7 @@ class PartitionRunner:
         self._fail(error, lost_sync=job.synced)
 
     def _fail(self, error: BaseException, *, lost_sync: bool) -> None:
-        _log.error("writing %s-%d failed: %s", self.topic, self.partition, error)
+        self._trouble.came("writing %s-%d failed: %s", self.topic, self.partition, error)
         self.storage_errors += 1
         self._run(self._core.handle(WriteFailed(str(error), lost_sync), self._clock_ms()))
         if lost_sync and self._core.offline_reason is not None:

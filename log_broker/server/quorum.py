@@ -171,6 +171,13 @@ class Quorum:
         """How far the log is committed, as far as this replica knows."""
         return 0 if self._driver is None else self._driver.raft.high_watermark
 
+    @property
+    def surely_leads(self) -> bool:
+        """Whether this replica leads and no other can have been elected in its place without its knowing."""
+        if self._driver is None or self._surroundings is None:
+            return False
+        return self._driver.raft.surely_leads(self._surroundings.now_ms())
+
     def describe(self) -> QuorumDescription | None:
         """Return how far everyone is, None where this replica does not lead."""
         if self._driver is None or self._surroundings is None:

@@ -151,12 +151,15 @@ class ReplicaManager:
 
     def _apply_partition(self, topic: TopicImage, index: int, partition: PartitionImage) -> None:
         node = self._node
+        had_log = node.logs.get(topic.name, index) is not None
         try:
             runtime = node.logs.create(topic.name, index, UUID(hex=topic.topic_id), topic.config)
         except OSError as error:
             _log.error("the partition %s-%d could not be made: %s", topic.name, index, error)
             return
         runtime.on_damaged = partial(self.repair.damaged, runtime)
+        if not had_log and partition.leader_epoch > 0 and {*partition.isr, *partition.elr} == {node.config.node_id}:
+            self._report_missing(runtime, partition)
         if partition.leader == node.config.node_id:
             self._unfollow(topic.name, index)
             runtime.on_isr_wanted = partial(self._isr_wanted, runtime)
@@ -248,6 +251,17 @@ class ReplicaManager:
         self.isr.propose(runtime, proposal)
 
     # What went wrong.
+
+    def _report_missing(self, runtime: PartitionRuntime, partition: PartitionImage) -> None:
+        """Say that a partition begins anew: it was led before, and no other replica need have its records."""
+        node_id = self._node.config.node_id
+        text = (
+            f"{runtime.topic}-{runtime.partition}: node {node_id}, the last that was in sync, has no log of it;"
+            " what it held is lost here, and it begins again at offset 0"
+        )
+        _log.error("%s", text)
+        place = {"topic": runtime.topic, "partition": runtime.partition, "replicas": partition.replicas}
+        self._node.events.note("log_lost", text, **place, leader=node_id, leader_epoch=partition.leader_epoch)
 
     def report_lost(self, runtime: PartitionRuntime, leader_id: int, leader_epoch: int, lost: Lost) -> None:
         """Say which records this replica had that its leader has not."""

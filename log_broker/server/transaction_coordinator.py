@@ -44,6 +44,7 @@ from log_broker.records.record import Record, build_batch
 from log_broker.server.coordinator_shards import Shard, Shards
 from log_broker.server.deadlines import Deadlines
 from log_broker.server.transaction_markers import Ending, MarkerSender
+from log_broker.server.trouble import Trouble
 
 if TYPE_CHECKING:
     from log_broker.server.node import Node
@@ -67,6 +68,7 @@ class TransactionCoordinator:
         self._node = node
         self._shards: Shards[Transaction] = Shards(node, TRANSACTIONS_TOPIC, self)
         self._deadlines = Deadlines(node, self._time_is_up)
+        self._trouble = Trouble(_log, node.loop.time, logging.ERROR)
         self._markers = MarkerSender(node)
         self._waiting: dict[str, asyncio.Future[None]] = {}
         # Batches of one producer must be appended in the order in which they came, so nobody overtakes.
@@ -280,7 +282,9 @@ class TransactionCoordinator:
         if shard.is_resigned:
             return  # whoever coordinates the id now has read what was stored; here nobody waits for it any more
         if result.error is not ErrorCode.NONE:
-            _log.error("transactional id %s could not be stored: %s", transaction.transactional_id, result.message)
+            self._trouble.came(
+                "transactional id %s could not be stored: %s", transaction.transactional_id, result.message
+            )
         event = Persisted(error=_to_client(result.error))
         self._run(shard, transaction, transaction.handle(event, self._node.clock_ms()))
         if event.error is not ErrorCode.NONE and transaction.state.is_prepared:

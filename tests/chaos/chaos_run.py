@@ -2,6 +2,7 @@
 Real processes under faults: `make chaos`.
 
     python tests/chaos/chaos_run.py --seconds 60 --seed 7          a storm of random faults
+    python tests/chaos/chaos_run.py --seconds 120 --storms 20      one after the other, of this seed and those after it
     python tests/chaos/chaos_run.py --peer kafka                   the same against Apache Kafka
     python tests/chaos/chaos_run.py --brokers 5
     python tests/chaos/chaos_run.py --voters 3                     voters in processes of their own
@@ -10,6 +11,7 @@ Real processes under faults: `make chaos`.
 """
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -25,7 +27,7 @@ import scenarios_leaders  # noqa: F401
 import scenarios_registry  # noqa: F401
 from chaos_cluster import KINDS, Cluster
 from chaos_scenarios import SCENARIOS, Clusters, Stage
-from chaos_storm import storm
+from chaos_storm import Report, storm
 
 STORM_SECONDS = 60.0
 
@@ -43,13 +45,14 @@ def main() -> int:
     parser.add_argument("--voters", type=int, default=0, help="voters of the quorum that are no brokers")
     parser.add_argument("--seconds", type=float, default=STORM_SECONDS, help="how long the storm lasts; 0: none")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--storms", type=int, default=1, help="how many, of this seed and those after it (default: 1)")
     parser.add_argument("--scenarios", nargs="+", metavar="NAME", help="instead of a storm: names, or all")
     parser.add_argument("--keep", type=Path, help="folder for the history and the logs of the nodes")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
         if options.scenarios:
             return run_scenarios(options.scenarios, options.peer, Path(scratch), say)
-        return run_storm(options, Path(scratch), say)
+        return run_storms(options, Path(scratch), say)
 
 
 def run_scenarios(names: Sequence[str], kind: str, scratch: Path, say: Callable[[str], None]) -> int:
@@ -95,22 +98,45 @@ def table_of_fates(fates: Mapping[tuple[str, str], str]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:]))
 
 
-def run_storm(options: argparse.Namespace, scratch: Path, say: Callable[[str], None]) -> int:
-    """One storm on a cluster of its own."""
-    cluster = Cluster(scratch / "cluster", kind=options.peer, brokers=options.brokers, separate_voters=options.voters)
-    say(f"storm of {options.seconds:.0f} s, seed {options.seed}, {options.brokers} brokers, {options.voters} voters")
+def run_storms(options: argparse.Namespace, scratch: Path, say: Callable[[str], None]) -> int:
+    """Storms one after the other; of several, what they came to together and the seeds that broke a promise."""
+    together = Report()
+    broken = []
+    for seed in range(options.seed, options.seed + options.storms):
+        keep = None if options.keep is None else options.keep / f"seed-{seed}" if options.storms > 1 else options.keep
+        try:
+            report = run_storm(options, seed, scratch / f"seed-{seed}", keep, say)
+        except Exception:
+            if options.storms == 1:
+                raise
+            report = Report(broken=[traceback.format_exc()])
+        say(str(report))
+        together += report
+        if report.broken:
+            broken.append(seed)
+    if options.storms > 1:
+        say(f"\n{options.storms} storms, {len(broken)} with broken promises{': seeds' * bool(broken)} {broken or ''}")
+        say(str(together))
+    return bool(broken)
+
+
+def run_storm(
+    options: argparse.Namespace, seed: int, folder: Path, keep: Path | None, say: Callable[[str], None]
+) -> Report:
+    """One storm on a cluster of its own; the history and the logs of the nodes are left in `keep`."""
+    cluster = Cluster(folder, kind=options.peer, brokers=options.brokers, separate_voters=options.voters)
+    say(f"storm of {options.seconds:.0f} s, seed {seed}, {options.brokers} brokers, {options.voters} voters")
     try:
         cluster.start()
-        if options.keep is not None:
-            options.keep.mkdir(parents=True, exist_ok=True)
-        report = storm(cluster, seconds=options.seconds, seed=options.seed, say=say, keep=options.keep)
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+        return storm(cluster, seconds=options.seconds, seed=seed, say=say, keep=keep)
     finally:
-        if options.keep is not None:
+        if keep is not None:
             for node in cluster.nodes.values():
-                (options.keep / f"node-{node.name}.log").write_text(node.log_text())
+                (keep / f"node-{node.name}.log").write_text(node.log_text())
         cluster.close()
-    say(str(report))
-    return bool(report.broken)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ is read back, and the history is judged.
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from chaos_checker import ALLOWED_BY_KAFKA, Anomaly, Kind, check
@@ -44,6 +44,9 @@ class Report:
     allowed: Counter[Kind] = field(default_factory=Counter)
     given_up: int = 0
     broken: list[str] = field(default_factory=list)
+
+    def __add__(self, other: "Report") -> "Report":
+        return Report(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
 
     def __str__(self) -> str:
         lines = [

@@ -1,6 +1,8 @@
 """Scenarios in which copies are too few, stale, wiped or not yet on a disk; and the fate of what was acknowledged."""
 
+import json
 import time
+from typing import Any
 
 from chaos_cluster import Cluster
 from chaos_nodes import OurNode
@@ -45,6 +47,12 @@ def set_topic(cluster: Cluster, topic: str, name: str, value: str) -> None:
     admin.incremental_alter_configs([resource], request_timeout=10)[resource].result(20)
 
 
+def events(cluster: Cluster, kind: str) -> list[dict[str, Any]]:
+    """What the cluster's diary has of a kind."""
+    found = [json.loads(text) for text in read(cluster.bootstrap, "__fluvial_events")]
+    return [event for event in found if event["kind"] == kind]
+
+
 def alone(cluster: Cluster, topic: str, leader: int) -> None:
     """Kill every follower of a topic, and wait until the leader is its only in-sync replica."""
     cluster.kill(*cluster.others(leader))
@@ -70,6 +78,14 @@ def disk_gone(stage: Stage) -> None:
     cluster.await_equal_logs(three)
     expect(cluster, three, values)
     stage.note("three copies: rebuilt from the others, in sync only with the whole log, all 100 readable")
+    cluster.await_leader(lone, [victim])
+    assert read(cluster.bootstrap, lone) == []
+    if cluster.kind == "ours":
+        cluster.eventually(
+            lambda: (lone, victim) in {(each["topic"], each["leader"]) for each in events(cluster, "log_lost")},
+            "the loss of the lone copy is reported",
+        )
+        stage.note("one copy: comes up empty, and the diary says so")
 
 
 @scenario("F-07", "acks=0 loses silently and is never sent again")

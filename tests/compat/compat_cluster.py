@@ -52,6 +52,10 @@ class Brokers:
     def log(self) -> Path:
         return self.nodes[0].log
 
+    @property
+    def data_dir(self) -> Path:
+        return self.nodes[0].data_dir
+
     def start(self) -> None:
         """Start all, and wait until each knows of all."""
         for node in self.nodes:

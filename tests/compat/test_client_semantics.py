@@ -245,6 +245,7 @@ def test_records_without_a_key_are_spread_by_chance_or_in_turn(broker: Any) -> N
 # Reading.
 
 
+@pytest.mark.lone_broker
 def test_topics_are_kept_apart_and_cost_only_those_who_read_them(tmp_path: Path) -> None:
     with log_broker.embedded(data_dir=tmp_path / "data") as broker:
         sales, views = make(broker, "sales"), make(broker, "page_views")
@@ -302,6 +303,7 @@ def test_a_reader_decides_how_much_comes(broker: Any) -> None:
         assert {partition for partition, *_ in take(client, 30)} == {1}
 
 
+@pytest.mark.lone_broker
 def test_nothing_is_sent_to_who_did_not_ask(tmp_path: Path) -> None:
     with log_broker.embedded(data_dir=tmp_path / "data") as broker:
         topic = make(broker, "quiet")
@@ -326,6 +328,7 @@ def test_nothing_is_sent_to_who_did_not_ask(tmp_path: Path) -> None:
 # Producing.
 
 
+@pytest.mark.lone_broker
 def test_batches_are_the_producers(tmp_path: Path) -> None:
     with log_broker.embedded(data_dir=tmp_path / "data") as broker:
         topic = make(broker, "batches", 2)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from compat_cluster import COPIES
+from compat_cluster import BROKERS, COPIES
 
 import log_broker
 
@@ -83,10 +83,11 @@ def test_a_topic_that_is_only_validated_is_not_made(admin: Admin) -> None:
 
 def test_the_cluster_its_quorum_and_its_features(admin: Admin) -> None:
     cluster = admin.client.describeCluster(admin.classes.DescribeClusterOptions().includeAuthorizedOperations(True))
-    assert cluster.controller().get().id() == 0
+    assert cluster.controller().get().id() in range(BROKERS)
     assert cluster.authorizedOperations().get().size() > 0
     quorum = admin.client.describeMetadataQuorum().quorumInfo().get()
-    assert (quorum.leaderId(), [voter.replicaId() for voter in quorum.voters()]) == (0, [0])
+    assert quorum.leaderId() in range(BROKERS)
+    assert sorted(voter.replicaId() for voter in quorum.voters()) == list(range(BROKERS))
     assert admin.client.describeFeatures().featureMetadata().get() is not None
     upgrade = getattr(admin.classes, "FeatureUpdate$UpgradeType").UPGRADE
     update = {"metadata.version": admin.classes.FeatureUpdate(1, upgrade)}
@@ -127,9 +128,9 @@ def test_leaders_and_replicas_are_where_they_should_be(admin: Admin) -> None:
         move = admin.classes.NewPartitionReassignment(list(brokers)) if brokers else None
         return admin.client.alterPartitionReassignments({place: admin.optional(move)}).all().get()
 
-    reassign(0)
+    reassign(*range(COPIES))
     assert refusal(reassign) == "NoReassignmentInProgressException"
-    assert refusal(lambda: reassign(0, 1)) == "InvalidReplicaAssignmentException"
+    assert refusal(lambda: reassign(0, 9)) == "InvalidReplicaAssignmentException"
     assert len(admin.client.listPartitionReassignments().reassignments().get()) == 0
 
 

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from compat_cluster import BROKERS
 from confluent_kafka.admin import AdminClient, NewTopic
 from py4j.protocol import Py4JJavaError
 
@@ -233,7 +234,7 @@ def test_admin_creates_describes_and_deletes(jvm: Any, broker: Any) -> None:
     config = admin.describeConfigs([resource]).all().get()[resource]
     assert config.get("retention.ms").value() == "60000"
     assert config.get("retention.bytes").value() == "-1"
-    assert admin.describeCluster().nodes().get().size() == 1
+    assert admin.describeCluster().nodes().get().size() == BROKERS
     admin.deleteTopics(["java-admin"]).all().get()
     assert "java-admin" not in set(admin.listTopics().names().get())
     admin.close()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from compat_cluster import BROKERS, COPIES
 from confluent_kafka import ElectionType, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
@@ -52,7 +53,7 @@ def python_admin(broker: Any) -> Iterator[KafkaAdminClient]:
 @pytest.fixture
 def topic(python_admin: KafkaAdminClient) -> str:
     made = name("admins")
-    python_admin.create_topics({made: {"num_partitions": 3, "replication_factor": 1}})
+    python_admin.create_topics({made: {"num_partitions": 3, "replication_factor": COPIES}})
     return made
 
 
@@ -63,15 +64,16 @@ def test_kafka_python_describes_topics_in_pages(python_admin: KafkaAdminClient, 
 
 
 def test_kafka_python_describes_the_cluster(python_admin: KafkaAdminClient, topic: str) -> None:
-    (described,) = python_admin.describe_log_dirs({topic: [1]})
-    (directory,) = described["log_dirs"]
-    assert [each["name"] for each in directory["topics"]] == [topic]
-    assert 0 < directory["usable_bytes"] <= directory["total_bytes"]
+    described = python_admin.describe_log_dirs({topic: [1]})
+    assert len(described) == BROKERS
+    for (directory,) in (each["log_dirs"] for each in described):
+        assert [each["name"] for each in directory["topics"]] == [topic]
+        assert 0 < directory["usable_bytes"] <= directory["total_bytes"]
     (metadata,) = python_admin.describe_metadata_quorum()["topics"]
-    assert metadata["partitions"][0]["leader_id"] == 0
+    assert metadata["partitions"][0]["leader_id"] in range(BROKERS)
     resources = python_admin.list_config_resources()
     assert topic in resources["topic"]
-    assert resources["broker"] == ["0"]
+    assert sorted(resources["broker"]) == [str(number) for number in range(BROKERS)]
     with pytest.raises(InvalidUpdateVersionError):
         python_admin.update_features({"metadata.version": (1, 1)})
 
@@ -80,7 +82,7 @@ def test_kafka_python_moves_nothing(python_admin: KafkaAdminClient, topic: str) 
     elected = python_admin.elect_leaders(0, {topic: [0, 1, 2]}).replica_election_results
     assert [each.error_code for each in elected[0].partition_result] == [ElectionNotNeededError.errno] * 3
     answers = python_admin.alter_partition_reassignments(
-        {Place(topic, 0): [0], Place(topic, 1): [5], Place(topic, 2): None}
+        {Place(topic, 0): list(range(COPIES)), Place(topic, 1): [5], Place(topic, 2): None}
     )
     assert [answers[Place(topic, index)] for index in range(3)] == [
         None,
@@ -132,7 +134,7 @@ def test_librdkafka_describes_elects_and_lists(broker: Any) -> None:
     topic = name("rdkafka")
     admin.create_topics([NewTopic(topic, 2, replica_assignment=[[0], [0]])])[topic].result(30)
     cluster = admin.describe_cluster(include_authorized_operations=True).result(30)
-    assert [node.id for node in cluster.nodes] == [0]
+    assert sorted(node.id for node in cluster.nodes) == list(range(BROKERS))
     assert AclOperation.ALTER in cluster.authorized_operations
     assert len(admin.list_topics(topic, 30).topics[topic].partitions) == 2
     elected = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)]).result(30)

@@ -136,6 +136,27 @@ def test_within_a_bound_all_know_that_a_broker_is_lost_and_every_partition_can_b
     assert known_after <= led_after <= bound_seconds + 0.1
 
 
+def test_a_controller_that_is_cut_off_holds_no_lease_when_its_successor_fences_it() -> None:
+    """It hears itself all the time, which must not count once the others may have elected another."""
+
+    async def scenario(cluster: SimulatedCluster) -> bool:
+        await cluster.create_topic("t", partitions=3)
+        nodes = {broker: cluster._cluster.machines[broker].broker for broker in cluster.brokers}
+        victim = next(broker for broker, node in nodes.items() if node is not None and node.is_controller)
+        others = [broker for broker in cluster.brokers if broker != victim]
+        cluster.fault("isolate", victim, amount=0.1)
+
+        def is_fenced() -> bool:
+            images = [image(cluster, broker) for broker in others]
+            return any(known is not None and not known.is_alive(victim) for known in images)
+
+        await until(is_fenced)
+        return nodes[victim].lease.valid  # type: ignore[union-attr]
+
+    quick_sessions = {"broker.session.timeout.ms": "3000", "controller.quorum.fetch.timeout.ms": "6000"}
+    assert not any(simulate(scenario, seed=seed, config=quick_sessions) for seed in range(2))
+
+
 def _partitions(cluster: SimulatedCluster, broker: int, topic: str) -> tuple[PartitionImage, ...]:
     known = image(cluster, broker)
     assert known is not None

@@ -22,7 +22,9 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
 
 
 def _partition(node: "Node", topic: str, index: int) -> "Values":
-    runtime = node.logs.led(topic, index)
+    runtime = node.logs.get(
+        topic, index
+    )  # any replica knows, and `kafka-transactions.sh find-hanging` asks each broker
     if runtime is None:
         return {"partition_index": index, "error_code": node.absence_of(topic, index), "active_producers": []}
     return {

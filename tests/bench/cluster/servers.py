@@ -149,10 +149,16 @@ class Cluster(ABC):
         return 0
 
     def leaders(self, topic: str) -> list[Member]:
-        """Return the node that leads each partition."""
-        found = AdminClient({"bootstrap.servers": self.address, "log_level": 0}).list_topics(topic, timeout=30)
-        partitions = found.topics[topic].partitions
-        return [self.member(partitions[at].leader) for at in sorted(partitions)]
+        """Return the node that leads each partition; a node may be asked that has not heard of the topic yet."""
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            with suppress(KafkaException):
+                partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
+                if partitions and all(at.leader >= 0 for at in partitions.values()):
+                    return [self.member(partitions[at].leader) for at in sorted(partitions)]
+            time.sleep(0.1)
+        raise RuntimeError(f"{self.name}: the partitions of {topic} have no leaders")
 
     def await_in_sync(self, topic: str) -> None:
         """Return once every replica of a topic is in sync."""

@@ -147,7 +147,7 @@ const scripts = {
 
 async function main([name, words]) {
   const { bootstrapServers, ...rest } = JSON.parse(words)
-  const kafka = new Kafka({ clientId: 'compat', brokers: [bootstrapServers], logLevel: logLevel.ERROR })
+  const kafka = new Kafka({ clientId: 'compat', brokers: bootstrapServers.split(','), logLevel: logLevel.ERROR })
   process.stdout.write(JSON.stringify(await scripts[name](kafka, rest)))
 }
 

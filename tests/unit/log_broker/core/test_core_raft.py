@@ -344,6 +344,27 @@ def test_an_observer_follows_and_never_stands_for_election() -> None:
     assert replicas.rafts[7].epoch == replicas.rafts[1].epoch
 
 
+def test_a_leader_surely_leads_for_as_long_as_its_voters_elect_no_other() -> None:
+    replicas = Replicas(1, 2, 3)
+    leader = replicas.elect()
+    replicas.pass_time(1_000)
+    assert leader.surely_leads(replicas.now)
+    assert isinstance(leader.role, Leader)
+    for_ms = CONFIG.fetch_timeout_ms * 9 // 10
+    heard = max(progress.fetched_ms for progress in leader.role.replicas.values())
+    assert leader.surely_leads(heard + for_ms - 1)
+    assert not leader.surely_leads(heard + for_ms)
+    follower = next(raft for raft in replicas.rafts.values() if raft is not leader)
+    assert not follower.surely_leads(replicas.now)
+
+
+def test_a_voter_that_is_alone_surely_leads() -> None:
+    alone = a_raft(bootstrap=voters(1))
+    alone.tick(10_000)
+    assert isinstance(alone.role, Leader)
+    assert alone.surely_leads(10**9)
+
+
 def test_a_leader_that_resigns_is_followed_at_once_by_the_best_informed() -> None:
     replicas = Replicas(1, 2, 3)
     old = replicas.elect()

@@ -160,7 +160,7 @@ async def test_a_read_error_is_told_and_passes(open_logs: Open) -> None:
     assert values(runtime) == [b"a"]
 
 
-async def test_a_disk_that_is_full_for_a_while(open_logs: Open) -> None:
+async def test_a_disk_that_is_full_for_a_while(open_logs: Open, caplog: pytest.LogCaptureFixture) -> None:
     files = MemoryFileSystem()
     runtime = open_logs(files).create("t", 0, uuid4(), config(segment_bytes="300"))
     kept: list[bytes] = []
@@ -179,6 +179,7 @@ async def test_a_disk_that_is_full_for_a_while(open_logs: Open) -> None:
         files.room_bytes = None
         assert values(runtime) == kept
     assert runtime.offline_reason is None
+    assert len([line for line in caplog.messages if line.startswith("writing t-0 failed")]) < runtime.storage_errors
     after = open_logs(files.crash()).get("t", 0)
     assert after is not None
     assert values(after) == kept

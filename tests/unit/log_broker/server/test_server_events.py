@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from node_cluster import eventually
+from node_cluster import cluster_of, eventually
 from several_nodes import cluster, topic_of
 
 from log_broker.config import BrokerConfig
@@ -69,6 +70,23 @@ async def test_every_node_notes_into_one_topic_wherever_that_is_led(nodes: list[
     found = {event["node"]: event for event in written(nodes) if event["kind"] == "truncated"}
     assert [(found[at]["topic"], found[at]["first"], found[at]["end"]) for at in range(3)] == [("x", 120, 132)] * 3
     assert len({event["id"] for event in written(nodes)}) == len(written(nodes))
+
+
+async def test_a_lone_replica_that_comes_back_without_its_log_is_reported(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 3) as cluster:
+        loser = next(node_id for node_id, node in cluster.nodes.items() if not node.is_controller)
+        await topic_of([cluster.nodes[at] for at in range(3)], "lone", [loser, *(at for at in range(3) if at != loser)])
+        for index in range(3):
+            leader = next(node for node in cluster.nodes.values() if node.logs.led("lone", index) is not None)
+            await leader.logs.led("lone", index).append_records([(None, b"kept")])
+        await cluster.kill(loser)
+        shutil.rmtree(cluster.directory(loser) / "lone-0")
+        await cluster.start(loser)
+        await eventually(lambda: cluster.nodes[loser].logs.led("lone", 0) is not None)
+        await eventually(lambda: any(event["kind"] == "log_lost" for event in written(list(cluster.nodes.values()))))
+        (lost,) = (event for event in written(list(cluster.nodes.values())) if event["kind"] == "log_lost")
+        assert (lost["topic"], lost["partition"], lost["leader"], lost["node"]) == ("lone", 0, loser, loser)
+        assert f"lone-0: node {loser}, the last that was in sync, has no log of it" in lost["text"]
 
 
 async def test_a_lone_node_has_no_diary_until_something_is_noted(lone: Node) -> None:

@@ -20,6 +20,7 @@ from log_broker.core.cluster import ClusterImage
 from log_broker.core.cluster_records import PartitionChanged
 from log_broker.core.controller import CreateTopic
 from log_broker.core.isr_changes import IsrMember, IsrWish, alter_partition
+from log_broker.core.partition_protocol import AppendResult
 from log_broker.core.replica_messages import ReplicaFetchRequest
 from log_broker.core.replication_quota import UNLIMITED
 from log_broker.errors import ErrorCode
@@ -210,6 +211,26 @@ async def test_a_wiped_replica_is_filled_again_from_where_the_leader_begins(node
         follower = node.logs.get(TOPIC, 0)
         assert follower is not None
         await eventually(lambda f=follower: f.log_start_offset == 4)
+
+
+async def test_every_replica_tells_who_writes_and_others_do_not(nodes: list[Node]) -> None:
+    await make_topic(nodes, (1, 2))
+    leader = nodes[1].logs.led(TOPIC, 0)
+    assert leader is not None
+    told: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+    batch = bytes(build_batch([(1, None, b"v", ())], producer_id=7, producer_epoch=3, base_sequence=0))
+    leader.append(batch, acks=-1, done=told.set_result)
+    await told
+    found = {}
+    for number, node in enumerate(nodes):
+        async with client_of(node) as client:
+            wanted = {"topics": ({"name": TOPIC, "partition_indexes": (0,)},)}
+            answer = await client.ask(ApiKey.DESCRIBE_PRODUCERS, wanted, version=0)
+        (partition,) = answer.topics[0].partitions
+        writers = [(each.producer_id, each.producer_epoch) for each in partition.active_producers]
+        found[number] = (partition.error_code, writers)
+    absent = (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
+    assert found == {0: absent, 1: (ErrorCode.NONE, [(7, 3)]), 2: (ErrorCode.NONE, [(7, 3)])}
 
 
 async def test_replication_is_counted(nodes: list[Node]) -> None:

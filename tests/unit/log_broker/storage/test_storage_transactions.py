@@ -39,8 +39,10 @@ def write(bench: Bench, producer_id: int, *keys: bytes, epoch: int = 0, sequence
     return bench.answers[-1][1].error
 
 
-def end(bench: Bench, producer_id: int, *, committed: bool, epoch: int = 0, coordinator: int = 0) -> ErrorCode:
-    event = EndTransaction(producer_id, epoch, EndMarker(committed, coordinator), "token")
+def end(
+    bench: Bench, producer_id: int, *, committed: bool, epoch: int = 0, coordinator: int = 0, bumped: bool = False
+) -> ErrorCode:
+    event = EndTransaction(producer_id, epoch, EndMarker(committed, coordinator), "token", bumped=bumped)
     bench._take(bench.core.handle(event, bench.now_ms))
     bench.settle()
     return bench.answers[-1][1].error
@@ -124,6 +126,29 @@ def test_no_batch_overtakes_one_that_waits_for_the_coordinator() -> None:
     assert write(bench, 1, b"b", sequence=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert write(bench, 1, b"a", sequence=0) is ErrorCode.NONE
     assert write(bench, 1, b"b", sequence=1) is ErrorCode.NONE
+
+
+def test_a_batch_of_the_next_transaction_may_be_here_before_the_marker_of_the_last() -> None:
+    """A producer of KIP-890 goes on under its next epoch when the end is decided, not when the markers are written."""
+    bench = bench_of(MemoryFileSystem())
+    write(bench, 1, b"a", epoch=5)
+    bench.core.transactions.expect(1, 6, 0)
+    assert end(bench, 1, committed=True, epoch=6, bumped=True) is ErrorCode.NONE
+    assert write(bench, 1, b"b", epoch=6) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize(("epoch", "bumped"), [(5, False), (6, True), (7, True)])
+def test_a_batch_of_a_transaction_that_a_marker_has_ended_stays_out(epoch: int, bumped: bool) -> None:
+    bench = bench_of(MemoryFileSystem())
+    transactions = bench.core.transactions
+    transactions.expect(1, 5, 0)
+    end(bench, 1, committed=False, epoch=epoch, bumped=bumped)
+    transactions.allow(1, 5)
+    late = build_batch(
+        [(1, b"k", b"v", ())], producer_id=1, producer_epoch=5, base_sequence=0, attributes=TRANSACTIONAL
+    )
+    bench.append(late, "late")
+    assert bench.answers[-1][1].error in {ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH}
 
 
 @pytest.mark.parametrize("clean", [True, False])
