@@ -169,7 +169,8 @@ def _worker(
     def fold(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         return work(batches)
 
-    return _by_value(fold, reducer.function)
+    copy: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = _by_value(fold, reducer.function)
+    return copy
 
 
 def _by_value(given: Any, reducer: Any) -> Any:

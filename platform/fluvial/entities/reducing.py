@@ -284,7 +284,7 @@ def _with_dicts(value: Any, type_: "pa.DataType") -> Any:
 
 
 def _is_nested(type_: "pa.DataType") -> bool:
-    return type_.num_fields > 0
+    return bool(type_.num_fields > 0)
 
 
 def _has_map(type_: "pa.DataType") -> bool:
