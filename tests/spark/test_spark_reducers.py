@@ -96,7 +96,7 @@ def test_tables_equal_a_plain_fold_wherever_batches_are_cut(
     indexes = TableIndexes() if way == "index" else None
     if indexes is not None:
         monkeypatch.setattr(upkeep, "FILES_MAX", 1)
-        monkeypatch.setattr(upkeep, "BATCHES_BETWEEN", 2)
+        monkeypatch.setattr(upkeep, "BATCHES_BETWEEN", 1)
     topic = make_topic(SCHEMA, partitions=2)
     seed = random.randrange(1_000_000)
     print(f"seed {seed}")
