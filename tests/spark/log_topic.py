@@ -47,13 +47,18 @@ class Schemas:
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """One record as it went into the log: a value, a tombstone (no value), or bytes that are no value (`raw`)."""
+    """
+    One record as it went into the log: a value, a tombstone (no value), or bytes that are no value (`raw`).
+
+    `timestamp_ms` of 0 is the time of its sending.
+    """
 
     key: str | None
     value: Mapping[str, Any] | None = None
     partition: int = 0
     schema_id: int | None = None
     raw: bytes | None = None
+    timestamp_ms: int = 0
 
     @property
     def decodes(self) -> bool:
@@ -86,6 +91,7 @@ class Topic:
                 key=record.key,
                 value=self._bytes(record),
                 partition=record.partition,
+                timestamp=record.timestamp_ms,
                 on_delivery=lambda error, _message: errors.append(error) if error else None,
             )
             self.sent.setdefault(record.partition, []).append(record)

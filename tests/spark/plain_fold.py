@@ -3,7 +3,9 @@ What the tables must hold, computed by plain Python from what was sent, one reco
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from log_topic import Sent, Topic
@@ -39,6 +41,38 @@ FIELDS: Mapping[str, Fold] = {
     "amounts": collect_set("amount", "kind <> 'flat'"),
     "kinds": count_distinct("kind"),
 }
+
+
+RETURNS = (
+    "events BIGINT, total DECIMAL(12, 2), weight DOUBLE, last_kind STRING, seen TIMESTAMP, recent ARRAY<INT>, "
+    "kinds MAP<STRING, BIGINT>, most STRUCT<amount: INT, at: TIMESTAMP>"
+)
+
+
+def reduce_readings(state: dict[str, Any] | None, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+    """A reducer of all types of columns; a large loss ends the entity."""
+    for event in events:
+        if event["kind"] == "down" and (event["amount"] or 0) < -35:
+            state = None
+            continue
+        if state is None:
+            state = {"events": 0, "total": Decimal(0), "weight": None, "last_kind": None, "seen": None}
+            state |= {"recent": [], "kinds": {}, "most": None}
+        amount, weight = event["amount"], event["weight"]
+        state["last_kind"] = event["kind"]
+        if event["kind"] == "flat":
+            continue
+        state["events"] += 1
+        state["total"] += Decimal(amount or 0) / 4
+        state["weight"] = weight if state["weight"] is None else state["weight"] + (weight or 0.0)
+        state["seen"] = max(filter(None, [state["seen"], event["at"]]))
+        # In place: what an earlier version held must not change with it.
+        state["recent"].append(amount)
+        del state["recent"][:-3]
+        state["kinds"][event["kind"]] = state["kinds"].get(event["kind"], 0) + 1
+        if amount is not None and (state["most"] is None or amount > state["most"]["amount"]):
+            state["most"] = {"amount": amount, "at": event["at"]}
+    return state
 
 
 def random_events(seed: int, number: int, *, partitions: int, keys: int = 12) -> list[Sent]:
@@ -118,3 +152,59 @@ def plain_fields(events: list[Mapping[str, Any]]) -> dict[str, Any]:
         "amounts": sorted(set(amounts(lambda event: event["kind"] != "flat"))),
         "kinds": len({event["kind"] for event in events}),
     }
+
+
+def plain_steps(topic: Topic) -> dict[str, list[tuple[int, int, Sent]]]:
+    """The records of each key, in order."""
+    found: dict[str, list[tuple[int, int, Sent]]] = {}
+    for partition, offset, record in topic.in_order():
+        if record.key is not None and record.decodes:
+            found.setdefault(record.key, []).append((partition, offset, record))
+    return found
+
+
+def states_by_reducer(records: list[Sent]) -> list[dict[str, Any] | None]:
+    """The state after each record, by the reducer called anew with all records since the last tombstone."""
+    states: list[dict[str, Any] | None] = []
+    life: list[dict[str, Any]] = []
+    for record in records:
+        if record.value is None:
+            life = []
+        else:
+            life.append({**record.value, "at": datetime.fromtimestamp(record.value["at"] / 1000, UTC)})
+        states.append(reduce_readings(None, iter(life)) if life else None)
+    return states
+
+
+def states_by_fields(records: list[Sent]) -> list[dict[str, Any] | None]:
+    """The state after each record, by FIELDS over all records since the last tombstone."""
+    states: list[dict[str, Any] | None] = []
+    life: list[Mapping[str, Any]] = []
+    for record in records:
+        life = [] if record.value is None else [*life, record.value]
+        states.append(plain_fields(life) if life else None)
+    return states
+
+
+def plain_versions(
+    topic: Topic, states: Callable[[list[Sent]], list[dict[str, Any] | None]], at: Callable[[Sent], int]
+) -> list[dict[str, Any]]:
+    """A row for each version of each entity; `at` is the time of a record with a value, in milliseconds."""
+    rows: list[dict[str, Any]] = []
+    for key, steps in plain_steps(topic).items():
+        current: dict[str, Any] | None = None
+        for (partition, offset, record), state in zip(steps, states([each for _, _, each in steps]), strict=True):
+            before = None if current is None else {name: current[name] for name in state or {}}
+            if state == before if current is not None else state is None:
+                continue
+            time_ms = record.timestamp_ms if record.value is None else at(record)
+            time = datetime.fromtimestamp(time_ms / 1000, UTC)
+            if current is not None:
+                time = max(time, current["valid_from"])
+                current |= {"valid_to": time, "is_current": False, "_end_offset": offset}
+            current = None
+            if state is not None:
+                place = {"_partition": partition, "_offset": offset, "_end_offset": None}
+                current = {"id": key, **state, "valid_from": time, "valid_to": None, "is_current": True, **place}
+                rows.append(current)
+    return sorted(rows, key=lambda row: (row["_partition"], row["_offset"]))

@@ -104,7 +104,7 @@ def file_sizes(session: "SparkSession", path: str) -> list[int]:
 
 def swap_located(
     session: "SparkSession", path: str, rows: "DataFrame", *, version: int, stamp: Stamp, files: int
-) -> None:
+) -> Swapped:
     """
     Do what :func:`swap_rows` does with `rows` that carry their places.
 
@@ -118,7 +118,7 @@ def swap_located(
         gone = rows.where(col(FILE).isNotNull()).select(FILE, ROW, WRITTEN).toArrow()
         stamp = replace(stamp, removed=gone.num_rows - (pc.sum(gone[WRITTEN]).as_py() or 0))
         written = rows.where(WRITTEN).drop(WRITTEN, FILE, ROW)
-        swap_rows(session, path, written, _by_file(gone), version=version, stamp=stamp, files=files)
+        return swap_rows(session, path, written, _by_file(gone), version=version, stamp=stamp, files=files)
     finally:
         rows.unpersist()
 

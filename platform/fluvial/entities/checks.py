@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fluvial.entities.declarations import Compacted, Declaration, DeclarationError, State
 from fluvial.entities.folds import Fold
+from fluvial.entities.reduced import check_portable, state_type
 from fluvial.spark.avro import Contract, value_type
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def check_state(declaration: State, contract: Contract, spark: "SparkSession") -
 
 def state_problems(declaration: State, contract: Contract, spark: "SparkSession") -> Iterator[tuple[str | None, str]]:
     """
-    The fields of a state that do not fit the contract, each with the reason; None stands for its order.
+    The fields of a state that do not fit the contract, each with the reason; None stands for the declaration itself.
     """
     from pyspark.errors import AnalysisException, ParseException
 
@@ -53,6 +54,23 @@ def state_problems(declaration: State, contract: Contract, spark: "SparkSession"
                 f'state("{declaration.name}"): order = {declaration.order} does not fit {contract.subject}: '
                 f"{sentence(error)}",
             )
+    if declaration.scd2 is not None:
+        try:
+            found = events.selectExpr(f"{declaration.scd2} AS it").schema["it"].dataType.simpleString()
+            wrong = None if found == "timestamp" else f"is {found} and no timestamp: make it one"
+        except (AnalysisException, ParseException) as error:
+            wrong = sentence(error)
+        if wrong is not None:
+            yield (
+                None,
+                f'state("{declaration.name}"): scd2 = {declaration.scd2} does not fit {contract.subject}: {wrong}',
+            )
+    if declaration.reducer is not None:
+        try:
+            state_type(declaration.reducer)
+            check_portable(declaration.reducer)
+        except DeclarationError as error:
+            yield None, f'state("{declaration.name}"): {error}'
     for name, fold in declaration.fields.items():
         try:
             wrong = _type_problem(events, fold, contract.subject)
@@ -86,11 +104,15 @@ def _type_problem(events: "DataFrame", fold: Fold, subject: str) -> str | None:
 
 def state_definition(declaration: State) -> str:
     """
-    A name for what a state's rows mean: it changes with the key, a field, or the order of fields.
+    A name for what a state's rows mean: it changes with the key, a field, the order of fields, the reducer's code.
     """
     parts = [declaration.key, *(f"{name}={fold!r}" for name, fold in declaration.fields.items())]
     if declaration.order is not None:
         parts.append(f"order={declaration.order}")
+    if declaration.reducer is not None:
+        parts.append(f"reducer={declaration.reducer!r}")
+    if declaration.scd2 is not None:
+        parts.append(f"scd2={declaration.scd2}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

@@ -9,11 +9,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fluvial.entities.folds import Fold
+from fluvial.entities.reducers import Reduce, Reducer
 from fluvial.errors import FluvialError
 from fluvial.spark.warehouse import DATABASES, is_table_name, table_name_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 # A topic's name as Kafka allows it.
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -21,6 +25,8 @@ FOLD_COLUMN = "_fold"
 TOPICS = "topics"
 # The databases of tables that have one row a key.
 _KEYED = ("state", "compacted", "marts")
+VERSION_COLUMNS = ("valid_from", "valid_to", "is_current")
+"""What a row of a state with scd2 says of itself beside the state."""
 
 
 class DeclarationError(FluvialError):
@@ -71,8 +77,9 @@ class State:
     """
     One row an entity, folded from its events in the order of the log; a tombstone ends the entity.
 
-    With `order`, an SQL expression of the event's fields, that says which event comes after which, and the log only
-    where it says nothing.
+    The columns are either `fields`, a fold each, or those of a `reducer`. With `order`, an SQL expression of the
+    event's fields, that says which event comes after which, and the log only where it says nothing. With `scd2`, an SQL
+    expression of an event's time, there is a row for each version of an entity.
     """
 
     kind: ClassVar[str] = "state"
@@ -81,6 +88,8 @@ class State:
     key: str
     fields: Mapping[str, Fold] = field(hash=False)
     order: str | None = None
+    reducer: Reducer | None = None
+    scd2: str | None = None
 
     @property
     def table(self) -> str:
@@ -88,6 +97,20 @@ class State:
         The table's name in SQL.
         """
         return f"state.{self.name}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """
+        The columns of the state itself.
+        """
+        return tuple(self.fields) if self.reducer is None else self.reducer.names
+
+    @property
+    def needs_one_partition(self) -> bool:
+        """
+        Whether the records of a key must come in one order, which only a partition gives them.
+        """
+        return self.order is None or self.scd2 is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,34 +190,101 @@ def compacted(topic: str, *, name: str | None = None, key: str | None = None) ->
     return Compacted(topic=topic, name=_checked_name(name, topic, what), key=key)
 
 
-def state(name: str, *, topic: str, key: str, fields: Mapping[str, Fold], order: str | None = None) -> State:
+def state(
+    name: str,
+    *,
+    topic: str,
+    key: str,
+    fields: Mapping[str, Fold] | None = None,
+    order: str | None = None,
+    reduce: Reduce | None = None,
+    returns: "str | StructType | None" = None,
+    version: str | None = None,
+    scd2: bool | str = False,
+) -> State:
     """
     One row an entity as `state.<name>`: the record key as text in column `key`, then the folded `fields` in order.
 
     `order` guards against events that come late: `latest`, `first` and `last_non_null` go by it (`order="version"`,
     `order="event_time"`) and by the place in the log among equals. Such a table may follow a topic that gets more
     partitions. A tombstone, which has no fields, ends what stands before it in the log.
+
+    In the place of `fields`, `reduce` is a function of one's own from a state (a dict, None for an entity that is new)
+    and an iterator over the events that come after it to the next state, None to end the entity. `returns` names the
+    state's columns and their types in SQL; `version` names its code, where the text of the function does not tell all.
+
+    `scd2` keeps a row for each version of an entity: each event that changes the state closes one and begins the next.
+    It is the event's time in SQL, or True for the record's own timestamp.
     """
     what = f'state("{name}")'
     _check_topic(topic)
     _checked_name(name, name, what)
     _check_column(key, what, "key")
-    if not fields:
-        raise DeclarationError(f"{what} declares no field: give it at least one, such as fields={{'events': count()}}")
+    if order is not None and (not isinstance(order, str) or not order.strip()):
+        raise DeclarationError(f'{what}: order is {order!r}: name a column or write a line of SQL, as order="version"')
+    reducer = None
+    if reduce is not None or returns is not None or version is not None:
+        if fields:
+            raise DeclarationError(f"{what} declares both fields and a reducer: make two states of it")
+        if order is not None:
+            raise DeclarationError(
+                f"{what}: a reducer sees events as they come, and one that comes late cannot be put before others: "
+                "leave order out, and have the reducer compare the event with what the state remembers"
+            )
+        reducer = _checked_reducer(what, reduce, returns, version)
+    elif not fields:
+        raise DeclarationError(
+            f"{what} declares no field: give it at least one, such as fields={{'events': count()}}, or a reducer"
+        )
+    fields = MappingProxyType(dict(fields or {}))
     seen = {key.lower()}
-    for column, fold in fields.items():
+    for column in reducer.names if reducer is not None else fields:
         _check_column(column, what, "field")
         if column.lower() in seen:
             raise DeclarationError(f"{what} has two columns named {column}: rename the field")
+        if scd2 and column.lower() in VERSION_COLUMNS:
+            raise DeclarationError(f"{what}: {column} is a column that scd2 adds: rename the field")
         seen.add(column.lower())
+    if scd2 and key.lower() in VERSION_COLUMNS:
+        raise DeclarationError(f"{what}: {key} is a column that scd2 adds: rename the key")
+    _check_folds(what, fields)
+    if isinstance(scd2, str) and not scd2.strip():
+        raise DeclarationError(f'{what}: scd2 is {scd2!r}: name a time, as in scd2="event_time", or write scd2=True')
+    return State(
+        name=name,
+        topic=topic,
+        key=key,
+        fields=fields,
+        order=order,
+        reducer=reducer,
+        scd2="_timestamp" if scd2 is True else scd2 or None,
+    )
+
+
+def _checked_reducer(what: str, reduce: object, returns: Any, version: str | None) -> Reducer:
+    if reduce is None:
+        given = "returns" if returns is not None else "version"
+        raise DeclarationError(f"{what} has {given} and no reducer: give it reduce=, or leave {given} out")
+    if returns is None:
+        raise DeclarationError(
+            f"{what} does not say what its reducer returns: name the columns of the state and their types, as in "
+            'returns="total DECIMAL(10,2), seen TIMESTAMP"'
+        )
+    if version is not None and (not isinstance(version, str) or not version):
+        raise DeclarationError(f'{what}: version is {version!r}: write a text, as in version="1"')
+    try:
+        return Reducer.of(reduce, returns, version)
+    except ValueError as error:
+        raise DeclarationError(f"{what}: {error}") from error
+
+
+def _check_folds(what: str, fields: Mapping[str, Fold]) -> None:
+    for column, fold in fields.items():
         if not isinstance(fold, Fold):
             raise DeclarationError(f"{what}: field {column} is {fold!r}, not a fold: wrap it, as in latest({fold!r})")
         for text, role in ((fold.expr, "expression"), (fold.where, "condition")):
             if text is not None and (not isinstance(text, str) or not text.strip()):
                 raise DeclarationError(f"{what}: the {role} of field {column} is {text!r}: write it as a line of SQL")
-    if order is not None and (not isinstance(order, str) or not order.strip()):
-        raise DeclarationError(f'{what}: order is {order!r}: name a column or write a line of SQL, as order="version"')
-    return State(name=name, topic=topic, key=key, fields=MappingProxyType(dict(fields)), order=order)
 
 
 def pipeline(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fluvial.entities import frames
+from fluvial.entities.changes import is_stepwise, state_rows
 from fluvial.entities.checks import compacted_key, sentence, state_problems
 from fluvial.entities.declarations import (
     Compacted,
@@ -153,7 +154,7 @@ class _Plan:
                 for column, reason in wrong.items()
             ]
             fields = {name: fold for name, fold in declaration.fields.items() if name not in wrong}
-            if None in wrong or not fields:
+            if None in wrong or not (fields or declaration.reducer):
                 return
             declaration = replace(declaration, fields=fields)
         try:
@@ -205,6 +206,8 @@ def _type_of(declaration: History | Compacted | State, contract: Contract, spark
             key = compacted_key(declaration, contract, spark)
             return frames.compacted_rows(decoded, contract, care, key=key).drop("_deleted").schema
         case State():
+            if is_stepwise(declaration):
+                return state_rows(frames.keyed_events(decoded, contract, care), declaration).schema
             partials = frames.state_partials(frames.state_events(decoded, contract, care), declaration)
             return frames.state_rows(partials, declaration).schema
 

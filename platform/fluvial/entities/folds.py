@@ -41,8 +41,11 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recipe:
     """
-    The expressions of a kind of fold, with the names to be filled in: of `partial`, `expr`, `where` and `place`; of
-    `merge`, `old` and `new`; of `result`, `it`. `remembers`: the result alone is not enough to go on from.
+    The expressions of a kind of fold, with the names to be filled in: of `partial`, `expr`, `where`, `place` and the
+    window `over`; of `merge`, `old` and `new`; of `result`, `it`. `remembers`: the result alone is not enough to go on
+    from.
+
+    A window takes no FILTER: what `where` leaves out is null to each aggregate, and so nothing.
     """
 
     partial: str
@@ -53,7 +56,8 @@ class _Recipe:
 
 def _placed(choose: str, before: str, condition: str = "{where}") -> _Recipe:
     return _Recipe(
-        partial=f"{choose}(named_struct('place', {{place}}, 'value', {{expr}}), {{place}}) FILTER (WHERE {condition})",
+        partial=f"{choose}(named_struct('place', {{place}}, 'value', {{expr}}), "
+        f"CASE WHEN {condition} THEN {{place}} END){{over}}",
         merge=f"CASE WHEN {{new}} IS NULL THEN {{old}} WHEN {{old}} IS NULL OR {{new}}.place {before} {{old}}.place "
         "THEN {new} ELSE {old} END",
         result="({it}).value",
@@ -61,28 +65,32 @@ def _placed(choose: str, before: str, condition: str = "{where}") -> _Recipe:
     )
 
 
+def _chosen(expr: str) -> str:
+    return f"CASE WHEN {{where}} THEN {expr} END"
+
+
 _RECIPES: Mapping[Kind, _Recipe] = {
     Kind.LATEST: _placed("max_by", ">"),
     Kind.LAST_NON_NULL: _placed("max_by", ">", "{where} AND ({expr}) IS NOT NULL"),
     Kind.FIRST: _placed("min_by", "<"),
-    Kind.SUM: _Recipe(partial="coalesce(sum({expr}) FILTER (WHERE {where}), 0)", merge="{old} + {new}"),
-    Kind.COUNT: _Recipe(partial="count(*) FILTER (WHERE {where})", merge="{old} + {new}"),
-    Kind.MIN: _Recipe(partial="min({expr}) FILTER (WHERE {where})", merge="least({old}, {new})"),
-    Kind.MAX: _Recipe(partial="max({expr}) FILTER (WHERE {where})", merge="greatest({old}, {new})"),
+    Kind.SUM: _Recipe(partial=f"coalesce(sum({_chosen('{expr}')}){{over}}, 0)", merge="{old} + {new}"),
+    Kind.COUNT: _Recipe(partial=f"count({_chosen('1')}){{over}}", merge="{old} + {new}"),
+    Kind.MIN: _Recipe(partial=f"min({_chosen('{expr}')}){{over}}", merge="least({old}, {new})"),
+    Kind.MAX: _Recipe(partial=f"max({_chosen('{expr}')}){{over}}", merge="greatest({old}, {new})"),
     Kind.MEAN: _Recipe(
-        partial="named_struct('sum', coalesce(sum(CAST({expr} AS DOUBLE)) FILTER (WHERE {where}), 0D), "
-        "'count', count({expr}) FILTER (WHERE {where}))",
+        partial=f"named_struct('sum', coalesce(sum({_chosen('CAST({expr} AS DOUBLE)')}){{over}}, 0D), "
+        f"'count', count({_chosen('{expr}')}){{over}})",
         merge="named_struct('sum', {old}.sum + {new}.sum, 'count', {old}.count + {new}.count)",
         result="CASE WHEN ({it}).count > 0 THEN ({it}).sum / ({it}).count END",
         remembers=True,
     ),
     Kind.COLLECT_SET: _Recipe(
-        partial="collect_set({expr}) FILTER (WHERE {where})",
+        partial=f"collect_set({_chosen('{expr}')}){{over}}",
         merge="array_union({old}, {new})",
         result="array_sort({it})",
     ),
     Kind.COUNT_DISTINCT: _Recipe(
-        partial="hll_sketch_agg(CAST({expr} AS STRING)) FILTER (WHERE {where})",
+        partial=f"hll_sketch_agg({_chosen('CAST({expr} AS STRING)')}){{over}}",
         merge="hll_union({old}, {new})",
         result="hll_sketch_estimate({it})",
         remembers=True,
@@ -117,14 +125,15 @@ class Fold:
         """
         return self.kind in _NUMERIC
 
-    def partial(self, place: str = PLACE) -> str:
+    def partial(self, place: str = PLACE, over: str = "") -> str:
         """
         The aggregate over a batch's rows, which carry the event's fields, `_partition`, `_offset` and `_tombstone`.
 
-        `place` is what an event comes before or after another by.
+        `place` is what an event comes before or after another by; `over` is a window, for the aggregate up to each row.
         """
         where = f"NOT _tombstone AND ({self.where})" if self.where else "NOT _tombstone"
-        return _RECIPES[self.kind].partial.format(expr=self.expr, where=where, place=place)
+        over = over and f" OVER ({over})"
+        return _RECIPES[self.kind].partial.format(expr=self.expr, where=where, place=place, over=over)
 
     def merge(self, old: str, new: str) -> str:
         """

@@ -37,7 +37,7 @@ class Care:
         """
         The care that the guard behind a failed job asks for; None when the failure was none of a guard's.
         """
-        text = _messages(error)
+        text = messages_of(error)
         if _UNDECODABLE_MARK in text and not self.undecodable:
             return replace(self, undecodable=True)
         if _TOMBSTONE_MARK in text and not self.tombstones:
@@ -109,17 +109,22 @@ def compacted_swaps(latest: "DataFrame", table: "DataFrame", *, key: str) -> "Da
     )
 
 
-def state_events(decoded: "DataFrame", contract: Contract, care: Care) -> "DataFrame":
+def keyed_events(decoded: "DataFrame", contract: Contract, care: Care) -> "DataFrame":
     """
     The rows that folds are written over: the contract's fields, the record's place and time, `_entity`, `_tombstone`.
-
-    Of an entity that a tombstone ended, only the last tombstone and what came after it are left.
     """
-    rows = (
+    return (
         decodable(decoded, care)
         .where("_key IS NOT NULL")
         .selectExpr(*_fields(contract), *META_COLUMNS, "CAST(_key AS STRING) AS _entity", "_raw IS NULL AS _tombstone")
     )
+
+
+def state_events(decoded: "DataFrame", contract: Contract, care: Care) -> "DataFrame":
+    """
+    Of the :func:`keyed_events`, for each entity only its last tombstone and what came after it.
+    """
+    rows = keyed_events(decoded, contract, care)
     if not care.tombstones:
         return rows.where(_guard("_tombstone", _TOMBSTONE_MARK))
     ended = f"max(CASE WHEN _tombstone THEN {PLACE} END) OVER (PARTITION BY _entity) AS _ended_at"
@@ -132,10 +137,17 @@ def state_partials(events: "DataFrame", declaration: State) -> "DataFrame":
 
     `_ended` says that a tombstone took away what the table holds; `_alive`, that events came (after it).
     """
-    place = PLACE if declaration.order is None else f"struct({declaration.order} AS _order, _partition, _offset)"
+    place = place_of(declaration)
     aggregates = [f"{fold.partial(place)} AS `_p_{name}`" for name, fold in declaration.fields.items()]
     aggregates += ["bool_or(_tombstone) AS _ended", "count(*) FILTER (WHERE NOT _tombstone) > 0 AS _alive"]
     return events.groupBy("_entity").agg(*(_sql_expr(aggregate) for aggregate in aggregates))
+
+
+def place_of(declaration: State) -> str:
+    """
+    What an event comes before or after another by, in SQL.
+    """
+    return PLACE if declaration.order is None else f"struct({declaration.order} AS _order, _partition, _offset)"
 
 
 def state_rows(partials: "DataFrame", declaration: State) -> "DataFrame":
@@ -174,19 +186,22 @@ def state_swaps(partials: "DataFrame", old: "DataFrame", declaration: State) -> 
     """
     What the partial values of a batch change in a state table. `old` are the rows of their entities, with their places.
     """
-    key = f"t.`{declaration.key}`"
+    merged = state_merged(partials, old, declaration, f"s._alive AS {WRITTEN}", FILE, ROW)
+    return merged.where(f"{WRITTEN} OR {FILE} IS NOT NULL")
+
+
+def state_merged(partials: "DataFrame", old: "DataFrame", declaration: State, *more: str) -> "DataFrame":
+    """
+    The columns of a state table that partial values and the rows of their entities, `old`, make, with `more`.
+    """
     inserts, updates = state_inserts(declaration), state_updates(declaration)
     types = {field.name: field.dataType.simpleString() for field in old.schema}
     columns = [
         f"CAST(CASE WHEN {FILE} IS NULL THEN {inserts[name]} ELSE {updates[name]} END AS {types[name]}) AS `{name}`"
         for name in updates
     ]
-    return (
-        partials.alias("s")
-        .join(old.alias("t"), _sql_expr(f"s._entity = {key}"), "left")
-        .where(f"s._alive OR {FILE} IS NOT NULL")
-        .selectExpr(*columns, FILE, ROW, f"s._alive AS {WRITTEN}")
-    )
+    joined = partials.alias("s").join(old.alias("t"), _sql_expr(f"s._entity = t.`{declaration.key}`"), "left")
+    return joined.selectExpr(*columns, *more)
 
 
 def _state_columns(declaration: State, *, merged: bool, source: str = "") -> dict[str, str]:
@@ -219,7 +234,7 @@ def _sql_expr(text: str) -> Any:
     return expr(text)
 
 
-def _messages(error: BaseException) -> str:
+def messages_of(error: BaseException) -> str:
     """All that an error of Spark says, down to the cause in the JVM; through Spark Connect it is in the stack."""
     texts = [str(error), str(getattr(error, "_stacktrace", None) or "")]
     java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)

@@ -19,15 +19,17 @@ from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import Position, Stamp, TableError, read_position
 from fluvial.delta.upkeep import compact_files, is_due
 from fluvial.entities import frames
+from fluvial.entities.changes import IS_CURRENT, is_stepwise, state_rows
 from fluvial.entities.checks import check_state, compacted_key, definition_of
 from fluvial.entities.declarations import Compacted, Declaration, History, Pipeline, Publication, State
 from fluvial.entities.fit import check_fit
 from fluvial.entities.frames import Care
 from fluvial.entities.planning import has_news, plan_span
+from fluvial.entities.reduced import ReducerError
 from fluvial.entities.result import RunResult
 from fluvial.entities.table_index import TableIndexes
 from fluvial.entities.transforms import materialize_pipeline
-from fluvial.entities.upserts import upsert_compacted, upsert_state
+from fluvial.entities.upserts import upsert_changes, upsert_compacted, upsert_state
 from fluvial.kafka import KafkaCluster
 from fluvial.publishing.run import PublicationRun
 from fluvial.publishing.table import DeltaSource, SchemaRegistry
@@ -148,7 +150,9 @@ class _TopicRun:
             position = read_position(log, self.table)
             bounds = topic_bounds(self.cluster, self.declaration.topic)
             declaration = self.declaration
-            keyed = isinstance(declaration, Compacted) or (isinstance(declaration, State) and not declaration.order)
+            keyed = isinstance(declaration, Compacted) or (
+                isinstance(declaration, State) and declaration.needs_one_partition
+            )
             span = plan_span(self.table, position, bounds, keyed=keyed)
             behind = span.records_max
             if self.until is not None:
@@ -203,8 +207,8 @@ class _TopicRun:
     def _check_definition(self, stamp: Stamp) -> None:
         if stamp.definition != definition_of(self.declaration):
             raise TableError(
-                f"{self.table} was built with other fields than are declared now: `fluvial run --rebuild {self.table}` "
-                "builds it anew from the log; or declare the new fields under another name"
+                f"{self.table} was built with {_other(self.declaration)}: `fluvial run --rebuild {self.table}` "
+                "builds it anew from the log; or declare what is new under another name"
             )
 
     def _carry_out(self, batch: _Batch, bounds: TopicBounds, log: TableLog) -> tuple[Commit | None, int]:
@@ -228,6 +232,9 @@ class _TopicRun:
             except Exception as error:
                 more = care.after(error)
                 if more is None:
+                    reducer_error = ReducerError.behind(error, self.table)
+                    if reducer_error is not None:
+                        raise reducer_error from error
                     raise
                 if more.undecodable and not care.undecodable:
                     quarantined = self._quarantine(session, batch, bounds)
@@ -258,6 +265,9 @@ class _TopicRun:
                 )
             case State() as declaration:
                 check_state(declaration, batch.contract, session)
+                if is_stepwise(declaration):
+                    events = frames.keyed_events(decoded, batch.contract, care)
+                    return self._steps_writer(session, declaration, events, batch, files)
                 events = frames.state_events(decoded, batch.contract, care)
                 partials = frames.state_partials(events, declaration)
                 if version is None:
@@ -267,6 +277,19 @@ class _TopicRun:
                 return lambda: upsert_state(
                     session, path, partials, declaration, version=version, stamp=stamp, files=files, index=index
                 )
+
+    def _steps_writer(
+        self, session: "SparkSession", declaration: State, events: "DataFrame", batch: _Batch, files: int
+    ) -> Callable[[], None]:
+        path, stamp, version = self.path, batch.stamp, batch.position.version
+        if version is None:
+            rows = state_rows(events, declaration)
+            return lambda: append(rows, path, stamp, KEYED_TABLE)
+        only = IS_CURRENT if declaration.scd2 is not None else None
+        index = None if self.indexes is None else self.indexes.of(path, declaration.key, placed=False, only=only)
+        return lambda: upsert_changes(
+            session, path, events, declaration, version=version, stamp=stamp, files=files, index=index
+        )
 
     def _quarantine(self, session: "SparkSession", batch: _Batch, bounds: TopicBounds) -> int:
         """
@@ -334,3 +357,9 @@ def _quarantine_stamp(batch: _Batch, position: Position, bounds: TopicBounds, ta
         return None
     number = 1 if known is None else known.batch + 1
     return Stamp(topic=batch.span.topic, topic_id=bounds.topic_id, batch=number, offsets=ranges)
+
+
+def _other(declaration: Declaration) -> str:
+    if isinstance(declaration, State) and declaration.reducer is not None:
+        return "another reducer or other columns than are declared now"
+    return "other fields than are declared now"

@@ -35,14 +35,21 @@ class TableIndexes:
         self._rows_bytes_max = rows_bytes_max
         self._tables: dict[str, TableIndex] = {}
 
-    def of(self, path: str, key: str, *, placed: bool) -> "TableIndex":
+    def of(self, path: str, key: str, *, placed: bool, only: str | None = None) -> "TableIndex":
         """
         The index of the table at `path` by column `key`; `placed` says that rows carry `_partition` and `_offset`.
+
+        Of a table with several rows of a key, `only` is the column that is true for the one to be found.
         """
         found = self.known(path)
         if found is None:
             found = self._tables[path] = TableIndex(
-                path, key, placed=placed, index_bytes_max=self._index_bytes_max, rows_bytes_max=self._rows_bytes_max
+                path,
+                key,
+                placed=placed,
+                only=only,
+                index_bytes_max=self._index_bytes_max,
+                rows_bytes_max=self._rows_bytes_max,
             )
         return found
 
@@ -54,9 +61,12 @@ class TableIndexes:
 class TableIndex:
     """The index of one table; `find` and `rows` answer for the version that `load` was last asked for."""
 
-    def __init__(self, path: str, key: str, *, placed: bool, index_bytes_max: int, rows_bytes_max: int) -> None:
+    def __init__(
+        self, path: str, key: str, *, placed: bool, only: str | None, index_bytes_max: int, rows_bytes_max: int
+    ) -> None:
         self.path = path
         self.key = key
+        self._only = only
         self._columns = [key, "_partition", "_offset"] if placed else [key]
         self._index_bytes_max = index_bytes_max
         self._folder = _local(path)
@@ -71,6 +81,8 @@ class TableIndex:
             return True
         self.forget()
         frame = located(session, self.path, version)
+        if self._only is not None:
+            frame = frame.where(f"`{self._only}`")
         if frame.count() * BYTES_A_KEY > self._index_bytes_max:
             return False
         index = KeyIndex(version)
@@ -146,25 +158,30 @@ class TableIndex:
             self._read_back(session, index, Swapped(version=version, files=tuple(files)))
 
     def _read_back(self, session: "SparkSession", index: KeyIndex, swapped: Swapped) -> None:
-        for name, rows in self._written(session, swapped):
-            files = np.full(rows.num_rows, index.file_number(name), np.int64)
+        for name, written in self._written(session, swapped):
+            rows = written
             numbers = rows[ROW].to_numpy() if ROW in rows.column_names else np.arange(rows.num_rows)
+            if self._only is not None:
+                found = rows[self._only].to_numpy(zero_copy_only=False)
+                rows, numbers = rows.filter(rows[self._only]), numbers[found]
+            files = np.full(rows.num_rows, index.file_number(name), np.int64)
             index.put(Digests.of(rows[self.key].to_pylist()), self._places(rows, files, numbers))
         index.version = swapped.version
 
     def _written(self, session: "SparkSession", swapped: Swapped) -> Iterator[tuple[str, "pa.Table"]]:
         """What stands in the files of a commit, read back: nothing is assumed of the order that Spark wrote it in."""
+        columns = self._columns if self._only is None else [*self._columns, self._only]
         if self._folder is not None:
             import pyarrow.parquet as pq
 
             for name in swapped.files:
-                yield name, pq.read_table(f"{self._folder}/{name}", columns=self._columns)
+                yield name, pq.read_table(f"{self._folder}/{name}", columns=columns)
             return
         from pyspark.sql.functions import col
 
         for name in swapped.files:
             rows = located(session, self.path, swapped.version).where(col(FILE) == name)
-            yield name, rows.select(*self._columns, ROW).toArrow()
+            yield name, rows.select(*columns, ROW).toArrow()
 
     def _places(self, rows: "pa.Table", files: Any, numbers: Any) -> Places:
         if len(self._columns) == 1:

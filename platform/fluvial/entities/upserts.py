@@ -14,6 +14,7 @@ from fluvial.delta.merge import assignments, merge, values
 from fluvial.delta.row_swap import FILE, ROW, WRITTEN, can_swap, located, swap_located, swap_rows
 from fluvial.delta.stamp import Stamp
 from fluvial.entities import frames
+from fluvial.entities.changes import IS_CURRENT, state_changes
 from fluvial.entities.declarations import State
 from fluvial.entities.table_index import TableIndex, frame_of, subset
 
@@ -79,6 +80,45 @@ def upsert_state(
         swap_located(session, path, swaps, version=version, stamp=stamp, files=files)
     finally:
         partials.unpersist()
+
+
+def upsert_changes(
+    session: "SparkSession",
+    path: str,
+    events: "DataFrame",
+    declaration: State,
+    *,
+    version: int,
+    stamp: Stamp,
+    files: int,
+    index: TableIndex | None = None,
+) -> None:
+    """
+    Put what the events of a batch change into a state that a reducer makes, or that keeps its versions.
+
+    The table is at `version`; `index`, as with compacted tables, is of the rows that are current.
+    """
+    events = events.persist()
+    keys = events.select("_entity").distinct()
+    rows = state_changes(events, None, declaration).drop(FILE, ROW, WRITTEN)
+    try:
+        if not can_swap(session, path, rows):
+            _merge_changes(session, path, events, keys, declaration, version=version, stamp=stamp)
+        elif index is not None and index.holds_rows and index.load(session, version):
+            digests = Digests.of(keys.toArrow()["_entity"].to_pylist())
+            with index.following():
+                old = frame_of(session, path, index.rows(index.find(digests)))
+                changes = state_changes(events, old.hint("broadcast"), declaration).persist()
+                moved = changes.where(f"{FILE} IS NOT NULL").select(declaration.key).toArrow()
+                swapped = swap_located(session, path, changes, version=version, stamp=stamp, files=files)
+                # Where those lie that still have a row is read back from what was written.
+                index.committed(session, swapped, Digests.of(moved[declaration.key].to_pylist()))
+        else:
+            old = frames.rows_of(_current(located(session, path, version), declaration), declaration.key, keys)
+            changes = state_changes(events, old, declaration)
+            swap_located(session, path, changes, version=version, stamp=stamp, files=files)
+    finally:
+        events.unpersist()
 
 
 def _swap_compacted(
@@ -173,3 +213,42 @@ def _merge_state(
             f"WHEN NOT MATCHED AND s._alive THEN INSERT {values(frames.state_inserts(declaration))}",
         ],
     )
+
+
+def _merge_changes(
+    session: "SparkSession",
+    path: str,
+    events: "DataFrame",
+    keys: "DataFrame",
+    declaration: State,
+    *,
+    version: int,
+    stamp: Stamp,
+) -> None:
+    table = _current(session.read.format("delta").option("versionAsOf", str(version)).load(path), declaration)
+    key = declaration.key
+    # Where they lie is nothing to MERGE, only that there are such rows.
+    old = frames.rows_of(table, key, keys).selectExpr("*", f"'' AS {FILE}", f"0L AS {ROW}")
+    changes = state_changes(events, old, declaration).persist()
+    columns = {name: f"s.`{name}`" for name in changes.columns if name not in {FILE, ROW, WRITTEN}}
+    current = "" if declaration.scd2 is None else f" AND t.{IS_CURRENT}"
+    try:
+        merge(
+            session,
+            path,
+            changes,
+            stamp,
+            on=f"t.`{key}` = s.`{key}` AND s.{FILE} IS NOT NULL{current}",
+            clauses=[
+                f"WHEN MATCHED AND NOT s.{WRITTEN} THEN DELETE",
+                f"WHEN MATCHED THEN UPDATE SET {assignments(columns)}",
+                f"WHEN NOT MATCHED AND s.{WRITTEN} THEN INSERT {values(columns)}",
+            ],
+        )
+    finally:
+        changes.unpersist()
+
+
+def _current(table: "DataFrame", declaration: State) -> "DataFrame":
+    """The rows that a batch goes on from."""
+    return table if declaration.scd2 is None else table.where(IS_CURRENT)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Position, TableError, read_position
 from fluvial.entities import frames
+from fluvial.entities.changes import is_stepwise, state_rows
 from fluvial.entities.checks import compacted_key
 from fluvial.entities.declarations import (
     FOLD_COLUMN,
@@ -26,6 +27,7 @@ from fluvial.entities.declarations import (
 )
 from fluvial.entities.folds import FLOATING
 from fluvial.entities.frames import Care
+from fluvial.entities.reduced import ReducerError
 from fluvial.kafka import KafkaCluster
 from fluvial.publishing.changes import KEY
 from fluvial.publishing.run import PublicationRun
@@ -101,7 +103,13 @@ def verify(
         table = session.read.format("delta").option("versionAsOf", position.version).load(path)
         span = Span(topic=declaration.topic, ranges=ranges)
         decoded = decode(read_span(session, settings.cluster, span), contract)
-        rows, different, shown = _compared(declaration, decoded, table, ranges, contract)
+        try:
+            rows, different, shown = _compared(declaration, decoded, table, ranges, contract)
+        except Exception as error:
+            reducer_error = ReducerError.behind(error, declaration.table)
+            if reducer_error is None:
+                raise
+            raise reducer_error from error
     return Verdict(
         table=declaration.table,
         version=position.version,
@@ -159,12 +167,21 @@ def _compared(
         case Compacted():
             key = compacted_key(declaration, contract, decoded.sparkSession)
             log = frames.compacted_rows(decoded, contract, everything, key=key).where("NOT _deleted").drop("_deleted")
-            return _by_key(log, table, key, frozenset())
+            return _by_key(log, table, [key], frozenset())
         case State():
-            partials = frames.state_partials(frames.state_events(decoded, contract, everything), declaration)
-            log = frames.state_rows(partials, declaration).drop(FOLD_COLUMN)
+            log = _folded(decoded, contract, declaration).drop(FOLD_COLUMN)
+            keys = [declaration.key] if declaration.scd2 is None else [declaration.key, "_partition", "_offset"]
             loose = frozenset(name for name, fold in declaration.fields.items() if fold.kind in FLOATING)
-            return _by_key(log, table.drop(FOLD_COLUMN), declaration.key, loose)
+            return _by_key(log, table.drop(FOLD_COLUMN), keys, loose)
+
+
+def _folded(decoded: "DataFrame", contract: Contract, declaration: State) -> "DataFrame":
+    """The rows of a state, from the beginning of the log."""
+    everything = Care(undecodable=True, tombstones=True)
+    if is_stepwise(declaration):
+        return state_rows(frames.keyed_events(decoded, contract, everything), declaration)
+    partials = frames.state_partials(frames.state_events(decoded, contract, everything), declaration)
+    return frames.state_rows(partials, declaration)
 
 
 def _ranges(
@@ -221,34 +238,36 @@ def _checksums(rows: "DataFrame") -> dict[tuple[int, int], tuple[int, int]]:
     return {(row[0], row[1]): (row[2], int(row[3])) for row in grouped.collect()}
 
 
-def _by_key(log: "DataFrame", table: "DataFrame", key: str, loose: frozenset[str]) -> tuple[int, int, list[Difference]]:
+def _by_key(
+    log: "DataFrame", table: "DataFrame", keys: Sequence[str], loose: frozenset[str]
+) -> tuple[int, int, list[Difference]]:
     from pyspark.sql.functions import expr
 
-    columns = [name for name in log.columns if name in table.columns and name != key]
+    columns = [name for name in log.columns if name in table.columns and name not in keys]
     floating = {field.name for field in log.schema if field.dataType.simpleString() in {"double", "float"}} & loose
     same = " AND ".join(
         _same(*(_comparable(log, name, of) for of in ("l.", "t.")), close=name in floating) for name in columns
     )
+    key = f"`{keys[0]}`"
     verdict = (
-        f"CASE WHEN t.`{key}` IS NULL THEN 'is missing' WHEN l.`{key}` IS NULL THEN 'is not in the log' "
+        f"CASE WHEN t.{key} IS NULL THEN 'is missing' WHEN l.{key} IS NULL THEN 'is not in the log' "
         f"WHEN NOT ({same or 'true'}) THEN 'has other values' END"
     )
+    places = ", ".join(f"' {name} ', coalesce(l.`{name}`, t.`{name}`)" for name in keys)
     compared = (
         log.alias("l")
-        .join(table.alias("t"), expr(f"l.`{key}` = t.`{key}`"), "full_outer")
-        .selectExpr(
-            f"coalesce(l.`{key}`, t.`{key}`) AS _key", f"{verdict} AS _what", f"l.`{key}` IS NOT NULL AS _known"
-        )
+        .join(table.alias("t"), expr(" AND ".join(f"l.`{name}` = t.`{name}`" for name in keys)), "full_outer")
+        .selectExpr(f"ltrim(concat({places})) AS _where", f"{verdict} AS _what", f"l.{key} IS NOT NULL AS _known")
         .persist()
     )
     try:
         rows = compared.where("_known").count()
         wrong = compared.where("_what IS NOT NULL")
         different = wrong.count()
-        shown: Sequence[Any] = wrong.orderBy("_key").limit(SHOWN_MAX).collect() if different else ()
+        shown: Sequence[Any] = wrong.orderBy("_where").limit(SHOWN_MAX).collect() if different else ()
     finally:
         compared.unpersist()
-    return rows, different, [Difference(where=f"{key} {row._key}", what=row._what) for row in shown]
+    return rows, different, [Difference(where=row._where, what=row._what) for row in shown]
 
 
 def _comparable(frame: "DataFrame", name: str, of: str = "") -> str:

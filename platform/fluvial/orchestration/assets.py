@@ -300,9 +300,12 @@ def _description(declaration: Declaration) -> str | None:
             return f"Every record of the topic {topic}, with its place in the log."
         case Compacted(topic=topic):
             return f"The latest record of each key of the topic {topic}."
-        case State(topic=topic, key=key, fields=folds):
-            columns = "\n".join(f"- `{column}`: {fold}" for column, fold in folds.items())
-            return f"One row for each {key}, folded from the topic {topic}.\n\n{columns}"
+        case State(topic=topic, key=key, reducer=reducer):
+            told = declaration.fields.items() if reducer is None else reducer.columns
+            columns = "\n".join(f"- `{column}`: {what}" for column, what in told)
+            by = "" if reducer is None else f" by `{reducer}`"
+            rows = "One row for each" if declaration.scd2 is None else "A row for each version of each"
+            return f"{rows} {key}, folded from the topic {topic}{by}.\n\n{columns}"
         case Publication(source=source, key=key):
             return f"The changes of {source}: one record for each {key} that changed, a tombstone for one that is gone."
         case Pipeline(transform=transform):

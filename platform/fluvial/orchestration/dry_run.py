@@ -66,7 +66,7 @@ def plan_run(
 
 def _of_topic(declaration: Declaration, path: str, settings: Settings) -> Planned:
     assert not isinstance(declaration, Pipeline | Publication), "it has no topic that it reads"
-    keyed = isinstance(declaration, Compacted) or (isinstance(declaration, State) and not declaration.order)
+    keyed = isinstance(declaration, Compacted) or (isinstance(declaration, State) and declaration.needs_one_partition)
     problem, version, ranges, news = None, None, {}, False
     try:
         position = read_position(TableLog(None, path), declaration.table)

@@ -21,6 +21,7 @@ import dagster as dg
 
 from fluvial import entities
 from fluvial.entities import DeclarationError, Fold
+from fluvial.entities.reducers import Reduce
 from fluvial.orchestration.assets import Runner, table_asset
 from fluvial.orchestration.graph import contract_spec, topic_spec
 from fluvial.orchestration.policies import Policy
@@ -69,15 +70,29 @@ def state(
     topic: str,
     key: str,
     *,
-    fields: Mapping[str, Fold],
+    fields: Mapping[str, Fold] | None = None,
     name: str | None = None,
     order: str | None = None,
+    reduce: Reduce | None = None,
+    returns: str | None = None,
+    version: str | None = None,
+    scd2: bool | str = False,
     contract: Contract | None = None,
     policy: Policy = USUAL,
     run: Runner | None = None,
 ) -> dg.AssetsDefinition:
     """Return the asset `state/<name>`: one row an entity, folded from the events of `topic`; named after it."""
-    declared = entities.state(name or table_name_of(topic), topic=topic, key=key, fields=fields, order=order)
+    declared = entities.state(
+        name or table_name_of(topic),
+        topic=topic,
+        key=key,
+        fields=fields,
+        order=order,
+        reduce=reduce,
+        returns=returns,
+        version=version,
+        scd2=scd2,
+    )
     return table_asset(declared, contract=contract, policy=policy, run=run)
 
 

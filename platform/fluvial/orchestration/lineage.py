@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 
 from fluvial.entities import Compacted, Declaration, History, State
+from fluvial.entities.reducers import Reducer
 from fluvial.orchestration.graph import asset_key, contract_columns, topic_key
 from fluvial.registry.contracts import Contract
 
@@ -38,12 +39,15 @@ def column_lineage(declaration: Declaration, contract: Contract) -> dg.TableColu
     match declaration:
         case History(topic=topic) | Compacted(topic=topic):
             return _lineage(topic_key(topic), {name: [name] for name in fields})
+        case State(topic=topic, reducer=Reducer(names=columns)):
+            # What the function reads of an event it does not tell.
+            return _lineage(topic_key(topic), dict.fromkeys(columns, fields))
         case State(topic=topic, order=order):
-            columns = {
+            sources = {
                 column: names_in((fold.expr, fold.where, order if fold.kind in _ORDERED else None), fields)
                 for column, fold in declaration.fields.items()
             }
-            return _lineage(topic_key(topic), columns)
+            return _lineage(topic_key(topic), sources)
     return dg.TableColumnLineage({})
 
 
