@@ -85,8 +85,10 @@ def test_a_wrong_call_is_told_in_one_line(cli: Cli, words: tuple[str, ...], says
 
 
 def test_a_wrong_file_of_settings_is_named(cli: Cli) -> None:
+    (cli.cwd / "fluvial.toml").write_text("registry_ur = 1\n")
+    assert "fluvial.toml: registry_ur: no such setting; did you mean registry_url?" in cli.refused("topic", "list")
     (cli.cwd / "fluvial.toml").write_text("registry = 1\n")
-    assert "fluvial.toml: registry: no such setting; did you mean registry_url?" in cli.refused("topic", "list")
+    assert "fluvial.toml: registry: write a table, [registry] and" in cli.refused("topic", "list")
 
 
 def test_every_command_has_help_with_an_example(cli: Cli) -> None:
