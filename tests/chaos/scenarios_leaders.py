@@ -129,6 +129,8 @@ def divergent_tail(stage: Stage) -> None:
     sending = Sending(cluster.bootstrap, topic, acks="1").send(common)
     assert acked(sending.wait()) == common
     cluster.await_equal_logs(topic)
+    # The followers have it; the leader shows it once their next fetch has told that.
+    expect(cluster, topic, common, servers=cluster.addresses([leader]))
     cluster.isolate(leader)
     old = sending.send(values_of(stage, 5, "old")).wait()[10:]
     assert len(acked(old)) == 5
