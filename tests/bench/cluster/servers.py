@@ -11,9 +11,10 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -150,28 +151,25 @@ class Cluster(ABC):
         return 0
 
     def leaders(self, topic: str) -> list[Member]:
-        """Return the node that leads each partition; a node may be asked that has not heard of the topic yet."""
-        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while time.monotonic() < deadline:
-            with suppress(KafkaException):
-                partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
-                if partitions and all(at.leader >= 0 for at in partitions.values()):
-                    return [self.member(partitions[at].leader) for at in sorted(partitions)]
-            time.sleep(0.1)
-        raise RuntimeError(f"{self.name}: the partitions of {topic} have no leaders")
+        """Return the node that leads each partition."""
+        found = self._partitions_once(topic, lambda at: at.leader >= 0, "have no leaders")
+        return [self.member(found[at].leader) for at in sorted(found)]
 
     def await_in_sync(self, topic: str) -> None:
         """Return once every replica of a topic is in sync."""
+        self._partitions_once(topic, lambda at: len(at.isrs) == NODES and at.leader >= 0, "do not get in sync")
+
+    def _partitions_once(self, topic: str, ready: Callable[[Any], bool], otherwise: str) -> Mapping[int, Any]:
+        """Return a topic's partitions once all are `ready`; a node may be asked that has not heard of the topic yet."""
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
             with suppress(KafkaException):
-                partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions.values()
-                if partitions and all(len(at.isrs) == NODES and at.leader >= 0 for at in partitions):
-                    return
+                partitions: Mapping[int, Any] = admin.list_topics(topic, timeout=30).topics[topic].partitions
+                if partitions and all(map(ready, partitions.values())):
+                    return partitions
             time.sleep(0.1)
-        raise RuntimeError(f"{self.name}: the replicas of {topic} do not get in sync")
+        raise RuntimeError(f"{self.name}: the partitions of {topic} {otherwise}")
 
     def prefer_leaders(self) -> None:
         """Have the preferred replicas lead again, so that each round begins as the first did."""
