@@ -140,6 +140,16 @@ def jvm() -> Iterator[Any]:
     gateway.shutdown()
 
 
+@pytest.fixture(autouse=True)
+def errors_of_this_jvm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a Spark session has run in this process, PySpark translates every gateway's errors by asking its own JVM."""
+    if "jvm" in request.fixturenames:
+        import py4j.java_gateway
+        import py4j.protocol
+
+        monkeypatch.setattr(py4j.java_gateway, "get_return_value", py4j.protocol.get_return_value)
+
+
 @pytest.fixture(scope="module")
 def stock_broker(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[BrokerProcess | Brokers]":
     """A broker with Kafka's timeouts, for suites whose clients may be silent for seconds on a busy machine."""

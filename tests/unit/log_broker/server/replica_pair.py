@@ -133,6 +133,7 @@ async def fetch_once(leader: ReplicaNode, follower: ReplicaNode, *, max_bytes: i
         error = await answer
         if error is not None:
             raise error
+    await asyncio.sleep(0)  # an answer that was there at once must not keep the leader's work from going on
     return read
 
 
