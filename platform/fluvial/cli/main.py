@@ -8,6 +8,7 @@ from importlib import metadata
 import typer
 
 from fluvial.cli import (
+    adopt,
     certify,
     clusters,
     configs,
@@ -63,6 +64,7 @@ app.add_typer(schemas.app, name="schema")
 app.add_typer(quarantines.app, name="quarantine")
 registry.add_to(app)
 run.add_to(app)
+adopt.add_to(app)
 verify.add_to(app)
 certify.add_to(app)
 sql.add_to(app)

@@ -35,6 +35,7 @@ class Stamp:
     `offsets` is of every partition, [start, end) being what the stamped commit itself read; `batch` counts the commits;
     `removed` is the number of rows that the commit took away and put nothing in the place of, where Delta counts none.
     `rewritten` are ranges below the ends whose rows the commit made anew from the log; it then read nothing else.
+    `adopted` is of a table that somebody else made: where in each partition fluvial began to read for it.
     """
 
     topic: str
@@ -44,6 +45,7 @@ class Stamp:
     definition: str | None = None
     removed: int = 0
     rewritten: Mapping[int, Range] = field(default_factory=dict)
+    adopted: Mapping[int, int] = field(default_factory=dict)
     run: str = field(default_factory=new_run_id)
 
     @property
@@ -67,6 +69,8 @@ class Stamp:
             body["removed"] = self.removed
         if self.rewritten:
             body["rewritten"] = {str(partition): list(span) for partition, span in sorted(self.rewritten.items())}
+        if self.adopted:
+            body["adopted"] = {str(partition): start for partition, start in sorted(self.adopted.items())}
         return json.dumps({"fluvial": body})
 
     @classmethod
@@ -85,6 +89,7 @@ class Stamp:
             definition=body.get("definition"),
             removed=body.get("removed", 0),
             rewritten={int(partition): (span[0], span[1]) for partition, span in body.get("rewritten", {}).items()},
+            adopted={int(partition): start for partition, start in body.get("adopted", {}).items()},
             run=body["run"],
         )
 
@@ -126,6 +131,7 @@ def read_position(log: TableLog, table: str) -> Position:
                 f"tell what it holds: `fluvial run --rebuild {table}` builds it anew from the log"
             )
     raise TableError(
-        f"{log.path} holds a Delta table that no run of fluvial wrote, or whose log was cleaned: move it away, and "
-        f"{table} is built anew from the log"
+        f"{log.path} holds a Delta table that no run of fluvial wrote, or whose log was cleaned: "
+        f"`fluvial adopt {table}` keeps its rows and goes on from them; or move it away, and {table} is built anew "
+        "from the log"
     )

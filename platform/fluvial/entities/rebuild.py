@@ -82,6 +82,7 @@ def rebuild(
     work = _Rebuild(declaration=declaration, settings=settings, spark=spark)
     bounds = topic_bounds(settings.cluster, declaration.topic)
     if not from_what_is_left:
+        work.check_not_adopted()
         work.check_beginning(bounds)
     work.drop_what_was_built_otherwise(bounds)
     for _ in range(_ATTEMPTS_MAX):
@@ -130,6 +131,14 @@ class _Rebuild:
     def settings_aside(self) -> "Settings":
         return replace(self.settings, warehouse=self.aside.root)
 
+    def check_not_adopted(self) -> None:
+        live = _newest_stamp(TableLog(self.spark, self.warehouse.path(self.table)))
+        if live is not None and live.adopted:
+            raise TableError(
+                f"{self.table} was adopted with rows that are not of {live.topic}, and would lose them: "
+                "--from-what-is-left builds it from the topic alone all the same"
+            )
+
     def check_beginning(self, bounds: TopicBounds) -> None:
         starts = {partition: start for partition, start in bounds.starts.items() if start > 0}
         if starts:
@@ -157,7 +166,7 @@ class _Rebuild:
         built, first = stamps[0], stamps[-1]
         log = TableLog(self.spark, path)
         version = log.newest_version()
-        live = next(filter(None, map(Stamp.of, log.newest_first())), None) if version is not None else None
+        live = _newest_stamp(log)
         if version is not None and live is None:
             raise TableError(f"{path} holds a Delta table that no run of fluvial wrote: move it away, and run again")
         if live is not None and live.topic_id == built.topic_id and _is_ahead(live, built):
@@ -197,6 +206,10 @@ class _Rebuild:
         assert self.spark._jvm is not None
         path = self.spark._jvm.org.apache.hadoop.fs.Path(self.aside.root)
         path.getFileSystem(self.spark._jsc.hadoopConfiguration()).delete(path, True)
+
+
+def _newest_stamp(log: TableLog) -> Stamp | None:
+    return next(filter(None, map(Stamp.of, log.newest_first())), None)
 
 
 def _is_ahead(live: Stamp, built: Stamp) -> bool:

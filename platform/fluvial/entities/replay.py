@@ -156,6 +156,7 @@ def _stamp(declaration: History, position: Position, bounds: TopicBounds, ranges
         offsets={partition: (end, end) for partition, end in position.ends.items()},
         definition=known.definition,
         rewritten=held,
+        adopted=known.adopted,
     )
 
 

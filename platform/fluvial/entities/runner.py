@@ -201,6 +201,7 @@ class _TopicRun:
             batch=1 if position.stamp is None else position.stamp.batch + 1,
             offsets=span.ranges,
             definition=definition_of(self.declaration),
+            adopted={} if position.stamp is None else position.stamp.adopted,
         )
         return _Batch(span=span, contract=contract, position=position, stamp=stamp)
 

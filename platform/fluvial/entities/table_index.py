@@ -187,7 +187,12 @@ class TableIndex:
         if len(self._columns) == 1:
             nothing = np.zeros(rows.num_rows, np.int64)
             return Places(files, numbers, nothing, nothing)
-        return Places(files, numbers, *(rows[name].to_numpy().astype(np.int64) for name in self._columns[1:]))
+        return Places(files, numbers, *(_places_of(rows[name]) for name in self._columns[1:]))
+
+
+def _places_of(column: "pa.ChunkedArray") -> Any:
+    # Rows that were in an adopted table come from no place, which is before all others.
+    return column.fill_null(-1).to_numpy().astype(np.int64)
 
 
 class _RowCache:

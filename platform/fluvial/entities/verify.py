@@ -159,25 +159,29 @@ def _compared(
     ranges: dict[int, tuple[int, int]],
     contract: Contract,
 ) -> tuple[int, int, list[Difference]]:
-    everything = Care(undecodable=True, tombstones=True)
+    log = rows_of_log(declaration, decoded, contract)
     match declaration:
         case History():
-            log = frames.history_rows(decoded, contract, everything)
             return _by_range(log, table.where(_inside(ranges)))
         case Compacted():
-            key = compacted_key(declaration, contract, decoded.sparkSession)
-            log = frames.compacted_rows(decoded, contract, everything, key=key).where("NOT _deleted").drop("_deleted")
-            return _by_key(log, table, [key], frozenset())
+            return _by_key(log, table, [compacted_key(declaration, contract, decoded.sparkSession)], frozenset())
         case State():
-            log = _folded(decoded, contract, declaration).drop(FOLD_COLUMN)
+            log = log.drop(FOLD_COLUMN)
             keys = [declaration.key] if declaration.scd2 is None else [declaration.key, "_partition", "_offset"]
             loose = frozenset(name for name, fold in declaration.fields.items() if fold.kind in FLOATING)
             return _by_key(log, table.drop(FOLD_COLUMN), keys, loose)
 
 
-def _folded(decoded: "DataFrame", contract: Contract, declaration: State) -> "DataFrame":
-    """The rows of a state, from the beginning of the log."""
+def rows_of_log(declaration: History | Compacted | State, decoded: "DataFrame", contract: Contract) -> "DataFrame":
+    """
+    The rows of a table that holds these records and no others.
+    """
     everything = Care(undecodable=True, tombstones=True)
+    if isinstance(declaration, History):
+        return frames.history_rows(decoded, contract, everything)
+    if isinstance(declaration, Compacted):
+        key = compacted_key(declaration, contract, decoded.sparkSession)
+        return frames.compacted_rows(decoded, contract, everything, key=key).where("NOT _deleted").drop("_deleted")
     if is_stepwise(declaration):
         return state_rows(frames.keyed_events(decoded, contract, everything), declaration)
     partials = frames.state_partials(frames.state_events(decoded, contract, everything), declaration)
@@ -192,9 +196,14 @@ def _ranges(
     assert stamp is not None, "a table that is there has a stamp"
     if stamp.topic_id and bounds.topic_id and stamp.topic_id != bounds.topic_id:
         raise TableError(f"topic {bounds.topic} was deleted and made again since {declaration.table} was built from it")
+    if stamp.adopted and not isinstance(declaration, History):
+        raise TableError(
+            f"{declaration.table} was adopted with rows that are not of {bounds.topic}, which its rows now come of as "
+            "well: only a history can be verified then, from where it was adopted"
+        )
     ranges = {}
     for partition, end in position.ends.items():
-        start = bounds.starts.get(partition, 0)
+        start = max(bounds.starts.get(partition, 0), stamp.adopted.get(partition, 0))
         if start > 0 and not isinstance(declaration, History):
             raise TableError(
                 f"{declaration.table} was folded from the beginning of {bounds.topic}, and its partition "
