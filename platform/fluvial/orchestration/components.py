@@ -205,6 +205,7 @@ class Pipeline(TableComponent):
     transform: Annotated[str, Field(description="The function, as package.module:name or package.module.name.")]
     # Dagster reads a text of digits as a number, quoted or not.
     version: str | int | None = None
+    co_partitioned: Annotated[bool, Field(description="Refuse topics with different numbers of partitions.")] = False
 
     def declaration(self) -> Declaration:
         """The pipeline that is declared; raises DeclarationError when there is no such function."""
@@ -214,7 +215,10 @@ class Pipeline(TableComponent):
         except (ImportError, ValueError, AttributeError) as error:
             raise DeclarationError(f"transform {self.transform!r} is not there: {error}") from error
         version = None if self.version is None else str(self.version)
-        return entities.pipeline(name=self.output, inputs=list(self.inputs), version=version)(function)
+        declare = entities.pipeline(
+            name=self.output, inputs=list(self.inputs), version=version, co_partitioned=self.co_partitioned
+        )
+        return declare(function)
 
 
 class Sources(dg.Component, dg.Model, dg.Resolvable):
