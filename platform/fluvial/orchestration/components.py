@@ -160,23 +160,27 @@ class StateScaffold(TopicScaffold):
     """What `dg scaffold` asks for."""
 
     key: str = Field(description="The column of the record key.")
+    reduce: str | None = Field(default=None, description="A reducer in the place of folds, as package.module:name.")
+    returns: str | None = Field(default=None, description="The columns of a reducer's state, as a line of DDL.")
 
 
 class StateScaffolder(dg.Scaffolder[StateScaffold]):
-    """Writes a state that counts the events of each entity."""
+    """Writes a state of a reducer, or one that counts the events of each entity."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[StateScaffold]:
         return StateScaffold
 
     def scaffold(self, request: dg.ScaffoldRequest[StateScaffold]) -> None:
-        asked = request.params
-        scaffold_component(request, {"topic": asked.topic, "key": asked.key, "fields": {"events": {"fold": "count"}}})
+        asked = request.params.model_dump(exclude_none=True)
+        if "reduce" not in asked:
+            asked["fields"] = {"events": {"fold": "count"}}
+        scaffold_component(request, asked)
 
 
 @dg.scaffold_with(StateScaffolder)
 class State(TableComponent):
-    """One row an entity, folded from the events of a topic."""
+    """One row an entity, or one for each version of it, made from the events of a topic by folds or by a reducer."""
 
     topic: str
     key: str
@@ -185,15 +189,35 @@ class State(TableComponent):
         # Dagster finds its way into lists by itself, and not into mappings.
         dg.Resolver(lambda _context, fields: fields, model_field_type=Mapping[str, FoldOf]),
         Field(description="Columns and their folds."),
-    ]
+    ] = Field(default_factory=dict)
     name: Annotated[str | None, Field(description="The table's name; the topic's unless given.")] = None
     order: Annotated[str | None, Field(description="A line of SQL that says which event comes later.")] = None
+    reduce: Annotated[
+        str | None,
+        Field(description="A function in the place of folds, as package.module:name or package.module.name."),
+    ] = None
+    returns: Annotated[
+        str | None, Field(description="The columns that it returns, as a line of DDL: spent DOUBLE, seen TIMESTAMP.")
+    ] = None
+    version: Annotated[
+        str | int | None, Field(description="Names the reducer's code, where its text does not tell all.")
+    ] = None
+    scd2: Annotated[
+        bool | str, Field(description="Keep a row for each version of an entity; by an event's time in SQL if given.")
+    ] = False
 
     def declaration(self) -> Declaration:
-        """The state that is declared."""
-        made = {column: each.made(column) for column, each in self.fields.items()}
+        """The state that is declared; raises DeclarationError when there is no such reducer."""
         return entities.state(
-            self.name or table_name_of(self.topic), topic=self.topic, key=self.key, fields=made, order=self.order
+            self.name or table_name_of(self.topic),
+            topic=self.topic,
+            key=self.key,
+            fields={column: each.made(column) for column, each in self.fields.items()},
+            order=self.order,
+            reduce=None if self.reduce is None else _function("reduce", self.reduce),
+            returns=self.returns,
+            version=_text(self.version),
+            scd2=self.scd2,
         )
 
 
@@ -203,22 +227,50 @@ class Pipeline(TableComponent):
     inputs: Annotated[Sequence[str], Field(description="Tables such as history.orders.")]
     output: Annotated[str, Field(description="The table's name in marts.")]
     transform: Annotated[str, Field(description="The function, as package.module:name or package.module.name.")]
-    # Dagster reads a text of digits as a number, quoted or not.
     version: str | int | None = None
     co_partitioned: Annotated[bool, Field(description="Refuse topics with different numbers of partitions.")] = False
 
     def declaration(self) -> Declaration:
         """The pipeline that is declared; raises DeclarationError when there is no such function."""
-        module, _, name = self.transform.replace(":", ".").rpartition(".")
-        try:
-            function = getattr(importlib.import_module(module), name)
-        except (ImportError, ValueError, AttributeError) as error:
-            raise DeclarationError(f"transform {self.transform!r} is not there: {error}") from error
-        version = None if self.version is None else str(self.version)
         declare = entities.pipeline(
-            name=self.output, inputs=list(self.inputs), version=version, co_partitioned=self.co_partitioned
+            name=self.output,
+            inputs=list(self.inputs),
+            version=_text(self.version),
+            co_partitioned=self.co_partitioned,
         )
-        return declare(function)
+        return declare(_function("transform", self.transform))
+
+
+class PublicationScaffold(BaseModel):
+    """What `dg scaffold` asks for."""
+
+    table: str = Field(description="The table to publish, such as state.orders.")
+    topic: str = Field(description="The topic to write; a new one is made.")
+    key: str = Field(description="The column that becomes the record key.")
+
+
+class PublicationScaffolder(dg.Scaffolder[PublicationScaffold]):
+    """Writes the publication of a table."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[PublicationScaffold]:
+        return PublicationScaffold
+
+    def scaffold(self, request: dg.ScaffoldRequest[PublicationScaffold]) -> None:
+        scaffold_component(request, request.params.model_dump())
+
+
+@dg.scaffold_with(PublicationScaffolder)
+class Publication(TableComponent):
+    """The changes of a table, written to a topic: the asset of the topic, below that of the table."""
+
+    table: Annotated[str, Field(description="A table with one row a key, such as state.orders.")]
+    topic: Annotated[str, Field(description="The topic to write; a new one is made.")]
+    key: Annotated[str, Field(description="The column that becomes the record key.")]
+
+    def declaration(self) -> Declaration:
+        """The publication that is declared."""
+        return entities.publish(self.table, topic=self.topic, key=self.key)
 
 
 class Sources(dg.Component, dg.Model, dg.Resolvable):
@@ -281,6 +333,20 @@ class Spark(dg.Component, dg.Model, dg.Resolvable):
         """Make the resource that the tables' assets ask for."""
         spark: Any = SparkResource(spark_master=self.master, spark_conf=dict(self.conf))
         return dg.Definitions(resources={"spark": spark}, executor=dg.in_process_executor)
+
+
+def _function(attribute: str, path: str) -> Any:
+    """The function that an attribute names. Raises DeclarationError when there is none."""
+    module, _, name = path.replace(":", ".").rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise DeclarationError(f"{attribute} {path!r} is not there: {error}") from error
+
+
+def _text(version: str | int | None) -> str | None:
+    # Dagster reads a text of digits as a number, quoted or not.
+    return None if version is None else str(version)
 
 
 def _contracts(context: dg.ComponentLoadContext, folder: str | None) -> list[Contract]:

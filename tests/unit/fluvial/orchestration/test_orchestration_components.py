@@ -12,14 +12,20 @@ from dagster.components.core.snapshot import get_package_entry_snap
 from dagster.components.scaffold.scaffold import get_scaffolder
 from dagster_shared.serdes.objects import EnvRegistryKey
 
-from fluvial.entities import count, history, pipeline, state, sum_
+from fluvial.entities import Declaration, State, count, history, last_non_null, pipeline, publish, state, sum_
 from fluvial.orchestration import components, declarations_in
 
 # Dagster builds its own definitions of components with arguments that it calls beta.
 pytestmark = pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning")
 
 MODULE = "fluvial.orchestration.components"
+COMPONENTS = ["Compacted", "History", "Pipeline", "Project", "Publication", "Sources", "Spark", "State"]
 Load = Callable[[Mapping[str, tuple[str, dict[str, Any]]]], dg.Definitions]
+
+
+def last_amount(_state: Any, events: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """A reducer as a user would write it."""
+    return {"amount": [event["amount"] for event in events][-1]}
 
 
 @pytest.fixture
@@ -31,7 +37,10 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     root = tmp_path / "shop_yaml"
     (root / "defs").mkdir(parents=True)
     (root / "__init__.py").touch()
-    (root / "mine.py").write_text("def busiest(orders):\n    return orders\n")
+    (root / "mine.py").write_text(
+        "def busiest(orders):\n    return orders\n\n\n"
+        "def spend(state, events):\n    return {'spent': sum(event['amount'] for event in events)}\n"
+    )
     (root / "tables.py").write_text("from fluvial.entities import history\n\norders = history('orders')\n")
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -93,6 +102,40 @@ def test_yaml_makes_the_assets_that_the_factories_make(load: Load) -> None:
     definitions.get_repository_def()
 
 
+def test_yaml_declares_reducers_versions_of_rows_and_publications(load: Load) -> None:
+    reduced = {"topic": "orders", "key": "customer", "reduce": "shop_yaml.mine:spend", "returns": "spent DOUBLE"}
+    city = {"city": {"fold": "last_non_null", "expr": "city"}}
+    definitions = load(
+        {
+            "spending": ("State", {**reduced, "name": "spending", "version": "2"}),
+            "spending_then": ("State", {**reduced, "name": "spending_then", "scd2": "ordered_at"}),
+            "cities": ("State", {"topic": "orders", "key": "customer", "name": "cities", "fields": city, "scd2": True}),
+            "spending_topic": (
+                "Publication",
+                {"table": "state.spending", "topic": "spending.now", "key": "customer", "group": "shop"},
+            ),
+            "spark": ("Spark", {}),
+        }
+    )
+    from shop_yaml.mine import spend
+
+    def reduced_as(name: str, **more: Any) -> State:
+        return state(name, topic="orders", key="customer", reduce=spend, returns="spent DOUBLE", **more)
+
+    assert declarations_in(definitions) == {
+        "state.spending": reduced_as("spending", version="2"),
+        "state.spending_then": reduced_as("spending_then", scd2="ordered_at"),
+        "state.cities": state(
+            "cities", topic="orders", key="customer", fields={"city": last_non_null("city")}, scd2=True
+        ),
+        "topics.spending.now": publish("state.spending", topic="spending.now", key="customer"),
+    }
+    published = definitions.resolve_asset_graph().get(dg.AssetKey(["topics", "spending.now"]))
+    assert published.parent_keys == {dg.AssetKey(["state", "spending"])}
+    assert published.kinds == {"spark", "kafka"}
+    assert published.group_name == "shop"
+
+
 def test_a_project_in_one_component_is_a_whole_code_location(load: Load) -> None:
     definitions = load(
         {"all": ("Project", {"module": "shop_yaml.tables", "verify": True, "lag_max": 100}), "spark": ("Spark", {})}
@@ -109,6 +152,14 @@ def test_a_project_in_one_component_is_a_whole_code_location(load: Load) -> None
     [
         ("State", {"topic": "orders", "key": "c", "fields": {"n": {"fold": "total"}}}, "total"),
         ("State", {"topic": "orders", "key": "c", "fields": {"n": {"fold": "sum"}}}, "sum needs an expr"),
+        ("State", {"topic": "orders", "key": "c"}, "declares no field"),
+        ("State", {"topic": "o", "key": "c", "reduce": "shop_yaml.mine:nobody", "returns": "n BIGINT"}, "reduce 'shop"),
+        (
+            "State",
+            {"topic": "o", "key": "c", "reduce": "shop_yaml.mine.spend"},
+            "does not say what its reducer returns",
+        ),
+        ("Publication", {"table": "history.orders", "topic": "o", "key": "c"}, "a history is its topic already"),
         ("History", {"topik": "orders"}, "topik"),
         ("Pipeline", {"inputs": ["history.o"], "output": "x", "transform": "shop_yaml.mine:nobody"}, "nobody"),
     ],
@@ -124,7 +175,7 @@ def test_a_mistake_is_named(load: Load, kind: str, attributes: dict[str, Any], c
     assert complaint in "\n".join(said)
 
 
-@pytest.mark.parametrize("name", ["History", "Compacted", "State", "Pipeline", "Sources", "Project", "Spark"])
+@pytest.mark.parametrize("name", COMPONENTS)
 def test_dg_can_list_a_component_with_its_attributes(name: str) -> None:
     snapshot = get_package_entry_snap(EnvRegistryKey(name=name, namespace=MODULE), getattr(components, name))
     assert snapshot.summary, name
@@ -135,19 +186,41 @@ def test_what_tables_have_in_common_is_no_component_of_its_own() -> None:
         components.TableComponent()  # type: ignore[abstract]
 
 
-def test_dg_writes_a_component_that_loads(load: Load, tmp_path: Path) -> None:
-    folder = tmp_path / "shop_yaml" / "defs" / "customers"
+@pytest.mark.parametrize(
+    ("component", "asked", "expected"),
+    [
+        ("History", {"topic": "orders"}, history("orders")),
+        (
+            "State",
+            {"topic": "orders", "key": "customer"},
+            state("orders", topic="orders", key="customer", fields={"events": count()}),
+        ),
+        (
+            "State",
+            {"topic": "orders", "key": "customer", "reduce": f"{__name__}:last_amount", "returns": "amount DOUBLE"},
+            state("orders", topic="orders", key="customer", reduce=last_amount, returns="amount DOUBLE"),
+        ),
+        (
+            "Publication",
+            {"table": "state.orders", "topic": "orders-now", "key": "customer"},
+            publish("state.orders", topic="orders-now", key="customer"),
+        ),
+    ],
+    ids=["history", "folds", "reducer", "publication"],
+)
+def test_dg_writes_a_component_that_loads(
+    load: Load, tmp_path: Path, component: str, asked: dict[str, str], expected: Declaration
+) -> None:
+    folder = tmp_path / "shop_yaml" / "defs" / "written"
     folder.mkdir()
-    scaffolder: Any = get_scaffolder(components.State)
-    params = scaffolder.get_scaffold_params()(topic="orders", key="customer")
+    scaffolder: Any = get_scaffolder(getattr(components, component))
     scaffolder.scaffold(
         dg.ScaffoldRequest(
-            type_name=f"{MODULE}.State",
+            type_name=f"{MODULE}.{component}",
             target_path=folder,
             scaffold_format="yaml",
             project_root=tmp_path,
-            params=params,
+            params=scaffolder.get_scaffold_params()(**asked),
         )
     )
-    expected = state("orders", topic="orders", key="customer", fields={"events": count()})
-    assert declarations_in(load({})) == {"state.orders": expected}
+    assert declarations_in(load({})) == {expected.table: expected}
