@@ -23,6 +23,7 @@ from fluvial.spark.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
 
+FEW = {name: FIELDS[name] for name in ("events", "total", "mean_amount", "latest_up", "amounts", "kinds")}
 # An approximate count remembers the order in which it saw values; all other columns are a matter of what they saw.
 REMEMBERED = ("_fold",)
 
@@ -34,12 +35,12 @@ def by_kind(readings: Any, states: Any) -> Any:
 
 
 def tables_of(topic: Topic) -> tuple[Declaration, ...]:
-    """One table of each kind."""
+    """One table of each kind, the pipeline last."""
     of: dict[str, Any] = {"topic": topic.name, "key": "id"}
     return (
         history(topic.name, name="readings"),
         compacted(topic.name, name="readings", key="id"),
-        state("readings", **of, fields=FIELDS),
+        state("readings", **of, fields=FEW),
         state("reduced_versions", **of, reduce=reduce_readings, returns=RETURNS, scd2=True),
         by_kind,
     )
@@ -75,8 +76,9 @@ def test_all_that_was_deleted_is_there_again_with_identical_content(
     tables = tables_of(topic)
     for seed in (11, 12):
         topic.send([*random_events(seed, 60, partitions=2), Sent(key="key 0", raw=b"rubbish")])
-        for table in tables:
+        for table in tables[:-1]:
             materialize(table, settings, spark, schemas=schemas)
+    materialize(tables[-1], settings, spark, schemas=schemas)
     before, local = snapshot(spark, settings), stored(tmp_path / "values.db", topic)
     assert set(before) == {*(table.table for table in tables), "quarantine." + topic.name}
     assert all(before.values())
