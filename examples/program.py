@@ -47,7 +47,11 @@ class Platform:
         if topic not in describe_cluster(self.settings, admin).topics:
             with told(f"create topic {topic}"):
                 admin.create_topics([NewTopic(topic, num_partitions=partitions)])[topic].result(SECONDS_MAX)
-        return not any(topic_bounds(self.settings.cluster, topic).ends.values())
+        return self.end_of(topic) == 0
+
+    def end_of(self, topic: str) -> int:
+        """Return the sum of the offsets at which the topic's partitions end."""
+        return sum(topic_bounds(self.settings.cluster, topic).ends.values())
 
     def encoder(self, topic: str) -> Callable[[Any], bytes]:
         """Return what writes a value in Avro under the topic's contract."""
