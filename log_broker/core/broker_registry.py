@@ -13,6 +13,7 @@ from typing import NamedTuple
 from log_broker.core import elections
 from log_broker.core.cluster import BrokerImage, ClusterImage
 from log_broker.core.cluster_records import BrokerRegistered, MetadataRecord
+from log_broker.core.features import LEVELS_KEPT_FROM, METADATA_VERSION, ToldRanges, misfit, ranges_of
 from log_broker.errors import BrokerError, ErrorCode
 
 SESSION_MS = 9_000  # broker.session.timeout.ms
@@ -26,7 +27,7 @@ class Registration(NamedTuple):
 
     `directory` is the id of its data directory, which only one process can have open, so one that comes with the
     directory of another proves that one to be gone. `previous_epoch` is the broker epoch under which that one stopped
-    cleanly; whoever cannot tell it may have lost what was in memory only.
+    cleanly; whoever cannot tell it may have lost what was in memory only. `features` are the levels that it supports.
     """
 
     node_id: int
@@ -36,6 +37,7 @@ class Registration(NamedTuple):
     rack: str | None = None
     directory: str = ""
     previous_epoch: int = UNKNOWN_EPOCH
+    features: ToldRanges = ()
 
 
 class Heartbeat(NamedTuple):
@@ -77,8 +79,12 @@ class BrokerRegistry:
 
         Raises BrokerError: DUPLICATE_BROKER_REGISTRATION while another process holds a session under the same id and
         has another data directory, since two that were given one id would otherwise throw each other out for ever;
-        INVALID_REGISTRATION for the data directory of another broker.
+        INVALID_REGISTRATION for the data directory of another broker; UNSUPPORTED_VERSION for one that does not support
+        the levels that the cluster is at.
         """
+        levels = image.levels
+        if (reason := misfit(f"node {wanted.node_id}", ranges_of(wanted.features), levels)) is not None:
+            raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, reason)
         for broker in image.brokers.values():
             if wanted.directory and broker.directory == wanted.directory and broker.node_id != wanted.node_id:
                 raise BrokerError(
@@ -114,6 +120,7 @@ class BrokerRegistry:
             incarnation=wanted.incarnation,
             rack=wanted.rack,
             directory=wanted.directory,
+            features=wanted.features if levels[METADATA_VERSION] >= LEVELS_KEPT_FROM else None,
         )
         return [*changes, registered]
 

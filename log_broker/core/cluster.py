@@ -16,6 +16,7 @@ from log_broker.core.cluster_records import (
     BrokerUnfenced,
     BrokerUnregistered,
     ClusterNamed,
+    FeatureLevelSet,
     GroupConfigured,
     MetadataRecord,
     PartitionChanged,
@@ -25,6 +26,7 @@ from log_broker.core.cluster_records import (
     TopicCreated,
     TopicDeleted,
 )
+from log_broker.core.features import LEVELS_UNTOLD, ToldRanges
 
 METADATA_TOPIC = "__cluster_metadata"
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -107,6 +109,7 @@ class BrokerImage:
     is_leaving: bool = False  # a controlled shutdown is under way
     has_ended: bool = False  # it was fenced after it had registered; only a new registration brings it back
     directory: str = ""
+    features: ToldRanges | None = None  # what it supports, None where the log does not tell
 
     @property
     def may_lead(self) -> bool:
@@ -132,7 +135,14 @@ class ClusterImage:
     next_producer_id: int = 0
     group_overrides: dict[str, Mapping[str, str]] = field(default_factory=dict)
     cluster_id: str = ""
+    levels_set: dict[str, int] = field(default_factory=dict)  # feature -> level, of those that a record has set
+    levels_version: int = 0  # up to which record that is
     static: BrokerConfig | None = None
+
+    @property
+    def levels(self) -> dict[str, int]:
+        """The levels that the cluster is at."""
+        return {**LEVELS_UNTOLD, **self.levels_set}
 
     def draft(self) -> "ClusterImage":
         """Return a copy to try records on."""
@@ -146,6 +156,8 @@ class ClusterImage:
             self.next_producer_id,
             dict(self.group_overrides),
             self.cluster_id,
+            dict(self.levels_set),
+            self.levels_version,
             self.static,
         )
 
@@ -227,10 +239,8 @@ class ClusterImage:
                     del self.group_overrides[record.group]
             case BrokerRegistered() | BrokerUnfenced() | BrokerLeaving() | BrokerFenced() | BrokerUnregistered():
                 self._replay_broker(record)
-            case ClusterNamed():
-                self.cluster_id = record.cluster_id
-            case ProducerIdsReserved():
-                self.next_producer_id = record.end
+            case ClusterNamed() | ProducerIdsReserved() | FeatureLevelSet():
+                self._replay_cluster(record)
 
     def become(self, other: "ClusterImage") -> None:
         """Be what another image is, as after the replay of all its records."""
@@ -249,6 +259,16 @@ class ClusterImage:
             if config != topic.config:
                 self.topics[name] = replace(topic, config=config)
 
+    def _replay_cluster(self, record: ClusterNamed | ProducerIdsReserved | FeatureLevelSet) -> None:
+        match record:
+            case ClusterNamed():
+                self.cluster_id = record.cluster_id
+            case ProducerIdsReserved():
+                self.next_producer_id = record.end
+            case FeatureLevelSet():
+                self.levels_set[record.feature] = record.level
+                self.levels_version = self.version
+
     def _replay_broker(
         self, record: BrokerRegistered | BrokerUnfenced | BrokerLeaving | BrokerFenced | BrokerUnregistered
     ) -> None:
@@ -264,6 +284,7 @@ class ClusterImage:
                     is_fenced=True,
                     rack=record.rack,
                     directory=record.directory,
+                    features=record.features,
                 )
             case BrokerUnfenced():
                 self.brokers[node_id] = replace(self.brokers[node_id], is_fenced=False)

@@ -40,11 +40,12 @@ class View(NamedTuple):
 
     brokers: Mapping[int, BrokerImage]
     topics: Mapping[str, TopicImage]
+    levels: Mapping[str, int]
 
 
 def view_of(image: ClusterImage) -> View:
     """Return what the image shows now and goes on showing when the image changes."""
-    return View(dict(image.brokers), dict(image.topics))
+    return View(dict(image.brokers), dict(image.topics), image.levels)
 
 
 def events_between(
@@ -60,6 +61,7 @@ def events_between(
             yield _with_reason(event, fenced_because(event.fields["broker"]), session_timeout_ms)
         else:
             yield event
+    yield from _level_events(before, after)
     yield from _setting_events(before, after)
     yield from _partition_events(before, after)
 
@@ -138,6 +140,15 @@ def _with_reason(event: Event, why: Fencing, session_timeout_ms: int) -> Event:
     }[why]
     text = f"node {event.fields['broker']} {what} and was fenced"
     return Event(kind=event.kind, text=text, fields={**event.fields, "why": why.value})
+
+
+def _level_events(before: View, after: View) -> Iterator[Event]:
+    for feature, level in after.levels.items():
+        was = before.levels.get(feature, 0)
+        if was != level:
+            text = f"the cluster is at {feature} {level} now (was {was})"
+            fields = {"feature": feature, "was": was, "is": level}
+            yield Event(kind="feature_level_changed", text=text, fields=fields)
 
 
 def _setting_events(before: View, after: View) -> Iterator[Event]:

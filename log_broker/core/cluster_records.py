@@ -2,14 +2,17 @@
 The records of the cluster's metadata: everything that brokers agree on, as a sequence of changes.
 
 They are kept in partition 0 of `__cluster_metadata`, one JSON object each: `{"type": <class name>, <field>: …}`. JSON
-because there are few of them, people read them when something went wrong, and a field can be added without a version:
-one that an older record lacks takes its default. Topic ids are the 32 hex digits of a UUID.
+because there are few of them, and people read them when something went wrong. A field that an older record lacks takes
+its default. A field or a type that an older release does not know stops it, so those that come later are written from
+a level of `metadata.version` on (`features`). Topic ids are the 32 hex digits of a UUID.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from log_broker.core.features import ToldRanges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,8 @@ class BrokerRegistered:
     """
     A broker process came up. It is fenced, so leads nothing, until it has replayed this record.
 
-    `directory` is the id of its data directory, empty where it told none.
+    `directory` is the id of its data directory, empty where it told none. `features` are the levels that it supports,
+    None while the cluster's `metadata.version` has no place for them.
     """
 
     node_id: int
@@ -95,6 +99,7 @@ class BrokerRegistered:
     incarnation: str
     rack: str | None = None
     directory: str = ""
+    features: ToldRanges | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +144,14 @@ class ProducerIdsReserved:
     end: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevelSet:
+    """The cluster is at another level of a feature: every node supports it (Kafka's FeatureLevelRecord)."""
+
+    feature: str
+    level: int
+
+
 MetadataRecord = (
     TopicCreated
     | PartitionsAdded
@@ -154,6 +167,7 @@ MetadataRecord = (
     | BrokerUnregistered
     | ClusterNamed
     | ProducerIdsReserved
+    | FeatureLevelSet
 )
 
 _TYPES: Mapping[str, type[Any]] = {
@@ -173,6 +187,7 @@ _TYPES: Mapping[str, type[Any]] = {
         BrokerUnregistered,
         ClusterNamed,
         ProducerIdsReserved,
+        FeatureLevelSet,
     )
 }
 
@@ -209,7 +224,11 @@ def decode(value: bytes) -> MetadataRecord:
 
 
 def _content(record: MetadataRecord) -> dict[str, Any]:
-    return {"type": type(record).__name__, **asdict(record)}
+    content = {"type": type(record).__name__, **asdict(record)}
+    if isinstance(record, BrokerRegistered) and record.features is None:
+        # A node that takes part in a rolling upgrade and is not there yet knows no such field.
+        del content["features"]
+    return content
 
 
 def _record(content: dict[str, Any]) -> MetadataRecord:

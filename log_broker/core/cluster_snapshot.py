@@ -30,10 +30,12 @@ def encode_image(image: ClusterImage) -> bytes:
         "version": image.version,
         "cluster_id": image.cluster_id,
         "topics": topics,
-        "brokers": [asdict(broker) for broker in image.brokers.values()],
+        "brokers": [_broker(broker) for broker in image.brokers.values()],
         "broker_overrides": [[node_id, dict(texts)] for node_id, texts in image.broker_overrides.items()],
         "next_producer_id": image.next_producer_id,
         "group_overrides": {group: dict(texts) for group, texts in image.group_overrides.items()},
+        "levels_set": image.levels_set,
+        "levels_version": image.levels_version,
     }
     return json.dumps(content, separators=(",", ":")).encode()
 
@@ -54,6 +56,8 @@ def decode_image(data: bytes, defaults: BrokerConfig | None) -> ClusterImage:
             broker_overrides={node_id: texts for node_id, texts in content["broker_overrides"]},  # noqa: C416
             next_producer_id=content["next_producer_id"],
             group_overrides=content["group_overrides"],
+            levels_set=content.get("levels_set", {}),
+            levels_version=content.get("levels_version", 0),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise UnknownMetadataRecordError(f"a snapshot of the metadata: {error!r}") from error
@@ -69,5 +73,16 @@ def _topic(fields: Mapping[str, Any], defaults: BrokerConfig | None) -> TopicIma
     )
 
 
+def _broker(broker: BrokerImage) -> dict[str, Any]:
+    content = asdict(broker)
+    if broker.features is None:
+        del content["features"]  # which a node of before the levels could not read
+    return content
+
+
 def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    return {name: _as_tuple(value) for name, value in fields.items()}
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value

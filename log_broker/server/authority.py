@@ -8,13 +8,14 @@ replay what is committed, in the same order, and nothing else changes their imag
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from log_broker.core import controller
 from log_broker.core.cluster import ClusterImage
-from log_broker.core.cluster_records import MetadataRecord, decode_all, encode_all
+from log_broker.core.cluster_records import FeatureLevelSet, MetadataRecord, decode_all, encode_all
 from log_broker.core.cluster_snapshot import decode_image, encode_image
+from log_broker.core.features import misfit
 from log_broker.core.raft_effects import Proposed
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.dispatch import answer_here, call_here
@@ -236,7 +237,9 @@ class Authority:
     # What the quorum tells.
 
     def replay(self, value: bytes) -> None:
-        for record in decode_all(value):
+        records = decode_all(value)
+        self._check_levels({each.feature: each.level for each in records if isinstance(each, FeatureLevelSet)})
+        for record in records:
             self._node.cluster.replay(record)
 
     def replayed(self) -> None:
@@ -247,7 +250,18 @@ class Authority:
 
     def load(self, snapshot: bytes) -> None:
         cluster = self._node.cluster
-        cluster.become(decode_image(snapshot, cluster.defaults))
+        image = decode_image(snapshot, cluster.defaults)
+        self._check_levels(image.levels)
+        cluster.become(image)
+
+    def _check_levels(self, levels: Mapping[str, int]) -> None:
+        """Stand still before a level that this node does not support: what follows may mean what it does not know."""
+        node = self._node
+        reason = misfit(f"node {node.static_config.node_id}", node.features, levels)
+        if reason is not None:
+            error = BrokerError(ErrorCode.UNSUPPORTED_VERSION, reason)
+            node.cannot_follow(error)
+            raise error
 
     def began(self, epoch: int) -> None:
         self._epoch = epoch

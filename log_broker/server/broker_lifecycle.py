@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
+from log_broker.core.features import misfit, told_of
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.trouble import Trouble
 from log_broker.wire.apis import ApiKey
@@ -122,7 +123,10 @@ class BrokerLifecycle:
             "cluster_id": node.cluster_id,
             "incarnation_id": self.incarnation,
             "listeners": ({"name": LISTENER, "host": node.advertised_host, "port": node.port, "security_protocol": 0},),
-            "features": (),
+            "features": [
+                {"name": name, "min_supported_version": lowest, "max_supported_version": highest}
+                for name, lowest, highest in told_of(node.features)
+            ],
             "rack": config.broker_rack or None,
             "log_dirs": (as_uuid(node.directory_id),),
             "previous_broker_epoch": node.logs.stopped_epoch,
@@ -144,11 +148,24 @@ class BrokerLifecycle:
             except BrokerError as failure:
                 error = failure.code
             if error in _FATAL:
-                raise BrokerError(error, f"the controller refused node {config.node_id}")
+                raise BrokerError(error, await self._why_refused(error))
             if error is not said:
                 _log.warning("node %d is not registered yet: %s", config.node_id, error.name)
                 said = error
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _why_refused(self, error: ErrorCode) -> str:
+        """Say what the answer to a registration has no words for."""
+        node = self._node
+        who = f"node {node.static_config.node_id}"
+        if error is ErrorCode.UNSUPPORTED_VERSION:
+            with contextlib.suppress(BrokerError):
+                values = {"client_software_name": "fluvial", "client_software_version": "0"}
+                told = await node.authority.ask_controller(ApiKey.API_VERSIONS, 3, values, purpose=_LINK)
+                levels = {each.name: each.max_version_level for each in told.finalized_features}
+                if (reason := misfit(who, node.features, levels)) is not None:
+                    return reason
+        return f"the controller refused {who}"
 
     async def _beat(self) -> None:
         node = self._node

@@ -20,7 +20,9 @@ from uuid import uuid4
 from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core import controller
 from log_broker.core.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage
-from log_broker.core.cluster_records import ClusterNamed
+from log_broker.core.cluster_records import ClusterNamed, MetadataRecord
+from log_broker.core.feature_updates import first_levels
+from log_broker.core.features import SUPPORTED, Ranges
 from log_broker.core.fetch_session import FetchSessions
 from log_broker.core.lease import Lease
 from log_broker.errors import BrokerError, ErrorCode
@@ -105,7 +107,10 @@ class Node:
         validator: RecordValidator | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
         machine: Machine | None = None,
+        features: Ranges = SUPPORTED,
     ) -> None:
+        """`features` are the levels that this release supports."""
+        self.features = features
         self.machine = machine if machine is not None else RealMachine()
         self.static_config = config
         self.config = config
@@ -162,6 +167,7 @@ class Node:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._idle_check: asyncio.TimerHandle | None = None
         self._creating: dict[str, asyncio.Task[None]] = {}
+        self._unfollowable: asyncio.Future[BrokerError] = self.loop.create_future()
 
     @property
     def is_controller(self) -> bool:
@@ -214,11 +220,12 @@ class Node:
             # The others need this node's voice before it can serve anybody.
             self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG)
             if "broker" in self.static_config.process_roles:
-                await self._join()
+                await self._join_if_it_can()
             if before_serving is not None:
                 await before_serving()
         except BaseException:
-            listener.close()
+            if self._server is None:
+                listener.close()
             await self.stop()
             raise
         self._serve()
@@ -373,6 +380,11 @@ class Node:
             self.controller.stop()
             self.controller = None
 
+    def cannot_follow(self, reason: BrokerError) -> None:
+        """Take note that the cluster is at a level that this node does not support."""
+        if not self._unfollowable.done():
+            self._unfollowable.set_result(reason)
+
     def image_changed(self) -> None:
         """Make the image true here, once it is known to be no older than this process."""
         if not self.cluster_id and self.cluster.cluster_id:
@@ -430,12 +442,31 @@ class Node:
     async def _name_cluster(self) -> None:
         """Write the cluster's id down for all."""
         named = ClusterNamed(cluster_id=self.cluster_id or fresh_cluster_id())
+
+        def decide(image: ClusterImage) -> list[MetadataRecord]:
+            if image.cluster_id:
+                return []
+            # What other releases have written before counts as theirs until somebody raises the levels.
+            return [named] if image.version else [named, *first_levels(self.features)]
+
         with contextlib.suppress(BrokerError):  # the next controller does it
-            await self.authority.submit(lambda image: [] if image.cluster_id else [named])
+            await self.authority.submit(decide)
+
+    async def _join_if_it_can(self) -> None:
+        """Join the cluster; raises BrokerError(UNSUPPORTED_VERSION) when it is at a level that is beyond this node."""
+        joining = self.loop.create_task(self._join())
+        try:
+            await asyncio.wait((joining, self._unfollowable), return_when=asyncio.FIRST_COMPLETED)
+            if not joining.done():
+                raise self._unfollowable.result()
+            joining.result()
+        finally:
+            joining.cancel()
 
     async def _join(self) -> None:
         """Become a broker of the cluster; return when this node may lead."""
-        while not self.cluster_id:
+        # The levels that the cluster begins with are written with its name, and a registration depends on them.
+        while not self.cluster.cluster_id:
             await self.quorum.wait_for_news(1.0)
         self.lifecycle = BrokerLifecycle(self)
         await self.lifecycle.register()

@@ -15,6 +15,7 @@ from compat_cluster import BROKERS, COPIES
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from log_broker.core.features import METADATA_LEVELS
 from tests.peers.kafka_jars import lacking, run_kafka, start_kafka
 
 LACK = lacking()
@@ -533,10 +534,35 @@ def test_transactions_command_terminates_a_transaction(broker: Any) -> None:
 
 @long
 def test_feature_command(broker: Any) -> None:
-    """A cluster's features are listed; what is finalized lies within what is supported."""
-    done = run_kafka(f"{TOOLS}.FeatureCommand", "--bootstrap-server", broker.bootstrap_servers, "describe")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Exception" not in done.stdout + done.stderr
+    """Levels are listed, lowered and raised; those that nodes do not support are refused, and a dry run is one."""
+
+    def features(*words: object, status: int = 0) -> str:
+        done = run_kafka(f"{TOOLS}.FeatureCommand", "--bootstrap-server", broker.bootstrap_servers, *words)
+        assert done.returncode == status, done.stdout + done.stderr
+        assert "Exception" not in done.stdout + done.stderr
+        return done.stdout
+
+    def level(feature: str) -> str:
+        found = re.search(rf"Feature: {feature}\s.*FinalizedVersionLevel: (\S+)", features("describe"))
+        assert found is not None
+        return found[1]
+
+    assert level("metadata.version") == METADATA_LEVELS[max(METADATA_LEVELS)]
+    lower = ("downgrade", "--feature", "group.version=0")
+    assert "group.version can be downgraded to 0." in features(*lower, "--dry-run")
+    assert level("group.version") == "1"
+    try:
+        assert "group.version was downgraded to 0." in features(*lower)
+        assert level("group.version") == "0"
+    finally:
+        features("upgrade", "--feature", "group.version=1")
+    assert level("group.version") == "1"
+    newest = max(METADATA_LEVELS)
+    for words in (
+        ("upgrade", "--feature", f"metadata.version={newest + 1}"),
+        ("downgrade", "--feature", f"metadata.version={newest - 1}"),
+    ):
+        assert f"Could not {words[0]} metadata.version" in features(*words, status=1)
 
 
 @long

@@ -9,25 +9,27 @@ if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
-# Feature levels of Kafka that this broker is at. Groups of the new protocol (KIP-848) are group.version 1. At
-# transaction.version 2 a producer announces no partitions and gets a new epoch with each transaction (KIP-890).
-FEATURES = {"group.version": 1, "transaction.version": 2}
+UNKNOWN_EPOCH = -1
 MIN_VERSION_ZERO_FROM = 4  # older clients stumble over a feature that begins at 0 (KIP-1022)
 
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     """Answer one ApiVersions request."""
+    cluster = node.cluster
     return {
         "error_code": ErrorCode.NONE,
         "api_keys": supported_apis(),
         "supported_features": [
-            {"name": name, "min_version": 0, "max_version": level}
-            for name, level in FEATURES.items()
-            if context.version >= MIN_VERSION_ZERO_FROM
+            {"name": name, "min_version": supported.lowest, "max_version": supported.highest}
+            for name, supported in node.features.items()
+            if supported.lowest > 0 or context.version >= MIN_VERSION_ZERO_FROM
         ],
-        "finalized_features_epoch": 0,
+        # A node that has replayed nothing yet does not know where the cluster is.
+        "finalized_features_epoch": cluster.levels_version if cluster.version else UNKNOWN_EPOCH,
         "finalized_features": [
-            {"name": name, "min_version_level": level, "max_version_level": level} for name, level in FEATURES.items()
+            {"name": name, "min_version_level": level, "max_version_level": level}
+            for name, level in cluster.levels.items()
+            if level > 0 and cluster.version
         ],
     }
 

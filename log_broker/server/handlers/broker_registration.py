@@ -27,6 +27,9 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
         rack=request.rack,
         directory=directories[0].hex if directories and directories[0] else "",
         previous_epoch=getattr(request, "previous_broker_epoch", UNKNOWN_EPOCH),
+        features=tuple(
+            (each.name, each.min_supported_version, each.max_supported_version) for each in request.features
+        ),
     )
     try:
         epoch = await active_controller(node).register(wanted)

@@ -5,6 +5,7 @@ from uuid import UUID, uuid4
 
 from log_broker.core.consumer_events import ConsumerHeartbeat, ConsumerHeartbeatAnswer
 from log_broker.core.consumer_group_records import Places
+from log_broker.core.features import GROUP_VERSION
 from log_broker.errors import ErrorCode
 from log_broker.server.topic_patterns import load_engine
 
@@ -18,7 +19,11 @@ NO_TOPIC_ID = UUID(int=0)
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     """Answer one ConsumerGroupHeartbeat request, once what it changes is durable."""
-    error = ErrorCode.NONE
+    if not node.cluster.levels[GROUP_VERSION]:
+        message = f"{GROUP_VERSION} is at 0: raise it for groups of this protocol, or use the classic one."
+        return _values(
+            ConsumerHeartbeatAnswer(error=ErrorCode.UNSUPPORTED_VERSION, message=message, member_id=request.member_id)
+        )
     error = ErrorCode.INVALID_REQUEST if not request.group_id.strip() else node.groups.check(request.group_id)
     if error is not ErrorCode.NONE:
         return _values(ConsumerHeartbeatAnswer(error=error, message=error.name, member_id=request.member_id))

@@ -32,6 +32,7 @@ _LENGTH = struct.Struct(">i")
 # The newest version of each request whose fields we give; a broker that knows none up to that is asked nothing.
 _VERSIONS: Mapping[ApiKey, int] = {
     ApiKey.METADATA: 12,
+    ApiKey.API_VERSIONS: 4,
     ApiKey.DESCRIBE_CONFIGS: 4,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
     ApiKey.DESCRIBE_LOG_DIRS: 4,
@@ -41,6 +42,7 @@ _VERSIONS: Mapping[ApiKey, int] = {
     ApiKey.UNREGISTER_BROKER: 0,
     ApiKey.ADD_RAFT_VOTER: 1,
     ApiKey.REMOVE_RAFT_VOTER: 0,
+    ApiKey.UPDATE_FEATURES: 2,
 }
 _PASSING = frozenset(
     {

@@ -8,6 +8,7 @@ import pytest
 import log_broker
 from fluvial.cli.main import execute
 from fluvial.cluster import doctor
+from log_broker.core.features import SUPPORTED
 from log_broker.server.embedded import EmbeddedBroker
 
 
@@ -105,3 +106,42 @@ def test_a_cluster_that_is_down(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert execute(["cluster", "status", "--bootstrap-server", "127.0.0.1:1"]) == 1
     assert "no Kafka broker answers (127.0.0.1:1: Connection refused)" in capsys.readouterr().err
+
+
+def test_feature_levels_are_shown_lowered_and_raised(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def levels() -> dict[str, int]:
+        found = json.loads(run(broker, capsys, "features", "describe", "--format", "json")[1])
+        return {each["name"]: each["level"] for each in found["features"]}
+
+    status, out, err = run(broker, capsys, "features", "describe")
+    assert (status, err) == (0, "")
+    assert "metadata.version" in out
+    assert levels() == {name: supported.highest for name, supported in SUPPORTED.items()}
+    assert run(broker, capsys, "features", "upgrade")[2].startswith("metadata.version is at the newest level")
+    lower = ("features", "downgrade", "--feature", "group.version=0")
+    assert run(broker, capsys, *lower, "--dry-run") == (0, "", "group.version can be lowered to 0\n")
+    assert levels()["group.version"] == 1
+    assert run(broker, capsys, *lower) == (0, "", "group.version was lowered to 0\n")
+    assert levels()["group.version"] == 0
+    status, _, err = run(broker, capsys, "features", "upgrade", "--feature", "group.version=1")
+    assert (status, err) == (0, "group.version was raised to 1\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (("upgrade", "--feature", "group.version=9"), 1, "only supports versions 0-1"),
+        (("upgrade", "--feature", "group.version=new"), 2, "a level is a number"),
+        (("upgrade", "--release-version", "1.0"), 1, "there is no metadata.version of a release '1.0'"),
+        (("downgrade",), 2, "say which level is to be lowered"),
+        (("downgrade", "--feature", "metadata.version=25"), 1, "Refusing to perform the requested downgrade"),
+    ],
+)
+def test_levels_that_cannot_be_are_refused(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, says: str
+) -> None:
+    code, _, err = run(broker, capsys, "features", *words)
+    assert code == status
+    assert says in err

@@ -28,7 +28,7 @@ def topic(name: str, partitions: Sequence[PartitionImage], topic_id: str = "") -
 
 
 def view(*brokers: BrokerImage, topics: Sequence[TopicImage] = ()) -> View:
-    return View({each.node_id: each for each in brokers}, {each.name: each for each in topics})
+    return View({each.node_id: each for each in brokers}, {each.name: each for each in topics}, {})
 
 
 def told(before: View, after: View, why: Fencing = Fencing.SILENT) -> list[Event]:

@@ -11,6 +11,7 @@ from log_broker.core.cluster_records import (
     BrokersConfigured,
     BrokerUnfenced,
     ClusterNamed,
+    FeatureLevelSet,
     GroupConfigured,
     MetadataRecord,
     PartitionChanged,
@@ -27,9 +28,10 @@ from log_broker.core.cluster_snapshot import decode_image, encode_image
 A, B = "a" * 32, "b" * 32
 RECORDS: list[MetadataRecord] = [
     ClusterNamed(cluster_id="c"),
+    FeatureLevelSet(feature="metadata.version", level=26),
     BrokerRegistered(node_id=0, host="h", port=1, incarnation="i", rack="r", directory="d"),
     BrokerUnfenced(node_id=0),
-    BrokerRegistered(node_id=1, host="h", port=2, incarnation="j"),
+    BrokerRegistered(node_id=1, host="h", port=2, incarnation="j", features=(("metadata.version", 25, 26),)),
     BrokerUnfenced(node_id=1),
     TopicCreated(name="a", topic_id=A, replicas=((0, 1), (1, 0)), overrides={"retention.ms": "5"}),
     PartitionChanged(topic_id=A, partition=1, leader=0, isr=(0,), elr=(1,)),

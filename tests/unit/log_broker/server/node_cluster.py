@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from log_broker.config import BrokerConfig
+from log_broker.core.features import SUPPORTED, Ranges
 from log_broker.server.node import Node
 from log_broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 
@@ -42,7 +43,8 @@ def free_ports(count: int) -> list[int]:
 class NodeCluster:
     """The nodes by their ids; those that run are in `nodes`."""
 
-    def __init__(self, data_dir: Path, count: int, settings: Mapping[str, str]) -> None:
+    def __init__(self, data_dir: Path, count: int, settings: Mapping[str, str], features: Ranges = SUPPORTED) -> None:
+        self.features = features  # of the release that nodes are started with from now on
         self._data_dir = data_dir
         self.ports = free_ports(count)
         self.settings = {**QUICK, **settings}
@@ -61,7 +63,8 @@ class NodeCluster:
         port = self.ports[node_id] if node_id < len(self.ports) else 0
         config = BrokerConfig(data_dir=self.directory(node_id), node_id=node_id, port=port)
         named = {name.replace("_", "."): text for name, text in settings.items()}
-        return Node(config.with_settings({"controller.quorum.voters": self.voters, **self.settings, **named}))
+        config = config.with_settings({"controller.quorum.voters": self.voters, **self.settings, **named})
+        return Node(config, features=self.features)
 
     async def start(self, *node_ids: int) -> None:
         """Start nodes at the same time."""
@@ -129,10 +132,15 @@ class NodeCluster:
 
 @asynccontextmanager
 async def cluster_of(
-    data_dir: Path, count: int, settings: Mapping[str, str] | None = None, *, brokers: int | None = None
+    data_dir: Path,
+    count: int,
+    settings: Mapping[str, str] | None = None,
+    *,
+    brokers: int | None = None,
+    features: Ranges = SUPPORTED,
 ) -> AsyncIterator[NodeCluster]:
     """Run a cluster of so many nodes that know each other, all of them voters and, unless told, brokers."""
-    cluster = NodeCluster(data_dir, count, settings or {})
+    cluster = NodeCluster(data_dir, count, settings or {}, features)
     alive = count if brokers is None else brokers
     try:
         await cluster.start(*range(count))

@@ -252,7 +252,7 @@ def test_the_quorum_is_the_controller(client: Asker) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_no_feature_level_can_be_set(client: Asker, version: int) -> None:
+def test_a_feature_level_that_is_not_supported_is_refused(client: Asker, version: int) -> None:
     update = {"feature": "metadata.version", "max_version_level": 1}
     answer = client.ask(ApiKey.UPDATE_FEATURES, version, feature_updates=[update], validate_only=False)
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION

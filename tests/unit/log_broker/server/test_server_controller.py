@@ -11,6 +11,7 @@ from node_client import NodeClient, client_of
 
 from log_broker.config import BrokerConfig
 from log_broker.core.cluster import PartitionImage
+from log_broker.core.features import SUPPORTED, told_of
 from log_broker.errors import ErrorCode
 from log_broker.server.config_reports import ConfigSource
 from log_broker.server.handlers.describe_configs import BROKER, TOPIC
@@ -36,7 +37,10 @@ class Cluster:
                 "cluster_id": self.node.cluster_id,
                 "incarnation_id": UUID(int=node_id + 1),
                 "listeners": ({"name": "PLAINTEXT", "host": "nowhere", "port": 1, "security_protocol": 0},),
-                "features": (),
+                "features": [
+                    {"name": name, "min_supported_version": lowest, "max_supported_version": highest}
+                    for name, lowest, highest in told_of(SUPPORTED)
+                ],
                 "rack": None,
                 "log_dirs": (UUID(int=100 + node_id),),
                 **fields,
