@@ -132,6 +132,30 @@ def test_the_first_of_ordered_racks_takes_over_from_the_second() -> None:
     assert driver.partition().leader == 2
 
 
+def test_the_second_choice_takes_over_from_a_leader_in_a_worse_rack() -> None:
+    driver = cluster("c", "a", "a")
+    driver.create(assignments={0: (1, 2, 3)}, overrides=PINNED)
+    driver.want_isr(1, 3)
+    assert level(driver) == 1
+    assert driver.partition().leader == 3
+
+
+@pytest.mark.parametrize("overrides", [{}, PINNED])
+def test_among_equals_only_the_first_choice_takes_over(overrides: dict[str, str]) -> None:
+    driver = cluster("a", "a", "a")
+    driver.create(assignments={0: (1, 2, 3)}, overrides={**overrides, "min.insync.replicas": "1"})
+    driver.fence(1)
+    driver.fence(2)
+    come_back(driver, 2)
+    driver.want_isr(3, 2)
+    assert level(driver, 0) == 0
+    assert driver.partition().leader == 3
+    come_back(driver, 1)
+    driver.want_isr(3, 2, 1)
+    assert level(driver, 0) == 1
+    assert driver.partition().leader == 1
+
+
 def test_who_asks_for_the_preferred_leader_gets_that_of_the_preferred_racks() -> None:
     driver = cluster("c", "a", "b")
     driver.create(assignments={0: (1, 2, 3)}, overrides=PINNED)
