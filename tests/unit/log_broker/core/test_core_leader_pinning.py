@@ -190,9 +190,10 @@ def test_the_default_of_all_brokers_holds_where_a_topic_says_nothing() -> None:
 
 
 def test_it_cannot_be_set_while_a_node_may_not_know_it() -> None:
-    driver = cluster("a", "b", "c")
-    driver.create()
+    driver = ClusterDriver()
     driver.commit([FeatureLevelSet(feature=METADATA_VERSION, level=26)])
+    driver.start(1, rack="a", features=told_of(SUPPORTED))
+    driver.create()
     setting = [Alteration(LEADERS_PREFERENCE, Operation.SET, "racks:a")]
     for refused in (
         lambda: driver.create("other", overrides=PINNED),
