@@ -1,20 +1,21 @@
 """
-A table of a relational database in a topic, and from there in stores of three kinds, each built from the log alone.
+A table of a relational database goes through a topic into Delta, and is the same there, row for row.
+
+    python -m examples.relational
 
 Triggers write every change into an outbox in the transaction that makes it; `publish` moves the outbox into the topic,
-keyed by the row's primary key, a deleted row as a tombstone. From the topic come a Delta table (`fluvial run`), a
-key-value table in SQLite that keeps its offset beside its rows, and an index of the words in them.
+keyed by the row's primary key, a deleted row as a tombstone.
 """
 
 import json
 import sqlite3
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from examples.program import SECONDS_MAX, Platform, main
 from fluvial.entities import compacted
 
-TOPIC = "customers"
+TOPIC = "example-customers"
 SCHEMA: Mapping[str, Any] = {
     "type": "record",
     "name": "Customer",
@@ -39,10 +40,9 @@ CREATE TRIGGER deleted AFTER DELETE ON customers BEGIN
 END;
 """
 
-customers = compacted(TOPIC)
+customers = compacted(TOPIC)  # compacted.example_customers
 
 Row = Mapping[str, Any]
-Change = tuple[int, str, Row | None]  # offset, key, the row or None when it is gone
 
 
 def publish(source: sqlite3.Connection, send: Callable[[str, Row | None], None]) -> int:
@@ -60,60 +60,49 @@ def publish(source: sqlite3.Connection, send: Callable[[str, Row | None], None])
     return len(waiting)
 
 
-class KeyValues:
-    """Rows by key in SQLite, with the offset they stand at in the same transaction: a repeated change does nothing."""
-
-    def __init__(self, path: str) -> None:
-        self._store = sqlite3.connect(path)
-        self._store.execute("CREATE TABLE IF NOT EXISTS rows (key TEXT PRIMARY KEY, content TEXT NOT NULL)")
-        self._store.execute("CREATE TABLE IF NOT EXISTS place (only INTEGER PRIMARY KEY, next INTEGER NOT NULL)")
-        self._store.commit()
-
-    @property
-    def next_offset(self) -> int:
-        """The first offset that is not in here."""
-        found = self._store.execute("SELECT next FROM place").fetchone()
-        return 0 if found is None else int(found[0])
-
-    def take(self, changes: Iterable[Change]) -> None:
-        """Enter changes and the place behind them, both or neither."""
-        place = self.next_offset
-        with self._store:
-            for offset, key, row in changes:
-                if offset < place:
-                    continue
-                if row is None:
-                    self._store.execute("DELETE FROM rows WHERE key = ?", (key,))
-                else:
-                    self._store.execute("REPLACE INTO rows VALUES (?, ?)", (key, json.dumps(row)))
-                place = offset + 1
-            self._store.execute("REPLACE INTO place VALUES (0, ?)", (place,))
-
-    def rows(self) -> dict[str, Row]:
-        return {key: json.loads(content) for key, content in self._store.execute("SELECT key, content FROM rows")}
-
-    def close(self) -> None:
-        self._store.close()
+def changed_source() -> sqlite3.Connection:
+    """Return a database after some inserts, updates and deletes; its outbox holds all of them."""
+    source = sqlite3.connect(":memory:")
+    source.executescript(SOURCE)
+    people = ("Ada Byron", "Bob Stone", "Cy Young", "Dee Stone", "Eve Young")
+    with source:
+        for number in range(200):
+            city = None if number % 7 == 0 else ("London", "Leeds", "New York")[number % 3]
+            source.execute("INSERT INTO customers VALUES (?, ?, ?)", (str(number), people[number % 5], city))
+        source.execute("UPDATE customers SET city = 'Ulm' WHERE city IS NULL AND id % 2 = 0")
+        source.execute("UPDATE customers SET name = 'Ada Lovelace' WHERE name = 'Ada Byron'")
+        source.execute("DELETE FROM customers WHERE city = 'Leeds' AND id % 5 = 1")
+        source.execute(
+            "INSERT INTO customers VALUES ('1', 'Flo Stone', NULL) ON CONFLICT DO UPDATE SET name = 'Flo Stone'"
+        )
+    return source
 
 
-class WordIndex:
-    """Which keys' rows have a word, in memory: what a search engine would hold."""
+def rows_of(source: sqlite3.Connection) -> dict[str, Row]:
+    """Return the table itself, by its key."""
+    found = source.execute("SELECT id, name, city FROM customers")
+    return {key: {"id": key, "name": name, "city": city} for key, name, city in found}
 
-    def __init__(self) -> None:
-        self._words: dict[str, set[str]] = defaultdict(set)
-        self._of_key: dict[str, set[str]] = {}
 
-    def take(self, changes: Iterable[Change]) -> None:
-        for _, key, row in changes:
-            for word in self._of_key.pop(key, ()):
-                self._words[word].discard(key)
-            if row is not None:
-                self._of_key[key] = {word for value in row.values() for word in str(value or "").lower().split()}
-                for word in self._of_key[key]:
-                    self._words[word].add(key)
+def run(platform: Platform) -> str:
+    """Move the table, and compare it with the one in Delta row for row."""
+    source = changed_source()
+    if platform.open_topic(TOPIC, SCHEMA):
+        encode, producer = platform.encoder(TOPIC), platform.producer(**{"enable.idempotence": True, "linger.ms": 0})
 
-    def find(self, word: str) -> set[str]:
-        return set(self._words.get(word.lower(), ()))
+        def send(key: str, row: Row | None) -> None:
+            producer.produce(TOPIC, None if row is None else encode(row), key)
+            if producer.flush(SECONDS_MAX):
+                raise RuntimeError(f"the change of {key} was not taken: it waits in the outbox")
 
-    def __len__(self) -> int:
-        return len(self._of_key)
+        publish(source, send)
+    platform.bring_up(customers)
+    found = platform.sql("SELECT id, name, city FROM compacted.example_customers").collect()
+    assert sorted(row.id for row in found) == sorted(rows_of(source))
+    assert {row.id: row.asDict() for row in found} == rows_of(source)
+    source.close()
+    return f"{len(found)} customers in the database, and the same rows in compacted.example_customers"
+
+
+if __name__ == "__main__":
+    main(run)

@@ -5,10 +5,13 @@ Pipelines: written from fixed versions of their inputs, and only when there is s
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+from log_topic import Schemas, Sent
 
 from fluvial.config import Settings
 from fluvial.delta.stamp import TableError
-from fluvial.entities import DeclarationError, pipeline
+from fluvial.entities import DeclarationError, history, pipeline
+from fluvial.entities.co_partitioning import CoPartitioningError
 from fluvial.entities.runner import materialize
 from fluvial.spark.session import UnknownTableError, register_tables, run_sql
 
@@ -85,3 +88,36 @@ def test_a_table_is_read_as_of_an_earlier_version(spark: Any, inputs: Settings) 
     assert answer[0].n == 2
     versions = run_sql(spark, inputs, "DESCRIBE HISTORY history.flights").collect()
     assert [row.version for row in versions] == [1, 0]
+
+
+def test_a_join_of_topics_that_are_not_co_partitioned_is_refused_where_that_was_declared(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, admin: AdminClient
+) -> None:
+    schema = {"type": "record", "name": "Seen", "fields": [{"name": "customer", "type": "string"}]}
+    topics = {name: make_topic(schema, partitions=count) for name, count in (("views", 2), ("purchases", 3))}
+    for topic in topics.values():
+        topic.send([Sent(key="ada", value={"customer": "ada"}, partition=1)])
+    tables = [history(topic.name, name=name) for name, topic in topics.items()]
+    inputs = [table.table for table in tables]
+
+    def bring_up() -> None:
+        for table in tables:
+            materialize(table, settings, spark, schemas=schemas)
+
+    def joined(*, co_partitioned: bool) -> Any:
+        declare = pipeline(name="joined", inputs=inputs, version="1", co_partitioned=co_partitioned)
+        return declare(lambda views, purchases: views.select("customer").join(purchases.select("customer"), "customer"))
+
+    bring_up()
+    assert materialize(joined(co_partitioned=False), settings, spark).rows == 1, "Spark joins what it is given"
+    with pytest.raises(CoPartitioningError) as refused:
+        materialize(joined(co_partitioned=True), settings, spark)
+    views, purchases = (topic.name for topic in topics.values())
+    assert refused.value.partitions == {views: 2, purchases: 3}
+    for words in (f"{views} has 2", f"{purchases} has 3", f"`fluvial topic alter {views} --partitions 3`"):
+        assert words in str(refused.value)
+
+    admin.create_partitions([NewPartitions(views, 3)])[views].result(30)
+    topics["views"].send([Sent(key="ada", value={"customer": "ada"}, partition=1)])
+    bring_up()
+    assert materialize(joined(co_partitioned=True), settings, spark).rows == 2

@@ -1,6 +1,6 @@
 """`fluvial run`: bring tables of the project up to date."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
@@ -174,14 +174,17 @@ def _check_before(settings: Settings, selection: list[str] | None) -> None:
     Warehouse.at(settings.warehouse).require_writable()
     declared = load_project(settings.project)
     chosen = [each for name, each in declared.items() if selection is None or name in selection]
-    problems = _problems(settings, chosen, topics)
+    problems = _problems(settings, chosen, declared, topics)
     if problems and len(problems) == len(chosen):
         raise TablesStoppedError("; ".join(f"{table}: {problem}" for table, problem in problems.items()))
 
 
-def _problems(settings: Settings, chosen: "list[Declaration]", topics: Collection[str]) -> dict[str, FluvialError]:
+def _problems(
+    settings: Settings, chosen: "list[Declaration]", declared: "Mapping[str, Declaration]", topics: Mapping[str, Any]
+) -> dict[str, FluvialError]:
     """What keeps a table from being made of its topic, so far as topics and contracts tell."""
     from fluvial.entities import Pipeline, Publication
+    from fluvial.entities.co_partitioning import check_topics
     from fluvial.entities.fit import check_fit
     from fluvial.registry.errors import RegistryError
     from fluvial.spark.avro import read_contract
@@ -190,9 +193,12 @@ def _problems(settings: Settings, chosen: "list[Declaration]", topics: Collectio
     problems: dict[str, FluvialError] = {}
     with settings.registry.client() as schemas:
         for each in chosen:
-            if isinstance(each, Pipeline | Publication):
+            if isinstance(each, Publication):
                 continue
             try:
+                if isinstance(each, Pipeline):
+                    check_topics(each, declared, {name: len(topic.partitions) for name, topic in topics.items()})
+                    continue
                 if each.topic not in topics:
                     raise TopicError(absent(each.topic, settings.cluster, topics))
                 check_fit(each, read_contract(schemas, each.topic))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fluvial.cli import completion, terminal
+from fluvial.cli import co_partitioning, completion, terminal
 from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, pairs, settings_of
 
 Topic = Annotated[
@@ -77,7 +77,8 @@ def alter(
         raise typer.BadParameter("say what to change: --partitions, --config or --delete-config")
     settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     admin = admin_of(settings.cluster)
-    have = len(require_topic(describe_cluster(settings, admin), topic).partitions)
+    cluster = describe_cluster(settings, admin)
+    have = len(require_topic(cluster, topic).partitions)
     if partitions is not None and partitions < have:
         raise ClusterError(f"topic {topic!r} has {have} partitions and cannot have fewer; make another topic")
     if wanted or delete_config:
@@ -89,6 +90,9 @@ def alter(
         with told(f"grow topic {topic!r}"):
             grown[topic].result()
         terminal.say(f"topic {topic} has {partitions} partitions")
+        # Told and not refused: of topics that grow together one is the first.
+        for problem in co_partitioning.problems(settings, topic, partitions, cluster.topics):
+            terminal.say(str(problem))
 
 
 def _configure(admin: Any, topic: str, wanted: dict[str, str], unwanted: list[str]) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fluvial.cli import completion, terminal
+from fluvial.cli import co_partitioning, completion, terminal
 from fluvial.cli.cluster_doctor import warn_of_topic
 from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, Json, pairs, settings_of
 from fluvial.cluster.profiles import PROFILES
@@ -72,11 +72,14 @@ def create(
         wanted = {**PROFILES[profile].settings, **wanted}
         replication_factor = replication_factor or PROFILES[profile].replication_factor
     admin = admin_of(settings.cluster)
-    if topic in describe_cluster(settings, admin).topics:
+    topics = describe_cluster(settings, admin).topics
+    if topic in topics:
         if not if_not_exists:
             raise ClusterError(f"topic {topic!r} exists already; choose another name, or add --if-not-exists")
         terminal.say(f"topic {topic} was there already")
         return
+    for problem in co_partitioning.problems(settings, topic, partitions, topics):
+        raise ClusterError(co_partitioning.refusal(topic, problem))
     new = NewTopic(topic, partitions, -1 if replication_factor is None else replication_factor, config=wanted)
     with told(f"create topic {topic!r}"):
         _created(admin, new, TIMEOUT_SECONDS)

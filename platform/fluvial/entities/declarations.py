@@ -25,6 +25,8 @@ FOLD_COLUMN = "_fold"
 TOPICS = "topics"
 # The databases of tables that have one row a key.
 _KEYED = ("state", "compacted", "marts")
+# Those of tables that are made from a topic alone.
+_OF_TOPICS = ("history", "compacted", "state")
 VERSION_COLUMNS = ("valid_from", "valid_to", "is_current")
 """What a row of a state with scd2 says of itself beside the state."""
 
@@ -118,7 +120,8 @@ class Pipeline:
     """
     An ordinary Spark transform from tables to a table of the `marts` database, written anew when an input has changed.
 
-    Calling it calls the transform, so that a test may hand it DataFrames of its own.
+    Calling it calls the transform, so that a test may hand it DataFrames of its own. `co_partitioned` demands of the
+    topics of its inputs that they have equally many partitions.
     """
 
     kind: ClassVar[str] = "pipeline"
@@ -126,6 +129,7 @@ class Pipeline:
     inputs: tuple[str, ...]
     transform: Callable[..., Any]
     version: str | None = None
+    co_partitioned: bool = False
 
     @property
     def table(self) -> str:
@@ -288,13 +292,16 @@ def _check_folds(what: str, fields: Mapping[str, Fold]) -> None:
 
 
 def pipeline(
-    *, name: str, inputs: Sequence[str], version: str | None = None
+    *, name: str, inputs: Sequence[str], version: str | None = None, co_partitioned: bool = False
 ) -> Callable[[Callable[..., Any]], Pipeline]:
     """
     Declare the decorated function as `marts.<name>`; it gets one DataFrame for each of `inputs`, in their order.
 
     The table is written anew when a table among `inputs` has a new version, or when the code has: `version` says so
     by hand, and without it the text of the function's module does.
+
+    `co_partitioned` says that the topics of the inputs are also joined by readers that go by partitions: with different
+    numbers of partitions they are refused (:mod:`fluvial.entities.co_partitioning`).
     """
     what = f'pipeline("{name}")'
     _checked_name(name, name, what)
@@ -308,11 +315,27 @@ def pipeline(
             )
     if f"marts.{name}" in inputs:
         raise DeclarationError(f"{what} reads the table that it writes: give it another name")
+    if co_partitioned:
+        _check_co_partitioned(what, inputs)
 
     def declare(transform: Callable[..., Any]) -> Pipeline:
-        return Pipeline(name=name, inputs=tuple(inputs), transform=transform, version=version)
+        return Pipeline(
+            name=name, inputs=tuple(inputs), transform=transform, version=version, co_partitioned=co_partitioned
+        )
 
     return declare
+
+
+def _check_co_partitioned(what: str, inputs: Sequence[str]) -> None:
+    of_topics = [table for table in inputs if table.partition(".")[0] in _OF_TOPICS]
+    for table in inputs:
+        if table not in of_topics:
+            raise DeclarationError(
+                f"{what}: co_partitioned compares the topics of its inputs, and {table} is made from no topic: join it "
+                f"in another pipeline, or read a table of {', '.join(_OF_TOPICS)}"
+            )
+    if len(of_topics) < 2:
+        raise DeclarationError(f"{what}: co_partitioned compares topics, and there is one input: leave it out")
 
 
 def publish(table: str, *, topic: str, key: str) -> Publication:

@@ -18,6 +18,12 @@ from fluvial.entities.declarations import (
 )
 
 
+class NoProjectError(DeclarationError):
+    """
+    There is no module of the project's name.
+    """
+
+
 def load_project(module_name: str) -> dict[str, Declaration]:
     """
     Every declaration in a module or in all modules of a package, by table name; inputs stand before what reads them.
@@ -61,7 +67,7 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and name.startswith(error.name):
-            raise DeclarationError(
+            raise NoProjectError(
                 f"there is no project module {name}: run from the project's folder, or set `project` in fluvial.toml"
             ) from error
         raise DeclarationError(f"{name} cannot be imported: it needs {error.name}, which is not installed") from error

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.log import Commit, TableLog
-from fluvial.delta.stamp import TableError, new_run_id
+from fluvial.delta.stamp import Stamp, TableError, new_run_id
+from fluvial.entities.co_partitioning import check_counts
 from fluvial.entities.declarations import DeclarationError, Pipeline
 from fluvial.entities.result import RunResult
 from fluvial.spark.warehouse import Warehouse
@@ -31,6 +32,8 @@ def materialize_pipeline(
     log = TableLog(spark, warehouse.path(declaration.table))
     inputs = {table: _newest(declaration, table, warehouse, spark) for table in declaration.inputs}
     versions = {table: commit.version for table, commit in inputs.items()}
+    if declaration.co_partitioned:
+        check_counts(declaration, _partitions(declaration, warehouse, spark))
     wanted = {
         "pipeline": declaration.name,
         "code": code_version(declaration),
@@ -100,6 +103,21 @@ def _newest(declaration: Pipeline, table: str, warehouse: Warehouse, spark: "Spa
             f'pipeline("{declaration.name}") reads {table}, which is not there: materialise it first (tables: {known})'
         )
     return log.commit(version)
+
+
+def _partitions(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession") -> dict[str, int]:
+    """How many partitions the topics of the inputs had when these were last brought up to date."""
+    found = {}
+    for table in declaration.inputs:
+        stamps = map(Stamp.of, TableLog(spark, warehouse.path(table)).newest_first())
+        stamp = next(filter(None, stamps), None)
+        if stamp is None:
+            raise DeclarationError(
+                f'pipeline("{declaration.name}"): co_partitioned compares the topics of its inputs, and no run of '
+                f"fluvial made {table} from one: leave it out"
+            )
+        found[stamp.topic] = len(stamp.offsets)
+    return found
 
 
 def _stamp(log: TableLog, *, above: int) -> dict[str, Any] | None:

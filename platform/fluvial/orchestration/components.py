@@ -228,10 +228,16 @@ class Pipeline(TableComponent):
     output: Annotated[str, Field(description="The table's name in marts.")]
     transform: Annotated[str, Field(description="The function, as package.module:name or package.module.name.")]
     version: str | int | None = None
+    co_partitioned: Annotated[bool, Field(description="Refuse topics with different numbers of partitions.")] = False
 
     def declaration(self) -> Declaration:
         """The pipeline that is declared; raises DeclarationError when there is no such function."""
-        declare = entities.pipeline(name=self.output, inputs=list(self.inputs), version=_text(self.version))
+        declare = entities.pipeline(
+            name=self.output,
+            inputs=list(self.inputs),
+            version=_text(self.version),
+            co_partitioned=self.co_partitioned,
+        )
         return declare(_function("transform", self.transform))
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import read_position
-from fluvial.entities import Compacted, Declaration, Pipeline, Publication, State
+from fluvial.entities import Compacted, Declaration, History, Pipeline, Publication, State
+from fluvial.entities.co_partitioning import check_counts
 from fluvial.entities.planning import has_news, plan_span
 from fluvial.errors import FluvialError
 from fluvial.publishing.progress import read_progress
@@ -56,7 +57,7 @@ def plan_run(
             continue
         path = f"{warehouse.local}/{table.replace('.', '/')}"
         if isinstance(declaration, Pipeline):
-            planned[table] = _pipeline(declaration, path, planned, warehouse)
+            planned[table] = _pipeline(declaration, path, planned, warehouse, declarations)
         elif isinstance(declaration, Publication):
             planned[table] = _publication(declaration, settings, planned, warehouse)
         else:
@@ -87,7 +88,13 @@ def _of_topic(declaration: Declaration, path: str, settings: Settings) -> Planne
     )
 
 
-def _pipeline(declaration: Pipeline, path: str, planned: Mapping[str, Planned], warehouse: Warehouse) -> Planned:
+def _pipeline(
+    declaration: Pipeline,
+    path: str,
+    planned: Mapping[str, Planned],
+    warehouse: Warehouse,
+    declarations: Mapping[str, Declaration],
+) -> Planned:
     log = TableLog(None, path)
     version = log.newest_version()
     made_from: Mapping[str, Mapping[str, object]] = {}
@@ -103,6 +110,7 @@ def _pipeline(declaration: Pipeline, path: str, planned: Mapping[str, Planned], 
         if newest is None and not comes:
             problem = f"it reads {table}, which is not there: run it first"
         news |= comes or made_from.get(table, {}).get("version") != newest
+    problem = problem or _co_partitioning_problem(declaration, planned, declarations)
     return Planned(
         table=declaration.table,
         reads=declaration.inputs,
@@ -112,6 +120,22 @@ def _pipeline(declaration: Pipeline, path: str, planned: Mapping[str, Planned], 
         would_write=news and problem is None,
         problem=problem,
     )
+
+
+def _co_partitioning_problem(
+    declaration: Pipeline, planned: Mapping[str, Planned], declarations: Mapping[str, Declaration]
+) -> str | None:
+    """What is wrong with the partitions of the topics, of those inputs that the run brings up to date itself."""
+    counts = {}
+    for table in declaration.inputs:
+        read, source = planned.get(table), declarations.get(table)
+        if read is not None and read.ranges and isinstance(source, History | Compacted | State):
+            counts[source.topic] = len(read.ranges)
+    try:
+        check_counts(declaration, counts)
+    except FluvialError as error:
+        return str(error)
+    return None
 
 
 def _publication(

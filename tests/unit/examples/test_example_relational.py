@@ -8,16 +8,16 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import log_broker
-from examples import relational
+from examples import relational, stores
 from log_broker.server.embedded import EmbeddedBroker
 
 TOPIC = "customers"
 
 
-def changes(broker: EmbeddedBroker, count: int, start: int = 0) -> list[relational.Change]:
+def changes(broker: EmbeddedBroker, count: int, start: int = 0) -> list[stores.Change]:
     reader = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "none", "log_level": 0})
     reader.assign([TopicPartition(TOPIC, 0, start)])
-    found: list[relational.Change] = []
+    found: list[stores.Change] = []
     while len(found) < count:
         for message in reader.consume(count - len(found), 10):
             key: Any = message.key()
@@ -51,23 +51,23 @@ def test_a_table_becomes_a_key_value_store_and_an_index_that_are_rebuilt_and_agr
         assert relational.publish(source, send) == 0
         expected = {row[0]: row for row in source.execute("SELECT id, name, city FROM customers")}
 
-        def rows(store: relational.KeyValues) -> dict[str, tuple[object, ...]]:
+        def rows(store: stores.KeyValues) -> dict[str, tuple[object, ...]]:
             return {key: (row["id"], row["name"], row["city"]) for key, row in store.rows().items()}
 
         path = tmp_path / "values.db"
-        values = relational.KeyValues(str(path))
+        values = stores.KeyValues(str(path))
         values.take(changes(broker, 4))
         values.close()  # it dies here, is given more than it lacks, and enters nothing twice
-        values = relational.KeyValues(str(path))
+        values = stores.KeyValues(str(path))
         assert values.next_offset == 4
         values.take(changes(broker, 5, start=1))
         assert rows(values) == expected
         values.close()
         path.unlink()
-        rebuilt = relational.KeyValues(str(path))
+        rebuilt = stores.KeyValues(str(path))
         rebuilt.take(changes(broker, 6))
         assert rows(rebuilt) == expected
-        words = relational.WordIndex()
+        words = stores.WordIndex()
         words.take(changes(broker, 6))
         assert (words.find("stone"), words.find("lovelace"), words.find("byron")) == ({"4"}, {"1"}, set())
         assert len(words) == len(rows(rebuilt)) == len(expected)

@@ -184,7 +184,37 @@ def test_what_is_wrong_with_one_table_does_not_stop_the_others(shop: Cli, platfo
     from fluvial.cli.run import _problems
     from fluvial.entities import history
 
-    problems = _problems(
-        platform.settings(shop.cwd), [history("orders"), history("order")], platform.broker.node.cluster.topics
-    )
+    chosen = [history("orders"), history("order")]
+    problems = _problems(platform.settings(shop.cwd), chosen, {}, platform.broker.node.cluster.topics)
     assert list(problems) == ["history.order"]
+
+
+def test_topics_that_are_declared_co_partitioned_and_get_different_numbers_of_partitions(shop: Cli) -> None:
+    (shop.cwd / TABLES).write_text("""
+from fluvial.entities import history, pipeline
+
+orders, returns = history("orders"), history("returns")
+
+
+@pipeline(name="returned", inputs=["history.orders", "history.returns"], co_partitioned=True)
+def returned(orders, returns):
+    return orders.join(returns, "order_id")
+""")
+    line = shop.refused("topic", "create", "returns", "--partitions", "3")
+    assert "topic 'returns' is not created with 3 partitions" in line
+    assert 'pipeline("returned") declares it co-partitioned with orders, which has 1 partitions' in line
+    assert "create it with --partitions 1" in line
+    created = shop.run("topic", "create", "returns")
+    assert created.returncode == 0, created.stderr
+    grown = shop.run("topic", "alter", "returns", "--partitions", "2")
+    assert grown.returncode == 0, grown.stderr
+    problem = grown.stderr.splitlines()[-1]
+    says = "of partitions orders has 1, returns has 2"
+    mend = "`fluvial topic alter orders --partitions 2` while there are no records"
+    assert says in grown.stderr
+    line = shop.refused("run", "marts.returned")
+    assert says in line
+    assert mend in line
+    planned = shop.run("run", "--dry-run")
+    assert planned.returncode == 1
+    assert f"marts.returned: {problem}" in planned.stderr

@@ -162,6 +162,11 @@ def test_a_project_in_one_component_is_a_whole_code_location(load: Load) -> None
         ("Publication", {"table": "history.orders", "topic": "o", "key": "c"}, "a history is its topic already"),
         ("History", {"topik": "orders"}, "topik"),
         ("Pipeline", {"inputs": ["history.o"], "output": "x", "transform": "shop_yaml.mine:nobody"}, "nobody"),
+        (
+            "Pipeline",
+            {"inputs": ["history.o"], "output": "x", "transform": "shop_yaml.mine:busiest", "co_partitioned": True},
+            "co_partitioned compares topics, and there is one input",
+        ),
     ],
 )
 def test_a_mistake_is_named(load: Load, kind: str, attributes: dict[str, Any], complaint: str) -> None:
