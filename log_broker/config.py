@@ -18,6 +18,7 @@ from log_broker.config_keys import int_key as _int
 from log_broker.config_keys import long_key as _long
 from log_broker.config_keys import ratio_key as _ratio
 from log_broker.config_keys import word_key as _word
+from log_broker.config_leaders import LEADER_KEYS, LeadersPreference
 from log_broker.config_quorum import QUORUM_KEYS
 from log_broker.config_registry import REGISTRY_KEYS
 from log_broker.errors import BrokerError, ErrorCode
@@ -103,6 +104,7 @@ _TOPIC_KEYS = (
         "What an acknowledged record has survived: memory of the replicas, the leader's disk, or every in-sync disk.",
         *DURABILITY_LEVELS,
     ),
+    *LEADER_KEYS,
     *CONTRACT_KEYS,
 )
 TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _TOPIC_KEYS}
@@ -141,6 +143,7 @@ class TopicConfig:
     segment_ms: int
     unclean_leader_election_enable: bool
     fluvial_durability: str
+    fluvial_leaders_preference: LeadersPreference
     fluvial_key_schema_validation: str
     fluvial_value_schema_validation: str
     fluvial_schema_violation: str

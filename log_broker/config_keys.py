@@ -43,6 +43,8 @@ class ConfigKey:
     choices: tuple[str, ...] = ()
     read_only: bool = False  # given at start, or never looked at again: a change would not take effect
     kafka_default: str | None = None  # Kafka's, where ours is another
+    reads: Callable[[str], Any] | None = None  # of text with a form of its own; raises ValueError saying what is wrong
+    form: str = ""  # that form, for people
 
     @property
     def attribute(self) -> str:
@@ -51,6 +53,11 @@ class ConfigKey:
 
     def parse(self, text: str) -> Any:
         """Return the typed value; raises BrokerError(INVALID_CONFIG) that says what is allowed."""
+        if self.reads is not None:
+            try:
+                return self.reads(text.strip())
+            except ValueError as error:
+                raise self._refusal(text, str(error)) from None
         try:
             value = _PARSERS[self.type](text.strip())
         except ValueError:
@@ -67,6 +74,8 @@ class ConfigKey:
         """What is allowed, for people: `0 … 9`, `producer, gzip`; empty where the type says all."""
         if self.choices:
             return ", ".join(self.choices)
+        if self.form:
+            return self.form
         if self.least is None or self.most is None:
             return ""
         return f"{self.least:g} … {self.most:g}" if self.type is ConfigType.DOUBLE else f"{self.least} … {self.most}"

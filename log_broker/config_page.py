@@ -130,6 +130,8 @@ def _allowed(key: ConfigKey) -> str:
         return ", ".join(f"`{choice}`" for choice in key.choices)
     if key.most in {LONG_MAX, INT_MAX}:
         return f"from {key.least}"
+    if key.form:
+        return f"`{key.form}`"
     return key.bounds or "any text"
 
 

@@ -8,10 +8,15 @@ each batch of records.
 from collections.abc import Iterator
 
 from log_broker.core.cluster import NO_LEADER, ClusterImage, PartitionImage, TopicImage
+from log_broker.core.features import METADATA_VERSION, misfit, ranges_of
 
 
 def check_image(image: ClusterImage) -> Iterator[str]:
     """Yield what is wrong with an image, between two batches of records."""
+    for node_id, broker in image.brokers.items():
+        wrong = misfit(f"broker {node_id}", ranges_of(broker.features), image.levels) if broker.features else None
+        if wrong is not None and not broker.has_ended:
+            yield wrong
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
             for wrong in _check_partition(image, topic, index, partition):
@@ -20,6 +25,8 @@ def check_image(image: ClusterImage) -> Iterator[str]:
 
 def check_step(before: ClusterImage, after: ClusterImage) -> Iterator[str]:
     """Yield what no batch of records may do."""
+    if after.levels[METADATA_VERSION] < before.levels[METADATA_VERSION]:
+        yield f"{METADATA_VERSION} was lowered to {after.levels[METADATA_VERSION]}"
     for node_id, broker in after.brokers.items():
         known = before.brokers.get(node_id)
         if known is not None and broker.epoch < known.epoch:

@@ -33,6 +33,7 @@ from log_broker.core.cluster_records import (
     TopicCreated,
     TopicDeleted,
 )
+from log_broker.core.features import METADATA_VERSION, SETTINGS_FROM
 from log_broker.core.placement import place
 from log_broker.core.reassignments import check_replicas
 from log_broker.errors import BrokerError, ErrorCode
@@ -89,7 +90,9 @@ def create_topic(image: ClusterImage, command: CreateTopic, config: BrokerConfig
     overrides = canonical_overrides(
         {name: text for name, text in (command.overrides or {}).items() if text is not None}
     )
-    TopicConfig.from_overrides(overrides, image.defaults).check()
+    _check_levels(image, overrides)
+    config_then = TopicConfig.from_overrides(overrides, image.defaults)
+    config_then.check()
     if command.assignments is not None:
         if command.partitions != UNSET or command.replication_factor != UNSET:
             raise BrokerError(
@@ -105,7 +108,7 @@ def create_topic(image: ClusterImage, command: CreateTopic, config: BrokerConfig
         wanted = command.replication_factor
         factor = config.replication_factor if wanted == UNSET else wanted
         _check_replication_factor(image, factor)
-        replicas = place(image, count, factor)
+        replicas = place(image, count, factor, config_then.fluvial_leaders_preference)
     return TopicCreated(name=command.name, topic_id=command.topic_id, replicas=replicas, overrides=overrides)
 
 
@@ -122,7 +125,8 @@ def add_partitions(
         )
     factor = topic.partitions[0].factor
     if assignments is None:
-        return PartitionsAdded(topic_id=topic.topic_id, replicas=place(image, count - have, factor))
+        replicas = place(image, count - have, factor, topic.config.fluvial_leaders_preference)
+        return PartitionsAdded(topic_id=topic.topic_id, replicas=replicas)
     if len(assignments) != count - have:
         raise BrokerError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -165,6 +169,7 @@ def configure_topic(image: ClusterImage, topic: TopicImage, alterations: Sequenc
         name, text = canonical_name(given, value)
         current = overrides.get(name, _default_text(TOPIC_KEYS[name], name, image))
         _alter(overrides, TOPIC_KEYS[name], name, (operation, text, current))
+    _check_levels(image, overrides)
     TopicConfig.from_overrides(overrides, image.defaults).check()
     return TopicConfigured(topic_id=topic.topic_id, overrides=overrides)
 
@@ -185,6 +190,7 @@ def configure_brokers(
             raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
         default = static.topic_defaults.get(topic_key, key.default)
         _alter(overrides, key, name, (operation, value, overrides.get(name, everywhere.get(name, default))))
+    _check_levels(image, overrides)
     TopicConfig.from_overrides({}, static.with_settings({**everywhere, **overrides})).check()
     return BrokersConfigured(node_id=node_id, overrides=overrides)
 
@@ -230,6 +236,19 @@ def _check_replication_factor(image: ClusterImage, factor: int) -> None:
     else:
         return
     raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
+
+
+def _check_levels(image: ClusterImage, overrides: Mapping[str, str]) -> None:
+    """Raise BrokerError(INVALID_CONFIG) for a setting that not all nodes need know yet."""
+    now = image.levels[METADATA_VERSION]
+    for name in overrides:
+        level = SETTINGS_FROM.get(name, 0)
+        if level > now:
+            raise BrokerError(
+                ErrorCode.INVALID_CONFIG,
+                f"{name} can be set from {METADATA_VERSION} {level} on and the cluster is at {now}: when all nodes run"
+                " a release that supports it, raise it by `fluvial cluster features upgrade`",
+            )
 
 
 def _assigned(

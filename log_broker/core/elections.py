@@ -16,6 +16,7 @@ from log_broker.core.cluster_records import (
     MetadataRecord,
     PartitionChanged,
 )
+from log_broker.core.leader_choice import first_choice, rank_of_leader
 from log_broker.core.partition_change import Election, Wish, change_partition, election_for
 from log_broker.errors import BrokerError, ErrorCode
 
@@ -108,12 +109,12 @@ def elect(image: ClusterImage, name: str, index: int, election_type: int) -> Par
     if topic is None or not 0 <= index < len(topic.partitions):
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
     partition = topic.partitions[index]
-    preferred = partition.replicas[0]
+    preferred = first_choice(image, topic, index)
     is_preferred = election_type == PREFERRED
     if partition.leader == preferred if is_preferred else partition.leader != NO_LEADER:
         raise BrokerError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
     wish = Wish(election=Election.PREFERRED if is_preferred else Election.UNCLEAN)
-    change = change_partition(topic, index, wish, image.may_lead)
+    change = change_partition(image, topic, index, wish)
     if change is None and is_preferred:
         raise BrokerError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
@@ -128,22 +129,29 @@ def level(image: ClusterImage, percentage: int, *, elections_max: int = ELECTION
     """
     Give leaderships back to the preferred leaders of which more than `percentage` of theirs are elsewhere.
 
-    A preferred leader that is not up or not in sync is left out of it.
+    A preferred leader that is not up or not in sync is left out of it. A leader outside the racks that its topic
+    prefers gives way to one in them, however few there are of those.
     """
     theirs: Counter[int] = Counter()
     elsewhere: Counter[int] = Counter()
-    for topic in image.topics.values():
-        for partition in topic.partitions:
-            theirs[partition.replicas[0]] += 1
-            elsewhere[partition.replicas[0]] += partition.leader != partition.replicas[0]
+    preferred = {
+        (name, index): first_choice(image, topic, index)
+        for name, topic in image.topics.items()
+        for index in range(len(topic.partitions))
+    }
+    for (name, index), node_id in preferred.items():
+        theirs[node_id] += 1
+        elsewhere[node_id] += image.topics[name].partitions[index].leader != node_id
     uneven = {node_id for node_id, count in elsewhere.items() if count * 100 > percentage * theirs[node_id]}
-    changes = _each(
-        image,
-        lambda partition: _waits_for_preferred(partition) and partition.replicas[0] in uneven,
-        lambda _topic, _partition: Wish(election=Election.PREFERRED),
-        image.may_lead,
-    )
-    return [change for change, _ in zip(changes, range(elections_max), strict=False)]
+    changes: list[PartitionChanged] = []
+    for (name, index), node_id in preferred.items():
+        topic = image.topics[name]
+        partition = topic.partitions[index]
+        waits = node_id in uneven or rank_of_leader(image, topic, index) > 0
+        if len(changes) < elections_max and waits and partition.leader not in {node_id, NO_LEADER}:
+            change = change_partition(image, topic, index, Wish(election=Election.PREFERRED))
+            changes += [change] if change is not None else []
+    return changes
 
 
 def reconfigured(before: ClusterImage, after: ClusterImage) -> list[PartitionChanged]:
@@ -152,7 +160,8 @@ def reconfigured(before: ClusterImage, after: ClusterImage) -> list[PartitionCha
 
     The ELR holds all below the high watermark only while that stands still, so it goes when the minimum goes down to
     what the ISR has. When the minimum goes up, each partition gets a new epoch: a leader's wish for a smaller ISR is
-    refused then until it has seen that epoch, and so the new minimum, by which it judges its high watermark.
+    refused then until it has seen that epoch, and so the new minimum, by which it judges its high watermark. Where
+    other racks are preferred, leaders move there at once.
     """
     records = []
     for name, topic in after.topics.items():
@@ -160,8 +169,11 @@ def reconfigured(before: ClusterImage, after: ClusterImage) -> list[PartitionCha
         if old is None or old.topic_id != topic.topic_id or old.config == topic.config:
             continue
         for index in range(len(topic.partitions)):
-            wish = Wish(election=election_for(topic))
-            change = change_partition(topic, index, wish, after.may_lead)
+            election = election_for(topic)
+            prefers = topic.config.fluvial_leaders_preference
+            if prefers != old.config.fluvial_leaders_preference and topic.partitions[index].leader != NO_LEADER:
+                election = Election.PREFERRED
+            change = change_partition(after, topic, index, Wish(election=election))
             if change is None and topic.min_isr(index) > old.min_isr(index):
                 change = PartitionChanged(topic_id=topic.topic_id, partition=index)
             if change is not None:
@@ -192,14 +204,9 @@ def _each(
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
             if concerned(partition):
-                change = change_partition(topic, index, wish(topic, partition), may_lead)
+                change = change_partition(image, topic, index, wish(topic, partition), may_lead)
                 if change is not None:
                     yield change
-
-
-def _waits_for_preferred(partition: PartitionImage) -> bool:
-    preferred = partition.replicas[0]
-    return partition.leader != preferred and preferred in partition.isr
 
 
 def _except(isr: tuple[int, ...], node_id: int) -> tuple[int, ...]:

@@ -9,13 +9,18 @@ Kafka's numbers and names, so that Kafka's tools can show them; what a level bri
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from log_broker.config_leaders import LEADERS_PREFERENCE
+
 METADATA_VERSION = "metadata.version"
 GROUP_VERSION = "group.version"
 TRANSACTION_VERSION = "transaction.version"
 
 # The names of metadata levels, the oldest first. Each wrote records that a node at an earlier one cannot read.
-METADATA_LEVELS: Mapping[int, str] = {25: "4.0-IV3", 26: "4.1-IV0"}
+METADATA_LEVELS: Mapping[int, str] = {25: "4.0-IV3", 26: "4.1-IV0", 27: "4.1-IV1"}
 LEVELS_KEPT_FROM = 26  # the log has FeatureLevelSet and the ranges of brokers
+
+# Settings that an older release does not know, whose name alone would stop it: the level from which they can be set.
+SETTINGS_FROM: Mapping[str, int] = {LEADERS_PREFERENCE: 27}
 
 
 class LevelRange(NamedTuple):

@@ -62,7 +62,7 @@ def alter_partition(image: ClusterImage, node_id: int, wish: IsrWish) -> Partiti
     for member in wish.isr:
         _check_eligible(image, member)
     change = Wish(isr=members, recovering=wish.is_recovering, election=election_for(topic))
-    return change_partition(topic, wish.partition, change, image.may_lead)
+    return change_partition(image, topic, wish.partition, change)
 
 
 def _check_eligible(image: ClusterImage, member: IsrMember) -> None:

@@ -6,6 +6,7 @@ Every change of a partition is made here, whatever asked for it, so these rules 
 - A move of replicas is complete as soon as all that shall be there are in the ISR; those that shall go leave with it.
 - Who leaves the ISR while that is below its minimum is still eligible (ELR): from then on the high watermark stands
   still, so he has all below it. When the ISR has its minimum again, the ELR is empty.
+- Of those that may lead, the choice is by the racks that the topic prefers, then by the order of the replicas.
 - The leader is in the ISR. If that is empty, one of the ELR leads and is the ISR from then on. Nobody else leads but
   in an unclean election: whoever is chosen then is the ISR alone, and `recovering`.
 - A new leader begins a new leader epoch, and so does the same one when replicas were taken away.
@@ -16,15 +17,16 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from log_broker.core.cluster import NO_LEADER, PartitionImage, TopicImage
+from log_broker.core.cluster import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from log_broker.core.cluster_records import PartitionChanged
+from log_broker.core.leader_choice import by_choice, rank
 
 
 class Election(Enum):
     """Whom to prefer, and whether the partition is to have a leader at any price."""
 
     ONLINE = "the leader stays if it may"
-    PREFERRED = "the first replica leads if it may"
+    PREFERRED = "the first choice leads if it may, or one in a better rack than the leader's"
     UNCLEAN = "as ONLINE, and if nobody may, then any replica that is up"
 
 
@@ -49,14 +51,18 @@ class Elected(NamedTuple):
 
 
 def change_partition(
-    topic: TopicImage, index: int, wish: Wish, may_lead: Callable[[int], bool]
+    image: ClusterImage, topic: TopicImage, index: int, wish: Wish, may_lead: Callable[[int], bool] | None = None
 ) -> PartitionChanged | None:
-    """Decide what a partition becomes; `may_lead` says of a broker whether it is there to lead. None: it stays."""
+    """
+    Decide what a partition becomes; None: it stays.
+
+    `may_lead` says of a broker whether it is there to lead, where the image does not tell it yet.
+    """
     now = topic.partitions[index]
     least = topic.config.min_insync_replicas
     then = _moved(_wished(now, wish))
     then = replace(then, elr=_eligible(now, then, least, wish.lost))
-    leader, is_unclean = _elect(then, wish.election, may_lead)
+    leader, is_unclean = _elect(image, topic, then, wish.election, may_lead or image.may_lead)
     if is_unclean:
         then = _moved(replace(then, isr=(leader,), elr=(), recovering=True))
     elif leader in then.elr:
@@ -99,13 +105,18 @@ def _eligible(now: PartitionImage, then: PartitionImage, least: int, lost: Colle
     return tuple(node_id for node_id in then.replicas if node_id in had_all)
 
 
-def _elect(then: PartitionImage, election: Election, may_lead: Callable[[int], bool]) -> Elected:
-    candidates = [node_id for node_id in then.replicas if node_id in (then.isr or then.elr) and may_lead(node_id)]
-    preferred = then.replicas[0]
-    if election is Election.PREFERRED and preferred in candidates:
-        return Elected(preferred)
+def _elect(
+    image: ClusterImage, topic: TopicImage, then: PartitionImage, election: Election, may_lead: Callable[[int], bool]
+) -> Elected:
+    choice = by_choice(image, topic, then.replicas)
+    candidates = [node_id for node_id in choice if node_id in (then.isr or then.elr) and may_lead(node_id)]
     if then.leader in candidates:
-        return Elected(then.leader)
+        preference = topic.config.fluvial_leaders_preference
+        # The second choice takes over from the third only if that is in a worse rack.
+        is_better = candidates[0] == choice[0] or (
+            rank(image, preference, candidates[0]) < rank(image, preference, then.leader)
+        )
+        return Elected(candidates[0] if election is Election.PREFERRED and is_better else then.leader)
     if candidates:
         return Elected(candidates[0])
     if election is Election.UNCLEAN:

@@ -6,12 +6,16 @@ and then on the brokers that hold fewest replicas; of those, the one that leads 
 brokers stay the same, so do the shares: no broker holds two replicas more than another, and none leads two partitions
 more. A broker that was added gets its share of every new topic and the first pick, but not all that is new: how much
 less than others it has does not count.
+
+A topic that prefers racks for its leaders has its replicas where they would be anyway, and of each partition one in
+those racks leads, if one is there.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from log_broker.config_leaders import ANYWHERE, LeadersPreference
 from log_broker.core.cluster import BrokerImage, ClusterImage
 from log_broker.errors import BrokerError, ErrorCode
 
@@ -25,9 +29,13 @@ class _Shares(NamedTuple):
     led: Counter[int]
 
 
-def place(image: ClusterImage, count: int, factor: int) -> tuple[Replicas, ...]:
+def place(
+    image: ClusterImage, count: int, factor: int, preference: LeadersPreference = ANYWHERE
+) -> tuple[Replicas, ...]:
     """
     Choose the brokers of `count` new partitions with `factor` replicas each, the preferred leader first.
+
+    `preference` is where leaders should be; the replicas are chosen without it.
 
     Raises BrokerError(INVALID_REPLICATION_FACTOR) when there are too few brokers, or none is up to lead.
     """
@@ -43,11 +51,24 @@ def place(image: ClusterImage, count: int, factor: int) -> tuple[Replicas, ...]:
     shares = _shares(image, brokers)
     placed = []
     for _ in range(count):
-        replicas = _place_one(brokers, factor, shares)
+        replicas = _led_where_wanted(image, _place_one(brokers, factor, shares), shares, preference)
         shares.held.update(replicas)
         shares.led[replicas[0]] += 1
         placed.append(replicas)
     return tuple(placed)
+
+
+def _led_where_wanted(
+    image: ClusterImage, replicas: Replicas, shares: _Shares, preference: LeadersPreference
+) -> Replicas:
+    """Put the replica first that is in the best rack, of several the one that leads fewest."""
+    if preference == ANYWHERE:
+        return replicas
+    first = min(
+        (node_id for node_id in replicas if image.may_lead(node_id)),
+        key=lambda node_id: (preference.rank(image.brokers[node_id].rack), shares.led[node_id]),
+    )
+    return (first, *(node_id for node_id in replicas if node_id != first))
 
 
 def _shares(image: ClusterImage, brokers: Iterable[BrokerImage]) -> _Shares:

@@ -50,7 +50,7 @@ def reassign(
     replicas = (*target, *removing)
     adding = tuple(node_id for node_id in replicas if node_id not in original)
     wish = Wish(replicas=replicas, adding=adding, removing=removing, election=election_for(topic))
-    return change_partition(topic, index, wish, image.may_lead)
+    return change_partition(image, topic, index, wish)
 
 
 def moves(image: ClusterImage, names: Iterable[str] | None = None) -> list[Move]:
@@ -97,4 +97,4 @@ def _cancel(image: ClusterImage, topic: TopicImage, index: int) -> PartitionChan
             f"Only new replicas of {topic.name}-{index} are in sync; to go back would need an unclean election.",
         )
     wish = Wish(isr=isr, replicas=original, adding=(), removing=(), election=election)
-    return change_partition(topic, index, wish, image.may_lead)
+    return change_partition(image, topic, index, wish)

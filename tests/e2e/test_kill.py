@@ -88,12 +88,5 @@ def test_whatever_is_killed_the_job_is_completed_by_running_it_again(platform: L
     until_there(warehouse / "history/flight_events", "*.parquet", job)
     kill_group(job)
 
-    # Spark's driver again, when the tables that others read are there.
-    job = running(platform)
-    until_there(warehouse / "history/flight_events/_delta_log", f"{0:020d}.json", job)
-    for driver in spark_drivers(job):
-        driver.kill()
-    assert job.wait(timeout=300) != 0
-
     platform.run(*platform.demo_words())
     assert_tables_are_exact(platform, None)

@@ -24,6 +24,8 @@ from log_broker.core.partition_roles import PartitionRoles
 from log_broker.core.partition_transactions import PartitionTransactions
 from log_broker.core.partition_writing import PartitionWriting
 from log_broker.core.producer_state import ProducerEntry, ProducerStates
+from log_broker.core.raft import Raft
+from log_broker.core.raft_leader import Leader
 from log_broker.core.replication import Leading
 from log_broker.core.transaction import Transaction
 from log_broker.core.transaction_protocol import AddPartitions, End
@@ -224,6 +226,10 @@ def _no_lease() -> list[Patch]:
     return [(Lease, "valid", property(lambda self: True))]
 
 
+def _a_controller_that_is_cut_off_goes_on() -> list[Patch]:
+    return [(Raft, "surely_leads", lambda self, now_ms: isinstance(self.role, Leader))]
+
+
 def _does_not_report_losses() -> list[Patch]:
     return [(ReplicaManager, "report_lost", lambda *_: None)]
 
@@ -290,6 +296,7 @@ MUTATIONS = named(
     _decided_transactions_are_not_finished,
     _coordinators_load_what_is_committed_by_then,
     _no_lease,
+    _a_controller_that_is_cut_off_goes_on,
     _does_not_report_losses,
     _any_member_may_commit,
     _zombies_are_not_fenced,

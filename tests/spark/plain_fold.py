@@ -76,14 +76,18 @@ def reduce_readings(state: dict[str, Any] | None, events: Iterator[dict[str, Any
 
 
 def random_events(seed: int, number: int, *, partitions: int, keys: int = 12) -> list[Sent]:
-    """Events of a few keys, each in a partition of its own; some are tombstones, some have no key."""
+    """
+    Events of a few keys, each in a partition of its own; some are tombstones, some have no key.
+
+    The first one's key does not come again: so the file that it is in always has a row that counts, and upkeep work.
+    """
     dice = random.Random(seed)
     events = []
-    for _ in range(number):
+    for index in range(number):
         entity = dice.randrange(keys)
-        key = None if dice.random() < 0.1 else f"key {entity}"
-        partition = entity % partitions
-        if key is not None and dice.random() < 0.08:
+        key = "key once" if index == 0 else None if dice.random() < 0.1 else f"key {entity}"
+        partition = entity % partitions if index else 0
+        if index and key is not None and dice.random() < 0.08:
             events.append(Sent(key=key, partition=partition))
             continue
         value = {

@@ -72,8 +72,8 @@ def test_tables_follow_their_topic_in_batches_until_told_to_stop(
     def kinds(readings: Any) -> Any:
         return readings.groupBy("kind").count()
 
-    events = random_events(7, 250, partitions=2)
-    topic.send(events[:150])
+    events = random_events(7, 130, partitions=2)
+    topic.send(events[:90])
     declarations = [
         history(topic.name, name="readings"),
         compacted(topic.name, name="readings", key="id"),
@@ -87,15 +87,15 @@ def test_tables_follow_their_topic_in_batches_until_told_to_stop(
 
     tables = [each.table for each in declarations[:3]]
     try:
-        follower.until(lambda: all(read_by(table) == 150 for table in tables))
-        topic.send(events[150:])
-        follower.until(lambda: all(read_by(table) == 250 for table in tables))
-        follower.until(lambda: spark.table("marts.kinds").agg({"count": "sum"}).first()[0] == 250)
+        follower.until(lambda: all(read_by(table) == 90 for table in tables))
+        topic.send(events[90:])
+        follower.until(lambda: all(read_by(table) == 130 for table in tables))
+        follower.until(lambda: spark.table("marts.kinds").agg({"count": "sum"}).first()[0] == 130)
     finally:
         follower.end()
     assert follower.errors == {}
     assert max(result.records_max for result in follower.results) <= 62
-    assert spark.table("history.readings").count() == 250
+    assert spark.table("history.readings").count() == 130
     found = {row.id: (row._partition, row._offset) for row in spark.table("compacted.readings").collect()}
     assert found == {key: (row["_partition"], row["_offset"]) for key, row in plain_compacted(topic).items()}
     rows = {row.id: {name: row[name] for name in FIELDS} for row in spark.table("state.readings").collect()}

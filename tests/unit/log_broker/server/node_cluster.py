@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -43,8 +43,17 @@ def free_ports(count: int) -> list[int]:
 class NodeCluster:
     """The nodes by their ids; those that run are in `nodes`."""
 
-    def __init__(self, data_dir: Path, count: int, settings: Mapping[str, str], features: Ranges = SUPPORTED) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        count: int,
+        settings: Mapping[str, str],
+        *,
+        features: Ranges = SUPPORTED,
+        racks: Sequence[str] = (),
+    ) -> None:
         self.features = features  # of the release that nodes are started with from now on
+        self._racks = dict(enumerate(racks))
         self._data_dir = data_dir
         self.ports = free_ports(count)
         self.settings = {**QUICK, **settings}
@@ -62,7 +71,8 @@ class NodeCluster:
         """Make a node, which is not started yet."""
         port = self.ports[node_id] if node_id < len(self.ports) else 0
         config = BrokerConfig(data_dir=self.directory(node_id), node_id=node_id, port=port)
-        named = {name.replace("_", "."): text for name, text in settings.items()}
+        named = {"broker.rack": self._racks.get(node_id, "")}
+        named |= {name.replace("_", "."): text for name, text in settings.items()}
         config = config.with_settings({"controller.quorum.voters": self.voters, **self.settings, **named})
         return Node(config, features=self.features)
 
@@ -138,9 +148,10 @@ async def cluster_of(
     *,
     brokers: int | None = None,
     features: Ranges = SUPPORTED,
+    racks: Sequence[str] = (),
 ) -> AsyncIterator[NodeCluster]:
     """Run a cluster of so many nodes that know each other, all of them voters and, unless told, brokers."""
-    cluster = NodeCluster(data_dir, count, settings or {}, features)
+    cluster = NodeCluster(data_dir, count, settings or {}, features=features, racks=racks)
     alive = count if brokers is None else brokers
     try:
         await cluster.start(*range(count))
