@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from fluvial.config import Settings
+from fluvial.spark.class_archive import ClassArchive
+from fluvial.spark.jars import require_jars
+from fluvial.spark.java import require_java
 from fluvial.spark.session import UnknownTableError, register_tables, run_sql
 from fluvial.spark.warehouse import Warehouse
 
@@ -27,3 +30,13 @@ def test_a_session_that_moves_to_another_warehouse_reads_its_tables(
 def test_an_unknown_table_is_answered_with_the_known_ones(spark: Any, warehouse_settings: Settings) -> None:
     with pytest.raises(UnknownTableError, match=r"no table history\.nothing"):
         run_sql(spark, warehouse_settings, "select * from history.nothing")
+
+
+def test_a_session_reads_its_classes_from_the_archive(spark: Any) -> None:
+    archive = ClassArchive.of(require_java(), require_jars())
+    if archive.file is None:
+        pytest.skip("no archive here: `python -m fluvial.spark.jars` makes it")
+    mapped = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/maps")
+    if not mapped.exists():
+        pytest.skip("what a process has mapped is not told here")
+    assert str(archive.file) in mapped.read_text()

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fluvial.errors import FluvialError
+from fluvial.spark.class_archive import ClassArchive
 from fluvial.spark.java import require_java
 from fluvial.spark.packaged import packaged
 
@@ -130,6 +131,31 @@ def require_jars(say: Say | None = None, *, coordinates: Coordinates | None = No
     jars = _jars_of(folder)
     say(f"{len(jars)} jars are ready in {folder}")
     return jars
+
+
+def prepare_jars(say: Say | None = None) -> tuple[Path, ...]:
+    """
+    As :func:`require_jars`; where they had to be fetched, their classes are laid out as well.
+    """
+    known = (cache_folder() / installed_coordinates().key / _COMPLETE).exists()
+    jars = require_jars(say)
+    if not known:
+        lay_out_classes(jars, say)
+    return jars
+
+
+def lay_out_classes(jars: tuple[Path, ...], say: Say | None = None) -> None:
+    """
+    Make the JVM's archive of the classes of a session with these jars, unless it is there.
+    """
+    say = say or (lambda _line: None)
+    archive = ClassArchive.of(require_java(), jars)
+    if archive.file is not None:
+        return
+    say("laying out Spark's classes so that it starts in half the time (once, about a minute) …")
+    problem = archive.make()
+    if problem is not None:
+        say(f"that could not be done, and Spark starts as it does without: {problem}")
 
 
 def write_lock(path: Path) -> int:
@@ -257,7 +283,7 @@ def _sha256(path: Path) -> str:
 
 def main(arguments: list[str]) -> int:
     """
-    Fetch the jars, and with `--list` name them on stdout; `--lock` writes the lock. Progress goes to stderr.
+    Fetch the jars and lay out their classes; `--list` names them on stdout, `--lock` writes the lock.
     """
 
     def say(line: str) -> None:
@@ -274,7 +300,7 @@ def main(arguments: list[str]) -> int:
             say("usage: python -m fluvial.spark.jars [--list | --lock]")
             return 2
         else:
-            require_jars(say)
+            lay_out_classes(require_jars(say), say)
     except FluvialError as error:
         say(str(error))
         return 1

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from fluvial.errors import FluvialError
+from fluvial.spark.class_archive import ClassArchive
 from fluvial.spark.connect import connect, is_client, is_remote
-from fluvial.spark.jars import Say, require_jars
+from fluvial.spark.jars import Say, prepare_jars
 from fluvial.spark.java import require_java
 from fluvial.spark.packaged import packaged
 from fluvial.spark.warehouse import DATABASES, Warehouse, is_table_name
@@ -65,15 +66,16 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
         spark = connect(settings.spark_master, session_conf(settings, []))
         register_tables(spark, settings)
         return spark
-    require_java()
-    jars = require_jars(say)
+    java = require_java()
+    jars = prepare_jars(say)
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     # Python workers must be this Python, not whatever `python3` is on PATH; on a cluster it may lie elsewhere.
     os.environ.setdefault("PYSPARK_PYTHON", settings.spark_conf.get("spark.pyspark.python", sys.executable))
     builder = SparkSession.builder.appName(app_name)
-    for key, value in session_conf(settings, [str(jar) for jar in jars]).items():
+    archive = ClassArchive.of(java, jars) if settings.spark_master.startswith("local") else None
+    for key, value in session_conf(settings, [str(jar) for jar in jars], archive).items():
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
@@ -95,9 +97,9 @@ def has_session() -> bool:
     )
 
 
-def session_conf(settings: "Settings", jars: Sequence[str]) -> dict[str, str]:
+def session_conf(settings: "Settings", jars: Sequence[str], archive: ClassArchive | None = None) -> dict[str, str]:
     """
-    Every setting of the session that :func:`build_session` makes.
+    Every setting of the session that :func:`build_session` makes; `archive` is one of the driver's classes.
     """
     conf = read_conf(packaged("spark-defaults.conf").read_text(encoding="utf-8"))
     local = settings.spark_master.startswith("local")
@@ -111,6 +113,8 @@ def session_conf(settings: "Settings", jars: Sequence[str]) -> dict[str, str]:
     else:
         conf["spark.jars"] = ",".join(jars)
     conf[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={packaged('log4j2.properties').as_uri()}"
+    if archive is not None:
+        conf[_JAVA_OPTIONS] = f"{conf[_JAVA_OPTIONS]} {archive.options}".rstrip()
     for key, value in settings.spark_conf.items():
         conf[key] = f"{conf[key]} {value}" if key == _JAVA_OPTIONS else value
     return conf

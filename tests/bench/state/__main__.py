@@ -1,19 +1,18 @@
 """
-Our keyed tables beside the pipeline that one writes by hand: `make bench-state`, or `python -m tests.bench.state`.
+Our tables beside the pipelines that one writes by hand: `make bench-state`, or `python -m tests.bench.state`.
 
-Both sides read the same topic, in turn, block of batches after block, in one Spark session; the hand-written side is
-the usual `foreachBatch` and MERGE, once as commonly written and once tuned. At the end the tables are compared, and a
-difference is an error. Printed are means over the batches after the first three, upkeep included, and their ratios.
-FULL=1 measures every row; what a stopped run measured is kept in `--results` and not measured again.
+Keyed tables: all sides read the same topic, in turn, block of batches after block, in one Spark session; the
+hand-written side is the usual `foreachBatch` and MERGE, once as commonly written, once tuned. Tables are compared, and
+a difference is an error. Printed are means over the batches after the first three, upkeep included (medians in brackets),
+and their ratios. FULL=1 measures every row; what a stopped run measured is kept in `--results` and not measured again.
+`--only` chooses parts.
 """
 
 import argparse
 import json
 import os
 import sys
-import tempfile
-import time
-from collections.abc import Iterable
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -21,116 +20,68 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from fluvial.config import Settings
-from fluvial.entities import Declaration, compacted, count, latest, max_, mean, min_, state, sum_
-from fluvial.entities.runner import materialize
-from fluvial.entities.table_index import TableIndexes
-from fluvial.spark.session import build_session
-from tests.bench.state.by_hand import ByHand
-from tests.bench.state.events import TOPIC, Contract, Source, broker
-from tests.bench.state.rows import DEFAULT, FULL, Row, Side
+from tests.bench.state import appending, idle, starting, visible
+from tests.bench.state.reading import Reads
+from tests.bench.state.rows import DEFAULT, FOLDS, FULL, Row, Side, by_table
+from tests.bench.state.tables import COMMON, OURS, TUNED, measure
 
-BLOCK = 5
-OURS, COMMON, TUNED = "fluvial", "by hand", "by hand, tuned"
-_FOLDS = {
-    "events": count(),
-    "total": sum_("humidity"),
-    "coldest": min_("celsius"),
-    "warmest": max_("celsius"),
-    "mean": mean("pascal"),
-    "sequence": latest("sequence"),
-}
+# After this row the table is read as it lies.
+READ = Row(keys=2_000_000, events=10_000, batches=100, theirs=20)
+PARTS = ("tables", "folds", "history", "visible", "start", "idle")
 
 
-class Ours:
-    """Our table, brought up to date by a process that goes on running."""
+class Kept:
+    """What has been measured, in a file; a run that was stopped goes on where it was."""
 
-    def __init__(self, spark: Any, folder: Path, servers: str, *, folds: bool) -> None:
-        self._spark = spark
-        self._settings = Settings(warehouse=str(folder), bootstrap_servers=servers)
-        self._declaration: Declaration = (
-            state(TOPIC, topic=TOPIC, key="sensor", fields=_FOLDS) if folds else compacted(TOPIC)
-        )
-        self._indexes = TableIndexes()
-        self.path = str(folder / ("state" if folds else "compacted") / TOPIC)
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
-    def run(self, events_a_batch: int) -> list[float]:
-        """Work off what is in the topic; the seconds of each batch."""
-        seconds = []
-        while True:
-            began = time.monotonic()
-            result = materialize(
-                self._declaration,
-                self._settings,
-                self._spark,
-                schemas=Contract(),
-                indexes=self._indexes,
-                records_max=events_a_batch,
-            )
-            if result.skipped:
-                return seconds
-            seconds.append(time.monotonic() - began)
+    def __contains__(self, title: str) -> bool:
+        return title in self.results
+
+    def keep(self, title: str, found: Any) -> None:
+        self.results[title] = found
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(self.results))
 
 
-def measure(row: Row, sides: Iterable[str], progress: Progress) -> dict[str, Side]:
-    """Run one row. Raises SystemExit when the tables differ."""
-    found = {name: Side() for name in sides}
-    with tempfile.TemporaryDirectory(prefix="bench-state-") as temporary:
-        folder = Path(temporary)
-        with broker(folder / "log") as servers:
-            source = Source(servers, row.keys)
-            task = progress.add_task(str(row), total=row.batches)
-            source.write_all_keys()
-            spark = build_session(Settings(warehouse=str(folder / "ours"), spark_conf={"spark.driver.memory": "4g"}))
-            made: dict[str, Ours | ByHand] = {
-                OURS: Ours(spark, folder / "ours", servers, folds=row.folds),
-                COMMON: ByHand(spark, folder / "common", servers, tuned=False, folds=row.folds),
-                TUNED: ByHand(spark, folder / "tuned", servers, tuned=True, folds=row.folds),
-            }
-            pipelines = {name: made[name] for name in found}
-            for pipeline in pipelines.values():
-                pipeline.run(row.keys)
-            for _ in range(0, row.batches, BLOCK):
-                block = min(BLOCK, row.batches - len(found[OURS].seconds))
-                source.write(row.events * block)
-                for name, pipeline in pipelines.items():
-                    before = _bytes(pipeline.path)
-                    found[name].seconds += pipeline.run(row.events)
-                    # Nothing is removed while this runs, so what there is more of was written.
-                    found[name].written += _bytes(pipeline.path) - before
-                progress.advance(task, block)
-            _compare(spark, {name: pipeline.path for name, pipeline in pipelines.items()}, row)
-    return found
+def _title(row: Row) -> str:
+    return f"{row}, {row.batches} batches"
 
 
-def _bytes(path: str) -> int:
-    return sum(entry.stat().st_size for entry in Path(path).rglob("*") if entry.is_file())
+def _measure_tables(rows: tuple[Row, ...], sides: list[str], kept: Kept, progress: Progress) -> None:
+    for group in by_table(row for row in rows if _title(row) not in kept):
+        found, reads = measure(group, sides, progress, READ)
+        for row, of in found.items():
+            kept.keep(_title(row), {name: [side.seconds, side.written] for name, side in of.items()})
+        if reads is not None:
+            kept.keep("reads", astuple(reads))
 
 
-def _compare(spark: Any, paths: dict[str, str], row: Row) -> None:
-    columns = ["sensor", *(_FOLDS if row.folds else ("sequence", "celsius", "remark", "at"))]
-    # Sums of floating-point numbers depend on the order of their terms.
-    shown = [f"round({name}, 6) AS {name}" if name in {"mean"} else name for name in columns]
-    ours = spark.read.format("delta").load(paths[OURS]).selectExpr(*shown)
-    for name, path in paths.items():
-        theirs = spark.read.format("delta").load(path).selectExpr(*shown)
-        if ours.exceptAll(theirs).count() or theirs.exceptAll(ours).count():
-            raise SystemExit(f"{row}: the tables of {OURS} and {name} differ")
-
-
-def _report(results: dict[str, dict[str, Side]]) -> Table:
-    table = Table("work", "fluvial s", "by hand s", "ratio", "tuned s", "ratio", "MB a batch", "by hand MB")
-    for title, sides in results.items():
+def _report_tables(kept: Kept, rows: tuple[Row, ...]) -> Table:
+    table = Table("work", "fluvial s", "by hand s", "ratio", "tuned s", "ratio", "MB a batch", "by hand MB", "ratio")
+    for row in rows:
+        if _title(row) not in kept:
+            continue
+        sides = {name: Side(*each) for name, each in kept.results[_title(row)].items()}
         ours, common, tuned = (sides.get(name) for name in (OURS, COMMON, TUNED))
         if ours is None:
             continue
         table.add_row(
-            title,
+            str(row),
             f"{ours.mean:.2f} ({ours.median:.2f})",
             *_beside(ours, common),
             *_beside(ours, tuned),
             f"{ours.megabytes_a_batch:.2f}",
-            "" if common is None else f"{common.megabytes_a_batch:.1f}",
+            *(
+                ("", "")
+                if common is None
+                else (
+                    f"{common.megabytes_a_batch:.1f}",
+                    f"1/{common.written / len(common.seconds) / ours.written * len(ours.seconds):.0f}",
+                )
+            ),
         )
     return table
 
@@ -139,9 +90,41 @@ def _beside(ours: Side, other: Side | None) -> tuple[str, str]:
     return ("", "") if other is None else (f"{other.mean:.2f} ({other.median:.2f})", f"{other.mean / ours.mean:.1f}")
 
 
+def _report_rest(kept: Kept) -> Table:
+    table = Table("figure", "measured")
+    found = kept.results
+    if "reads" in found:
+        reads = Reads(*found["reads"])
+        for name, (lies, after, fresh) in (("full scan", reads.scan), ("key look-up", reads.lookup)):
+            table.add_row(
+                f"{name} after the {READ.batches}th batch ({reads.files} files), after upkeep, fresh",
+                f"{lies:.2f} s, {after:.2f} s, {fresh:.2f} s: {lies / fresh:.2f}, {after / fresh:.2f}",
+            )
+    if "history" in found:
+        ours, jvm, python = (found["history"][name] for name in (appending.OURS, appending.JVM, appending.PYTHON))
+        table.add_row(
+            f"history, {appending.EVENTS:,} events of two versions, events/s",
+            f"{appending.EVENTS / ours:,.0f}; by hand {appending.EVENTS / jvm:,.0f}: {jvm / ours:.2f}; "
+            f"in Python {appending.EVENTS / python:,.0f}: {python / ours:.2f}",
+        )
+    if "visible" in found:
+        half, most = found["visible"]
+        table.add_row(
+            f"produced to visible at {visible.EVENTS_A_SECOND:,} events/s, p50, p99", f"{half:.2f} s, {most:.2f} s"
+        )
+    if "start" in found:
+        ours, theirs = (found["start"][name] for name in (starting.OURS, starting.BY_HAND))
+        table.add_row("start to first commit", f"{ours:.1f} s; by hand {theirs:.1f} s: {ours / theirs:.2f}")
+    if "idle" in found:
+        asked, passed = found["idle"]
+        table.add_row(f"idle round of {idle.TOPICS} topics: continuous, once", f"{asked:.3f} s, {passed:.2f} s")
+    return table
+
+
 def main() -> int:
     """Measure, print, and keep what was measured."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.state", description=(__doc__ or "").split("\n")[1])
+    parser.add_argument("--only", default="", help=f"parts: {', '.join(PARTS)} (default: tables; with FULL=1 all)")
     parser.add_argument("--keys", type=int, help="measure one row: keys of the table")
     parser.add_argument("--events", type=int, default=10_000, help="events of a batch (with --keys)")
     parser.add_argument("--batches", type=int, default=20, help="batches (with --keys)")
@@ -149,21 +132,35 @@ def main() -> int:
     parser.add_argument("--sides", default=f"{COMMON},{TUNED}", help="whom to measure beside ours")
     parser.add_argument("--results", type=Path, default=Path(".fluvial/bench-state.json"), help="what is kept")
     words = parser.parse_args()
-    rows: tuple[Row, ...] = FULL if os.environ.get("FULL") else DEFAULT
+    full = bool(os.environ.get("FULL"))
+    parts = [part for part in words.only.split(",") if part] or (list(PARTS) if full else ["tables"])
+    unknown = set(parts).difference(PARTS)
+    if unknown:
+        parser.error(f"--only {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
+    rows: tuple[Row, ...] = ()
     if words.keys:
-        rows = (Row(keys=words.keys, events=words.events, batches=words.batches, folds=words.folds),)
-    sides = (OURS, *filter(None, words.sides.split(",")))
-    kept: dict[str, Any] = json.loads(words.results.read_text()) if words.results.exists() else {}
-    console = Console()
+        batches = words.batches
+        rows = (Row(keys=words.keys, events=words.events, batches=batches, theirs=batches, folds=words.folds),)
+        parts = ["tables"]
+    elif full:
+        rows = FULL
+    else:
+        rows = (*(DEFAULT if "tables" in parts else ()), *(FOLDS if "folds" in parts else ()))
+    kept = Kept(words.results)
     with Progress(console=Console(stderr=True)) as progress:
-        for row in rows:
-            title = f"{row}, {row.batches} batches"
-            if title not in kept:
-                found = measure(row, sides, progress)
-                kept[title] = {name: [side.seconds, side.written] for name, side in found.items()}
-                words.results.parent.mkdir(parents=True, exist_ok=True)
-                words.results.write_text(json.dumps(kept))
-    console.print(_report({title: {name: Side(*each) for name, each in of.items()} for title, of in kept.items()}))
+        _measure_tables(rows, [side for side in words.sides.split(",") if side], kept, progress)
+        if "history" in parts and "history" not in kept:
+            kept.keep("history", appending.measure(progress))
+        if "visible" in parts and "visible" not in kept:
+            latencies = visible.measure(progress)
+            kept.keep("visible", [latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]])
+        if "start" in parts and "start" not in kept:
+            kept.keep("start", starting.measure(progress))
+        if "idle" in parts and "idle" not in kept:
+            kept.keep("idle", idle.measure(progress))
+    console = Console()
+    console.print(_report_tables(kept, (*DEFAULT, *FOLDS, *FULL, *rows)))
+    console.print(_report_rest(kept))
     return 0
 
 

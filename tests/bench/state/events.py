@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from confluent_kafka import Producer
@@ -37,20 +38,34 @@ SCHEMA = {
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
     ],
 }
-_FRAME = b"\0" + SCHEMA_ID.to_bytes(4, "big")
+NEWER = 2
+"""The id of the schema's second version, which has one field more."""
+_STATION = {"name": "station", "type": ["null", "string"], "default": None}
 
 
 class Contract:
     """The registry of this benchmark: one subject with one version."""
 
     id = SCHEMA_ID
+    parsed: ClassVar[Any] = SCHEMA
     schema = json.dumps(SCHEMA)
 
     def ids_of_subject(self, subject: str) -> dict[int, str]:
-        return {self.id: self.schema} if subject == f"{TOPIC}-value" else {}
+        return {self.id: self.schema} if subject.endswith("-value") else {}
 
     def latest(self, subject: str) -> "Contract":
         return self
+
+
+class TwoVersions(Contract):
+    """The same with a second version."""
+
+    id = NEWER
+    parsed: ClassVar[Any] = {**SCHEMA, "fields": [*SCHEMA["fields"], _STATION]}  # type: ignore[misc]
+    schema = json.dumps(parsed)
+
+    def ids_of_subject(self, subject: str) -> dict[int, str]:
+        return {**super().ids_of_subject(subject), SCHEMA_ID: Contract.schema}
 
 
 @contextmanager
@@ -70,11 +85,12 @@ def broker(data_dir: Path) -> Iterator[str]:
 
 
 class Source:
-    """Writes events of random keys, the same ones for the same seed."""
+    """Writes events of random keys, the same ones for the same seed; of `versions` of the schema in turn."""
 
-    def __init__(self, bootstrap_servers: str, keys: int, *, seed: int = 7) -> None:
+    def __init__(self, bootstrap_servers: str, keys: int, *, seed: int = 7, versions: int = 1) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._keys = keys
+        self._versions = versions
         self._dice = np.random.default_rng(seed)
         self._sequence = 0
         self._producer = Producer(
@@ -107,7 +123,7 @@ class Source:
             self._sequence += 1
             while True:
                 try:
-                    produce(TOPIC, value=_FRAME + _encoded(name, self._sequence), key=name)
+                    produce(TOPIC, value=encoded(name, self._sequence, self._versions), key=name)
                     break
                 except BufferError:
                     poll(0.05)
@@ -118,16 +134,19 @@ class Source:
             raise RuntimeError(f"{left} events were not taken by the broker")
 
 
+_FRAMES = [b"\0" + schema_id.to_bytes(4, "big") for schema_id in (SCHEMA_ID, NEWER)]
 _DOUBLES = struct.Struct("<dd")
 _FLOAT = struct.Struct("<f")
 
 
-def _encoded(name: bytes, sequence: int) -> bytes:
-    """One record in Avro's binary form, written by hand because the generic writer would take most of the time."""
+def encoded(name: bytes, sequence: int, versions: int = 1) -> bytes:
+    """One framed record in Avro's binary form, by hand because the generic writer would take most of the time."""
+    version = sequence % versions
     dice = random.Random(sequence)
     remark = b"\0" if sequence % 3 else b"\x02" + _text(b"checked %d" % (sequence % 1000))
     return b"".join(
         (
+            _FRAMES[version],
             _text(name),
             _number(sequence % len(KINDS)),
             _number(sequence),
@@ -137,6 +156,7 @@ def _encoded(name: bytes, sequence: int) -> bytes:
             remark,
             b"\1" if sequence % 2 else b"\0",
             _number(1_700_000_000_000 + sequence),
+            b"\x02" + _text(b"mast %d" % (sequence % 50)) if version else b"",
         )
     )
 

@@ -1,0 +1,101 @@
+"""
+The JVM's archive of the classes that a session loads, with which Spark starts in well under the usual time.
+
+It is the JVM's own (dynamic AppCDS, https://openjdk.org/jeps/350): made once on a machine, in half a minute, by a small
+run of real work whose classes the JVM writes down at its end. An archive of another Java, of other jars or of another
+class path the JVM leaves unused by itself. Without one everything works as before, and starts more slowly.
+
+`python -m fluvial.spark.jars` makes it ahead of time, and whoever fetches the jars first makes it then.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fluvial.spark.java import Java
+
+# What is run so that its classes are written down; named only, as it uses what is built on this package.
+TRAINING = "fluvial.testing.class_archive"
+SECONDS_MAX = 300.0
+# Whether the archive fits is the JVM's to judge; of one that does not it would speak on stdout.
+_SILENT = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassArchive:
+    """
+    The archive for one Java and one set of jars; its file carries its size in its name.
+
+    A JVM does not survive an archive that was cut off, and so one that is shorter than it says is not handed to it.
+    """
+
+    folder: Path
+    key: str
+
+    @classmethod
+    def of(cls, java: Java, jars: Iterable[Path]) -> "ClassArchive":
+        """
+        The archive for this Java, the installed pyspark and `jars`, whether it is made or not.
+        """
+        import pyspark
+
+        program = java.program.resolve()
+        home = Path(pyspark.__file__).parent
+        parts = [str(program), str(program.stat().st_mtime_ns), str(home), pyspark.__version__, *map(str, jars)]
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        return cls(Path(base) / "fluvial" / "classes", hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16])
+
+    @property
+    def file(self) -> Path | None:
+        """
+        The whole archive, or None while there is none.
+        """
+        for path in sorted(self.folder.glob(f"{self.key}-*.jsa")):
+            if path.stem.partition("-")[2] == str(path.stat().st_size):
+                return path
+        return None
+
+    @property
+    def options(self) -> str:
+        """
+        The options of a JVM that reads its classes from here; none while there is no archive.
+        """
+        return "" if (file := self.file) is None else f'-XX:SharedArchiveFile="{file}" {_SILENT}'
+
+    def make(self) -> str | None:
+        """
+        Make the archive in a process of its own; returns None, or the line that says why there is none.
+
+        A killed one leaves nothing half done, and of two at once each is whole.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".making-", dir=self.folder) as scratch:
+                made = Path(scratch) / "classes.jsa"
+                done = subprocess.run(
+                    [sys.executable, "-m", TRAINING, str(made)],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    timeout=SECONDS_MAX,
+                    check=False,
+                )
+                if done.returncode != 0 or not made.exists():
+                    lines = [line for line in done.stderr.splitlines() if line.strip()]
+                    return lines[-1][:300] if lines else f"the run ended with {done.returncode} and no archive"
+                made.rename(self.folder / f"{self.key}-{made.stat().st_size}.jsa")
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        return None
+
+
+def options_to_make(archive: Path) -> str:
+    """
+    The options of a JVM that writes the classes it has loaded to `archive` when it ends.
+    """
+    return f'-XX:ArchiveClassesAtExit="{archive}" {_SILENT}'

@@ -1,0 +1,34 @@
+"""
+The job that one writes by hand, as a program: `python -m tests.bench.state.job_by_hand FOLDER JARS`.
+
+Works off the topic of the benchmark once, with `foreachBatch` and MERGE, in a session as Delta's guide makes it.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Make a session, run the stream until nothing is left."""
+    from pyspark.sql import SparkSession
+
+    from tests.bench.state.by_hand import ByHand
+
+    folder, jars = sys.argv[1:]
+    spark = (
+        SparkSession.builder.appName("by hand")
+        .master("local[*]")
+        .config("spark.jars", jars)
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .getOrCreate()
+    )
+    ByHand(spark, Path(folder) / "by-hand", os.environ["FLUVIAL_BOOTSTRAP_SERVERS"], tuned=False, folds=False).run(
+        10**9
+    )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
