@@ -3,9 +3,9 @@ Our tables beside the pipelines that one writes by hand: `make bench-state`, or 
 
 Keyed tables: all sides read the same topic, in turn, block of batches after block, in one Spark session; the
 hand-written side is the usual `foreachBatch` and MERGE, once as commonly written, once tuned. Tables are compared, and
-a difference is an error. Printed are means over the batches after the first three, upkeep included (medians in brackets),
-and their ratios. FULL=1 measures every row; what a stopped run measured is kept in `--results` and not measured again.
-`--only` chooses parts.
+a difference is an error. Printed are means over the batches after the first three, upkeep included (medians in
+brackets), and their ratios. FULL=1 measures every row; what a stopped run measured is kept in `--results` and not
+measured again. `--only` chooses parts.
 """
 
 import argparse
