@@ -17,7 +17,7 @@ from log_broker.core.consumer_group_records import (
     RecordKind,
     Subscription,
 )
-from log_broker.core.consumer_group_state import ConsumerState, hash_of_topics
+from log_broker.core.consumer_group_state import ConsumerState, hash_of_topics, partition_counts
 from log_broker.core.consumer_protocol import TopicPartition, read_assignment, read_subscription, write_assignment
 from log_broker.core.group_protocol import Member, choose_protocol
 
@@ -54,7 +54,11 @@ def consumer_records(
             ConsumerRecord(RecordKind.TARGET_MEMBER, member.member_id, places),
             ConsumerRecord(RecordKind.CURRENT_MEMBER, member.member_id, current),
         )
-    epoch = GroupEpoch(epoch=generation, metadata_hash=hash_of_topics(topics, cluster))
+    # In the middle of a rebalance a classic group leaves partitions without an owner: 0 has all assigned anew.
+    counts = partition_counts(topics, cluster)
+    wanted = {(topic_id, number) for topic_id, count in counts.items() for number in range(count)}
+    metadata_hash = hash_of_topics(topics, cluster) if taken == wanted else 0
+    epoch = GroupEpoch(epoch=generation, metadata_hash=metadata_hash)
     return [
         ConsumerRecord(RecordKind.GROUP, "", epoch),
         ConsumerRecord(RecordKind.TARGET_EPOCH, "", generation),

@@ -141,6 +141,20 @@ def test_a_group_that_turns_classic_and_back_at_once_gives_nobody_what_is_still_
     assert (len(old.owned), len(again.owned)) == (2, 2)
 
 
+def test_who_takes_the_place_of_a_static_member_that_had_nothing_yet_is_assigned_what_nobody_has(
+    driver: GroupDriver,
+) -> None:
+    first, static = Client(driver, "n", frozenset({"t"})), ClassicClient(driver, instance_id="i")
+    first.beat()
+    static.join("c")
+    first.leave()
+    assert driver.group.kind == "classic"
+    heir = Client(driver, "n2", frozenset({"t"}), instance_id="i")
+    settle([heir])
+    assert driver.group.kind == "consumer"
+    assert heir.owned == driver.places("t")
+
+
 def test_both_kinds_survive_a_restart_of_the_coordinator(driver: GroupDriver) -> None:
     old, new = classic_group(driver), Client(driver, "n", frozenset({"t"}))
     settle_both(new, old)
