@@ -32,11 +32,17 @@ IDEMPOTENT, TRANSACTION = 7, 8
 
 @dataclass
 class LeaderLog:
-    """The batches of one leader, each with its offset and epoch."""
+    """
+    The batches of one leader, each with its offset and epoch.
+
+    The first `committed` ones every later leader has: where an epoch begins with a gap, its first records were
+    compacted, and only what is committed is.
+    """
 
     epoch: int
     batches: list[bytes] = field(default_factory=list)
     starts: list[tuple[int, int]] = field(default_factory=list)
+    committed: int = 0
 
     @property
     def end(self) -> int:
@@ -75,8 +81,8 @@ class LeaderLog:
 
     def successor(self, epoch: int, rng: random.Random) -> "LeaderLog":
         """A later leader, with a part of this log and some batches of its own."""
-        cut = rng.randrange(max(len(self.batches) - 12, 0), len(self.batches) + 1)
-        log = LeaderLog(epoch, self.batches[:cut])
+        cut = rng.randrange(max(len(self.batches) - 12, self.committed), len(self.batches) + 1)
+        log = LeaderLog(epoch, self.batches[:cut], committed=self.committed)
         log.starts = [*((epoch, start) for epoch, start in self.starts if start < log.end), (log.epoch, log.end)]
         for _ in range(rng.randrange(14)):
             log.add_some(rng)
@@ -89,7 +95,11 @@ class LeaderLog:
         value = b"%d at %d" % (self.epoch, self.end)
         match rng.randrange(4):
             case 0:
-                self.add(build_batch([(1, b"k", value, ())] * rng.randrange(1, 3)), gap=rng.choice([0, 0, 3]))
+                gap = rng.choice([0, 0, 3])
+                begins = not self.batches or read_header(self.batches[-1]).leader_epoch != self.epoch
+                self.add(build_batch([(1, b"k", value, ())] * rng.randrange(1, 3)), gap=gap)
+                if gap and begins:
+                    self.committed = len(self.batches)
             case 1:
                 producer = {"producer_id": IDEMPOTENT, "producer_epoch": 0, "base_sequence": sequence}
                 self.add(build_batch([(1, b"k", value, ())], **producer))
@@ -115,8 +125,9 @@ class FollowerStory:
         leaders = [self.leader]
         for _ in range(5):
             epoch = leaders[-1].epoch + self.rng.choice([1, 1, 2])
-            self.leader = self.rng.choice(leaders[-2:]).successor(epoch, self.rng)
-            leaders.append(self.leader)
+            former = self.rng.choice(leaders[-2:])
+            self.leader = former.successor(epoch, self.rng)
+            leaders = [*(leaders if self.leader.committed == former.committed else ()), self.leader]
             self.follow(bench, self.rng.randrange(len(self.leader.batches) + 1))
             if self.rng.random() < 0.3:
                 bench.settle()
