@@ -8,7 +8,7 @@ a session of either kind will do.
 
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -93,6 +93,7 @@ def session_of_its_own(spark: "SparkSession") -> Iterator["SparkSession"]:
     if not is_client(spark):
         yield spark.newSession()
         return
+    from pyspark.errors import PySparkException
     from pyspark.sql.connect.session import SparkSession
 
     client: Any = spark
@@ -102,7 +103,12 @@ def session_of_its_own(spark: "SparkSession") -> Iterator["SparkSession"]:
         _apply(own, {key: value for key, value in client.conf.getAll.items() if theirs.get(key) != value})
         yield own
     finally:
-        own.stop()
+        # Neither stop() nor what the end of the object calls: close() shuts the one pool of threads by which all
+        # sessions of this process give their answers back.
+        with suppress(PySparkException):
+            own.client.release_session()
+        own.client._channel.close()
+        own.client.close = lambda: None
 
 
 def parallelism(session: "SparkSession") -> int:
