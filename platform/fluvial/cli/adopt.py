@@ -11,6 +11,7 @@ from fluvial.cli.options import (
     BootstrapServer,
     CommandConfig,
     DataDir,
+    Project,
     RegistryUrl,
     SparkConf,
     SparkMaster,
@@ -42,12 +43,7 @@ def adopt(
             help="Records that come after the rows: all that the topic still has, or only those after the latest.",
         ),
     ] = Start.EARLIEST,
-    project: Annotated[
-        str | None,
-        typer.Option(
-            "--project", metavar="MODULE", help="Module of the declarations (default: pipelines).", show_default=False
-        ),
-    ] = None,
+    project: Project = None,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,

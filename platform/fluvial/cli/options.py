@@ -60,6 +60,12 @@ SparkMaster = Annotated[
         show_default=False,
     ),
 ]
+Project = Annotated[
+    str | None,
+    typer.Option(
+        "--project", metavar="MODULE", help="Module of the declarations (default: pipelines).", show_default=False
+    ),
+]
 SparkConf = Annotated[
     list[str] | None,
     typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be given again.", show_default=False),

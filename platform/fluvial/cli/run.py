@@ -12,6 +12,7 @@ from fluvial.cli.options import (
     BootstrapServer,
     CommandConfig,
     DataDir,
+    Project,
     RegistryUrl,
     SparkConf,
     SparkMaster,
@@ -52,12 +53,7 @@ def run(
             metavar="[PIPELINE…]", help="Tables such as state.aircraft; none or `all` for all.", show_default=False
         ),
     ] = None,
-    project: Annotated[
-        str | None,
-        typer.Option(
-            "--project", metavar="MODULE", help="Module of the declarations (default: pipelines).", show_default=False
-        ),
-    ] = None,
+    project: Project = None,
     continuous: Annotated[
         bool,
         typer.Option("--continuous", help="Go on until Ctrl-C or SIGTERM: a batch whenever there is something new."),

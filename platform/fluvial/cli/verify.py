@@ -14,6 +14,7 @@ from fluvial.cli.options import (
     CommandConfig,
     DataDir,
     Form,
+    Project,
     RegistryUrl,
     SparkConf,
     SparkMaster,
@@ -45,12 +46,7 @@ def verify(
         list[str] | None,
         typer.Argument(metavar="[TABLE…]", help="Tables such as state.aircraft; none for all.", show_default=False),
     ] = None,
-    project: Annotated[
-        str | None,
-        typer.Option(
-            "--project", metavar="MODULE", help="Module of the declarations (default: pipelines).", show_default=False
-        ),
-    ] = None,
+    project: Project = None,
     answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,

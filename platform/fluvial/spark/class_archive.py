@@ -9,7 +9,6 @@ class path the JVM leaves unused by itself. Without one everything works as befo
 """
 
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from fluvial.spark.cache import cache_folder
 from fluvial.spark.java import Java
 
 # What is run so that its classes are written down; named only, as it uses what is built on this package.
@@ -47,8 +47,7 @@ class ClassArchive:
         program = java.program.resolve()
         home = Path(pyspark.__file__).parent
         parts = [str(program), str(program.stat().st_mtime_ns), str(home), pyspark.__version__, *map(str, jars)]
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        return cls(Path(base) / "fluvial" / "classes", hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16])
+        return cls(cache_folder("classes"), hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16])
 
     @property
     def file(self) -> Path | None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fluvial.errors import FluvialError
+from fluvial.spark.cache import cache_folder
 from fluvial.spark.class_archive import ClassArchive
 from fluvial.spark.java import require_java
 from fluvial.spark.packaged import packaged
@@ -86,14 +87,6 @@ def installed_coordinates() -> Coordinates:
         raise JarsError(f"{error.name} is not installed: pip install {error.name}") from error
 
 
-def cache_folder() -> Path:
-    """
-    The folder that holds one sub-folder for each set of coordinates.
-    """
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "fluvial" / "jars"
-
-
 def read_lock(path: Path) -> dict[str, str]:
     """
     File name to sha256, from lines `group:artifact:version sha256:<hex>`; `#` starts a comment.
@@ -118,7 +111,7 @@ def require_jars(say: Say | None = None, *, coordinates: Coordinates | None = No
     """
     wanted = coordinates or installed_coordinates()
     say = say or (lambda _line: None)
-    folder = cache_folder() / wanted.key
+    folder = cache_folder("jars") / wanted.key
     locked = _locked_for(wanted)
     if (folder / _COMPLETE).exists():
         problem = _difference(folder, locked)
@@ -137,7 +130,7 @@ def prepare_jars(say: Say | None = None) -> tuple[Path, ...]:
     """
     As :func:`require_jars`; where they had to be fetched, their classes are laid out as well.
     """
-    known = (cache_folder() / installed_coordinates().key / _COMPLETE).exists()
+    known = (cache_folder("jars") / installed_coordinates().key / _COMPLETE).exists()
     jars = require_jars(say)
     if not known:
         lay_out_classes(jars, say)

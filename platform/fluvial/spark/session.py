@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from fluvial.errors import FluvialError
 from fluvial.spark.class_archive import ClassArchive
 from fluvial.spark.connect import connect, is_client, is_remote
-from fluvial.spark.jars import Say, prepare_jars
+from fluvial.spark.jars import Say, prepare_jars, require_jars
 from fluvial.spark.java import require_java
 from fluvial.spark.packaged import packaged
 from fluvial.spark.warehouse import DATABASES, Warehouse, is_table_name
@@ -67,14 +67,16 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
         register_tables(spark, settings)
         return spark
     java = require_java()
-    jars = prepare_jars(say)
+    is_local = settings.spark_master.startswith("local")
+    # The archive is read by a driver on a class path that is known here: on a cluster the jars are copied first.
+    jars = prepare_jars(say) if is_local else require_jars(say)
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     # Python workers must be this Python, not whatever `python3` is on PATH; on a cluster it may lie elsewhere.
     os.environ.setdefault("PYSPARK_PYTHON", settings.spark_conf.get("spark.pyspark.python", sys.executable))
     builder = SparkSession.builder.appName(app_name)
-    archive = ClassArchive.of(java, jars) if settings.spark_master.startswith("local") else None
+    archive = ClassArchive.of(java, jars) if is_local else None
     for key, value in session_conf(settings, [str(jar) for jar in jars], archive).items():
         builder = builder.config(key, value)
     try:

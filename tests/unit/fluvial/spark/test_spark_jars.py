@@ -92,14 +92,14 @@ def test_what_is_not_locked_is_not_kept(resolver: dict[str, bytes], change: dict
             resolver[name] = content
     with pytest.raises(JarsError, match=said):
         require_jars(coordinates=COORDINATES)
-    assert not (jars.cache_folder() / COORDINATES.key).exists()
+    assert not (jars.cache_folder("jars") / COORDINATES.key).exists()
 
 
 def test_the_loser_of_two_fetches_takes_the_winners_jars(
     resolver: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = jars._resolve
-    folder = jars.cache_folder() / COORDINATES.key
+    folder = jars.cache_folder("jars") / COORDINATES.key
 
     def slow(wanted: Coordinates, scratch: Path) -> list[Path]:
         found = inner(wanted, scratch)
