@@ -100,9 +100,14 @@ class SelfKilling:
             SelfKilling.calls += 1
             if SelfKilling.kill_at == SelfKilling.calls:
                 os.kill(os.getpid(), signal.SIGKILL)
-            if SelfKilling.kill_at == SelfKilling.calls + 0.5:
-                threading.Thread(target=_kill_soon, daemon=True).start()
-            return call(*arguments, **keywords)
+            if SelfKilling.kill_at != SelfKilling.calls + 0.5:
+                return call(*arguments, **keywords)
+            killer = threading.Thread(target=_kill_soon, daemon=True)
+            killer.start()
+            try:
+                call(*arguments, **keywords)
+            finally:
+                killer.join()
 
         return counted
 
