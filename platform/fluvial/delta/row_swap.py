@@ -97,7 +97,7 @@ def file_sizes(session: "SparkSession", path: str) -> list[int]:
     """
     if not is_client(session) and _delta_version(session) in DELTA_VERSIONS:
         snapshot = _delta_log(session, path).update(False, _none(session), _none(session))
-        return [int(add.size()) for add in snapshot.allFiles().collectAsList()]
+        return [int(add.size()) for add in _all_files(session, snapshot)]
     row = session.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
     return [] if row is None or not row["numFiles"] else [row["sizeInBytes"] // row["numFiles"]] * row["numFiles"]
 
@@ -188,7 +188,14 @@ class _Transaction:
         return int(self.java.readVersion())
 
     def holds(self, stamp: Stamp) -> bool:
-        return int(self.java.txnVersion(app_id(stamp))) >= stamp.batch
+        """Whether the table has this batch; another writer's that comes meanwhile is a conflict from here on."""
+        name = app_id(stamp)
+        known = _in_checksum(self.session, self.java.snapshot(), "setTransactions")
+        if known is None:
+            return int(self.java.txnVersion(name)) >= stamp.batch
+        # What txnVersion does, which looks for the batch by a query over the whole state of the table.
+        getattr(self.java.readTxn(), "$plus$eq")(name)
+        return any(each.appId() == name and each.version() >= stamp.batch for each in known)
 
     def write(self, frame: "DataFrame") -> list[Any]:
         """Write the frame's files; the actions that add them."""
@@ -240,7 +247,7 @@ class _Transaction:
         """The table's files of these names, as the actions that added them."""
         wanted = set(names)
         found: dict[str, Any] = {}
-        for add in self.java.snapshotToScan().allFiles().collectAsList():
+        for add in _all_files(self.session, self.java.snapshot()):
             name = _file_name(add)
             if name in wanted:
                 if name in found:
@@ -266,6 +273,23 @@ class _Transaction:
     @property
     def _converters(self) -> Any:
         return self.session._jvm.scala.jdk.javaapi.CollectionConverters
+
+
+def _all_files(session: "SparkSession", snapshot: Any) -> Iterable[Any]:
+    """The actions that added the files of a snapshot."""
+    known = _in_checksum(session, snapshot, "allFiles")
+    return snapshot.allFiles().collectAsList() if known is None else known
+
+
+def _in_checksum(session: "SparkSession", snapshot: Any, field: str) -> list[Any] | None:
+    """
+    What the checksum of a version, a file beside its commit, says of it; None where it does not.
+
+    It holds the transactions and, of a table of up to 50 files, the files: no query over the table's state is needed.
+    """
+    checksum = snapshot.checksumOpt()
+    said = getattr(checksum.get(), field)() if checksum.isDefined() else checksum
+    return list(session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(said.get())) if said.isDefined() else None
 
 
 def _shape(frame: "DataFrame") -> dict[str, str]:
