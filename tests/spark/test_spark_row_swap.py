@@ -65,7 +65,12 @@ class Table:
         assert {row.id: row.value for row in found} == self.rows
 
 
-def test_many_batches_leave_what_a_dict_holds(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("checksums", ["true", "false"])
+def test_many_batches_leave_what_a_dict_holds(spark: Any, tmp_path: Path, checksums: str) -> None:
+    spark = spark.newSession()
+    # What a version's checksum says is used; other writers leave none.
+    spark.conf.set("spark.databricks.delta.writeChecksumFile.enabled", checksums)
+    spark.conf.set("spark.databricks.delta.incremental.commit.enabled", checksums)
     # Vectors on vectors, rows of swapped files swapped again, and folder names that must be encoded in a path.
     table = Table(spark, tmp_path / "a table, 100% ünïque", keys=300)
     dice = random.Random(11)
@@ -73,6 +78,7 @@ def test_many_batches_leave_what_a_dict_holds(spark: Any, tmp_path: Path) -> Non
         keys = dice.sample([f"k{number}" for number in range(400)], 60)
         table.swap({key: None if dice.random() < 0.2 else batch for key in keys}, batch)
     table.check()
+    assert bool([*Path(table.path, "_delta_log").glob("0*.crc")]) == (checksums == "true")
     position = read_position(TableLog(spark, table.path), "t")
     assert position.stamp is not None
     assert position.stamp.batch == 7
@@ -103,7 +109,7 @@ def test_of_two_writers_of_one_version_the_second_writes_nothing(spark: Any, tmp
     table.check()
 
 
-@pytest.mark.parametrize("other", ["swap", "append", "optimize"])
+@pytest.mark.parametrize("other", ["swap", "the same batch without a row", "append", "optimize"])
 def test_a_commit_in_the_middle_of_a_swap_makes_it_fail(
     other: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +124,8 @@ def test_a_commit_in_the_middle_of_a_swap_makes_it_fail(
         monkeypatch.setattr(row_swap._Transaction, "write", real)
         if other == "swap":
             table.swap({"k2": 2}, 2)
+        elif other.startswith("the same batch"):
+            table.swap({}, 2)
         elif other == "append":
             frame_of_one = spark.createDataFrame([("extra", 5)], "id string, value long")
             append(frame_of_one, table.path, replace(stamp(1), topic="another"))
