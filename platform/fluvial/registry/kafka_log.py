@@ -146,6 +146,9 @@ class KafkaLog:
         self._drop_producer()
         if self._consumer is not None:
             self._consumer.close()
+        # A client goes on dialing for as long as anything holds it.
+        self._consumer = None
+        vars(self).pop("_admin", None)
 
     def _claim(self) -> int:
         if self._producer is None:
