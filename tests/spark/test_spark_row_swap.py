@@ -14,7 +14,7 @@ from fluvial.delta.commit import KEYED_TABLE, LostRaceError, append, is_lost_rac
 from fluvial.delta.log import TableLog
 from fluvial.delta.row_swap import FILE, ROW, WRITTEN, can_swap, located, swap_located
 from fluvial.delta.stamp import Stamp, read_position
-from fluvial.delta.upkeep import compact_files
+from fluvial.delta.upkeep import compact_files, write_checkpoint
 
 pytestmark = pytest.mark.spark
 
@@ -163,4 +163,21 @@ def test_upkeep_writes_small_files_together_and_the_next_swap_goes_on(spark: Any
     assert spark.sql(f"DESCRIBE DETAIL delta.`{table.path}`").first().numFiles == 1
     table.check()
     table.swap({"k1": 7}, 5)
+    table.check()
+
+
+def test_checkpoints_are_written_beside_batches_and_not_within_them(spark: Any, tmp_path: Path) -> None:
+    table = Table(spark, tmp_path / "t", keys=20)
+    log = Path(table.path, "_delta_log")
+    for batch in range(2, 13):
+        table.swap({f"k{batch}": batch, f"new {batch}": batch}, batch)
+    assert table.version == 11
+    assert not [*log.glob("*.checkpoint*.parquet")]
+    assert write_checkpoint(spark, table.path)
+    assert not write_checkpoint(spark, table.path), "there is nothing new to write"
+    assert [path.name for path in log.glob("*.checkpoint*.parquet")] == [f"{11:020d}.checkpoint.parquet"]
+    table.swap({"k1": 13}, 13)
+    table.check()
+    # What a reader finds who knows nothing of the table yet.
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     table.check()

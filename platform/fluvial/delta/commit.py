@@ -16,8 +16,11 @@ from fluvial.delta.stamp import Stamp
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# A checkpoint takes as long as a small batch or two, so it is written beside them (:mod:`fluvial.delta.upkeep`). What
+# Delta does of itself, within every tenth commit, is kept as a net for tables that only others write to.
+TABLE = {"delta.checkpointInterval": "100"}
 # Rows are replaced by marking the old ones, which a table must be made for.
-KEYED_TABLE = {"delta.enableDeletionVectors": "true"}
+KEYED_TABLE = TABLE | {"delta.enableDeletionVectors": "true"}
 
 # Delta's names for "another writer was there first"; which one comes depends on what both were doing.
 _LOST_RACE = (

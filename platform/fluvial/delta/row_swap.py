@@ -102,6 +102,22 @@ def file_sizes(session: "SparkSession", path: str) -> list[int]:
     return [] if row is None or not row["numFiles"] else [row["sizeInBytes"] // row["numFiles"]] * row["numFiles"]
 
 
+def checkpoint(session: "SparkSession", path: str, *, commits_min: int) -> bool:
+    """
+    Write a checkpoint of the table's newest version if its last is `commits_min` versions old, and let Delta clear up
+    what its log need not keep. Returns whether it did; never where Delta's classes are not known to be as assumed.
+    """
+    if is_client(session) or _delta_version(session) not in DELTA_VERSIONS:
+        return False
+    log = _delta_log(session, path)
+    snapshot = log.update(False, _none(session), _none(session))
+    if snapshot.version() - max(snapshot.checkpointProvider().version(), 0) < commits_min:
+        return False
+    _be_active(session)
+    log.checkpoint(snapshot, _none(session))
+    return True
+
+
 def swap_located(
     session: "SparkSession", path: str, rows: "DataFrame", *, version: int, stamp: Stamp, files: int
 ) -> Swapped:
@@ -139,8 +155,7 @@ def swap_rows(
     `gone` holds row numbers (a numpy array) by file name; at most `files` data files are written. Raises
     :class:`LostRaceError` when the table has moved on, and Delta's own errors of conflicting writers.
     """
-    # Spark takes the session of a transaction from the thread that it runs on.
-    session._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)
+    _be_active(session)
     transaction = _Transaction.begin(session, path)
     if transaction.version != version or transaction.holds(stamp):
         raise LostRaceError(f"{path} is at version {transaction.version}, and the batch was made for {version}")
@@ -298,6 +313,11 @@ def _shape(frame: "DataFrame") -> dict[str, str]:
 
 def _delta_log(session: "SparkSession", path: str) -> Any:
     return session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)
+
+
+def _be_active(session: "SparkSession") -> None:
+    """Delta takes the session that it works in from the thread that it runs on."""
+    session._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)
 
 
 def _delta_version(session: "SparkSession") -> str:

@@ -9,7 +9,7 @@ the whole. A file is cleaned of its marked rows on the way once they are many.
 from typing import TYPE_CHECKING
 
 from fluvial.delta.commit import is_lost_race
-from fluvial.delta.row_swap import file_sizes
+from fluvial.delta.row_swap import checkpoint, file_sizes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +27,15 @@ BATCHES_BETWEEN = 8
 def is_due(batch: int) -> bool:
     """Whether to look after the table now that it holds so many batches."""
     return batch % BATCHES_BETWEEN == 0
+
+
+def write_checkpoint(session: "SparkSession", path: str) -> bool:
+    """
+    Write a checkpoint of a table whose last one is some commits old; whether it was done. May run beside batches.
+
+    Whoever reads a table reads the commits since its last checkpoint one by one.
+    """
+    return checkpoint(session, path, commits_min=BATCHES_BETWEEN)
 
 
 def compact_files(session: "SparkSession", path: str, *, files_max: int | None = None) -> bool:

@@ -6,6 +6,7 @@ one. Between batches the driver remembers where the rows of keyed tables lie (:m
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
@@ -60,12 +61,22 @@ def follow(
     watcher = watcher or Watcher()
     indexes = TableIndexes()
 
+    aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="aside")
+
     def bring_up(declaration: Declaration) -> RunResult:
-        return materialize(declaration, settings, spark, schemas=schemas, indexes=indexes, records_max=records_max)
+        return materialize(
+            declaration,
+            settings,
+            spark,
+            schemas=schemas,
+            indexes=indexes,
+            records_max=records_max,
+            aside=aside.submit,
+        )
 
     followers = [_Follower(each, bring_up, watcher) for each in declarations]
     pause = POLL_SECONDS
-    with TopicEnds(settings.cluster) as topics:
+    with aside, TopicEnds(settings.cluster) as topics:
         while not stop.is_set() and any(each.error is None for each in followers):
             try:
                 worked = _round(followers, topics, stop)

@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fluvial.delta.commit import KEYED_TABLE, append, commit_once
+from fluvial.delta.commit import KEYED_TABLE, TABLE, append, commit_once
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import Position, Stamp, TableError, read_position
-from fluvial.delta.upkeep import compact_files, is_due
+from fluvial.delta.upkeep import compact_files, is_due, write_checkpoint
 from fluvial.entities import frames
 from fluvial.entities.changes import IS_CURRENT, is_stepwise, state_rows
 from fluvial.entities.checks import check_state, compacted_key, definition_of
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
+Aside = Callable[[Callable[[], None]], object]
+"""Runs what no batch waits for, at once or beside the next ones, one after the other."""
 
 # Losing a race to another driver means that the other made progress; a handful in a row means something else.
 ATTEMPTS_MAX = 8
@@ -69,6 +71,7 @@ def materialize(
     indexes: TableIndexes | None = None,
     records_max: int | None = None,
     until: Mapping[int, int] | None = None,
+    aside: Aside = lambda work: work(),
 ) -> RunResult:
     """
     Bring one table up to date and say what was done; a table that is up to date gets no commit. Or the topic that a
@@ -76,7 +79,8 @@ def materialize(
 
     A driver that calls this again and again gives the same `indexes` each time, so that a table need not be searched.
     `records_max` bounds what one commit takes in; a caller who gives it goes on until `skipped`. `until` names, for
-    each partition, an offset to stop before; a partition that it does not name is not read.
+    each partition, an offset to stop before; a partition that it does not name is not read. `aside` is given what
+    need not be done when this returns: showing the position, checkpoints.
     `schemas` defaults to the registry of the settings. `progress` gets a line when a step begins. Raises a
     :class:`~fluvial.errors.FluvialError` with one clear line for what a user can mend.
     """
@@ -104,6 +108,7 @@ def materialize(
                 indexes=indexes,
                 records_max=records_max,
                 until=until,
+                aside=aside,
             )
             result = run.run()
     is_table = not isinstance(declaration, Publication)
@@ -135,6 +140,7 @@ class _TopicRun:
     indexes: TableIndexes | None
     records_max: int | None
     until: Mapping[int, int] | None
+    aside: Aside
 
     @property
     def table(self) -> str:
@@ -177,13 +183,25 @@ class _TopicRun:
         raise TableError(f"{self.table}: other runs were first {ATTEMPTS_MAX} times in a row; stop them and run again")
 
     def _show(self, ends: Mapping[int, int]) -> None:
+        def show() -> None:
+            try:
+                show_position(self.cluster, group_of(self.table), self.declaration.topic, ends)
+            except TopicError as error:
+                # Nobody reads by it: the table itself says how far it is, and the next run shows it again.
+                _log.info("%s: its position is not shown as a consumer group: %s", self.table, error)
+
+        self.aside(show)
+
+    def _write_checkpoint(self) -> None:
         try:
-            show_position(self.cluster, group_of(self.table), self.declaration.topic, ends)
-        except TopicError as error:
-            # Nobody reads by it: the table itself says how far it is, and the next run shows it again.
-            _log.info("%s: its position is not shown as a consumer group: %s", self.table, error)
+            write_checkpoint(self.spark, self.path)
+        except Exception:
+            # The commits say all that it would; the next one is tried again.
+            _log.warning("%s: no checkpoint was written", self.table, exc_info=True)
 
     def _keep_up(self, stamp: Stamp, log: TableLog) -> None:
+        if is_due(stamp.batch):
+            self.aside(self._write_checkpoint)
         # Batches add files to a keyed table without rewriting any; those of a history are as large as they came.
         if isinstance(self.declaration, History) or not is_due(stamp.batch):
             return
@@ -253,7 +271,7 @@ class _TopicRun:
         match self.declaration:
             case History():
                 rows = frames.history_rows(decoded, batch.contract, care).coalesce(files)
-                return lambda: append(rows, path, stamp)
+                return lambda: append(rows, path, stamp, TABLE if version is None else {})
             case Compacted():
                 key = compacted_key(self.declaration, batch.contract, session)
                 latest = frames.compacted_rows(decoded, batch.contract, care, key=key)

@@ -25,6 +25,8 @@ _TIMEOUT_S = 30.0
 _SHOW_S = 5.0
 # Below this a second task costs more to start than it reads.
 _RECORDS_PER_TASK = 100_000
+# So many partitions are read one after the other in less time than a shuffle takes, which one task does without.
+_PARTITIONS_PER_TASK = 4
 
 
 class TopicError(FluvialError):
@@ -255,4 +257,6 @@ def read_span(spark: "SparkSession", cluster: KafkaCluster, span: Span) -> "Data
     tasks = span.tasks(parallelism(spark))
     if tasks > len(span.ranges):
         reader = reader.option("minPartitions", str(tasks))
-    return reader.load()
+    records = reader.load()
+    partitions = sum(start < end for start, end in span.ranges.values())
+    return records.coalesce(1) if tasks == 1 and partitions <= _PARTITIONS_PER_TASK else records

@@ -27,6 +27,7 @@ from tests.bench.state.tables import COMMON, OURS, TUNED, measure
 
 # After this row the table is read as it lies.
 READ = Row(keys=2_000_000, events=10_000, batches=100, theirs=20)
+_FILE_COLUMNS = 180
 PARTS = ("tables", "folds", "history", "visible", "start", "idle")
 
 
@@ -108,9 +109,10 @@ def _report_rest(kept: Kept) -> Table:
             f"in Python {appending.EVENTS / python:,.0f}: {python / ours:.2f}",
         )
     if "visible" in found:
-        half, most = found["visible"]
+        half, most, query = found["visible"]
         table.add_row(
-            f"produced to visible at {visible.EVENTS_A_SECOND:,} events/s, p50, p99", f"{half:.2f} s, {most:.2f} s"
+            f"produced to visible at {visible.EVENTS_A_SECOND:,} events/s, p50, p99; a query",
+            f"{half:.2f} s, {most:.2f} s; {query:.2f} s",
         )
     if "start" in found:
         ours, theirs = (found["start"][name] for name in (starting.OURS, starting.BY_HAND))
@@ -129,7 +131,9 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=10_000, help="events of a batch (with --keys)")
     parser.add_argument("--batches", type=int, default=20, help="batches (with --keys)")
     parser.add_argument("--folds", action="store_true", help="folds instead of the latest event (with --keys)")
-    parser.add_argument("--sides", default=f"{COMMON},{TUNED}", help="whom to measure beside ours")
+    parser.add_argument(
+        "--sides", default=[COMMON, TUNED], nargs="*", choices=[COMMON, TUNED], help="whom to measure beside ours"
+    )
     parser.add_argument("--results", type=Path, default=Path(".fluvial/bench-state.json"), help="what is kept")
     words = parser.parse_args()
     full = bool(os.environ.get("FULL"))
@@ -148,18 +152,21 @@ def main() -> int:
         rows = (*(DEFAULT if "tables" in parts else ()), *(FOLDS if "folds" in parts else ()))
     kept = Kept(words.results)
     with Progress(console=Console(stderr=True)) as progress:
-        _measure_tables(rows, [side for side in words.sides.split(",") if side], kept, progress)
+        _measure_tables(rows, words.sides, kept, progress)
         if "history" in parts and "history" not in kept:
             kept.keep("history", appending.measure(progress))
         if "visible" in parts and "visible" not in kept:
-            latencies = visible.measure(progress)
-            kept.keep("visible", [latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]])
+            seen = visible.measure(progress)
+            half, most = (seen.events[len(seen.events) * part // 100] for part in (50, 99))
+            kept.keep("visible", [half, most, seen.queries[len(seen.queries) // 2]])
         if "start" in parts and "start" not in kept:
             kept.keep("start", starting.measure(progress))
         if "idle" in parts and "idle" not in kept:
             kept.keep("idle", idle.measure(progress))
     console = Console()
-    console.print(_report_tables(kept, (*DEFAULT, *FOLDS, *FULL, *rows)))
+    if not console.is_terminal:
+        console = Console(width=_FILE_COLUMNS)
+    console.print(_report_tables(kept, tuple(dict.fromkeys((*DEFAULT, *FOLDS, *FULL, *rows)))))
     console.print(_report_rest(kept))
     return 0
 
