@@ -99,20 +99,13 @@ def upsert_changes(
     The table is at `version`; `index`, as with compacted tables, is of the rows that are current.
     """
     events = events.persist()
-    keys = events.select("_entity").distinct()
-    rows = state_changes(events, None, declaration).drop(FILE, ROW, WRITTEN)
     try:
+        keys = events.select("_entity").distinct()
+        rows = state_changes(events, None, declaration).drop(FILE, ROW, WRITTEN)
         if not can_swap(session, path, rows):
             _merge_changes(session, path, events, keys, declaration, version=version, stamp=stamp)
         elif index is not None and index.holds_rows and index.load(session, version):
-            digests = Digests.of(keys.toArrow()["_entity"].to_pylist())
-            with index.following():
-                old = frame_of(session, path, index.rows(index.find(digests)))
-                changes = state_changes(events, old.hint("broadcast"), declaration).persist()
-                moved = changes.where(f"{FILE} IS NOT NULL").select(declaration.key).toArrow()
-                swapped = swap_located(session, path, changes, version=version, stamp=stamp, files=files)
-                # Where those lie that still have a row is read back from what was written.
-                index.committed(session, swapped, Digests.of(moved[declaration.key].to_pylist()))
+            _swap_changes(session, events, keys, declaration, index, version=version, stamp=stamp, files=files)
         else:
             old = frames.rows_of(_current(located(session, path, version), declaration), declaration.key, keys)
             changes = state_changes(events, old, declaration)
@@ -179,6 +172,30 @@ def _swap_state(
             files=files,
         )
         index.committed(session, swapped, digests.take(ended))
+
+
+def _swap_changes(
+    session: "SparkSession",
+    events: "DataFrame",
+    keys: "DataFrame",
+    declaration: State,
+    index: TableIndex,
+    *,
+    version: int,
+    stamp: Stamp,
+    files: int,
+) -> None:
+    digests = Digests.of(keys.toArrow()["_entity"].to_pylist())
+    with index.following():
+        old = frame_of(session, index.path, index.rows(index.find(digests)))
+        changes = state_changes(events, old.hint("broadcast"), declaration).persist()
+        try:
+            moved = changes.where(f"{FILE} IS NOT NULL").select(declaration.key).toArrow()
+            swapped = swap_located(session, index.path, changes, version=version, stamp=stamp, files=files)
+        finally:
+            changes.unpersist()
+        # Where those lie that still have a row is read back from what was written.
+        index.committed(session, swapped, Digests.of(moved[declaration.key].to_pylist()))
 
 
 def _merge_compacted(session: "SparkSession", path: str, latest: "DataFrame", *, key: str, stamp: Stamp) -> None:

@@ -146,9 +146,8 @@ class DeltaSource:
         records = changes.records(changed, schema, schema_id).persist()
         try:
             count = self._count(records)
-            if after is not None or count > unordered_max:
-                records = records.orderBy(changes.KEY)
-            yield _rows(records, after)
+            ordered = after is not None or count > unordered_max
+            yield _rows(records.orderBy(changes.KEY) if ordered else records, after)
         finally:
             records.unpersist()
 
