@@ -49,11 +49,18 @@ def base_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 @pytest.fixture
-def spark(base_settings: Settings) -> Any:
-    """The session of this process, started by the first test that wants it, or again after another test stopped it."""
+def spark(base_settings: Settings) -> Iterator[Any]:
+    """
+    The session of this process, started by the first test that wants it, or again after another test stopped it.
+
+    What a test has cached is let go of when it ends, also when it ends by an error.
+    """
     from fluvial.spark.session import build_session
 
-    return build_session(base_settings, "fluvial tests")
+    session = build_session(base_settings, "fluvial tests")
+    yield session
+    stopped = session._jsc.sc().isStopped()
+    assert stopped or session._jsparkSession.sharedState().cacheManager().isEmpty(), "frames stay cached"
 
 
 @pytest.fixture

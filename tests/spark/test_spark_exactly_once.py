@@ -135,10 +135,10 @@ def test_a_run_killed_between_quarantine_and_history_puts_nothing_aside_twice(
     topic.send([Sent(key="a", value=GOOD), Sent(key="a", raw=b"bad"), Sent(key="a", value=GOOD)])
     real = delta_commit.append
 
-    def killed_at_history(frame: Any, path: str, stamp: Stamp) -> None:
+    def killed_at_history(frame: Any, path: str, stamp: Stamp, *properties: Any) -> None:
         if "/history/" in path and any(Path(settings.warehouse, "quarantine").glob("*")):
             raise Killed
-        real(frame, path, stamp)
+        real(frame, path, stamp, *properties)
 
     with monkeypatch.context() as patch:
         patch.setattr(runner, "append", killed_at_history)
