@@ -112,7 +112,8 @@ def test_tables_equal_a_plain_fold_wherever_batches_are_cut(
     for declaration in declarations(topic):
         operations = [row.operation for row in spark.sql(f"DESCRIBE HISTORY {declaration.table}").collect()]
         assert [each for each in operations if each != "OPTIMIZE"] == [once] * (batches - 1) + ["WRITE"]
-        if indexes is not None:
+        # Rows of former versions stay, so those tables always have files to write together.
+        if indexes is not None and declaration.scd2 is not None:
             assert "OPTIMIZE" in operations
     if way != "join":
         return
