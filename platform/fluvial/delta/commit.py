@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # A checkpoint takes as long as a small batch or two, so it is written beside them (:mod:`fluvial.delta.upkeep`). What
-# Delta does of itself, within every tenth commit, is kept as a net for tables that only others write to.
+# Delta does of itself within a commit, every tenth by default, is left as a net for tables that only others write to.
 TABLE = {"delta.checkpointInterval": "100"}
 # Rows are replaced by marking the old ones, which a table must be made for.
 KEYED_TABLE = TABLE | {"delta.enableDeletionVectors": "true"}
