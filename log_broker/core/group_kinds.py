@@ -219,7 +219,7 @@ class GroupKinds(GroupMembers):
     # What `ConsumerGroup` asks of its host.
 
     def persist(self, records: tuple[GroupRecord, ...], outcome: Outcome) -> Persist:
-        return self._persist(records, outcome)
+        return self._persist(records, outcome, is_step=True)
 
     def classic_record(self, members: Sequence[Member], generation: int, now_ms: int) -> GroupRecord:
         group = GroupMembers(self.group_id)

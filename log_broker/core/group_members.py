@@ -132,7 +132,8 @@ class GroupMembers:
         deadlines = list(self._invited.values())
         if self.state is GroupState.PREPARING:
             deadlines.append(self._join_deadline_ms)
-        if self.state is GroupState.COMPLETING:
+        # Once all have synced, only the assignment's being stored is waited for, however long that takes.
+        if self.state is GroupState.COMPLETING and any(each.sync_token is None for each in self.members.values()):
             deadlines.append(self._sync_deadline_ms)
         deadlines += [member.deadline_ms for member in self.members.values() if _may_expire(member)]
         return min(deadlines, default=None)
@@ -517,11 +518,16 @@ class GroupMembers:
             effects.append(Reply(member.sync_token, SyncAnswer(error=error)))
 
     def _persist(
-        self, records: tuple[GroupRecord, ...], outcome: Outcome, *, producer: tuple[int, int] | None = None
+        self,
+        records: tuple[GroupRecord, ...],
+        outcome: Outcome,
+        *,
+        producer: tuple[int, int] | None = None,
+        is_step: bool = False,
     ) -> Persist:
         self._persists += 1
         self._outcomes[self._persists] = outcome
-        return Persist(self._persists, records, producer)
+        return Persist(self._persists, records, producer, is_step)
 
     def stored_record(self, now_ms: int, assignments: Mapping[str, bytes] | None = None) -> GroupRecord:
         """Return the record that a coordinator restarts from; `assignments` are those that are yet to hold."""

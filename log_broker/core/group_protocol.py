@@ -177,12 +177,15 @@ class Persist(NamedTuple):
     """
     Append records to the group's partition, in the transaction of `producer` if there is one; report with Persisted.
 
-    With a producer that is done before anything that stands behind these records in the log is reported.
+    With a producer that is done before anything that stands behind these records in the log is reported. With
+    `is_step` the next records build on these: what is in the log and has too few copies is waited for, not reported as
+    failed, because it may yet be committed.
     """
 
     number: int
     records: tuple[GroupRecord, ...]
     producer: tuple[int, int] | None = None
+    is_step: bool = False
 
 
 Effect = Reply | Persist

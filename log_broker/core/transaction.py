@@ -128,15 +128,15 @@ class Transaction:
     # Time.
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` must be called next: at the end of the transaction's time."""
-        if self.state is not TransactionState.ONGOING:
+        """When `tick` must be called next: at the end of the transaction's time, unless something is being stored."""
+        if self.state is not TransactionState.ONGOING or self._pending is not None:
             return None
         return max(self.current.start_ms + self.current.timeout_ms, self._retry_ms)
 
     def tick(self, now_ms: int) -> Sequence[Effect]:
         """Abort a transaction whose time is up; its producer is fenced."""
         deadline = self.next_deadline_ms()
-        if deadline is None or now_ms < deadline or self._pending is not None:
+        if deadline is None or now_ms < deadline:
             return ()
         return self._abort_and_fence(now_ms, lambda _: [])
 

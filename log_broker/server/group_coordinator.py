@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 HASHES_KEPT = 10_000
+FATE_CHECK_S = 0.05
 
 Token = asyncio.Future[Any]
 GroupShard = Shard[Group]
@@ -192,7 +193,17 @@ class GroupCoordinator:
             except BrokerError as failure:
                 self._trouble.came("group %s could not be stored: %s", group.group_id, failure)
                 error = failure.code
+            if effect.is_step and error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+                error = await self._fate_of(shard, shard.runtime.log_end_offset)
         self._persisted(shard, group, effect, error)
+
+    async def _fate_of(self, shard: GroupShard, end_offset: int) -> ErrorCode:
+        """Wait until what was appended below an offset is committed, or another leads and knows."""
+        while shard.may_append:
+            if shard.runtime.high_watermark >= end_offset:
+                return ErrorCode.NONE
+            await asyncio.sleep(FATE_CHECK_S)
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _persist_transactional(
         self, shard: GroupShard, group: Group, effect: Persist, producer_id: int, producer_epoch: int

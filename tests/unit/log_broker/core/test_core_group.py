@@ -339,6 +339,21 @@ def test_a_member_that_joins_but_never_syncs_is_left_out() -> None:
     assert driver.group.state is S.EMPTY
 
 
+def test_an_assignment_may_take_longer_to_be_stored_than_members_may_take_to_sync() -> None:
+    """Found in simulation: nobody was overdue, and the deadline that had passed was asked for again and again."""
+    driver = Driver()
+    driver.join()
+    driver.held = []
+    token = driver.sync("m1", m1=b"all")
+    driver.advance(REBALANCE_MS * 2)
+    assert driver.group.next_deadline_ms() is None
+    assert driver.group.state is S.COMPLETING
+    (number,) = driver.held
+    driver.persisted(number)
+    assert (driver.answers[token].error, driver.answers[token].assignment) == (E.NONE, b"all")
+    assert driver.group.state is S.STABLE
+
+
 def test_a_newcomer_that_vanishes_while_waiting_does_not_stay() -> None:
     driver = Driver()
     driver.stable()

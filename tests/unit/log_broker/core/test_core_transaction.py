@@ -286,6 +286,16 @@ def test_a_transaction_whose_time_is_up_is_aborted_and_its_producer_fenced(coord
             assert coordinator.end(committed, version=version, epoch=0).error is ErrorCode.PRODUCER_FENCED
 
 
+def test_an_end_of_time_that_is_being_stored_is_not_asked_for_again(coordinator) -> None:
+    """Found in simulation: for as long as the record took, the broker did nothing but look."""
+    coordinator.add(A)
+    deadline = coordinator.transaction.next_deadline_ms()
+    under_way = coordinator.transaction.tick(deadline)
+    assert coordinator.transaction.next_deadline_ms() is None
+    coordinator.run(under_way)
+    assert coordinator.state is State.PREPARE_ABORT
+
+
 def test_an_id_that_is_not_used_is_forgotten(coordinator) -> None:
     expire = coordinator.transaction.expire
     assert not expire(1_000 + 499, after_ms=500)
