@@ -51,6 +51,7 @@ class Client(ABC):
         self._links: dict[str, ClientLink] = {}
         self._brokers: dict[int, str] = {}
         self._leaders: dict[Place, int] = {}
+        self._topic_ids: dict[str, Any] = {}
         self._coordinators: dict[tuple[str, int], str] = {}
         self.task: asyncio.Task[None] | None = None
 
@@ -114,13 +115,18 @@ class Client(ABC):
             "include_cluster_authorized_operations": False,
             "include_topic_authorized_operations": False,
         }
-        answer = await self.ask_any(ApiKey.METADATA, 9, values)
+        answer = await self.ask_any(ApiKey.METADATA, 10, values)
         self._brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
+        self._topic_ids = {topic.name: topic.topic_id for topic in answer.topics}
         self._leaders = {
             (topic.name, partition.partition_index): partition.leader_id
             for topic in answer.topics
             for partition in topic.partitions
         }
+
+    def topic_id(self, topic: str) -> Any:
+        """Return the id of a topic as it was when the metadata were asked for."""
+        return self._topic_ids[topic]
 
     async def leader(self, place: Place) -> str:
         """Return the address of who leads a partition; asks until somebody does."""

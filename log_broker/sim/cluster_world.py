@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from log_broker.core.cluster import ClusterImage
+from log_broker.sim.classic_members import ClassicMember
 from log_broker.sim.client_link import Client
 from log_broker.sim.cluster import Cluster
 from log_broker.sim.cluster_checks import ClusterChecks
 from log_broker.sim.cluster_nemesis import CLUSTER_KINDS, CLUSTER_WEIGHTS
 from log_broker.sim.cluster_operators import ClusterOperator
+from log_broker.sim.consumer_members import ConsumerMember, Seat
 from log_broker.sim.copiers import Copier
 from log_broker.sim.group_history import GroupHistory
-from log_broker.sim.group_members import Member
 from log_broker.sim.history import History
 from log_broker.sim.kernel import InvariantError, Kernel
 from log_broker.sim.nemesis import Fault, Nemesis, draw_faults
@@ -29,6 +30,7 @@ SECOND_US = 1_000_000
 FOUNDING_US = 20 * SECOND_US
 TROUBLE_US = 8 * SECOND_US
 PATIENCE_US = 90 * SECOND_US
+CLASSIC, MODERN, MIXED = "classic", "modern", "mixed"  # groups, by what their members speak
 SIZES = ((3, 3), (4, 3), (5, 3), (5, 5))  # how many brokers, and how many of them vote
 
 
@@ -46,7 +48,7 @@ class ClusterWorld(Cluster):
             trace_lines_max=trace_lines_max,
         )
         self.history = History(LOSSY)
-        self.groups = GroupHistory()
+        self.groups = GroupHistory(lambda: self.kernel.now_us, mixed={MIXED})
         self.checks = ClusterChecks(self)
         self.client_seconds = chance.choice((0.5, 1.0, 2.0))
         self.disks_lost = 0
@@ -167,7 +169,9 @@ class ClusterWorld(Cluster):
         self._add(Reader(self, "raw", "out", isolation_level=0))
         self._add(ClusterOperator(self, "operator"))
         for number in range(3):
-            self._add(Member(self, f"member{number}", "group", "in"))
+            self._add(ClassicMember(self, f"classic{number}", CLASSIC, "in"))
+            self._add(ConsumerMember(self, f"modern{number}", MODERN, "in"))
+            self._add(Seat(self, f"seat{number}", MIXED, "in"))
 
     def _end(self) -> None:
         self.producers_stop = True
@@ -197,7 +201,8 @@ class ClusterWorld(Cluster):
 
     def _groups_are_done(self) -> bool:
         return all(
-            self.history.commits.get(("group", ("in", partition)), 0) >= self.history.log(("in", partition)).end_offset
+            self.history.commits.get((group, ("in", partition)), 0) >= self.history.log(("in", partition)).end_offset
+            for group in (CLASSIC, MODERN, MIXED)
             for partition in range(self.partitions_of("in"))
         )
 
@@ -260,6 +265,10 @@ def draw_settings(chance: random.Random) -> dict[str, str]:
         "offsets.topic.num.partitions": "2",
         "transaction.state.log.num.partitions": "2",
         "group.min.session.timeout.ms": "500",
+        "group.consumer.min.session.timeout.ms": "500",
+        "group.consumer.session.timeout.ms": "1500",
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "500",
         "group.initial.rebalance.delay.ms": "100",
     }
 

@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable
 
 Action = Callable[[], None]
+AT_ONCE_MAX = 20_000
+"""More events in one microsecond are something that goes round and round."""
 
 
 class InvariantError(AssertionError):
@@ -27,6 +29,7 @@ class Kernel:
         self.seed = seed
         self.now_us = 0
         self.events = 0
+        self._at_once = 0
         self.after_event: Action = _nothing
         self.tracing = trace_lines_max > 0
         self._trace_lines_max = trace_lines_max
@@ -51,7 +54,12 @@ class Kernel:
         """Run events up to `end_us`, or until `done`, which is asked after each; return whether it was."""
         queue = self._queue
         while queue and queue[0][0] <= end_us:
-            self.now_us, _, action = heapq.heappop(queue)
+            when_us, _, action = heapq.heappop(queue)
+            if when_us > self.now_us:
+                self.now_us, self._at_once = when_us, 0
+            self._at_once += 1
+            if self._at_once > AT_ONCE_MAX:
+                raise InvariantError("time goes on", f"{AT_ONCE_MAX:,} events at {when_us} µs: something does not wait")
             action()
             self.after_event()
             if done is not None and done():

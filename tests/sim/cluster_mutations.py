@@ -13,7 +13,8 @@ from typing import Any
 
 from mutation_hunt import Patch, named, tell
 
-from log_broker.core import elections, isr_changes
+from log_broker.core import consumer_members, elections, isr_changes
+from log_broker.core.consumer_group import ConsumerGroup
 from log_broker.core.epochs import LeaderEpochs
 from log_broker.core.following import Lost
 from log_broker.core.group import Group
@@ -269,6 +270,22 @@ def _does_not_check_what_it_recovers() -> list[Patch]:
     return [(segment, "crc_is_valid", lambda batch, crc: True)]
 
 
+def _who_is_no_longer_a_member_may_commit() -> list[Patch]:
+    return [(ConsumerGroup, "check_commit", lambda *_, **__: ErrorCode.NONE)]
+
+
+def _partitions_are_handed_over_before_they_are_given_up() -> list[Patch]:
+    def reconcile(current: Any, **known: Any) -> Any:
+        return real(current, **{**known, "owners": {}})
+
+    real = consumer_members.reconcile
+    return [(consumer_members, "reconcile", reconcile)]
+
+
+def _members_of_consumer_groups_never_expire() -> list[Patch]:
+    return [(ConsumerGroup, "_hear", lambda self, member_id, now_ms: None)]
+
+
 MUTATIONS = named(
     _acknowledges_before_the_followers,
     _goes_on_without_enough_in_sync,
@@ -299,6 +316,9 @@ MUTATIONS = named(
     _a_controller_that_is_cut_off_goes_on,
     _does_not_report_losses,
     _any_member_may_commit,
+    _who_is_no_longer_a_member_may_commit,
+    _partitions_are_handed_over_before_they_are_given_up,
+    _members_of_consumer_groups_never_expire,
     _zombies_are_not_fenced,
     _transactions_need_not_be_open,
     _does_not_check_what_it_recovers,
