@@ -6,7 +6,7 @@ have told; an index is a place in it. Values of transactions that were aborted, 
 that nobody polled, have no place in it. Cycles are in `chaos_cycles`.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -29,6 +29,7 @@ class Kind(StrEnum):
     INTERNAL_NONMONOTONIC_POLL = "internal nonmonotonic poll"
     NONMONOTONIC_SEND = "nonmonotonic send"  # what a process sent later lies before what it sent earlier
     INTERNAL_NONMONOTONIC_SEND = "internal nonmonotonic send"  # the same within one operation
+    LATE_WRITE = "late write"  # lies before what another process had been told of before it was sent
     PRECOMMITTED_READ = "precommitted read"  # polled before its transaction was committed
     WRITE_CYCLE = "write cycle"  # G0: transactions wrote before each other in two keys
     INFORMATION_CYCLE = "information cycle"  # G1c: transactions read of each other
@@ -166,21 +167,32 @@ def aborted_reads(evidence: Evidence) -> Iterator[Anomaly]:
 
 
 def inconsistent_offsets(evidence: Evidence) -> Iterator[Anomaly]:
-    for key, log in evidence.logs.items():
-        for offset, values in log.values_at.items():
-            if len(values) > 1:
-                tellers = (op.number for op in evidence.ops if _tells(op, key, offset))
-                text = f"offset {offset} holds {' and '.join(values)}"
-                yield Anomaly(kind=Kind.INCONSISTENT_OFFSETS, key=key, text=text, ops=tuple(tellers))
+    contested = {
+        (key, offset): values
+        for key, log in evidence.logs.items()
+        for offset, values in log.values_at.items()
+        if len(values) > 1
+    }
+    tellers: dict[tuple[str, int | None], list[int]] = defaultdict(list)
+    for op in evidence.ops:
+        for place in {(record.key, record.offset) for record in (*op.sends, *op.polls)}:
+            if place in contested:
+                tellers[place].append(op.number)
+    for (key, offset), values in contested.items():
+        text = f"offset {offset} holds {' and '.join(values)}"
+        yield Anomaly(kind=Kind.INCONSISTENT_OFFSETS, key=key, text=text, ops=tuple(tellers[key, offset]))
 
 
 def duplicates(evidence: Evidence) -> Iterator[Anomaly]:
     for key, log in evidence.logs.items():
-        counts = Counter(value for values in log.values_at.values() for value in values)
-        for value, count in counts.items():
-            if count > 1:
-                offsets = [str(offset) for offset in log.offsets if value in log.values_at[offset]]
-                yield Anomaly(kind=Kind.DUPLICATE, key=key, text=f"{value} lies at offsets {', '.join(offsets)}")
+        offsets_of: dict[str, list[int]] = defaultdict(list)
+        for offset in log.offsets:
+            for value in log.values_at[offset]:
+                offsets_of[value].append(offset)
+        for value, offsets in offsets_of.items():
+            if len(offsets) > 1:
+                where = ", ".join(map(str, offsets))
+                yield Anomaly(kind=Kind.DUPLICATE, key=key, text=f"{value} lies at offsets {where}")
 
 
 def external_polls(evidence: Evidence) -> Iterator[Anomaly]:
@@ -257,6 +269,36 @@ def internal_sends(evidence: Evidence) -> Iterator[Anomaly]:
                     )
 
 
+def late_writes(evidence: Evidence) -> Iterator[Anomaly]:
+    """
+    The log of a key is in the order of real time: who sends after another process has had an acknowledgement of a
+    record, or has polled it, comes to lie behind that. (Of one process: `external_sends`.)
+    """
+    told: dict[str, list[tuple[int, Op, Record, bool]]] = defaultdict(list)
+    for op in evidence.ops:
+        for records, is_send in ((op.sends, True), (op.polls, False)):
+            if op.outcome == "ok":
+                for record in records:
+                    if record.offset is not None:
+                        told[record.key].append((record.offset, op, record, is_send))
+    for key, places in told.items():
+        places.sort(key=lambda place: -place[0])
+        behind: dict[str, tuple[float, Op, Record]] = {}  # by process, what was told first of all that lies behind
+        for _, op, record, is_send in places:
+            for process, (ended, other, later) in behind.items():
+                if is_send and process != op.process and ended < op.began and later.offset != record.offset:
+                    yield Anomaly(
+                        kind=Kind.LATE_WRITE,
+                        key=key,
+                        text=f"{record.value} was sent when {other.process} knew {later.value}, and lies before it",
+                        ops=(other.number, op.number),
+                    )
+                    break
+            known = behind.get(op.process)
+            if known is None or op.ended < known[0]:
+                behind[op.process] = (op.ended, op, record)
+
+
 def precommitted_reads(evidence: Evidence) -> Iterator[Anomaly]:
     """Polled by its own transaction, or by anyone before its commit was asked for."""
     for reader, record in _polls(evidence):
@@ -308,6 +350,7 @@ RULES: tuple[Callable[[Evidence], Iterator[Anomaly]], ...] = (
     internal_polls,
     external_sends,
     internal_sends,
+    late_writes,
     precommitted_reads,
     write_cycles,
     information_cycles,
@@ -342,7 +385,3 @@ def _by_key(records: Iterable[Record]) -> dict[str, list[Record]]:
     for record in records:
         found.setdefault(record.key, []).append(record)
     return found
-
-
-def _tells(op: Op, key: str, offset: int) -> bool:
-    return any(record.key == key and record.offset == offset for record in (*op.sends, *op.polls))

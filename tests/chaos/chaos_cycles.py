@@ -67,8 +67,8 @@ def _components(edges: dict[int, dict[int, Dependency]]) -> Iterator[set[int]]:
                 if calls:
                     low[calls[-1][0]] = min(low[calls[-1][0]], low[node])
                 if low[node] == index[node]:
-                    at = open_.index(node)
-                    component = set(open_[at:])
-                    del open_[at:]
+                    component = {node}
+                    while (member := open_.pop()) != node:
+                        component.add(member)
                     is_open -= component
                     yield component

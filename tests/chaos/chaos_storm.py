@@ -18,7 +18,7 @@ from chaos_workloads import Member, Producing, Reading, Workload, read_everythin
 
 PARTITIONS = 3
 RETRIED = frozenset({Kind.DUPLICATE, Kind.NONMONOTONIC_SEND})
-UNSAFE = RETRIED | {Kind.LOST_WRITE, Kind.INCONSISTENT_OFFSETS}
+UNSAFE = RETRIED | {Kind.LOST_WRITE, Kind.INCONSISTENT_OFFSETS, Kind.LATE_WRITE}
 # What a topic's producer has not been promised. Nothing that was polled may be lost, whatever the producer asked for.
 ALLOWED: dict[str, frozenset[Kind]] = {
     "idempotent": frozenset(),

@@ -125,6 +125,16 @@ def sends_of_a_transaction_in_the_wrong_order() -> Story:
     return Story().add("p", sends=((K, 1, "a"), (K, 0, "b")), transaction=True)
 
 
+def sent_too_late_for_its_place() -> Story:
+    return Story().add("p", sends=((K, 1, "a"),)).add("q", sends=((K, 0, "b"),))
+
+
+def sent_after_what_lies_behind_was_polled() -> Story:
+    story = Story().add("p", sends=((K, 1, "a"),), lasting=4.0).add("q", polls=((K, 1, "a"),))
+    story.add("r", sends=((K, 0, "b"),))
+    return story.add("s", polls=((K, 0, "b"), (K, 1, "a")))
+
+
 def read_of_its_own() -> Story:
     return Story().add("p", sends=((K, 0, "a"),), polls=((K, 0, "a"),), transaction=True)
 
@@ -135,7 +145,7 @@ def read_before_the_commit() -> Story:
 
 
 def wrote_before_each_other() -> Story:
-    story = Story().add("p", sends=((K, 0, "a"), (L, 1, "b")), transaction=True)
+    story = Story().add("p", sends=((K, 0, "a"), (L, 1, "b")), transaction=True, lasting=2.0)
     return story.add("q", sends=((K, 1, "c"), (L, 0, "d")), transaction=True)
 
 
@@ -159,6 +169,8 @@ PLANTED: tuple[tuple[Kind, Callable[[], Story]], ...] = (
     (Kind.INTERNAL_NONMONOTONIC_POLL, went_back_within_a_poll),
     (Kind.NONMONOTONIC_SEND, sends_in_the_wrong_order),
     (Kind.INTERNAL_NONMONOTONIC_SEND, sends_of_a_transaction_in_the_wrong_order),
+    (Kind.LATE_WRITE, sent_too_late_for_its_place),
+    (Kind.LATE_WRITE, sent_after_what_lies_behind_was_polled),
     (Kind.PRECOMMITTED_READ, read_of_its_own),
     (Kind.PRECOMMITTED_READ, read_before_the_commit),
     (Kind.WRITE_CYCLE, wrote_before_each_other),
