@@ -1,10 +1,11 @@
 """
-Rounds of SIGKILL while tables are brought up to date, and the proof after each.
+SIGKILL while tables are brought up to date, and the proof after each.
 
 A round starts a driver (`fluvial run --continuous`, or a `fluvial run` of all), waits until it has written something,
-and kills a victim at a random moment: the driver with all that it started, the broker, or an executor of a Spark
-cluster. Then the tables are brought up to date once more and compared with the log, and the topic that a table is
-written back to with the table; each change must be in it once.
+and kills one victim after the other at random moments: the broker or an executor of a Spark cluster, after which the
+driver has to go on by itself, and in the end mostly the driver with all that it started. After each kill the tables are
+compared with the log as they stand. After a round they are brought up to date and compared again, and the topic that a
+table is written back to with the table; each change must be in it once.
 """
 
 import io
@@ -15,7 +16,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,8 +40,10 @@ from fluvial.spark.kafka import topic_bounds
 PROJECT = "tests.e2e.kill_tables_project"
 PARTITIONS = 3
 ACCOUNTS = 400
-RECORDS_A_SECOND = 400
+RECORDS_A_SECOND = 100
 SECONDS_MAX = 240.0
+OTHERS_MAX = 4
+"""How many a driver may have to do without before it is killed itself."""
 DRIVER, BROKER, EXECUTOR = "driver", "broker", "executor"
 
 
@@ -47,8 +51,7 @@ DRIVER, BROKER, EXECUTOR = "driver", "broker", "executor"
 class Report:
     """What the rounds came to."""
 
-    kills: dict[str, int] = field(default_factory=dict)
-    rounds: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
     records: int = 0
     changes: int = 0
     midway: int = 0
@@ -57,23 +60,24 @@ class Report:
     def __str__(self) -> str:
         shares = ", ".join(f"{victim} {count}" for victim, count in sorted(self.kills.items()))
         return (
-            f"{self.rounds} kills ({shares}), {self.midway} of them between two tables of one batch; {self.records:,} "
-            f"records sent, {self.changes:,} changes written back; {len(self.problems)} differences"
+            f"{self.kills.total()} kills ({shares}), {self.midway} of them between two tables of one batch; "
+            f"{self.records:,} records sent, {self.changes:,} changes written back; {len(self.problems)} differences"
         )
 
 
-def run_rounds(
+def run_kills(
     platform: LocalPlatform,
     spark: Any,
-    rounds: int,
+    kills: int,
     seed: int,
     *,
     executors: bool = False,
-    victims: tuple[str, ...] | None = None,
+    others_max: int = OTHERS_MAX,
     with_commands: bool = True,
     at_each: Callable[[Report], object] = lambda report: None,
 ) -> Report:
-    """Kill something `rounds` times and compare everything after each; `victims` names them in turn, if given.
+    """Kill something `kills` times, in rounds of at most `others_max` victims before the driver, and compare everything
+    after each.
 
     At the end the commands `fluvial run` and `fluvial verify` themselves are run, unless `with_commands` is False.
     """
@@ -84,14 +88,10 @@ def run_rounds(
         rig = _Rig(platform, spark, random.Random(seed), cluster, report)
         rig.prepare()
         load = opened.enter_context(Load(rig.settings, seed))
-        known = (DRIVER, BROKER, EXECUTOR) if executors else (DRIVER, BROKER)
-        for number in range(rounds):
-            victim = victims[number % len(victims)] if victims else rig.dice.choice(known)
-            problems = rig.round(victim)
-            report.rounds += 1
-            report.kills[victim] = report.kills.get(victim, 0) + 1
+        while (left := kills - report.kills.total()) > 0:
+            problems = rig.round(rig.draw_victims(others_max)[-left:])
             report.records = load.delivered
-            report.problems += [f"round {number} ({victim} killed, seed {seed}): {each}" for each in problems]
+            report.problems += [f"after {report.kills.total()} kills of seed {seed}: {each}" for each in problems]
             at_each(report)
         load.stop()
         report.problems += [
@@ -194,26 +194,35 @@ class _Rig:
             registry.register(f"{TOPIC}-value", json.dumps(SCHEMA))
         self._bring_up()
 
-    def round(self, victim: str) -> list[str]:
-        """Run a driver, kill the victim, run again, compare; the differences."""
+    def draw_victims(self, others_max: int) -> list[str]:
+        """Draw a round: whom a driver has to do without, and at last mostly the driver itself."""
+        known = (BROKER, EXECUTOR) if self.cluster else (BROKER,)
+        others = self.dice.choices(known, k=self.dice.randint(0, others_max))
+        return others if others and self.dice.random() < 0.2 else [*others, DRIVER]
+
+    def round(self, victims: Sequence[str]) -> list[str]:
+        """Run a driver, kill the victims, run again, compare; the differences."""
         before = self._versions()
-        continuous = victim != DRIVER or self.dice.random() < 0.7
+        continuous = victims[0] != DRIVER or self.dice.random() < 0.7
         words = ["run", "--project", PROJECT, *(["--continuous"] if continuous else ["all"])]
         driver = self.platform.start(*words, *(self.cluster.words if self.cluster else ()))
+        problems: list[str] = []
         try:
             self._until_moved(before, driver)
-            time.sleep(self.dice.random() * 3)
-            self._kill(victim, driver)
-            if victim != DRIVER:
-                # Who was not killed goes on by itself, and ends when it is told to.
-                self._until_moved(self._versions(), driver)
+            for victim in victims:
+                time.sleep(self.dice.random() * 3)
+                self._kill(victim, driver)
+                if victim != DRIVER:
+                    # Who was not killed goes on by itself.
+                    self._until_moved(self._versions(), driver)
+                problems += [f"{victim} killed: {each}" for each in self._differences()]
+            if victims[-1] != DRIVER:
                 driver.send_signal(signal.SIGTERM)
                 if driver.wait(SECONDS_MAX) != 0:
-                    return [f"the driver ended with {driver.returncode}"]
+                    return [*problems, f"the driver ended with {driver.returncode}"]
         finally:
             if driver.poll() is None:
                 kill_group(driver)
-        problems = self._differences()
         self._bring_up()
         return [*problems, *self._differences(whole=True), *self._changes.problems()]
 
@@ -243,6 +252,7 @@ class _Rig:
             if driver.poll() is None:
                 os.killpg(driver.pid, signal.SIGKILL)
             driver.wait(30)
+        self.report.kills[victim] += 1
         versions = {self._ends(name) for name in (f"history.{TOPIC}", f"compacted.{TOPIC}", "state.accounts")}
         self.report.midway += len(versions) > 1
 

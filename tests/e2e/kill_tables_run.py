@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kill_tables import run_rounds, session
+from kill_tables import run_kills, session
 from local_platform import LocalPlatform
 
 
@@ -25,7 +25,7 @@ def main() -> int:
         platform = LocalPlatform(Path(folder) / "data")
         spark = session(Path(folder) / "beside")
         try:
-            report = run_rounds(
+            report = run_kills(
                 platform,
                 spark,
                 options.kills,

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from kill_tables import DRIVER, run_rounds, session
+from kill_tables import DRIVER, run_kills, session
 from local_platform import LocalPlatform
 
 
 def test_a_killed_driver_leaves_tables_and_topic_exact(platform: LocalPlatform, tmp_path: Path) -> None:
-    report = run_rounds(platform, session(tmp_path / "beside"), 1, 1, victims=(DRIVER,), with_commands=False)
+    report = run_kills(platform, session(tmp_path / "beside"), 1, 1, others_max=0, with_commands=False)
     assert not report.problems, report.problems
     assert report.kills == {DRIVER: 1}
     assert report.changes
