@@ -4,7 +4,7 @@ Keyed tables, ours and the hand-written ones, kept up to date from one topic in 
 
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,8 @@ from fluvial.spark.session import build_session
 from tests.bench.state.by_hand import ByHand
 from tests.bench.state.events import TOPIC, Contract, Source, broker
 from tests.bench.state.reading import Reads, time_reads
-from tests.bench.state.rows import BLOCK, Row, Side
+from tests.bench.state.rows import BLOCK, COMMON, OURS, TUNED, Row, Side, Work
 
-OURS, COMMON, TUNED = "fluvial", "by hand", "by hand, tuned"
 _FOLDS = {
     "events": count(),
     "total": sum_("humidity"),
@@ -32,19 +31,44 @@ _FOLDS = {
 }
 
 
+_REDUCED = "events BIGINT, total BIGINT, coldest DOUBLE, warmest DOUBLE, pascals DOUBLE, mean DOUBLE, sequence BIGINT"
+
+
+def _reduce(state: dict[str, Any] | None, events: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """What `_FOLDS` says, in Python."""
+    for event in events:
+        if state is None:
+            state = {"events": 0, "total": 0, "coldest": event["celsius"], "warmest": event["celsius"], "pascals": 0.0}
+        state["events"] += 1
+        state["total"] += event["humidity"]
+        state["coldest"] = min(state["coldest"], event["celsius"])
+        state["warmest"] = max(state["warmest"], event["celsius"])
+        state["pascals"] += event["pascal"]
+        state["mean"] = state["pascals"] / state["events"]
+        state["sequence"] = event["sequence"]
+    assert state is not None
+    return state
+
+
+def _declared(work: Work) -> Declaration:
+    if work is Work.LATEST:
+        return compacted(TOPIC)
+    if work is Work.FOLDS:
+        return state(TOPIC, topic=TOPIC, key="sensor", fields=_FOLDS)
+    return state(TOPIC, topic=TOPIC, key="sensor", reduce=_reduce, returns=_REDUCED)
+
+
 class Ours:
     """Our table, brought up to date by a process that goes on running."""
 
-    def __init__(self, spark: Any, folder: Path, servers: str, *, folds: bool) -> None:
+    def __init__(self, spark: Any, folder: Path, servers: str, work: Work) -> None:
         self._spark = spark
         self._settings = Settings(warehouse=str(folder), bootstrap_servers=servers)
-        self._declaration: Declaration = (
-            state(TOPIC, topic=TOPIC, key="sensor", fields=_FOLDS) if folds else compacted(TOPIC)
-        )
+        self._declaration = _declared(work)
         self._indexes = TableIndexes()
         # As `fluvial run --continuous` has it.
         self._aside = ThreadPoolExecutor(max_workers=1)
-        self.path = str(folder / ("state" if folds else "compacted") / TOPIC)
+        self.path = str(folder / self._declaration.table.replace(".", "/"))
 
     def run(self, events_a_batch: int) -> list[float]:
         """Work off what is in the topic; the seconds of each batch."""
@@ -70,7 +94,7 @@ class Ours:
 
 
 def measure(
-    rows: list[Row], sides: Iterable[str], progress: Progress, reads_of: Row | None
+    rows: list[Row], sides: list[str], progress: Progress, reads_of: Row | None
 ) -> tuple[dict[Row, dict[str, Side]], Reads | None]:
     """
     Run rows that go into the same tables; after `reads_of`, if it is among them, reading ours is measured as well.
@@ -79,17 +103,17 @@ def measure(
     """
     found = {row: {name: Side() for name in (OURS, *sides)} for row in rows}
     reads = None
-    keys, folds = rows[0].keys, rows[0].folds
+    keys, work = rows[0].keys, rows[0].work
     with tempfile.TemporaryDirectory(prefix="bench-state-") as temporary:
         folder = Path(temporary)
         with broker(folder / "log") as servers:
             source = Source(servers, keys)
             source.write_all_keys()
             spark = build_session(Settings(warehouse=str(folder / "ours"), spark_conf={"spark.driver.memory": "4g"}))
-            ours = Ours(spark, folder / "ours", servers, folds=folds)
+            ours = Ours(spark, folder / "ours", servers, work)
             theirs = {
-                COMMON: ByHand(spark, folder / "common", servers, tuned=False, folds=folds),
-                TUNED: ByHand(spark, folder / "tuned", servers, tuned=True, folds=folds),
+                COMMON: ByHand(spark, folder / "common", servers, tuned=False, folds=work is not Work.LATEST),
+                TUNED: ByHand(spark, folder / "tuned", servers, tuned=True, folds=work is not Work.LATEST),
             }
             theirs = {name: theirs[name] for name in sides}
             for pipeline in (ours, *theirs.values()):
@@ -137,13 +161,21 @@ def _bytes(path: str) -> int:
 
 
 def _compare(spark: Any, paths: dict[str, str], row: Row) -> None:
-    columns = ["sensor", *(_FOLDS if row.folds else ("sequence", "celsius", "remark", "at"))]
-    # Sums of floating-point numbers depend on the order of their terms.
-    shown = [f"round({name}, 6) AS {name}" if name in {"mean"} else name for name in columns]
-    ours = spark.read.format("delta").load(paths[OURS]).selectExpr(*shown)
+    columns = ("sequence", "celsius", "remark", "at") if row.work is Work.LATEST else _FOLDS
+    ours = spark.read.format("delta").load(paths[OURS])
     for name, path in paths.items():
         if name == OURS:
             continue
-        theirs = spark.read.format("delta").load(path).selectExpr(*shown)
-        if ours.exceptAll(theirs).count() or theirs.exceptAll(ours).count():
+        theirs = spark.read.format("delta").load(path)
+        # Sums of floating-point numbers depend on the order of their terms.
+        same = " AND ".join(
+            f"abs(o.{column} - t.{column}) <= 1e-12 * abs(o.{column})"
+            if column == "mean"
+            else f"o.{column} <=> t.{column}"
+            for column in columns
+        )
+        both = ours.alias("o").join(theirs.alias("t"), "sensor", "full_outer")
+        differing = both.where(f"NOT coalesce({same}, false)")
+        if differing.count():
+            differing.show(20, truncate=False)
             raise SystemExit(f"{row}: the tables of {OURS} and {name} differ")
