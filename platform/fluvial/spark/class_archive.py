@@ -31,10 +31,12 @@ class ClassArchive:
     """
     The archive for one Java and one set of jars; its file carries its size in its name.
 
-    A JVM does not survive an archive that was cut off, and so one that is shorter than it says is not handed to it.
+    `place` stands for where Java and pyspark are, `key` for what is there now. A JVM does not survive an archive that
+    was cut off, and so one that is shorter than it says is not handed to it.
     """
 
     folder: Path
+    place: str
     key: str
 
     @classmethod
@@ -46,16 +48,17 @@ class ClassArchive:
 
         program = java.program.resolve()
         home = Path(pyspark.__file__).parent
-        parts = [str(program), str(program.stat().st_mtime_ns), str(home), pyspark.__version__, *map(str, jars)]
-        return cls(cache_folder("classes"), hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16])
+        files = [program, *sorted((home / "jars").glob("*.jar"))]
+        stats = [(str(file), status.st_size, status.st_mtime_ns) for file in files if (status := file.stat())]
+        return cls(cache_folder("classes"), _digest(program, home), _digest(pyspark.__version__, *stats, *jars))
 
     @property
     def file(self) -> Path | None:
         """
         The whole archive, or None while there is none.
         """
-        for path in sorted(self.folder.glob(f"{self.key}-*.jsa")):
-            if path.stem.partition("-")[2] == str(path.stat().st_size):
+        for path in sorted(self.folder.glob(f"{self.place}-{self.key}-*.jsa")):
+            if path.stem.rpartition("-")[2] == str(path.stat().st_size):
                 return path
         return None
 
@@ -87,10 +90,21 @@ class ClassArchive:
                 if done.returncode != 0 or not made.exists():
                     lines = [line for line in done.stderr.splitlines() if line.strip()]
                     return lines[-1][:300] if lines else f"the run ended with {done.returncode} and no archive"
-                made.rename(self.folder / f"{self.key}-{made.stat().st_size}.jsa")
+                made.rename(self.folder / f"{self.place}-{self.key}-{made.stat().st_size}.jsa")
+            self._drop_outdated()
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
         return None
+
+    def _drop_outdated(self) -> None:
+        """Remove those of what was at the same place before; a JVM that runs on one keeps it."""
+        for path in self.folder.glob(f"{self.place}-*.jsa"):
+            if not path.name.startswith(f"{self.place}-{self.key}-"):
+                path.unlink(missing_ok=True)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
 def options_to_make(archive: Path) -> str:

@@ -1,6 +1,8 @@
 """The archive of a session's classes: where it lies, when it is used; no Spark is started."""
 
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClassArchive:
 
 def put(archive: ClassArchive, size: int, says: int) -> Path:
     archive.folder.mkdir(parents=True, exist_ok=True)
-    path = archive.folder / f"{archive.key}-{says}.jsa"
+    path = archive.folder / f"{archive.place}-{archive.key}-{says}.jsa"
     path.write_bytes(bytes(size))
     return path
 
@@ -49,6 +51,21 @@ def test_other_jars_have_another(archive: ClassArchive) -> None:
     assert ClassArchive.of(JAVA, [Path("/a.jar")]).file is not None
 
 
+def test_jars_that_were_installed_again_have_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JVM compares their times, and would leave the archive unused without a word."""
+    home = tmp_path / "pyspark"
+    jar = home / "jars" / "spark-core.jar"
+    jar.parent.mkdir(parents=True)
+    jar.touch()
+    monkeypatch.setattr("pyspark.__file__", str(home / "__init__.py"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = ClassArchive.of(JAVA, [])
+    os.utime(jar, (1, 1))
+    after = ClassArchive.of(JAVA, [])
+    assert before.key != after.key
+    assert before == replace(after, key=before.key)
+
+
 @pytest.mark.parametrize("program", ["raise SystemExit('no room')", "pass"])
 def test_what_cannot_be_made_is_told_and_leaves_nothing(
     archive: ClassArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
@@ -65,6 +82,10 @@ def test_what_was_made_is_kept_whole(archive: ClassArchive, tmp_path: Path, monk
     (tmp_path / "some_training.py").write_text("import sys, pathlib; pathlib.Path(sys.argv[1]).write_bytes(bytes(5))")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(class_archive, "TRAINING", "some_training")
+    outdated = put(replace(archive, key="before"), 10, 10)
+    of_another = put(replace(archive, place="elsewhere"), 10, 10)
     assert archive.make() is None
     assert archive.file is not None
     assert archive.file.stat().st_size == 5
+    assert of_another.exists()
+    assert not outdated.exists(), "of the same place"
