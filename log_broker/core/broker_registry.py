@@ -5,6 +5,11 @@ What is decided goes through the metadata log and is replayed into the image. Wh
 each controller counts anew from the moment it begins to lead, so a change of controller costs nobody a session. A
 broker epoch names one registration; whoever speaks under an older one is refused, however late its words arrive. A
 broker that was fenced has to register anew, so that nothing from before its silence counts after it.
+
+A leader may be replaced while it is alive and its lease holds: leaderships are levelled. It learns of that by replaying
+the change, and until then takes itself for the leader. What its followers confirm under the new one it confirms as
+well, being in the ISR, or it is not confirmed. So its lease is not prolonged until it has replayed the last change of
+leaders, and nobody leaves the ISR while he may hold one from before.
 """
 
 from collections.abc import Sequence
@@ -54,7 +59,7 @@ class HeartbeatAnswer(NamedTuple):
     """What the broker is told once `records` are committed."""
 
     records: Sequence[MetadataRecord]
-    is_caught_up: bool  # whether it has replayed its own registration
+    is_caught_up: bool  # whether it has replayed its own registration and the last change of leaders
     is_fenced: bool
     should_shut_down: bool
 
@@ -66,6 +71,9 @@ class BrokerRegistry:
         self._session_ms = session_ms
         self._heard_ms: dict[int, int] = {}
         self._replayed: dict[int, int] = {}  # how far each broker said it is
+        self._began_ms = now_ms
+        self._caught_up_ms: dict[int, int] = {}  # when each was last told that it is caught up
+        self._leaders_version = image.version  # in which a leader was replaced for the last time, or before it
         self._leaving_at: dict[int, int] = {}  # the version of the image in which a broker was first seen to leave
         self.hear_all(image, now_ms)
 
@@ -133,7 +141,9 @@ class BrokerRegistry:
         broker = check_broker_epoch(image, beat.node_id, beat.broker_epoch)
         self._heard_ms[beat.node_id] = now_ms
         self._replayed[beat.node_id] = beat.replayed
-        is_caught_up = beat.replayed >= broker.epoch
+        is_caught_up = beat.replayed >= max(broker.epoch, self._leaders_version)
+        if is_caught_up:
+            self._caught_up_ms[beat.node_id] = now_ms
         if broker.is_fenced:
             if beat.wants_shut_down or beat.wants_fence or not is_caught_up:
                 return HeartbeatAnswer((), is_caught_up, is_fenced=True, should_shut_down=beat.wants_shut_down)
@@ -173,6 +183,16 @@ class BrokerRegistry:
             return False
         self._heard_ms[node_id] = now_ms - self._session_ms
         return True
+
+    def leaders_changed(self, image: ClusterImage) -> None:
+        """Take note that the image, as it is now, names other leaders than before."""
+        self._leaders_version = image.version
+
+    def may_have_missed_leaders(self, node_id: int, now_ms: int) -> bool:
+        """Whether a broker may hold a lease and not know yet who leads now."""
+        if self._replayed.get(node_id, 0) >= self._leaders_version:
+            return False
+        return now_ms < self._caught_up_ms.get(node_id, self._began_ms) + self._session_ms
 
     def next_deadline_ms(self, image: ClusterImage) -> int | None:
         """When the next session ends, if nothing is heard until then."""

@@ -191,7 +191,11 @@ class BrokerLifecycle:
                     pause = 0
                 else:
                     trouble.ended("heartbeats are answered again")
-                    node.lease.renewed(sent_ms)
+                    if answer.is_caught_up:
+                        node.lease.renewed(sent_ms)
+                    else:
+                        await node.quorum.wait_for_news(RETRY_SECONDS)
+                        pause = 0
             except BrokerError as error:
                 trouble.came("a heartbeat was not answered: %s", error)
                 pause = RETRY_SECONDS

@@ -106,6 +106,7 @@ class Controller:
             records: list[MetadataRecord] = []
             for wish in wishes:
                 try:
+                    self._check_leavers(image, wish)
                     change = alter_partition(image, node_id, wish)
                 except BrokerError as error:
                     outcomes.append(Outcome(error.code))
@@ -122,6 +123,18 @@ class Controller:
 
         await self._submit(decide)
         return outcomes
+
+    def _check_leavers(self, image: ClusterImage, wish: IsrWish) -> None:
+        """Raise BrokerError(OPERATION_NOT_ATTEMPTED) while somebody who shall leave the ISR may hold an old lease."""
+        topic = image.topic_by_id(wish.topic_id)
+        if topic is None or not 0 <= wish.partition < len(topic.partitions):
+            return
+        leavers = set(topic.partitions[wish.partition].isr) - {member.node_id for member in wish.isr}
+        for node_id in leavers:
+            if self._registry.may_have_missed_leaders(node_id, self._now_ms()):
+                raise BrokerError(
+                    ErrorCode.OPERATION_NOT_ATTEMPTED, f"node {node_id} may not know yet that it leads no more"
+                )
 
     async def elect_leaders(self, places: Iterable[tuple[str, int]], election_type: int) -> list[Outcome]:
         """Hold elections of the type that ElectLeaders names, one for each place."""
@@ -171,6 +184,8 @@ class Controller:
             return records
 
         await self._authority.submit(deciding)
+        if any(isinstance(record, PartitionChanged) and record.leader is not None for record in records):
+            self._registry.leaders_changed(self._node.cluster)
         for record in records:
             if isinstance(record, PartitionChanged) and record.recovering:
                 self._node.counters.unclean_elections += 1

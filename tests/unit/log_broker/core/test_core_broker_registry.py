@@ -195,3 +195,48 @@ def test_whoever_never_registered_is_told_so() -> None:
     with pytest.raises(BrokerError) as refused:
         ClusterDriver().beat(5, 1)
     assert refused.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_who_has_not_replayed_the_last_change_of_leaders_is_not_caught_up() -> None:
+    cluster = ClusterDriver(1, 2)
+    before = cluster.image.version
+    cluster.create(replication_factor=2)
+    cluster.registry.leaders_changed(cluster.image)
+    assert not cluster.beat(1, replayed=before).is_caught_up
+    assert not cluster.beat(1, replayed=before).is_fenced
+    assert cluster.beat(1, replayed=cluster.image.version).is_caught_up
+
+
+def test_who_may_have_missed_a_change_of_leaders_has_until_its_lease_has_ended() -> None:
+    cluster = ClusterDriver(1, 2)
+    before = cluster.image.version
+    cluster.beat(1, replayed=before)
+    cluster.create(replication_factor=2)
+    cluster.registry.leaders_changed(cluster.image)
+
+    def may_have_missed() -> bool:
+        return cluster.registry.may_have_missed_leaders(1, cluster.now_ms)
+
+    cluster.now_ms += SESSION_MS - 1
+    cluster.beat(1, replayed=before)  # it lives, and that prolongs nothing
+    assert may_have_missed()
+    cluster.now_ms += 1
+    assert not may_have_missed()
+
+
+def test_who_has_replayed_a_change_of_leaders_has_not_missed_it() -> None:
+    cluster = ClusterDriver(1, 2)
+    cluster.create(replication_factor=2)
+    cluster.registry.leaders_changed(cluster.image)
+    assert cluster.registry.may_have_missed_leaders(1, cluster.now_ms)
+    cluster.beat(1)
+    assert not cluster.registry.may_have_missed_leaders(1, cluster.now_ms)
+
+
+def test_another_controller_does_not_know_what_was_replayed() -> None:
+    cluster = ClusterDriver(1, 2)
+    cluster.beat(1)
+    cluster.now_ms = 1000
+    cluster.lead()
+    assert cluster.registry.may_have_missed_leaders(1, cluster.now_ms)
+    assert not cluster.registry.may_have_missed_leaders(1, cluster.now_ms + SESSION_MS)
