@@ -17,10 +17,10 @@ from log_broker.sim.kernel import InvariantError
 from log_broker.sim.topics import LOSSY, POWER_CUT, UNCLEAN_ELECTION
 
 if TYPE_CHECKING:
+    from log_broker.server.node import Node
     from log_broker.sim.cluster_world import ClusterWorld
 
 READ_BYTES = 1 << 20
-ALONE = "loose"  # the topic that is written at acks 0 and 1 only
 
 
 class Held(NamedTuple):
@@ -33,13 +33,12 @@ class Held(NamedTuple):
 class Seen:
     """What was last seen of one replica in one process."""
 
-    __slots__ = ("end", "high_watermark", "leader_epoch", "leads", "next_offset", "runtime", "state")
+    __slots__ = ("end", "high_watermark", "leader_epoch", "leads", "runtime", "state")
 
     def __init__(self, runtime: PartitionRuntime) -> None:
         self.runtime = runtime
         self.high_watermark = -1
         self.leader_epoch = -1
-        self.next_offset = 0
         self.end = 0
         self.state: tuple[object, ...] = ()
         self.leads = -1  # the epoch in which it was last seen to lead
@@ -73,11 +72,12 @@ class ClusterChecks:
             if known is None or known.runtime is not runtime:
                 known = seen[process, place] = Seen(runtime)
             core = runtime._core
-            ends = core.high_watermark, core.written_end, core.synced_end, core.next_offset
+            ends = core.high_watermark, core.written_end, core.synced_end
             state = *ends, core.leader_epoch, core.is_leader
             if state != known.state:
                 known.state = state
                 self._check_replica(machine.name, place, runtime, known)
+        self._check_lease(machine.name, process.broker)
 
     def disk_lost(self, machine: BrokerMachine) -> None:
         """Take note that what a machine held is gone; what nobody else had nobody will tell of."""
@@ -94,12 +94,6 @@ class ClusterChecks:
             known.leader_epoch = epoch
         self._on_disk[name, place] = runtime.synced_end
         self._note_end(name, place, runtime, known)
-        next_offset = runtime._core.next_offset
-        if next_offset != known.next_offset:
-            taken = next_offset > known.next_offset and runtime.is_leader
-            known.next_offset = next_offset
-            if taken and epoch < self._latest_epoch.get(place, -1) and place[0] == ALONE:
-                self._check_lease(name, place, epoch)
         if runtime.is_leader and known.leads != epoch:
             known.leads = epoch
             self._began_to_lead(name, place, runtime, epoch)
@@ -218,15 +212,24 @@ class ClusterChecks:
                 return False
         return True
 
-    def _check_lease(self, name: str, place: Place, epoch: int) -> None:
-        """A broker that is fenced has noticed by then, and takes nothing more that rests on it alone."""
+    def _check_lease(self, name: str, broker: "Node") -> None:
+        """Who is fenced has noticed by then, and takes nothing more that rests on it alone."""
+        if not broker.lease.valid:
+            return
         images = [machine.broker.cluster for machine in self._world.machines.values() if machine.broker is not None]
         newest = max(images, key=lambda image: image.version)
-        known = newest.brokers.get(self._machine(name).address)
-        if known is not None and known.is_fenced:
-            raise InvariantError(
-                "who is fenced takes nothing alone", f"{name} leads {place} in epoch {epoch} and takes records"
-            )
+        known = newest.brokers.get(broker.config.node_id)
+        if known is not None and known.is_fenced and (led := self._led(broker)):
+            raise InvariantError("who is fenced takes nothing alone", f"{name} holds a lease and leads {led}")
+
+    def _led(self, broker: "Node") -> list[Place]:
+        """Return what a broker leads by its own light, and others have led since."""
+        places = [((runtime.topic, runtime.partition), runtime) for runtime in broker.logs.partitions()]
+        return [
+            place
+            for place, runtime in places
+            if runtime.is_leader and runtime.leader_epoch < self._latest_epoch.get(place, -1)
+        ]
 
     def _began_to_lead(self, name: str, place: Place, runtime: PartitionRuntime, epoch: int) -> None:
         first = self._leaders.setdefault((place, epoch), name)
