@@ -62,6 +62,11 @@ class Authority:
         leader_id = self._quorum.leader_id
         return -1 if leader_id is None else leader_id
 
+    @property
+    def decided(self) -> ClusterImage:
+        """The image as it will be when all that is decided here is committed; not to be changed."""
+        return self._node.cluster if self._head is None else self._head
+
     async def submit(self, decide: Decide) -> None:
         """
         Have `decide` look at the image, and return when its records are committed and replayed here.
@@ -72,8 +77,7 @@ class Authority:
         """
         if self._epoch is None:
             raise BrokerError(ErrorCode.NOT_CONTROLLER, f"the controller is node {self.controller_id}")
-        before = self._head
-        base = before if before is not None else self._node.cluster
+        base = self.decided
         records = decide(base.draft())
         if not records:
             # What it has seen may be proposed only; an answer must not speak of what never comes to be.

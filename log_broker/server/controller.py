@@ -80,6 +80,8 @@ class Controller:
 
     async def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
         """Take in a sign of life; the answer prolongs the broker's lease."""
+        # A fence that is decided cannot be taken back, so it ends the lease however long it takes to be committed.
+        check_broker_epoch(self._authority.decided, beat.node_id, beat.broker_epoch)
         # Most change nothing, and need no turn among the decisions.
         answer = self._registry.heartbeat(self._node.cluster, beat, self._now_ms())
         if not answer.records:

@@ -1,5 +1,6 @@
 """The controller over the wire: a real node, and brokers that are nothing but what they say to it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -8,10 +9,12 @@ from uuid import UUID
 
 import pytest
 from node_client import NodeClient, client_of
+from node_cluster import eventually
 
 from log_broker.config import BrokerConfig
 from log_broker.core.cluster import PartitionImage
 from log_broker.core.features import SUPPORTED, told_of
+from log_broker.core.raft_effects import Proposed
 from log_broker.errors import ErrorCode
 from log_broker.server.config_reports import ConfigSource
 from log_broker.server.handlers.describe_configs import BROKER, TOPIC
@@ -156,6 +159,31 @@ async def test_a_broker_comes_in_is_fenced_and_comes_again_under_another_epoch(c
     assert (late.is_caught_up, late.is_fenced) == (False, True)
     back = await cluster.beat(1)
     assert (back.is_caught_up, back.is_fenced) == (True, False)
+
+
+async def test_a_fence_that_is_decided_is_told_before_it_is_committed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = cluster.node
+    assert node.controller is not None
+    propose = node.quorum.propose
+    held: list[tuple[int, bytes, asyncio.Future[Proposed]]] = []
+
+    def hold(epoch: int, value: bytes) -> asyncio.Future[Proposed]:
+        held.append((epoch, value, node.loop.create_future()))
+        return held[-1][-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.quorum, "propose", hold)
+        node.controller.process_ended(1, certain=True)
+        await eventually(lambda: bool(held))
+        assert node.cluster.is_alive(1)
+        assert (await cluster.beat(1)).error_code == ErrorCode.STALE_BROKER_EPOCH
+        assert not (await cluster.beat(2)).is_fenced, "others do not wait for the commit"
+    for epoch, value, answer in held:
+        answer.set_result(await propose(epoch, value))
+    assert not node.cluster.is_alive(1)
+    await cluster.start(1)
 
 
 async def test_a_registration_that_cannot_be_is_refused(cluster: Cluster) -> None:
