@@ -4,9 +4,10 @@ The lease of a broker: until when it may take it that no other has been elected 
 A controller fences a broker that it has not heard from for the session timeout, and elects other leaders then. It
 counts from when a heartbeat came in; the broker counts from when it sent that heartbeat, which was before, and stops
 earlier by a margin for clocks that run apart. It prolongs no lease of a broker that it has decided to fence, committed
-or not, nor of one that has yet to replay the last change of leaders. A controller that may have a successor already answers none, least of all those of the broker that it is itself:
-the successor's sessions begin when it is elected. So a leader whose lease holds is still the leader, and one that is
-cut off takes no more of what an election drops before there can be one.
+or not, nor of one that has yet to replay the last change of leaders. A controller that may have a successor already
+answers none, least of all those of the broker that it is itself: the successor's sessions begin when it is elected. So
+a leader whose lease holds is still the leader, and one that is cut off takes no more of what an election drops before
+there can be one.
 
 `acks=all` needs no lease: a new leader comes from the ISR, whose members refuse the old epoch, so what is acknowledged
 by all of them is with the new leader too. A write at acks=0 or 1 rests on the leader alone.
