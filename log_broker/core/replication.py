@@ -82,7 +82,7 @@ class Leading:
         self.followers: dict[int, Follower] = {}
         self.proposal: IsrProposal | None = None
         self._node_id = node_id
-        self._retry_ms: int | None = None  # when to ask again for what is proposed
+        self._retry_ms: int | None = None  # when to ask again, for what is proposed or anew
         self._counted: tuple[Follower, ...] = ()
         self._check_ms = now_ms
         for replica in self.replicas:
@@ -137,9 +137,10 @@ class Leading:
 
     def wanted(self, high_watermark: int, leader_end: int, now_ms: int) -> IsrProposal | None:
         """Return the ISR to ask the controller for now, if there is one."""
+        if self._retry_ms is not None and now_ms < self._retry_ms:
+            return None
+        self._retry_ms = None
         if self.proposal is not None:
-            if self._retry_ms is None or now_ms < self._retry_ms:
-                return None
             self._retry_ms = now_ms + self.lag_ms_max
             return self.proposal
         isr = tuple(replica for replica in self.replicas if self._belongs(replica, high_watermark, leader_end, now_ms))
@@ -205,9 +206,8 @@ class Leading:
                     self.followers[replica].joins = False
             self.proposal = None
             self._count()
-        else:
-            self._retry_ms = now_ms + RETRY_MS
-        self._check_ms = min(self._check_ms, now_ms + RETRY_MS)
+        self._retry_ms = now_ms + RETRY_MS
+        self._check_ms = min(self._check_ms, self._retry_ms)
 
     def next_deadline_ms(self) -> int:
         """When `check` must be called next."""

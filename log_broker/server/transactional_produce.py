@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from log_broker.core.partition_protocol import AppendResult
+from log_broker.core.partition_transactions import PartitionTransactions
 from log_broker.core.transaction_records import TopicPartition
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import HEADER_BYTES, MAGIC, MAGIC_OFFSET, TRANSACTIONAL, read_header
@@ -68,7 +69,7 @@ class ProducedBatch(NamedTuple):
 
 def append_in_transaction(node: "Node", transactional_id: str, version: int, batches: Sequence[ProducedBatch]) -> None:
     """Append each batch, at once or after the coordinator has answered; its `done` gets the outcome."""
-    asked: dict[tuple[int, int], list[ProducedBatch]] = {}
+    asked: dict[tuple[int, int], list[_Waiting]] = {}
     for batch in batches:
         header = read_header(batch.records)
         transactions = batch.runtime.transactions
@@ -77,23 +78,31 @@ def append_in_transaction(node: "Node", transactional_id: str, version: int, bat
             batch.append(transactional_id)
         else:
             transactions.expect(*producer, header.base_sequence)
-            asked.setdefault(producer, []).append(batch)
+            asked.setdefault(producer, []).append(_Waiting(batch, transactions))
     for producer, waiting in asked.items():
         node.run(_ask_and_append(node, transactional_id, version, producer, waiting))
 
 
+class _Waiting(NamedTuple):
+    """A batch that waits for the coordinator, and who was told that it does: a log that is cut goes on with others."""
+
+    batch: ProducedBatch
+    transactions: PartitionTransactions
+
+
 async def _ask_and_append(
-    node: "Node", transactional_id: str, version: int, producer: tuple[int, int], batches: Sequence[ProducedBatch]
+    node: "Node", transactional_id: str, version: int, producer: tuple[int, int], waiting: Sequence[_Waiting]
 ) -> None:
     add = version >= ADDS_PARTITIONS_FROM
+    batches = [each.batch for each in waiting]
     places = [batch.place for batch in batches]
     try:
         errors = await join_transaction(node, transactional_id, producer, places, add=add)
     except BrokerError as failure:
         errors = dict.fromkeys(places, failure.code)
     finally:
-        for batch in batches:
-            batch.runtime.transactions.answered(producer[0])
+        for each in waiting:
+            each.transactions.answered(producer[0])
     for batch in batches:
         error = _to_producer(errors[batch.place], version)
         if error is ErrorCode.NONE:

@@ -130,6 +130,22 @@ def test_one_that_the_controller_puts_out_must_show_again_that_it_keeps_up() -> 
     assert state.watermark(40) == 30
 
 
+def test_a_smaller_isr_that_was_refused_is_not_asked_for_at_once() -> None:
+    state = leading((1, 2, 3))
+    now = LAG + 2
+    fetch(state, 2, 30, end=30, now=now)
+    assert state.wanted(20, 30, now) is not None, "3 is silent"
+    state.refused(ErrorCode.OPERATION_NOT_ATTEMPTED, now)
+    for later in range(now, now + RETRY_MS, 100):
+        fetch(state, 2, 30, end=30, now=later)
+        assert state.wanted(20, 30, later) is None
+    assert state.next_deadline_ms() <= now + RETRY_MS
+    fetch(state, 2, 30, end=30, now=now + RETRY_MS)
+    again = state.wanted(20, 30, now + RETRY_MS)
+    assert again is not None
+    assert again.isr == (1, 2)
+
+
 @pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
 def test_what_the_controller_did_not_do_is_forgotten_and_tried_later(error: ErrorCode) -> None:
     state = leading((1, 2))

@@ -13,10 +13,12 @@ import pytest
 from log_broker.config import BrokerConfig
 from log_broker.core.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from log_broker.core.controller import CreateTopic
+from log_broker.core.partition_transactions import PartitionTransactions
 from log_broker.core.transaction_records import TransactionState, encode_transaction, encode_transaction_key
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
 from log_broker.records.batch import TRANSACTIONAL
+from log_broker.server import transactional_produce
 from log_broker.server.node import Node
 from log_broker.server.readers import READ_COMMITTED
 from log_broker.server.transactional_produce import ProducedBatch, append_in_transaction
@@ -262,3 +264,19 @@ async def test_an_id_that_nobody_uses_is_forgotten_for_good(tmp_path) -> None:
         assert wire.node.transactions.find("x") is None
         await wire.init()
         assert wire.producer[0] != first_id
+
+
+async def test_a_log_that_is_cut_while_the_coordinator_is_asked_leaves_nobody_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cut(*_: Any, **__: Any) -> dict[tuple[str, int], ErrorCode]:
+        core = runtime._core
+        core.transactions = PartitionTransactions(core.producers)
+        return {("t", 0): ErrorCode.NOT_COORDINATOR}
+
+    async with running(tmp_path) as wire:
+        assert await wire.init() == NONE
+        runtime = wire.node.logs.get("t", 0)
+        assert runtime is not None
+        monkeypatch.setattr(transactional_produce, "join_transaction", cut)
+        assert await wire.produce(0) is ErrorCode.NOT_ENOUGH_REPLICAS
