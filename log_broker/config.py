@@ -19,6 +19,7 @@ from log_broker.config_keys import long_key as _long
 from log_broker.config_keys import ratio_key as _ratio
 from log_broker.config_keys import word_key as _word
 from log_broker.config_leaders import LEADER_KEYS, LeadersPreference
+from log_broker.config_policy import POLICY_KEYS
 from log_broker.config_quorum import QUORUM_KEYS
 from log_broker.config_registry import REGISTRY_KEYS
 from log_broker.errors import BrokerError, ErrorCode
@@ -277,6 +278,7 @@ TOPIC_KEY_OF_BROKER_NAME: Mapping[str, str] = {broker_name(name): name for name 
 _BROKER_KEYS = (
     *QUORUM_KEYS,
     *REGISTRY_KEYS,
+    *POLICY_KEYS,
     _int("num.partitions", 1, "Partitions of a topic that is made without saying how many.", least=1, most=100_000),
     _int(
         "default.replication.factor",
@@ -542,6 +544,7 @@ class BrokerConfig:
     leader_replication_throttled_rate: int = LONG_MAX
     follower_replication_throttled_rate: int = LONG_MAX
     max_incremental_fetch_session_cache_slots: int = 1000
+    fluvial_replication_factor_min: int = 1
     fluvial_registry_unowned: str = "open"
     fluvial_registry_admins: frozenset[str] = frozenset()
     fluvial_registry_request_max_bytes: int = 1024 * 1024

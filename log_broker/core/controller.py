@@ -36,6 +36,7 @@ from log_broker.core.cluster_records import (
 from log_broker.core.features import METADATA_VERSION, SETTINGS_FROM
 from log_broker.core.placement import place
 from log_broker.core.reassignments import check_replicas
+from log_broker.core.replication_policy import check_factor, is_brokers_own
 from log_broker.errors import BrokerError, ErrorCode
 
 TOPIC_NAME_LENGTH_MAX = 249
@@ -99,15 +100,14 @@ def create_topic(image: ClusterImage, command: CreateTopic, config: BrokerConfig
                 ErrorCode.INVALID_REQUEST, "Both numPartitions or replicationFactor and replicasAssignments were set."
             )
         replicas = _assigned(image, command.assignments, first=0)
+        check_factor(f"Topic '{command.name}'", len(replicas[0]), config.fluvial_replication_factor_min)
     else:
         count = config.num_partitions if command.partitions == UNSET else command.partitions
         if count <= 0 or count > PARTITIONS_MAX:
             raise BrokerError(
                 ErrorCode.INVALID_PARTITIONS, f"Number of partitions was {count}; it must lie in 1 … {PARTITIONS_MAX}."
             )
-        wanted = command.replication_factor
-        factor = config.replication_factor if wanted == UNSET else wanted
-        _check_replication_factor(image, factor)
+        factor = _replication_factor(image, command, config)
         replicas = place(image, count, factor, config_then.fluvial_leaders_preference)
     return TopicCreated(name=command.name, topic_id=command.topic_id, replicas=replicas, overrides=overrides)
 
@@ -227,14 +227,21 @@ def reserve_producer_ids(image: ClusterImage, count: int = PRODUCER_ID_BLOCK) ->
     return ProducerIdsReserved(end=image.next_producer_id + count)
 
 
-def _check_replication_factor(image: ClusterImage, factor: int) -> None:
+def _replication_factor(image: ClusterImage, command: CreateTopic, config: BrokerConfig) -> int:
     alive = sum(broker.may_lead for broker in image.brokers.values())
+    least = config.fluvial_replication_factor_min
+    is_default = command.replication_factor == UNSET
+    factor = config.replication_factor if is_default else command.replication_factor
     if factor <= 0:
         reason = "Replication factor must be larger than 0, or -1 to use the default value."
     elif factor > alive:
         reason = f"Replication factor: {factor} larger than available brokers: {alive}."
+    elif is_brokers_own(command.name):
+        return max(factor, min(least, alive))
     else:
-        return
+        origin = ", by default.replication.factor," if is_default else ""
+        check_factor(f"Topic '{command.name}'{origin}", factor, least)
+        return factor
     raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from log_broker.config_leaders import LEADERS_PREFERENCE
+from log_broker.config_policy import REPLICATION_FACTOR_MIN
 
 METADATA_VERSION = "metadata.version"
 GROUP_VERSION = "group.version"
@@ -20,7 +21,7 @@ METADATA_LEVELS: Mapping[int, str] = {25: "4.0-IV3", 26: "4.1-IV0", 27: "4.1-IV1
 LEVELS_KEPT_FROM = 26  # the log has FeatureLevelSet and the ranges of brokers
 
 # Settings that an older release does not know, whose name alone would stop it: the level from which they can be set.
-SETTINGS_FROM: Mapping[str, int] = {LEADERS_PREFERENCE: 27}
+SETTINGS_FROM: Mapping[str, int] = {LEADERS_PREFERENCE: 27, REPLICATION_FACTOR_MIN: 27}
 
 
 class LevelRange(NamedTuple):

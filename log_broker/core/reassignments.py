@@ -13,6 +13,7 @@ from typing import NamedTuple
 from log_broker.core.cluster import ClusterImage, PartitionImage, TopicImage
 from log_broker.core.cluster_records import PartitionChanged
 from log_broker.core.partition_change import Election, Wish, change_partition, election_for
+from log_broker.core.replication_policy import check_factor
 from log_broker.errors import BrokerError, ErrorCode
 
 
@@ -25,13 +26,20 @@ class Move(NamedTuple):
 
 
 def reassign(
-    image: ClusterImage, name: str, index: int, target: Sequence[int] | None, *, may_change_factor: bool = True
+    image: ClusterImage,
+    name: str,
+    index: int,
+    target: Sequence[int] | None,
+    *,
+    may_change_factor: bool = True,
+    least_factor: int = 1,
 ) -> PartitionChanged | None:
     """
     Decide on the replicas that a partition shall have, or with None on the end of its move; None when it is so.
 
-    Raises BrokerError: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICA_ASSIGNMENT, and
-    INVALID_REPLICATION_FACTOR where that must not change and would.
+    Raises BrokerError: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICA_ASSIGNMENT,
+    INVALID_REPLICATION_FACTOR where that must not change and would, and POLICY_VIOLATION where it would be lowered
+    below `least_factor`.
     """
     topic = image.topics.get(name)
     if topic is None or not 0 <= index < len(topic.partitions):
@@ -46,6 +54,8 @@ def reassign(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"{name}-{index} has {len(original)} replicas; {len(target)} would change its replication factor.",
         )
+    if len(target) < len(original):  # with as few as it has, it may move
+        check_factor(f"{name}-{index}", len(target), least_factor)
     removing = tuple(node_id for node_id in partition.replicas if node_id not in target)
     replicas = (*target, *removing)
     adding = tuple(node_id for node_id in replicas if node_id not in original)

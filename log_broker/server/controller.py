@@ -149,9 +149,12 @@ class Controller:
         self, wanted: Sequence[tuple[str, int, Sequence[int] | None]], *, may_change_factor: bool
     ) -> list[Outcome]:
         """Begin, change or with None cancel moves of partitions."""
+        least = self._node.config.fluvial_replication_factor_min
         return await self._each(
             len(wanted),
-            lambda image, number: reassign(image, *wanted[number], may_change_factor=may_change_factor),
+            lambda image, number: reassign(
+                image, *wanted[number], may_change_factor=may_change_factor, least_factor=least
+            ),
         )
 
     async def _each(self, count: int, decide_one: DecideOne) -> list[Outcome]:

@@ -61,12 +61,13 @@ class TopicLog:
 
     async def ensure(self) -> None:
         """Make the topic if it is not there; raises BrokerError."""
+        least = self._node.config.fluvial_replication_factor_min
         await self._node.ensure_topic(
             CreateTopic(
                 name=self._topic,
                 topic_id=uuid4().hex,
                 partitions=1,
-                replication_factor=self._node.static_config.replication_factor,
+                replication_factor=max(self._node.static_config.replication_factor, least),
                 overrides={"cleanup.policy": "compact"},
             )
         )
