@@ -12,9 +12,12 @@ from plain_fold import FIELDS, SCHEMA, plain_compacted, plain_state, random_even
 
 from fluvial.config import Settings
 from fluvial.delta import row_swap, upkeep
+from fluvial.delta.log import TableLog
+from fluvial.delta.stamp import TableError
 from fluvial.entities import Declaration, DeclarationError, compacted, history, last_non_null, state, sum_
 from fluvial.entities.runner import materialize
 from fluvial.entities.table_index import TableIndexes
+from fluvial.spark.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
 
@@ -176,3 +179,39 @@ def test_the_contract_may_name_the_key(spark: Any, settings: Settings, schemas: 
     silent = make_topic(SCHEMA)
     with pytest.raises(DeclarationError, match="amount is int"):
         materialize(compacted(silent.name, name="other", key="amount"), settings, spark, schemas=schemas)
+
+
+def test_where_the_contract_names_the_key_a_record_without_one_stops_all_but_the_history(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic({**SCHEMA, "fluvial.key": "kind"})
+    value = {"kind": "up", "amount": 1, "weight": None, "at": 0}
+    total = {"total": sum_("amount")}
+    of_entities = (
+        compacted(topic.name, name="readings", key="kind"),
+        state("readings", topic=topic.name, key="kind", fields=total),
+        state("versions", topic=topic.name, key="kind", fields=total, scd2=True),
+    )
+    topic.send([Sent(key="up", value=value)])
+    for declaration in of_entities[:2]:  # the third meets it in its first batch
+        materialize(declaration, settings, spark, schemas=schemas)
+    # What does not decode is put aside and stops nothing.
+    topic.send([Sent(key="up", raw=b"bad"), Sent(key=None, value=value), Sent(key="up", value=value)])
+    said = (
+        rf"the record of {topic.name}-0 at offset 2 has no key, and by {topic.subject} the key is kind .* send the key"
+    )
+    for declaration, version in zip(of_entities, (0, 0, None), strict=True):
+        with pytest.raises(TableError, match=said):
+            materialize(declaration, settings, spark, schemas=schemas)
+        path = Warehouse.at(settings.warehouse).path(declaration.table)
+        assert TableLog(spark, path).newest_version() == version, "nothing of the batch was committed"
+    materialize(history(topic.name, name="readings"), settings, spark, schemas=schemas)
+    assert [row._key is None for row in spark.table("history.readings").orderBy("_offset").collect()] == [0, 1, 0]
+
+    # As the message says: without the mark, such records are left out.
+    schemas.register(topic.subject, {**SCHEMA, "doc": "A record without a key is of no entity."})
+    for declaration in of_entities:
+        materialize(declaration, settings, spark, schemas=schemas)
+    assert [row._offset for row in spark.table("compacted.readings").collect()] == [3]
+    assert [row.total for row in spark.table("state.readings").collect()] == [2]
+    assert [row.total for row in spark.sql("SELECT * FROM state.versions WHERE is_current").collect()] == [2]

@@ -3,13 +3,16 @@ Decoded records to the rows of a table: `DataFrame -> DataFrame`, no reading or 
 
 A batch is first planned as most batches are: every record decodes, and no tombstone ends an entity. A guard in the plan
 stops the job at the first record that is otherwise, before anything is committed, and the batch is planned again with
-what that record needs. So the common batch reads and decodes its records once.
+what that record needs. So the common batch reads and decodes its records once. A record without a key is for no table
+of entities: it is left out, or stops the run where the contract says which field the key is.
 """
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.row_swap import FILE, ROW, WRITTEN
+from fluvial.delta.stamp import TableError
 from fluvial.entities.declarations import FOLD_COLUMN, State
 from fluvial.entities.folds import PLACE
 from fluvial.spark.avro import Contract, is_undecodable, reason
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 _UNDECODABLE_MARK = "fluvial-guard: undecodable record"
 _TOMBSTONE_MARK = "fluvial-guard: tombstone"
+_KEYLESS_MARK = "fluvial-guard: no key at "
+_KEYLESS = re.compile(re.escape(_KEYLESS_MARK) + r"(\S+-\d+), offset (\d+)")
 
 META_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_key", "_schema_id")
 COMPACTED_COLUMNS = ("_partition", "_offset", "_timestamp", "_schema_id")
@@ -32,6 +37,7 @@ class Care:
 
     undecodable: bool = False
     tombstones: bool = False
+    keyless: bool = False
 
     def after(self, error: BaseException) -> "Care | None":
         """
@@ -43,6 +49,36 @@ class Care:
         if _TOMBSTONE_MARK in text and not self.tombstones:
             return replace(self, tombstones=True)
         return None
+
+
+class KeylessError(TableError):
+    """
+    A record has no key, and the contract of its topic says that the key names an entity. Nothing was committed.
+    """
+
+    @classmethod
+    def behind(cls, error: BaseException, table: str, contract: Contract) -> "KeylessError | None":
+        """
+        The record that made a job fail; None when it was something else.
+        """
+        found = _KEYLESS.search(messages_of(error))
+        if found is None:
+            return None
+        return cls(
+            f"{table}: the record of {found[1]} at offset {found[2]} has no key, and by {contract.subject} the key is "
+            f'{contract.key_field} (its "fluvial.key"): nothing of the batch was committed; have its producer send the '
+            'key, and register the contract without "fluvial.key" to go on without the records that have none'
+        )
+
+
+def keyed(decoded: "DataFrame", care: Care) -> "DataFrame":
+    """
+    The records that have a key: those that have none are left out, or stop the job where there must be none.
+    """
+    if care.keyless:
+        return decoded.where("_key IS NOT NULL")
+    told = f"concat('{_KEYLESS_MARK}', _topic, '-', _partition, ', offset ', _offset)"
+    return decoded.where(f"CASE WHEN _key IS NULL THEN CAST(raise_error({told}) AS BOOLEAN) ELSE true END")
 
 
 def decodable(decoded: "DataFrame", care: Care) -> "DataFrame":
@@ -83,8 +119,7 @@ def compacted_rows(decoded: "DataFrame", contract: Contract, care: Care, *, key:
     place = (f"'{name}', {name}" for name in COMPACTED_COLUMNS)
     kept = ", ".join([*fields, *place, "'_deleted', _raw IS NULL"])
     return (
-        decodable(decoded, care)
-        .where("_key IS NOT NULL")
+        decodable(keyed(decoded, care), care)
         .selectExpr("CAST(_key AS STRING) AS _entity", f"{PLACE} AS _place", f"named_struct({kept}) AS _row")
         .groupBy("_entity")
         .agg(_sql_expr("max_by(_row, _place) AS _row"))
@@ -113,10 +148,8 @@ def keyed_events(decoded: "DataFrame", contract: Contract, care: Care) -> "DataF
     """
     The rows that folds are written over: the contract's fields, the record's place and time, `_entity`, `_tombstone`.
     """
-    return (
-        decodable(decoded, care)
-        .where("_key IS NOT NULL")
-        .selectExpr(*_fields(contract), *META_COLUMNS, "CAST(_key AS STRING) AS _entity", "_raw IS NULL AS _tombstone")
+    return decodable(keyed(decoded, care), care).selectExpr(
+        *_fields(contract), *META_COLUMNS, "CAST(_key AS STRING) AS _entity", "_raw IS NULL AS _tombstone"
     )
 
 

@@ -23,7 +23,7 @@ from fluvial.entities.changes import IS_CURRENT, is_stepwise, state_rows
 from fluvial.entities.checks import check_state, compacted_key, definition_of
 from fluvial.entities.declarations import Compacted, Declaration, History, Pipeline, Publication, State
 from fluvial.entities.fit import check_fit
-from fluvial.entities.frames import Care
+from fluvial.entities.frames import Care, KeylessError
 from fluvial.entities.planning import has_news, plan_span
 from fluvial.entities.reduced import ReducerError
 from fluvial.entities.result import RunResult
@@ -239,7 +239,7 @@ class _TopicRun:
     def _carry_out_in(
         self, session: "SparkSession", batch: _Batch, bounds: TopicBounds, log: TableLog
     ) -> tuple[Commit | None, int]:
-        care = Care()
+        care = Care(keyless=batch.contract.key_field is None)
         quarantined = 0
         self.say(f"{self.table}: reading {batch.span.records_max:,} records of {batch.span.topic}")
         while True:
@@ -251,9 +251,11 @@ class _TopicRun:
             except Exception as error:
                 more = care.after(error)
                 if more is None:
-                    reducer_error = ReducerError.behind(error, self.table)
-                    if reducer_error is not None:
-                        raise reducer_error from error
+                    told = KeylessError.behind(error, self.table, batch.contract) or ReducerError.behind(
+                        error, self.table
+                    )
+                    if told is not None:
+                        raise told from error
                     raise
                 if more.undecodable and not care.undecodable:
                     quarantined = self._quarantine(session, batch, bounds)

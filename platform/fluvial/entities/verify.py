@@ -176,7 +176,7 @@ def rows_of_log(declaration: History | Compacted | State, decoded: "DataFrame", 
     """
     The rows of a table that holds these records and no others.
     """
-    everything = Care(undecodable=True, tombstones=True)
+    everything = Care(undecodable=True, tombstones=True, keyless=True)
     if isinstance(declaration, History):
         return frames.history_rows(decoded, contract, everything)
     if isinstance(declaration, Compacted):

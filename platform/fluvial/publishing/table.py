@@ -114,7 +114,7 @@ class DeltaSource:
         ranges = {partition: (bounds.starts[partition], end) for partition, end in bounds.ends.items()}
         span = Span(topic=self.declaration.topic, ranges=ranges)
         decoded = decode(read_span(self.spark, self.settings.cluster, span), contract)
-        care = frames.Care(undecodable=True, tombstones=True)
+        care = frames.Care(undecodable=True, tombstones=True, keyless=True)
         latest = frames.compacted_rows(decoded, contract, care, key=key).where("NOT _deleted")
         went = changes.went_rows(changes.aligned(latest, table, columns), columns)
         return changes.changed_keys(came.unionByName(went), key)
