@@ -62,6 +62,8 @@ class BrokerLifecycle:
         node_id = self._node.static_config.node_id
         alive = self._beating is not None
         await self.stop()
+        # Others lead as soon as the controller has decided that, which may be before it is known here.
+        self._node.lease.ended()
         # A broker that is alone has nobody to hand anything to.
         if not alive or all(broker.node_id == node_id for broker in self._node.cluster.alive_brokers()):
             return

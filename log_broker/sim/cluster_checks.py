@@ -12,7 +12,7 @@ from log_broker.server.partition import PartitionRuntime
 from log_broker.sim.broker_process import BrokerMachine, BrokerProcess
 from log_broker.sim.client_link import Place
 from log_broker.sim.history import CommittedLog
-from log_broker.sim.image_checks import ImageChecks
+from log_broker.sim.image_checks import NO_ELECTION, ImageChecks
 from log_broker.sim.kernel import InvariantError
 from log_broker.sim.topics import LOSSY, POWER_CUT, UNCLEAN_ELECTION
 
@@ -213,14 +213,24 @@ class ClusterChecks:
         return True
 
     def _check_lease(self, name: str, broker: "Node") -> None:
-        """Who is fenced has noticed by then, and takes nothing more that rests on it alone."""
-        if not broker.lease.valid:
+        """
+        Who is fenced has noticed by then, and takes nothing more that rests on it alone; nor does who was replaced.
+
+        The latter has until the others no longer wait for it.
+        """
+        if not broker.lease.valid or not (led := self._led(broker)):
             return
         images = [machine.broker.cluster for machine in self._world.machines.values() if machine.broker is not None]
-        newest = max(images, key=lambda image: image.version)
-        known = newest.brokers.get(broker.config.node_id)
-        if known is not None and known.is_fenced and (led := self._led(broker)):
+        newest, node_id = max(images, key=lambda image: image.version), broker.config.node_id
+        known = newest.brokers.get(node_id)
+        if known is not None and known.is_fenced:
             raise InvariantError("who is fenced takes nothing alone", f"{name} holds a lease and leads {led}")
+        for topic, index in led:
+            partition = newest.topics[topic].partitions[index]
+            if node_id in partition.replicas and node_id not in partition.isr:
+                raise InvariantError(
+                    "who was replaced takes nothing alone", f"{name} holds a lease and leads {topic}-{index}"
+                )
 
     def _led(self, broker: "Node") -> list[Place]:
         """Return what a broker leads by its own light, and others have led since."""
@@ -252,9 +262,9 @@ class ClusterChecks:
         """A leader of a topic that may lose records begins: see what it lacks, and that it may."""
         history = self._world.history
         committed = history.log(place)
-        eligible, is_unclean = self.images.elections.get((place, epoch), ((), False))
+        eligible, _ = self.images.elections.get((place, epoch), NO_ELECTION)
         end = _common_end(_read(runtime, runtime.log_start_offset, runtime.log_end_offset), committed)
-        if is_unclean:
+        if self._is_unclean(place, epoch):
             history.cut(place, end, epoch, UNCLEAN_ELECTION)
         if end >= committed.end_offset:
             return
@@ -271,6 +281,16 @@ class ClusterChecks:
                 f"in sync or eligible, {holding} have it all",
             )
         history.cut(place, end, epoch, POWER_CUT)
+
+    def _is_unclean(self, place: Place, epoch: int) -> bool:
+        """Whether a leader was elected uncleanly, or after one that was and never began to lead."""
+        while epoch >= 0:
+            if self.images.elections.get((place, epoch), NO_ELECTION)[1]:
+                return True
+            epoch -= 1
+            if (place, epoch) in self._leaders:
+                return False
+        return False
 
     def _holds(self, name: str, place: Place, end: int) -> bool:
         held = self._held.get((name, place))

@@ -14,6 +14,8 @@ from log_broker.sim.topics import LOSSY
 if TYPE_CHECKING:
     from log_broker.sim.cluster_world import ClusterWorld
 
+NO_ELECTION: tuple[tuple[int, ...], bool] = ((), False)
+
 
 class ImageChecks:
     """Looks at each version once, when the first broker has replayed it."""

@@ -14,6 +14,7 @@ from typing import Any
 from mutation_hunt import Patch, named, tell
 
 from log_broker.core import consumer_members, elections, isr_changes
+from log_broker.core.broker_registry import BrokerRegistry
 from log_broker.core.consumer_group import ConsumerGroup
 from log_broker.core.epochs import LeaderEpochs
 from log_broker.core.following import Lost
@@ -32,7 +33,7 @@ from log_broker.core.transaction import Transaction
 from log_broker.core.transaction_protocol import AddPartitions, End
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import BatchHeader
-from log_broker.server import replica
+from log_broker.server import controller, replica
 from log_broker.server.coordinator_shards import Shards
 from log_broker.server.group_coordinator import GroupCoordinator
 from log_broker.server.internal_log import stored_entries
@@ -231,6 +232,14 @@ def _a_controller_that_is_cut_off_goes_on() -> list[Patch]:
     return [(Raft, "surely_leads", lambda self, now_ms: isinstance(self.role, Leader))]
 
 
+def _who_is_being_fenced_is_told_that_it_is_not() -> list[Patch]:
+    return [(controller, "check_broker_epoch", lambda *_: None)]
+
+
+def _who_was_replaced_keeps_its_lease() -> list[Patch]:
+    return [(BrokerRegistry, "leaders_changed", lambda self, image: None)]
+
+
 def _does_not_report_losses() -> list[Patch]:
     return [(ReplicaManager, "report_lost", lambda *_: None)]
 
@@ -314,6 +323,8 @@ MUTATIONS = named(
     _coordinators_load_what_is_committed_by_then,
     _no_lease,
     _a_controller_that_is_cut_off_goes_on,
+    _who_is_being_fenced_is_told_that_it_is_not,
+    _who_was_replaced_keeps_its_lease,
     _does_not_report_losses,
     _any_member_may_commit,
     _who_is_no_longer_a_member_may_commit,
