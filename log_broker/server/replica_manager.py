@@ -6,6 +6,7 @@ a cluster whose metadata were lost, so it is moved aside first and removed later
 an image without any topic.
 """
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from functools import partial
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+RETRY_SECONDS = 5.0  # after a disk error
+
 
 class ReplicaManager:
     """All replicas of one node but that of the metadata log."""
@@ -47,11 +50,15 @@ class ReplicaManager:
         self._settings = FetcherSettings()
         self._fetching: dict[int, LeaderFetching] = {}
         self._followed: dict[tuple[str, int], tuple[Place, LeaderFetching]] = {}
+        self._unmade: set[tuple[str, int]] = set()  # what the disk did not take of the image that is applied
+        self._retry: asyncio.TimerHandle | None = None
         self._is_stopped = False
 
     def stop(self) -> None:
         """Fetch no more, and take no more images in: the quorum tells of some while the node stops."""
         self._is_stopped = True
+        if self._retry is not None:
+            self._retry.cancel()
         for fetching in self._fetching.values():
             fetching.stop()
         self._fetching.clear()
@@ -75,7 +82,7 @@ class ReplicaManager:
     # The image.
 
     def apply(self) -> None:
-        """Take what has changed in the image since the last time."""
+        """Take what has changed in the image since the last time, and what the disk did not take then."""
         if self._is_stopped:
             return
         self._take_settings()
@@ -87,12 +94,20 @@ class ReplicaManager:
             new = image.get(name)
             if new is None or new.topic_id != old.topic_id:
                 self._drop_topic(old, aside=went_back)
+        unmade = {name for name, _ in self._unmade}
         for name, topic in image.items():
             before = self._applied.get(name)
-            if before is not topic:
+            if before is not topic or name in unmade:
                 same = before if before is not None and before.topic_id == topic.topic_id else None
                 self._apply_topic(topic, same)
         self._applied = dict(image)
+        if self._unmade and self._retry is None:
+            self._retry = self.loop.call_later(RETRY_SECONDS, self._apply_again)
+
+    def _apply_again(self) -> None:
+        """No change of the image need come that would do it."""
+        self._retry = None
+        self._node.apply_image()  # also what coordinates by the partitions that are led here
 
     def remove_strays(self) -> None:
         """Move aside what is on the disk and not this node's: its topic was deleted or moved while it was down."""
@@ -143,7 +158,8 @@ class ReplicaManager:
         same_config = before is not None and before.config == topic.config
         known = before.partitions if before is not None else ()
         for index, partition in enumerate(topic.partitions):
-            if same_config and index < len(known) and known[index] is partition:
+            is_known = same_config and index < len(known) and known[index] is partition
+            if is_known and (topic.name, index) not in self._unmade:
                 continue
             if self._node.config.node_id in partition.replicas:
                 self._apply_partition(topic, index, partition)
@@ -156,8 +172,11 @@ class ReplicaManager:
         try:
             runtime = node.logs.create(topic.name, index, UUID(hex=topic.topic_id), topic.config)
         except OSError as error:
-            _log.error("the partition %s-%d could not be made: %s", topic.name, index, error)
+            if (topic.name, index) not in self._unmade:
+                _log.error("the partition %s-%d could not be made: %s", topic.name, index, error)
+                self._unmade.add((topic.name, index))
             return
+        self._unmade.discard((topic.name, index))
         runtime.on_damaged = partial(self.repair.damaged, runtime)
         if not had_log and partition.leader_epoch > 0 and {*partition.isr, *partition.elr} == {node.config.node_id}:
             self._report_missing(runtime, partition)
@@ -191,6 +210,7 @@ class ReplicaManager:
         self._node.groups.topic_deleted(topic.name)
 
     def _drop_partition(self, topic: str, index: int, *, aside: bool = False) -> None:
+        self._unmade.discard((topic, index))
         self._unfollow(topic, index)
         runtime = self._node.logs.get(topic, index)
         if runtime is not None:

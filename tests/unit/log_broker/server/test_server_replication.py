@@ -16,7 +16,7 @@ from node_cluster import cluster_of, eventually
 from several_nodes import cluster
 
 from log_broker.config import RACK_AWARE_SELECTOR
-from log_broker.core.cluster import ClusterImage
+from log_broker.core.cluster import OFFSETS_TOPIC, ClusterImage
 from log_broker.core.cluster_records import PartitionChanged
 from log_broker.core.controller import CreateTopic
 from log_broker.core.isr_changes import IsrMember, IsrWish, alter_partition
@@ -25,6 +25,7 @@ from log_broker.core.replica_messages import ReplicaFetchRequest
 from log_broker.core.replication_quota import UNLIMITED
 from log_broker.errors import ErrorCode
 from log_broker.records import batches_in, build_batch
+from log_broker.server import replica_manager
 from log_broker.server.dispatch import Slot
 from log_broker.server.exposition import NodeCollector
 from log_broker.server.handlers.fetch import WAIT_MS_MAX
@@ -215,6 +216,25 @@ async def test_a_deleted_topic_goes_from_every_node_and_one_of_its_name_is_anoth
     await make_topic(nodes, (2, 0, 1))
     await produce(nodes[2], 2)
     await eventually(lambda: ends(nodes) == {(2, 2)})
+
+
+async def test_a_partition_that_the_disk_did_not_take_is_made_when_it_does_though_the_image_stays_the_same(
+    nodes: list[Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(replica_manager, "RETRY_SECONDS", 0.05)
+    in_the_way = tmp_path / "n1" / f"{OFFSETS_TOPIC}-0"
+    in_the_way.write_bytes(b"")
+    command = CreateTopic(name=OFFSETS_TOPIC, topic_id=uuid4().hex, assignments={0: (1,)})
+    await nodes[0].ensure_topic(command)
+    await eventually(lambda: nodes[1].absence_of(OFFSETS_TOPIC, 0) is ErrorCode.KAFKA_STORAGE_ERROR)
+    await asyncio.sleep(0.2)
+    assert nodes[1].logs.get(OFFSETS_TOPIC, 0) is None
+    assert caplog.text.count("could not be made") == 1, "told once, however often it is tried"
+    version = nodes[1].cluster.version
+    in_the_way.unlink()
+    await eventually(lambda: nodes[1].logs.led(OFFSETS_TOPIC, 0) is not None, 5.0)
+    await eventually(lambda: nodes[1].groups._shards.get(0) is not None, 5.0)
+    assert nodes[1].cluster.version == version
 
 
 async def test_a_wiped_replica_is_filled_again_from_where_the_leader_begins(nodes: list[Node], tmp_path: Path) -> None:
