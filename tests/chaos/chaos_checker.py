@@ -41,12 +41,13 @@ ALLOWED_BY_KAFKA = frozenset({Kind.WRITE_CYCLE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    """One finding; `ops` are the numbers of the operations that show it."""
+    """One finding; `ops` are the numbers of the operations that show it, `value` the record's that is doubled."""
 
     kind: Kind
     key: str
     text: str
     ops: tuple[int, ...] = ()
+    value: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind} in {self.key}: {self.text} (operations {', '.join(map(str, self.ops))})"
@@ -192,7 +193,7 @@ def duplicates(evidence: Evidence) -> Iterator[Anomaly]:
         for value, offsets in offsets_of.items():
             if len(offsets) > 1:
                 where = ", ".join(map(str, offsets))
-                yield Anomaly(kind=Kind.DUPLICATE, key=key, text=f"{value} lies at offsets {where}")
+                yield Anomaly(kind=Kind.DUPLICATE, key=key, text=f"{value} lies at offsets {where}", value=value)
 
 
 def external_polls(evidence: Evidence) -> Iterator[Anomaly]:

@@ -14,6 +14,7 @@ from chaos_cluster import Cluster
 from chaos_copying import Copying
 from chaos_history import History, Op, Record
 from chaos_nemesis import Nemesis
+from chaos_sequences import read_log, sent_again, sequences_that_are_wrong
 from chaos_workloads import Member, Producing, Reading, Workload, read_everything
 
 PARTITIONS = 3
@@ -42,6 +43,7 @@ class Report:
     doubled: Counter[str] = field(default_factory=Counter)
     transactions: Counter[str] = field(default_factory=Counter)
     allowed: Counter[Kind] = field(default_factory=Counter)
+    sent_again: int = 0
     given_up: int = 0
     broken: list[str] = field(default_factory=list)
 
@@ -62,6 +64,8 @@ class Report:
         if self.allowed:
             seen = ", ".join(f"{kind} {count}" for kind, count in self.allowed.items())
             lines.append(f"seen where nothing better was promised: {seen}")
+        if self.sent_again:
+            lines.append(f"{self.sent_again} records lie twice as their client began a new epoch and sent them again")
         if self.given_up:
             lines.append(f"{self.given_up} times a copier was replaced because a call of its client did not return")
         return "\n".join([*lines, *self.broken[:20], f"{len(self.broken)} broken promises"])
@@ -109,7 +113,13 @@ def storm(
     for workload in workloads:
         report.broken += workload.problems
         report.given_up += workload.given_up if isinstance(workload, Copying) else 0
-    judge(report, history.ops)
+    logs = {
+        f"idempotent-{at}": read_log(cluster.nodes[cluster.brokers[0]].partition_dir("idempotent", at))
+        for at in range(PARTITIONS)
+    }
+    judge(report, history.ops, sent_again(end, logs))
+    for key, log in logs.items():
+        report.broken += sequences_that_are_wrong(key, log)
     report.broken += copies_that_are_wrong(end)
     return report
 
@@ -146,8 +156,12 @@ def await_progress(cluster: Cluster, workloads: list[Workload], when: str) -> No
         raise AssertionError(f"{', '.join(standing())} stand still {when}; {problems}") from error
 
 
-def judge(report: Report, ops: list[Op]) -> None:
-    """Count what happened to each topic, and hold each anomaly against what was promised there."""
+def judge(report: Report, ops: list[Op], again: frozenset[str] = frozenset()) -> None:
+    """
+    Count what happened to each topic, and hold each anomaly against what was promised there.
+
+    `again` are the values that an idempotent client sent again in another epoch, which no broker can know.
+    """
     report.operations = len(ops)
     report.acked = Counter(dict.fromkeys(ALLOWED, 0))
     for op in ops:
@@ -156,7 +170,10 @@ def judge(report: Report, ops: list[Op]) -> None:
         if op.outcome == "ok":
             report.acked.update(topic_of(record.key) for record in op.sends)
     for anomaly in check(ops):
-        note(report, anomaly)
+        if anomaly.kind is Kind.DUPLICATE and anomaly.value in again:
+            report.sent_again += 1
+        else:
+            note(report, anomaly)
 
 
 def note(report: Report, anomaly: Anomaly) -> None:
@@ -173,10 +190,14 @@ def note(report: Report, anomaly: Anomaly) -> None:
 
 
 def copies_that_are_wrong(end: list[Record]) -> list[str]:
-    """Of each record of the source there is one committed copy: the copiers' group had to begin where it had ended."""
+    """
+    Of each record of the source there is one committed copy: the copiers' group had to begin where it had ended.
+
+    One value can be that of two records, where its client sent it again.
+    """
     originals = Counter(record.value for record in end if topic_of(record.key) == "idempotent")
     copies = Counter(record.value.partition(">")[2] for record in end if topic_of(record.key) == "copied")
-    twice = [value for value, times in copies.items() if times > 1]
+    twice = [value for value, times in copies.items() if times > max(originals[value], 1)]
     unknown = [value for value in copies if value not in originals]
     problems = [f"{value} was copied {copies[value]} times" for value in twice]
     problems += [f"{value} was copied and is not there" for value in unknown]

@@ -26,8 +26,6 @@ from log_broker.core.partition_roles import PartitionRoles
 from log_broker.core.partition_transactions import PartitionTransactions
 from log_broker.core.partition_writing import PartitionWriting
 from log_broker.core.producer_state import ProducerEntry, ProducerStates
-from log_broker.core.raft import Raft
-from log_broker.core.raft_leader import Leader
 from log_broker.core.replication import Leading
 from log_broker.core.transaction import Transaction
 from log_broker.core.transaction_protocol import AddPartitions, End
@@ -228,10 +226,6 @@ def _no_lease() -> list[Patch]:
     return [(Lease, "valid", property(lambda self: True))]
 
 
-def _a_controller_that_is_cut_off_goes_on() -> list[Patch]:
-    return [(Raft, "surely_leads", lambda self, now_ms: isinstance(self.role, Leader))]
-
-
 def _who_is_being_fenced_is_told_that_it_is_not() -> list[Patch]:
     return [(controller, "check_broker_epoch", lambda *_: None)]
 
@@ -322,7 +316,6 @@ MUTATIONS = named(
     _decided_transactions_are_not_finished,
     _coordinators_load_what_is_committed_by_then,
     _no_lease,
-    _a_controller_that_is_cut_off_goes_on,
     _who_is_being_fenced_is_told_that_it_is_not,
     _who_was_replaced_keeps_its_lease,
     _does_not_report_losses,
