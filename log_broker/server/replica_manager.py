@@ -164,7 +164,7 @@ class ReplicaManager:
             if self._node.config.node_id in partition.replicas:
                 self._apply_partition(topic, index, partition)
             else:
-                self._drop_partition(topic.name, index)
+                self._leave_partition(topic.name, index, partition)
 
     def _apply_partition(self, topic: TopicImage, index: int, partition: PartitionImage) -> None:
         node = self._node
@@ -203,6 +203,14 @@ class ReplicaManager:
             partition.leader_epoch,
             is_throttled=node.config.node_id not in partition.isr and throttled.has(index, node.config.node_id),
         )
+
+    def _leave_partition(self, topic: str, index: int, partition: PartitionImage) -> None:
+        """Give up a replica that was moved away: others go on without it."""
+        runtime = self._node.logs.get(topic, index)
+        if runtime is not None:
+            # What is being written is not among what is said to be left behind, so nobody may be told that it is kept.
+            runtime.become_follower(partition.leader_epoch, partition.leader)
+        self._drop_partition(topic, index)
 
     def _drop_topic(self, topic: TopicImage, *, aside: bool) -> None:
         for index in range(len(topic.partitions)):

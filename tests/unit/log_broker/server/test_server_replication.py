@@ -195,6 +195,25 @@ async def test_a_replica_that_is_moved_away_tells_what_it_alone_had_acknowledged
     assert "its offsets 10 to 14" in told[0]
 
 
+async def test_what_a_leader_writes_while_it_is_moved_away_is_not_acknowledged(nodes: list[Node]) -> None:
+    """It is not among what the replica says it leaves behind."""
+    await make_topic(nodes, (1, 2, 0), min_insync_replicas="1")
+    leader = nodes[1]
+    await produce(leader, 1)
+    runtime = leader.logs.led(TOPIC, 0)
+    assert runtime is not None
+    answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+    runtime.append(build_batch([(leader.clock_ms(), None, b"1", ())]), acks=1, done=answer.set_result)
+    await asyncio.sleep(0)
+    assert runtime._core.is_writing
+    topic = leader.cluster.topics[TOPIC]
+    (now,) = topic.partitions
+    moved = replace(now, replicas=(2, 0), isr=(2, 0), leader=2, leader_epoch=now.leader_epoch + 1)
+    leader.replicas._apply_topic(replace(topic, partitions=(moved,)), topic)
+    assert (await answer).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert leader.logs.get(TOPIC, 0) is None
+
+
 async def test_a_producer_that_comes_to_a_follower_is_told_who_leads(nodes: list[Node]) -> None:
     await make_topic(nodes, (1, 2, 0))
     producer = Producer({"bootstrap.servers": servers([nodes[2]]), "enable.idempotence": True, "log_level": 0})
