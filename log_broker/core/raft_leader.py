@@ -108,8 +108,8 @@ class Leader:
 
     def deadline_ms(self) -> int:
         deadline = min(self._check_ms, self._announce_ms)
-        for parked in self._parked.values():
-            deadline = min(deadline, parked.deadline_ms)
+        if self._parked:
+            deadline = min(deadline, self._first_parked.deadline_ms)
         if self._change is not None and self._change.offset is None:
             deadline = min(deadline, self._change.deadline_ms)
         return deadline
@@ -121,8 +121,8 @@ class Leader:
             return
         if now_ms >= self._announce_ms:
             self._announce()
-        for key in [key for key, parked in self._parked.items() if now_ms >= parked.deadline_ms]:
-            self._answer(self._parked.pop(key))
+        while self._parked and now_ms >= self._first_parked.deadline_ms:
+            self._answer(self._parked.pop(self._first_parked.body.replica))
         change = self._change
         if change is not None and change.offset is None and now_ms >= change.deadline_ms:
             self._end_change(ErrorCode.REQUEST_TIMED_OUT, "the new voter did not catch up in time")
@@ -151,9 +151,11 @@ class Leader:
                 progress.match = max(progress.match, body.log_end.offset)
                 if progress.match >= raft.log.end_offset:
                     progress.caught_up_ms = raft.now_ms
+                self._parked.pop(body.replica, None)  # the newest stands last
                 self._parked[body.replica] = _Parked(token, body, raft.now_ms + raft.config.fetch_wait_ms_max)
                 self.advance()
-                self._answer_parked()
+                if body.replica in self._parked:
+                    self._answer_if_news(self._parked[body.replica])
                 return
             shared = None
         answer = FetchResponse(
@@ -320,13 +322,21 @@ class Leader:
                 body = BeginQuorumEpochRequest(epoch=raft.epoch, leader_id=raft.key.node_id, voter=voter)
                 raft.request(voter.node_id, body)
 
+    @property
+    def _first_parked(self) -> _Parked:
+        """The fetch that has waited longest: all wait equally long, so it is the first to be due."""
+        return next(iter(self._parked.values()))
+
     def _answer_parked(self) -> None:
-        end = self._raft.log.end_offset
-        high_watermark = self._raft.high_watermark
-        for key, parked in list(self._parked.items()):
-            if parked.body.log_end.offset < end or parked.body.high_watermark < high_watermark:
-                del self._parked[key]
-                self._answer(parked)
+        for parked in list(self._parked.values()):
+            self._answer_if_news(parked)
+
+    def _answer_if_news(self, parked: _Parked) -> None:
+        raft = self._raft
+        body = parked.body
+        if body.log_end.offset < raft.log.end_offset or body.high_watermark < raft.high_watermark:
+            del self._parked[body.replica]
+            self._answer(parked)
 
     def _answer(self, parked: _Parked) -> None:
         raft = self._raft

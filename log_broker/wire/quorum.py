@@ -15,6 +15,7 @@ itself, of whose layout our core knows nothing.
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -44,6 +45,9 @@ LISTENER = "PLAINTEXT"
 _BYTES_MAX = 64 << 20
 _VOTERS_LENGTH = struct.Struct(">I")
 _NONE = -1
+# All replicas ask for the same entries. There is room for all that a log keeps between snapshots: of a run of entries
+# that is longer, each would push out the next.
+_encoded = lru_cache(maxsize=16_384)(encode_entry)
 
 Values = Mapping[str, Any]
 
@@ -205,7 +209,7 @@ def answer(body: RaftResponse, base_offset: int, leader_at: tuple[str, int] | No
                 "last_stable_offset": body.high_watermark,
                 "current_leader": current,
                 "aborted_transactions": None,
-                "records": b"".join(encode_entry(base_offset + at, entry) for at, entry in enumerate(body.entries)),
+                "records": b"".join(_encoded(base_offset + at, entry) for at, entry in enumerate(body.entries)),
             }
             if body.diverging is not None:
                 partition["diverging_epoch"] = {"epoch": body.diverging.epoch, "end_offset": body.diverging.offset}
