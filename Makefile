@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster fuzz kill kill-tables chaos clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster bench-metadata fuzz kill kill-tables chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ bench-schema: $(READY) ## measure the registry: reads, start and memory with 100
 
 bench-cluster: java $(READY) ## measure three nodes beside three of Apache Kafka (about 15 minutes)
 	$(BIN)/python -m tests.bench.cluster
+
+bench-metadata: $(READY) ## measure the controller with 10 to 1,000 brokers that have no logs (about five minutes)
+	$(BIN)/python -m tests.bench.metadata
 
 fuzz: $(READY) ## a million broken requests at the broker: FUZZ="--seed 2 --from 500000" goes on elsewhere
 	$(BIN)/python tests/fuzz/fuzz_run.py $(FUZZ)

@@ -1,0 +1,38 @@
+"""The benchmark of large clusters, with a small one: every broker joins, hears of a new leader and comes back."""
+
+import asyncio
+
+from log_broker.core.cluster import NO_LEADER
+from tests.bench.metadata.__main__ import measure
+from tests.bench.metadata.crowd import controller, crowd
+
+COUNT = 20
+
+
+def test_every_broker_joins_and_replays_a_change_of_leaders() -> None:
+    async def live() -> None:
+        with controller() as node:
+            async with crowd(COUNT, node) as brokers:
+                await brokers.join()
+                await brokers.create_topics(2 * COUNT)
+                await brokers.settle()
+                assert len(brokers.image.alive_brokers()) == COUNT
+                victim = brokers.brokers[0]
+                led = [(topic.name, at) for topic, at, _ in brokers.image.led_by(victim.node_id)]
+                assert led
+                answered, arrivals = await brokers.fence(victim)
+                assert answered > 0
+                assert len(arrivals) == COUNT
+                leaders = {brokers.image.topics[name].partitions[at].leader for name, at in led}
+                assert not leaders & {victim.node_id, NO_LEADER}
+                await brokers.settle()
+                assert brokers.image.may_lead(victim.node_id)
+
+    asyncio.run(live())
+
+
+def test_every_figure_is_told() -> None:
+    found = asyncio.run(measure(3, changes=1, rest_seconds=0.1))
+    assert {figure.choice for figure in found} == {"3 brokers"}
+    assert len({figure.what for figure in found}) == len(found) == 10
+    assert all(figure.value >= 0 for figure in found)
