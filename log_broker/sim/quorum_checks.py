@@ -238,7 +238,8 @@ class QuorumChecks:
             return
         voters = raft.voters.current
         end = process.ledger.end_offset
-        epoch = self.committed[-1].epoch
+        # Of the last entry that it calls so: a successor may have committed more already, which this one has not.
+        epoch = self.committed[end - 1].epoch
         logs = [self.told(key) for key in voters.keys]
         holders = [told for told in logs if told.durable_end >= end and told.durable_epoch >= epoch]
         if len(holders) < voters.majority:
