@@ -142,11 +142,11 @@ class Raft(Replica):
         """
         Whether no other replica can have been elected by now.
 
-        Voters that have heard from their leader within the fetch timeout elect none. They count from its answers,
-        which is later than it counts from their fetches, on clocks that may run faster than its own by `DRIFT_SHARE`.
+        Voters that have heard from their leader within the fetch timeout elect none. It counts from when it gave the
+        answers that they are known to have had, on clocks that may run faster than its own by `DRIFT_SHARE`.
         """
         role, timeout_ms = self.role, self.config.fetch_timeout_ms
-        return isinstance(role, Leader) and now_ms < role.heard_ms(now_ms) + timeout_ms - timeout_ms // DRIFT_SHARE
+        return isinstance(role, Leader) and now_ms < role.followed_ms(now_ms) + timeout_ms - timeout_ms // DRIFT_SHARE
 
     def describe(self, now_ms: int) -> QuorumDescription | None:
         """Return how far everyone is, None where this replica does not lead."""
@@ -262,7 +262,7 @@ class Raft(Replica):
         self.role.on_response(event.id, body)
 
     def _request_received(self, event: RequestReceived) -> None:
-        token, body = event
+        token, body, link = event
         match body:
             case VoteRequest():
                 self._vote(token, body)
@@ -275,7 +275,7 @@ class Raft(Replica):
             case FetchRequest():
                 self._observe(body.epoch, NO_LEADER)
                 if isinstance(self.role, Leader) and body.epoch == self.epoch:
-                    self.role.on_fetch(token, body)
+                    self.role.on_fetch(token, body, link)
                 else:
                     self.answer(
                         token,

@@ -28,10 +28,15 @@ NOTHING_PROMISED = QuorumState()
 
 
 class RequestReceived(NamedTuple):
-    """A request from a replica; `token` leads back to whoever asked."""
+    """
+    A request from a replica; `token` leads back to whoever asked, `link` is the connection that it came on.
+
+    On one connection a replica fetches again only when it has had its answer.
+    """
 
     token: Any
     body: RaftRequest
+    link: Any = None
 
 
 class ResponseReceived(NamedTuple):

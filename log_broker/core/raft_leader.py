@@ -7,6 +7,7 @@ then does it take proposals or change the voters, one at a time (KIP-853).
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from log_broker.core.raft_messages import (
     FetchSnapshotResponse,
     RaftResponse,
 )
+from log_broker.core.raft_progress import Progress
 from log_broker.core.raft_voters import ReplicaKey, VoterSet, replicated_offset
 from log_broker.errors import ErrorCode
 
@@ -38,25 +40,15 @@ if TYPE_CHECKING:
     from log_broker.core.raft import Raft
 
 
-class Progress:
-    """How far another replica is: `match` is on its disk, as it said at `fetched_ms`."""
-
-    __slots__ = ("caught_up_ms", "fetched_ms", "match")
-
-    def __init__(self, now_ms: int) -> None:
-        self.match = 0
-        self.fetched_ms = now_ms
-        self.caught_up_ms: int | None = None  # when it last had all that we had
-
-
 class _Parked:
     """A fetch that is answered when there is something to tell, or at its deadline."""
 
-    __slots__ = ("body", "deadline_ms", "token")
+    __slots__ = ("body", "deadline_ms", "link", "token")
 
-    def __init__(self, token: Any, body: FetchRequest, deadline_ms: int) -> None:
+    def __init__(self, token: Any, body: FetchRequest, link: Any, deadline_ms: int) -> None:
         self.token = token
         self.body = body
+        self.link = link
         self.deadline_ms = deadline_ms
 
 
@@ -141,10 +133,11 @@ class Leader:
 
     # What others ask
 
-    def on_fetch(self, token: Any, body: FetchRequest) -> None:
+    def on_fetch(self, token: Any, body: FetchRequest, link: Any) -> None:
         """Note how far a replica has come, and answer it now or when there is something to tell."""
         raft = self._raft
         progress = self._heard(body.replica)
+        progress.fetched(link)
         shared = raft.log.end_of_epoch(body.log_end.epoch)
         if shared is not None and shared.epoch == body.log_end.epoch and shared.offset >= body.log_end.offset:
             if body.log_end.offset >= raft.log.start_offset:
@@ -152,7 +145,7 @@ class Leader:
                 if progress.match >= raft.log.end_offset:
                     progress.caught_up_ms = raft.now_ms
                 self._parked.pop(body.replica, None)  # the newest stands last
-                self._parked[body.replica] = _Parked(token, body, raft.now_ms + raft.config.fetch_wait_ms_max)
+                self._parked[body.replica] = _Parked(token, body, link, raft.now_ms + raft.config.fetch_wait_ms_max)
                 self.advance()
                 if body.replica in self._parked:
                     self._answer_if_news(self._parked[body.replica])
@@ -164,6 +157,7 @@ class Leader:
         if shared is None:
             assert raft.snapshot is not None, "what is before the log is in a snapshot"
             answer = replace(answer, snapshot_id=raft.snapshot.id)
+        progress.answered(raft.now_ms)
         raft.answer(token, answer)
 
     def on_fetch_snapshot(self, token: Any, body: FetchSnapshotRequest) -> None:
@@ -296,19 +290,23 @@ class Leader:
             if key in voters or progress.fetched_ms >= oldest_ms
         }
 
-    def heard_ms(self, now_ms: int) -> int:
-        """Since when less than a majority of the voters, this one among them, has been heard from."""
+    def followed_ms(self, now_ms: int) -> int:
+        """Since when less than a majority of the voters, this one among them, is known to have followed."""
+        return self._majority_since(now_ms, lambda progress: progress.followed_ms)
+
+    def _majority_since(self, now_ms: int, time_of: Callable[[Progress], int]) -> int:
         raft = self._raft
         voters = raft.voters.current
-        heard = [
-            now_ms if key == raft.key else self.replicas[key].fetched_ms if key in self.replicas else 0
+        times = [
+            now_ms if key == raft.key else time_of(self.replicas[key]) if key in self.replicas else 0
             for key in voters.keys
         ]
-        return replicated_offset(heard, voters.majority)
+        return replicated_offset(times, voters.majority)
 
     def _hears_quorum(self) -> bool:
         now_ms = self._raft.now_ms
-        self._check_ms = self.heard_ms(now_ms) + self._quorum_timeout_ms
+        heard_ms = self._majority_since(now_ms, lambda progress: progress.fetched_ms)
+        self._check_ms = heard_ms + self._quorum_timeout_ms
         return now_ms < self._check_ms
 
     def _announce(self) -> None:
@@ -342,7 +340,7 @@ class Leader:
         raft = self._raft
         offset = parked.body.log_end.offset
         if offset < raft.log.start_offset:  # the log's start has passed it meanwhile
-            self.on_fetch(parked.token, parked.body)
+            self.on_fetch(parked.token, parked.body, parked.link)
             return
         answer = FetchResponse(
             epoch=raft.epoch,
@@ -350,6 +348,8 @@ class Leader:
             entries=raft.log.read(offset, raft.config.fetch_bytes_max),
             high_watermark=raft.high_watermark,
         )
+        if (progress := self.replicas.get(parked.body.replica)) is not None:
+            progress.answered(raft.now_ms)
         raft.answer(parked.token, answer)
 
     def _may_change(self) -> bool:

@@ -198,14 +198,14 @@ class Quorum:
         if result.error is not ErrorCode.NONE:
             raise BrokerError(result.error, result.message)
 
-    async def answer(self, api: int, request: Any) -> messages.Values:
-        """Answer what another replica asks; raises BrokerError."""
+    async def answer(self, api: int, request: Any, *, link: str | None = None) -> messages.Values:
+        """Answer what another replica asks, on the connection `link`; raises BrokerError."""
         cluster_id = self._cluster_id()
         if cluster_id is not None and request.cluster_id not in {None, cluster_id}:
             return messages.refusal(api, ErrorCode.INCONSISTENT_CLUSTER_ID)
         body = messages.read_question(api, request)
         promise: asyncio.Future[RaftResponse | None] = self._promise(None)
-        self.handle(RequestReceived(promise, body))
+        self.handle(RequestReceived(promise, body, link))
         answer = await promise
         if answer is None:
             return messages.refusal(api, ErrorCode.KAFKA_STORAGE_ERROR)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 async def _handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
-    return await node.quorum.answer(context.header.api_key, request)
+    return await node.quorum.answer(context.header.api_key, request, link=context.slot.peer)
 
 
 fetch_metadata = control(_handle)

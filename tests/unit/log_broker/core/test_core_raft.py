@@ -36,6 +36,7 @@ from log_broker.core.raft_follower import Follower
 from log_broker.core.raft_leader import Leader
 from log_broker.core.raft_log import Entry, EntryKind, OffsetAndEpoch, RaftLog, Snapshot
 from log_broker.core.raft_messages import FetchRequest, FetchResponse, RaftRequest, RaftResponse, VoteRequest
+from log_broker.core.raft_progress import Progress
 from log_broker.core.raft_replica import RaftConfig, Recovered
 from log_broker.core.raft_voters import ReplicaKey, Voter, VoterHistory, VoterSet, replicated_offset
 from log_broker.errors import ErrorCode
@@ -351,9 +352,9 @@ def test_a_leader_surely_leads_for_as_long_as_its_voters_elect_no_other() -> Non
     assert leader.surely_leads(replicas.now)
     assert isinstance(leader.role, Leader)
     for_ms = CONFIG.fetch_timeout_ms * 9 // 10
-    heard = max(progress.fetched_ms for progress in leader.role.replicas.values())
-    assert leader.surely_leads(heard + for_ms - 1)
-    assert not leader.surely_leads(heard + for_ms)
+    followed = max(progress.followed_ms for progress in leader.role.replicas.values())
+    assert leader.surely_leads(followed + for_ms - 1)
+    assert not leader.surely_leads(followed + for_ms)
     follower = next(raft for raft in replicas.rafts.values() if raft is not leader)
     assert not follower.surely_leads(replicas.now)
 
@@ -573,3 +574,23 @@ def test_a_leader_describes_its_quorum() -> None:
     assert all(row.caught_up_ms_ago is not None for row in described.replicas)
     follower = next(raft for raft in replicas.rafts.values() if raft is not leader)
     assert follower.describe(replicas.now) is None
+
+
+def test_a_fetch_proves_only_that_its_voter_had_the_answer_before_it() -> None:
+    progress = Progress(0)
+    progress.fetched("a")
+    progress.answered(100)
+    assert progress.followed_ms == 0
+    progress.fetched("a")
+    assert progress.followed_ms == 100
+    # This process stands still; the voter gives the connection up, and tries others.
+    progress.answered(5_000)
+    progress.fetched("b")
+    progress.answered(5_000)
+    progress.fetched("c")
+    assert progress.followed_ms == 100
+    progress.fetched("c")
+    assert progress.followed_ms == 100, "unanswered"
+    progress.answered(5_001)
+    progress.fetched("c")
+    assert progress.followed_ms == 5_001
