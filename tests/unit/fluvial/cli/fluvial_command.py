@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -12,14 +13,15 @@ from typing import Any
 
 FLUVIAL = Path(sys.executable).parent / "fluvial"
 TIMEOUT_SECONDS = 120
+NODES_MAX = 5
+# Below those that systems give to outgoing connections, which would take them before a node that starts later.
+PORTS = range(15_000, 32_000)
 
 
 def free_ports(count: int) -> int:
     """The first of so many ports in a row that nothing listens on."""
     while True:
-        with socket.socket() as first:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
+        port = random.choice(PORTS[:-count])
         try:
             for number in range(port, port + count):
                 with socket.socket() as trial:
@@ -34,8 +36,11 @@ class Cli:
     """The command in a working directory, with a data directory and ports that no other test uses."""
 
     cwd: Path
-    port: int = field(default_factory=lambda: free_ports(3))
-    registry_port: int = field(default_factory=lambda: free_ports(3))
+    port: int = field(default_factory=lambda: free_ports(2 * NODES_MAX))
+
+    @property
+    def registry_port(self) -> int:
+        return self.port + NODES_MAX
 
     @property
     def data_dir(self) -> Path:

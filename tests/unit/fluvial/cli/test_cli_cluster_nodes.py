@@ -4,7 +4,7 @@ import json
 import os
 import signal
 
-from fluvial_command import Cli, free_ports
+from fluvial_command import Cli
 
 from fluvial.cluster.picture import picture_of
 from fluvial.cluster.wire import ClusterLink
@@ -54,7 +54,6 @@ def config(cli: Cli, topic: str, *names: str) -> str:
 
 
 def test_a_platform_grows_and_gives_a_dead_node_up(cli: Cli) -> None:
-    cli.port = free_ports(5)
     cli.up()
     cli.ok("topic", "create", "old", "--partitions", "3")
     cli.ok("produce", "old", stdin="kept\n")
