@@ -12,9 +12,10 @@ from plain_fold import FIELDS, SCHEMA, plain_compacted, plain_state, random_even
 
 from fluvial.config import Settings
 from fluvial.delta import row_swap, upkeep
+from fluvial.delta.key_index import Digests
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import TableError
-from fluvial.entities import Declaration, DeclarationError, compacted, history, last_non_null, state, sum_
+from fluvial.entities import Declaration, DeclarationError, compacted, history, last_non_null, state, sum_, table_index
 from fluvial.entities.runner import materialize
 from fluvial.entities.table_index import TableIndexes
 from fluvial.spark.warehouse import Warehouse
@@ -215,3 +216,35 @@ def test_where_the_contract_names_the_key_a_record_without_one_stops_all_but_the
     assert [row._offset for row in spark.table("compacted.readings").collect()] == [3]
     assert [row.total for row in spark.table("state.readings").collect()] == [2]
     assert [row.total for row in spark.sql("SELECT * FROM state.versions WHERE is_current").collect()] == [2]
+
+
+def test_an_index_that_is_read_in_parts_is_the_same(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More keys than Spark's driver takes as one answer, which by default are some ten million."""
+    topic = make_topic(SCHEMA)
+    topic.send(
+        [
+            Sent(key=f"key {number}", value={"kind": "up", "amount": number, "weight": None, "at": 0})
+            for number in range(50)
+        ]
+    )
+    table = compacted(topic.name, name="parts")
+    materialize(table, settings, spark, schemas=schemas)
+    path = Warehouse.at(settings.warehouse).path(table.table)
+    version = TableLog(spark, path).newest_version()
+    digests = Digests.of([f"key {number}" for number in range(51)])
+
+    def places() -> list[list[int]]:
+        index = TableIndexes().of(path, "key", placed=True)
+        assert index.load(spark, version)
+        found = index.find(digests)
+        return [each.tolist() for each in (found.file, found.row, found.partition, found.offset)]
+
+    whole = places()
+    monkeypatch.setattr(table_index, "KEYS_A_PART", 7)
+    assert places() == whole
+    assert len(set(zip(*whole, strict=True))) == 51
+    spark.read.format("delta").load(path).where("key = 'key 7'").write.format("delta").mode("append").save(path)
+    with pytest.raises(ValueError, match="two rows"):
+        TableIndexes().of(path, "key", placed=True).load(spark, version + 1)

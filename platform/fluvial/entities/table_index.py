@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # Some twenty million keys; a table with more is searched by a join.
 INDEX_BYTES_MAX = 768 << 20
 ROWS_BYTES_MAX = 512 << 20
+# Read at once: far fewer than Spark's driver takes as one answer (spark.driver.maxResultSize, 1 GiB).
+KEYS_A_PART = 3_000_000
 
 
 class TableIndexes:
@@ -83,14 +85,15 @@ class TableIndex:
         frame = located(session, self.path, version)
         if self._only is not None:
             frame = frame.where(f"`{self._only}`")
-        if frame.count() * BYTES_A_KEY > self._index_bytes_max:
+        keys = frame.count()
+        if keys * BYTES_A_KEY > self._index_bytes_max:
             return False
         index = KeyIndex(version)
-        rows = frame.select(*self._columns, FILE, ROW).toArrow()
-        names = rows[FILE].combine_chunks().dictionary_encode()
-        numbers = np.array([index.file_number(unquote(name.as_py())) for name in names.dictionary], np.int64)
-        files = numbers[names.indices.to_numpy()] if len(names) else np.empty(0, np.int64)
-        index.put(Digests.of(rows[self.key].to_pylist()), self._places(rows, files, rows[ROW].to_numpy()))
+        parts = max(-(-keys // KEYS_A_PART), 1)
+        for part in range(parts):
+            # By the key, so that one with two rows is seen.
+            some = frame if parts == 1 else frame.where(f"pmod(xxhash64(`{self.key}`), {parts}) = {part}")
+            self._enter(index, some.select(*self._columns, FILE, ROW).toArrow())
         self._index = index
         return True
 
@@ -182,6 +185,12 @@ class TableIndex:
         for name in swapped.files:
             rows = located(session, self.path, swapped.version).where(col(FILE) == name)
             yield name, rows.select(*columns, ROW).toArrow()
+
+    def _enter(self, index: KeyIndex, rows: "pa.Table") -> None:
+        names = rows[FILE].combine_chunks().dictionary_encode()
+        numbers = np.array([index.file_number(unquote(name.as_py())) for name in names.dictionary], np.int64)
+        files = numbers[names.indices.to_numpy()] if len(names) else np.empty(0, np.int64)
+        index.put(Digests.of(rows[self.key].to_pylist()), self._places(rows, files, rows[ROW].to_numpy()))
 
     def _places(self, rows: "pa.Table", files: Any, numbers: Any) -> Places:
         if len(self._columns) == 1:
