@@ -108,8 +108,8 @@ class Controller:
             records: list[MetadataRecord] = []
             for wish in wishes:
                 try:
-                    self._check_leavers(image, wish)
                     change = alter_partition(image, node_id, wish)
+                    self._check_leavers(image, wish)
                 except BrokerError as error:
                     outcomes.append(Outcome(error.code))
                     continue
@@ -129,8 +129,7 @@ class Controller:
     def _check_leavers(self, image: ClusterImage, wish: IsrWish) -> None:
         """Raise BrokerError(OPERATION_NOT_ATTEMPTED) while somebody who shall leave the ISR may hold an old lease."""
         topic = image.topic_by_id(wish.topic_id)
-        if topic is None or not 0 <= wish.partition < len(topic.partitions):
-            return
+        assert topic is not None, "it was just decided on"
         leavers = set(topic.partitions[wish.partition].isr) - {member.node_id for member in wish.isr}
         for node_id in leavers:
             if self._registry.may_have_missed_leaders(node_id, self._now_ms()):
