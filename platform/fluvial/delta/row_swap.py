@@ -8,7 +8,7 @@ the versions of Delta that they were tried with. The table stays an ordinary Del
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -18,6 +18,7 @@ from fluvial.delta.stamp import Stamp
 from fluvial.spark.connect import is_client
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
     from pyspark.sql import DataFrame, SparkSession
 
 # The versions of Delta whose transaction classes are known to behave as is assumed here.
@@ -41,6 +42,14 @@ class Swapped:
 
     version: int
     files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A file of a table: its name, and the numbers of its rows (a numpy array) that are marked as gone."""
+
+    name: str
+    marked: Any
 
 
 def can_swap(session: "SparkSession", path: str, frame: "DataFrame") -> bool:
@@ -69,6 +78,31 @@ def located(session: "SparkSession", path: str, version: int) -> "DataFrame":
         .load(path)
         .selectExpr("*", f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}")
     )
+
+
+def data_files(session: "SparkSession", path: str, version: int) -> list[DataFile] | None:
+    """
+    The files of which `version`, the table's newest, consists; None where the table has moved on, or some of its files
+    lie elsewhere than in the table's folder itself.
+    """
+    import numpy as np
+
+    log = _delta_log(session, path)
+    snapshot = log.update(False, _none(session), _none(session))
+    files = _all_files(session, snapshot)
+    if snapshot.version() != version or any("/" in add.path() for add in files):
+        return None
+    vectors = _Vectors.of(session, log)
+    nothing = np.empty(0, np.uint64)
+    return [
+        DataFile(
+            name=_file_name(add),
+            marked=nothing
+            if add.deletionVector() is None
+            else np.frombuffer(vectors.rows(add.deletionVector()).to_array(), np.uint64),
+        )
+        for add in files
+    ]
 
 
 def row_changes(session: "SparkSession", path: str, *, since: int, until: int) -> "DataFrame | None":
@@ -223,18 +257,15 @@ class _Transaction:
         if not rows:
             return
         delta = self.session._jvm.org.apache.spark.sql.delta
-        root = self.log.dataPath()
-        store = _module(self.session, "org.apache.spark.sql.delta.storage.dv.DeletionVectorStore").createInstance(
-            self.log.newDeltaHadoopConf()
-        )
+        vectors = _Vectors.of(self.session, self.log)
         identity = self.session._jvm.java.util.UUID.randomUUID()
-        writer = store.createWriter(store.generateFileNameInTable(store.pathWithFileSystem(root), identity, ""))
+        writer = vectors.writer(identity)
         try:
             for name, add in self._files(rows.keys()).items():
                 marked = BitMap64(rows[name].astype("uint64"))
                 before = add.deletionVector()
                 if before is not None:
-                    marked |= BitMap64.deserialize(self._portable(store.read(before, root)))
+                    marked |= vectors.rows(before)
                 place = writer.write(_PORTABLE_MAGIC + marked.serialize())
                 vector = delta.actions.DeletionVectorDescriptor.onDiskWithRelativePath(
                     identity, "", place.length(), len(marked), self._some(place.offset()), _none(self.session)
@@ -270,12 +301,6 @@ class _Transaction:
                 found[name] = add
         return found
 
-    def _portable(self, bitmaps: Any) -> bytes:
-        portable = _module(
-            self.session, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArrayFormat"
-        ).Portable()
-        return bytes(bitmaps.serializeAsByteArray(portable))[len(_PORTABLE_MAGIC) :]
-
     def _sequence(self, items: Iterable[Any]) -> Any:
         array = self.session._jvm.java.util.ArrayList()
         for item in items:
@@ -290,7 +315,36 @@ class _Transaction:
         return self.session._jvm.scala.jdk.javaapi.CollectionConverters
 
 
-def _all_files(session: "SparkSession", snapshot: Any) -> Iterable[Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Vectors:
+    """The deletion vectors of a table."""
+
+    session: "SparkSession"
+    store: Any
+    root: Any
+
+    @classmethod
+    def of(cls, session: "SparkSession", log: Any) -> "_Vectors":
+        stores = _module(session, "org.apache.spark.sql.delta.storage.dv.DeletionVectorStore")
+        return cls(session=session, store=stores.createInstance(log.newDeltaHadoopConf()), root=log.dataPath())
+
+    def rows(self, vector: Any) -> "BitMap64":
+        """The rows that are marked."""
+        from pyroaring import BitMap64
+
+        portable = _module(
+            self.session, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArrayFormat"
+        ).Portable()
+        marked = bytes(self.store.read(vector, self.root).serializeAsByteArray(portable))
+        return BitMap64.deserialize(marked[len(_PORTABLE_MAGIC) :])
+
+    def writer(self, identity: Any) -> Any:
+        """What writes a file of them; `identity`, a UUID of Java's, makes its name."""
+        folder = self.store.pathWithFileSystem(self.root)
+        return self.store.createWriter(self.store.generateFileNameInTable(folder, identity, ""))
+
+
+def _all_files(session: "SparkSession", snapshot: Any) -> Collection[Any]:
     """The actions that added the files of a snapshot."""
     known = _in_checksum(session, snapshot, "allFiles")
     return snapshot.allFiles().collectAsList() if known is None else known

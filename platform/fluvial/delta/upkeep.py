@@ -6,6 +6,8 @@ that a row is written anew a handful of times however long the table lives, and 
 the whole. A file is cleaned of its marked rows on the way once they are many.
 """
 
+from collections.abc import Collection
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from fluvial.delta.commit import is_lost_race
@@ -16,8 +18,11 @@ if TYPE_CHECKING:
 
 # Reading opens every file: so many of one size may gather.
 FILES_MAX = 16
-# The sizes in bytes below which files are written together, the smallest first.
-SIZES = (4 << 20, 32 << 20, 256 << 20, 1 << 30)
+# Files of one size are those between two of these, in bytes.
+SIZES = (0, 4 << 20, 32 << 20, 256 << 20)
+# Many small files become so large a one: a task reads a file, so a table is spread over some.
+TARGET_MIN, TARGET_MAX = SIZES[-2:]
+FILES_OF_A_TABLE = 8
 # A file of which more rows than this are marked is written anew: reading it would mostly read what is gone.
 MARKED_MAX = 0.3
 # Looking costs a query, and so many batches more or fewer do no harm.
@@ -38,18 +43,35 @@ def write_checkpoint(session: "SparkSession", path: str) -> bool:
     return checkpoint(session, path, commits_min=BATCHES_BETWEEN)
 
 
+def written_together(sizes: Collection[int], files_max: int) -> int | None:
+    """
+    Files of fewer bytes than this are to be written together; None while no more than `files_max` are of one size.
+
+    Large files are left alone however many small ones there are: else each upkeep would write the whole table anew.
+    """
+    for least, most in reversed([*pairwise(SIZES)]):
+        if sum(least <= size < most for size in sizes) > files_max:
+            return most
+    return None
+
+
+def target_size(table: int) -> int:
+    """How many bytes a file should hold in a table of so many."""
+    return min(max(table // FILES_OF_A_TABLE, TARGET_MIN), TARGET_MAX)
+
+
 def compact_files(session: "SparkSession", path: str, *, files_max: int | None = None) -> bool:
     """
     Write a table's small files together, without the rows that deletion vectors mark; whether it was done.
 
-    It is, once more than `files_max` (FILES_MAX) files are small. `session` must be the table's own: its settings are
-    changed. Another writer's commit goes before: then nothing is done.
+    It is, once there are more than `files_max` (FILES_MAX) of one size. `session` must be the table's own: its settings
+    are changed. Another writer's commit goes before: then nothing is done.
     """
-    most = FILES_MAX if files_max is None else files_max
     sizes = file_sizes(session, path)
-    below = next((size for size in SIZES if sum(each < size for each in sizes) > most), None)
+    below = written_together(sizes, FILES_MAX if files_max is None else files_max)
     if below is None:
         return False
+    session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(target_size(sum(sizes))))
     session.conf.set("spark.databricks.delta.optimize.minFileSize", str(below))
     session.conf.set("spark.databricks.delta.optimize.maxDeletedRowsRatio", str(MARKED_MAX))
     try:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fluvial.delta.key_index import BYTES_A_KEY, GONE, Digests, KeyIndex, Places
 from fluvial.delta.log import TableLog
-from fluvial.delta.row_swap import FILE, ROW, Swapped, located
+from fluvial.delta.row_swap import FILE, ROW, DataFile, Swapped, data_files, located
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,18 +82,22 @@ class TableIndex:
         if self._index is not None and self._index.version == version:
             return True
         self.forget()
+        files = None if self._folder is None else data_files(session, self.path, version)
         frame = located(session, self.path, version)
         if self._only is not None:
             frame = frame.where(f"`{self._only}`")
-        keys = frame.count()
+        keys = frame.count() if files is None else sum(map(self._count, files))
         if keys * BYTES_A_KEY > self._index_bytes_max:
             return False
         index = KeyIndex(version)
-        parts = max(-(-keys // KEYS_A_PART), 1)
-        for part in range(parts):
-            # By the key, so that one with two rows is seen.
-            some = frame if parts == 1 else frame.where(f"pmod(xxhash64(`{self.key}`), {parts}) = {part}")
-            self._enter(index, some.select(*self._columns, FILE, ROW).toArrow())
+        if files is None:
+            self._enter_all(index, frame, max(-(-keys // KEYS_A_PART), 1))
+        else:
+            for file in files:
+                for rows in self._read(file.name, file.marked):
+                    self._enter(index, file.name, rows)
+        if len(index) != keys:
+            raise ValueError(f"{self.path}: a key has two rows")
         self._index = index
         return True
 
@@ -161,36 +165,57 @@ class TableIndex:
             self._read_back(session, index, Swapped(version=version, files=tuple(files)))
 
     def _read_back(self, session: "SparkSession", index: KeyIndex, swapped: Swapped) -> None:
-        for name, written in self._written(session, swapped):
-            rows = written
-            numbers = rows[ROW].to_numpy() if ROW in rows.column_names else np.arange(rows.num_rows)
-            if self._only is not None:
-                found = rows[self._only].to_numpy(zero_copy_only=False)
-                rows, numbers = rows.filter(rows[self._only]), numbers[found]
-            files = np.full(rows.num_rows, index.file_number(name), np.int64)
-            index.put(Digests.of(rows[self.key].to_pylist()), self._places(rows, files, numbers))
+        """What stands in the files of a commit: nothing is assumed of the order that Spark wrote it in."""
+        for name in swapped.files:
+            if self._folder is not None:
+                for rows in self._read(name):
+                    self._enter(index, name, rows)
+            else:
+                rows = located(session, self.path, swapped.version).where(f"{FILE} = '{name}'")
+                rows = rows if self._only is None else rows.where(f"`{self._only}`")
+                self._enter(index, name, rows.select(*self._columns, ROW).toArrow())
         index.version = swapped.version
 
-    def _written(self, session: "SparkSession", swapped: Swapped) -> Iterator[tuple[str, "pa.Table"]]:
-        """What stands in the files of a commit, read back: nothing is assumed of the order that Spark wrote it in."""
-        columns = self._columns if self._only is None else [*self._columns, self._only]
-        if self._folder is not None:
+    def _count(self, file: DataFile) -> int:
+        if self._only is None:
             import pyarrow.parquet as pq
 
-            for name in swapped.files:
-                yield name, pq.read_table(f"{self._folder}/{name}", columns=columns)
-            return
-        from pyspark.sql.functions import col
+            count: int = pq.read_metadata(f"{self._folder}/{file.name}").num_rows
+            return count - len(file.marked)
+        return sum(part.num_rows for part in self._read(file.name, file.marked, columns=()))
 
-        for name in swapped.files:
-            rows = located(session, self.path, swapped.version).where(col(FILE) == name)
-            yield name, rows.select(*columns, ROW).toArrow()
+    def _read(self, name: str, marked: Any = (), *, columns: Sequence[str] | None = None) -> Iterator["pa.Table"]:
+        """Columns of those rows of a local data file that are to be found, each with its ROW, part by part."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-    def _enter(self, index: KeyIndex, rows: "pa.Table") -> None:
-        names = rows[FILE].combine_chunks().dictionary_encode()
-        numbers = np.array([index.file_number(unquote(name.as_py())) for name in names.dictionary], np.int64)
-        files = numbers[names.indices.to_numpy()] if len(names) else np.empty(0, np.int64)
+        wanted = [*(self._columns if columns is None else columns), *([] if self._only is None else [self._only])]
+        with pq.ParquetFile(f"{self._folder}/{name}") as file:
+            gone = np.zeros(file.metadata.num_rows, bool)
+            gone[np.asarray(marked, np.int64)] = True
+            begin = 0
+            for batch in file.iter_batches(batch_size=KEYS_A_PART, columns=wanted):
+                numbers = np.arange(begin, begin + batch.num_rows)
+                found = ~gone[numbers]
+                if self._only is not None:
+                    found &= batch[self._only].fill_null(False).to_numpy(zero_copy_only=False)
+                begin += batch.num_rows
+                rows = pa.Table.from_batches([batch]).append_column(ROW, pa.array(numbers))
+                yield rows if found.all() else rows.filter(found)
+
+    def _enter(self, index: KeyIndex, name: str, rows: "pa.Table") -> None:
+        files = np.full(rows.num_rows, index.file_number(name), np.int64)
         index.put(Digests.of(rows[self.key].to_pylist()), self._places(rows, files, rows[ROW].to_numpy()))
+
+    def _enter_all(self, index: KeyIndex, frame: "DataFrame", parts: int) -> None:
+        for part in range(parts):
+            # By the key, so that one with two rows is seen.
+            some = frame if parts == 1 else frame.where(f"pmod(xxhash64(`{self.key}`), {parts}) = {part}")
+            rows = some.select(*self._columns, FILE, ROW).toArrow()
+            names = rows[FILE].combine_chunks().dictionary_encode()
+            numbers = np.array([index.file_number(unquote(name.as_py())) for name in names.dictionary], np.int64)
+            files = numbers[names.indices.to_numpy()] if len(names) else np.empty(0, np.int64)
+            index.put(Digests.of(rows[self.key].to_pylist()), self._places(rows, files, rows[ROW].to_numpy()))
 
     def _places(self, rows: "pa.Table", files: Any, numbers: Any) -> Places:
         if len(self._columns) == 1:
