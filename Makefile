@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster bench-metadata fuzz kill kill-tables chaos clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors fuzz kill kill-tables chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,7 +63,7 @@ sim-mutations: $(READY) ## break each rule of the quorum and of the cluster on p
 bench: java $(READY) ## measure the main path on this machine
 	$(BIN)/python -m tests.bench.main_path
 
-bench-state: java $(READY) ## measure keyed tables beside the hand-written MERGE (about half an hour); FULL=1 for every row
+bench-state: java $(READY) ## measure keyed tables beside the hand-written MERGE (about 20 minutes); FULL=1 for every row
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.bench.state $(BENCH)
 
@@ -81,6 +81,10 @@ bench-cluster: java $(READY) ## measure three nodes beside three of Apache Kafka
 
 bench-metadata: $(READY) ## measure the controller with 10 to 1,000 brokers that have no logs (about five minutes)
 	$(BIN)/python -m tests.bench.metadata
+
+bench-executors: java $(READY) ## measure a history on 1, 2, 4 … executors of a core each, up to this machine's (about five minutes)
+	$(BIN)/python -m fluvial.spark.jars
+	$(BIN)/python -m tests.bench.executors
 
 fuzz: $(READY) ## a million broken requests at the broker: FUZZ="--seed 2 --from 500000" goes on elsewhere
 	$(BIN)/python tests/fuzz/fuzz_run.py $(FUZZ)

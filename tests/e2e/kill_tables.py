@@ -25,7 +25,6 @@ from typing import Any
 
 import fastavro
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from existing_clusters import StandaloneSpark
 from kill_tables_project import PUBLISHED, SCHEMA, TOPIC
 from local_platform import LocalPlatform, kill, kill_group, wait_until
 
@@ -36,6 +35,7 @@ from fluvial.entities.runner import materialize
 from fluvial.entities.verify import verify
 from fluvial.publishing.transactions import VERSION_HEADER
 from fluvial.spark.kafka import topic_bounds
+from tests.standalone_spark import StandaloneSpark
 
 PROJECT = "tests.e2e.kill_tables_project"
 PARTITIONS = 3

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from fluvial.delta.commit import LostRaceError, app_id
+from fluvial.delta.recent import Recent
 from fluvial.delta.stamp import Stamp
 from fluvial.spark.connect import is_client
 
@@ -92,7 +93,7 @@ def data_files(session: "SparkSession", path: str, version: int) -> list[DataFil
     files = _all_files(session, snapshot)
     if snapshot.version() != version or any("/" in add.path() for add in files):
         return None
-    vectors = _Vectors.of(session, log)
+    vectors = _Vectors.of(session, log, Recent(0))
     nothing = np.empty(0, np.uint64)
     return [
         DataFile(
@@ -153,7 +154,14 @@ def checkpoint(session: "SparkSession", path: str, *, commits_min: int) -> bool:
 
 
 def swap_located(
-    session: "SparkSession", path: str, rows: "DataFrame", *, version: int, stamp: Stamp, files: int
+    session: "SparkSession",
+    path: str,
+    rows: "DataFrame",
+    *,
+    version: int,
+    stamp: Stamp,
+    files: int,
+    vectors: "Recent[BitMap64] | None" = None,
 ) -> Swapped:
     """
     Do what :func:`swap_rows` does with `rows` that carry their places.
@@ -168,7 +176,10 @@ def swap_located(
         gone = rows.where(col(FILE).isNotNull()).select(FILE, ROW, WRITTEN).toArrow()
         stamp = replace(stamp, removed=gone.num_rows - (pc.sum(gone[WRITTEN]).as_py() or 0))
         written = rows.where(WRITTEN).drop(WRITTEN, FILE, ROW)
-        return swap_rows(session, path, written, _by_file(gone), version=version, stamp=stamp, files=files)
+        gone_by_file = _by_file(gone)
+        return swap_rows(
+            session, path, written, gone_by_file, version=version, stamp=stamp, files=files, vectors=vectors
+        )
     finally:
         rows.unpersist()
 
@@ -182,11 +193,13 @@ def swap_rows(
     version: int,
     stamp: Stamp,
     files: int,
+    vectors: "Recent[BitMap64] | None" = None,
 ) -> Swapped:
     """
     Commit the rows `written` and take away those at `gone`, in one transaction on top of `version`.
 
-    `gone` holds row numbers (a numpy array) by file name; at most `files` data files are written. Raises
+    `gone` holds row numbers (a numpy array) by file name; at most `files` data files are written. `vectors` are the
+    deletion vectors that the process knows from the batches before: each of them is read again otherwise. Raises
     :class:`LostRaceError` when the table has moved on, and Delta's own errors of conflicting writers.
     """
     _be_active(session)
@@ -194,7 +207,8 @@ def swap_rows(
     if transaction.version != version or transaction.holds(stamp):
         raise LostRaceError(f"{path} is at version {transaction.version}, and the batch was made for {version}")
     added = transaction.write(written.coalesce(files))
-    version = transaction.commit([*added, *transaction.take_away(gone)], stamp)
+    marked = transaction.take_away(gone, Recent(0) if vectors is None else vectors)
+    version = transaction.commit([*added, *marked], stamp)
     return Swapped(version=version, files=tuple(map(_file_name, added)))
 
 
@@ -250,14 +264,16 @@ class _Transaction:
         """Write the frame's files; the actions that add them."""
         return list(self._converters.asJava(self.java.writeFiles(frame._jdf)))
 
-    def take_away(self, rows: Mapping[str, Any]) -> Iterable[Any]:
+    def take_away(self, rows: Mapping[str, Any], recent: "Recent[BitMap64]") -> Iterable[Any]:
         """Mark rows as gone, all in one file of deletion vectors; the actions that say so."""
         from pyroaring import BitMap64
 
         if not rows:
             return
-        delta = self.session._jvm.org.apache.spark.sql.delta
-        vectors = _Vectors.of(self.session, self.log)
+        # Each name that is looked up in the JVM is a question to it, and there may be dozens of files.
+        descriptor, some = self.session._jvm.org.apache.spark.sql.delta.actions.DeletionVectorDescriptor, self._some
+        on_disk, none = descriptor.onDiskWithRelativePath, _none(self.session)
+        vectors = _Vectors.of(self.session, self.log, recent)
         identity = self.session._jvm.java.util.UUID.randomUUID()
         writer = vectors.writer(identity)
         try:
@@ -267,9 +283,8 @@ class _Transaction:
                 if before is not None:
                     marked |= vectors.rows(before)
                 place = writer.write(_PORTABLE_MAGIC + marked.serialize())
-                vector = delta.actions.DeletionVectorDescriptor.onDiskWithRelativePath(
-                    identity, "", place.length(), len(marked), self._some(place.offset()), _none(self.session)
-                )
+                vector = on_disk(identity, "", place.length(), len(marked), some(place.offset()), none)
+                vectors.recent.put(vector.uniqueId(), marked, place.length())
                 pair = add.removeRows(vector, True, True)
                 # A file of which no row is left is only removed.
                 if add.numPhysicalRecords().contains(len(marked)):
@@ -307,8 +322,9 @@ class _Transaction:
             array.add(item)
         return self._converters.asScala(array).toSeq()
 
-    def _some(self, value: Any) -> Any:
-        return self.session._jvm.scala.Some(value)
+    @property
+    def _some(self) -> Any:
+        return self.session._jvm.scala.Some
 
     @property
     def _converters(self) -> Any:
@@ -319,24 +335,33 @@ class _Transaction:
 class _Vectors:
     """The deletion vectors of a table."""
 
-    session: "SparkSession"
     store: Any
     root: Any
+    portable: Any
+    recent: "Recent[BitMap64]"
 
     @classmethod
-    def of(cls, session: "SparkSession", log: Any) -> "_Vectors":
-        stores = _module(session, "org.apache.spark.sql.delta.storage.dv.DeletionVectorStore")
-        return cls(session=session, store=stores.createInstance(log.newDeltaHadoopConf()), root=log.dataPath())
+    def of(cls, session: "SparkSession", log: Any, recent: "Recent[BitMap64]") -> "_Vectors":
+        delta = "org.apache.spark.sql.delta"
+        stores = _module(session, f"{delta}.storage.dv.DeletionVectorStore")
+        return cls(
+            store=stores.createInstance(log.newDeltaHadoopConf()),
+            root=log.dataPath(),
+            portable=_module(session, f"{delta}.deletionvectors.RoaringBitmapArrayFormat").Portable(),
+            recent=recent,
+        )
 
     def rows(self, vector: Any) -> "BitMap64":
-        """The rows that are marked."""
+        """The rows that are marked; not to be changed."""
         from pyroaring import BitMap64
 
-        portable = _module(
-            self.session, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArrayFormat"
-        ).Portable()
-        marked = bytes(self.store.read(vector, self.root).serializeAsByteArray(portable))
-        return BitMap64.deserialize(marked[len(_PORTABLE_MAGIC) :])
+        identity = vector.uniqueId()
+        found = self.recent.get(identity)
+        if found is None:
+            read = bytes(self.store.read(vector, self.root).serializeAsByteArray(self.portable))
+            found = BitMap64.deserialize(read[len(_PORTABLE_MAGIC) :])
+            self.recent.put(identity, found, len(read))
+        return found
 
     def writer(self, identity: Any) -> Any:
         """What writes a file of them; `identity`, a UUID of Java's, makes its name."""

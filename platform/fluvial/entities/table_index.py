@@ -6,7 +6,6 @@ failed, it is read anew. It never decides what is true: the transaction that use
 still at the version that it was read from.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,15 +15,18 @@ import numpy as np
 
 from fluvial.delta.key_index import BYTES_A_KEY, GONE, Digests, KeyIndex, Places
 from fluvial.delta.log import TableLog
+from fluvial.delta.recent import Recent
 from fluvial.delta.row_swap import FILE, ROW, DataFile, Swapped, data_files, located
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyroaring import BitMap64
     from pyspark.sql import DataFrame, SparkSession
 
 # Some twenty million keys; a table with more is searched by a join.
 INDEX_BYTES_MAX = 768 << 20
 ROWS_BYTES_MAX = 512 << 20
+VECTORS_BYTES_MAX = 64 << 20
 # Read at once: far fewer than Spark's driver takes as one answer (spark.driver.maxResultSize, 1 GiB).
 KEYS_A_PART = 3_000_000
 
@@ -73,7 +75,8 @@ class TableIndex:
         self._index_bytes_max = index_bytes_max
         self._folder = _local(path)
         self._index: KeyIndex | None = None
-        self._rows = _RowCache(rows_bytes_max)
+        self._rows: Recent[pa.Table] = Recent(rows_bytes_max)
+        self.vectors: Recent[BitMap64] = Recent(VECTORS_BYTES_MAX)
 
     def load(self, session: "SparkSession", version: int) -> bool:
         """
@@ -127,10 +130,19 @@ class TableIndex:
 
         parts = []
         for name, numbers in self.rows_by_file(places).items():
-            part = self._rows.get(f"{self._folder}/{name}").take(numbers)
+            part = self._all_rows(name).take(numbers)
             part = part.append_column(FILE, pa.array([name] * len(numbers), pa.string()))
             parts.append(part.append_column(ROW, pa.array(numbers, pa.int64())))
         return pa.concat_tables(parts, promote_options="permissive") if parts else None
+
+    def _all_rows(self, name: str) -> "pa.Table":
+        import pyarrow.parquet as pq
+
+        found = self._rows.get(name)
+        if found is None:
+            found = pq.read_table(f"{self._folder}/{name}").combine_chunks()
+            self._rows.put(name, found, found.nbytes)
+        return found
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -227,32 +239,6 @@ class TableIndex:
 def _places_of(column: "pa.ChunkedArray") -> Any:
     # Rows that were in an adopted table come from no place, which is before all others.
     return column.fill_null(-1).to_numpy().astype(np.int64)
-
-
-class _RowCache:
-    """The rows of data files, as many as there is room for; the one that was not asked for longest goes first."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._files: OrderedDict[str, pa.Table] = OrderedDict()
-
-    def get(self, path: str) -> "pa.Table":
-        found = self._files.get(path)
-        if found is None:
-            import pyarrow.parquet as pq
-
-            found = pq.read_table(path).combine_chunks()
-            self._bytes += found.nbytes
-            self._files[path] = found
-        self._files.move_to_end(path)
-        while self._bytes > self._bytes_max and len(self._files) > 1:
-            self._bytes -= self._files.popitem(last=False)[1].nbytes
-        return found
-
-    def clear(self) -> None:
-        self._files.clear()
-        self._bytes = 0
 
 
 def frame_of(session: "SparkSession", path: str, rows: "pa.Table | None") -> "DataFrame":

@@ -141,6 +141,7 @@ def _swap_compacted(
             version=version,
             stamp=replace(stamp, removed=int(ended.sum())),
             files=files,
+            vectors=index.vectors,
         )
         index.committed(session, swapped, digests.take(ended))
 
@@ -170,6 +171,7 @@ def _swap_state(
             version=version,
             stamp=replace(stamp, removed=int(ended.sum())),
             files=files,
+            vectors=index.vectors,
         )
         index.committed(session, swapped, digests.take(ended))
 

@@ -253,8 +253,9 @@ def read_span(spark: "SparkSession", cluster: KafkaCluster, span: Span) -> "Data
         .option("kafka.fetch.max.wait.ms", "5")
         .option("kafka.fetch.max.bytes", str(64 << 20))
         .option("kafka.max.partition.fetch.bytes", str(8 << 20))
-        # That question, two requests, comes with each answer of `poll`: 500 records by default.
-        .option("kafka.max.poll.records", "100000")
+        # That question, two requests, comes with each answer of `poll`: 500 records by default. An executor keeps the
+        # last answer of each partition that it has read, so that many more would fill the memory of a small one.
+        .option("kafka.max.poll.records", "5000")
     )
     tasks = span.tasks(parallelism(spark))
     if tasks > len(span.ranges):

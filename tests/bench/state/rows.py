@@ -49,7 +49,7 @@ class Row:
 
 
 DEFAULT = (
-    Row(keys=200_000, events=10_000, batches=100, theirs=5),
+    Row(keys=200_000, events=10_000, batches=50, theirs=5),
     Row(keys=2_000_000, events=10_000, batches=100, theirs=5),
     Row(keys=2_000_000, events=1_000, batches=15, theirs=5),
     Row(keys=2_000_000, events=100_000, batches=15, theirs=5),
