@@ -3,17 +3,19 @@ One Delta commit that puts rows in the place of others: new rows are written to 
 they replace are marked as gone by deletion vectors. What a batch costs then depends on the batch, not on the table.
 
 Delta's public way to do so is MERGE, which joins twice and writes anew what it touches. This calls the transaction
-classes that MERGE itself is made of. They are no public API: nothing else here knows them, and they are used only with
-the versions of Delta that they were tried with. The table stays an ordinary Delta table.
+classes that MERGE itself is made of. They are no public API: nothing but this module and :mod:`.deletion_vectors`
+knows them, and they are used only with the versions of Delta that they were tried with. The table stays an ordinary
+Delta table.
 """
 
-import struct
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from fluvial.delta.commit import LostRaceError, app_id
+from fluvial.delta.deletion_vectors import PORTABLE_MAGIC, Vectors
+from fluvial.delta.jvm import be_active, delta_log, delta_version, none, scala_object
 from fluvial.delta.recent import Recent
 from fluvial.delta.stamp import Stamp
 from fluvial.spark.connect import is_client
@@ -32,9 +34,6 @@ WRITTEN = "_written"
 
 # What `row_changes` adds: whether a row came or went, and with which version.
 CHANGE, CHANGED_AT = "_change_type", "_commit_version"
-
-# "Portable", a bitmap array as every Delta reader knows it: this number, then 64-bit roaring bitmaps.
-_PORTABLE_MAGIC = struct.pack("<i", 1681511377)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +59,9 @@ def can_swap(session: "SparkSession", path: str, frame: "DataFrame") -> bool:
     They can where this version of Delta is a known one, the session is no client of Spark Connect, the table has
     deletion vectors, no partition columns, and the very columns of the frame.
     """
-    if is_client(session) or _delta_version(session) not in DELTA_VERSIONS:
+    if is_client(session) or delta_version(session) not in DELTA_VERSIONS:
         return False
-    metadata = _delta_log(session, path).update(False, _none(session), _none(session)).metadata()
+    metadata = delta_log(session, path).update(False, none(session), none(session)).metadata()
     enabled = metadata.configuration().get("delta.enableDeletionVectors")
     if not enabled.isDefined() or enabled.get() != "true" or metadata.partitionColumns().nonEmpty():
         return False
@@ -88,12 +87,12 @@ def data_files(session: "SparkSession", path: str, version: int) -> list[DataFil
     """
     import numpy as np
 
-    log = _delta_log(session, path)
-    snapshot = log.update(False, _none(session), _none(session))
+    log = delta_log(session, path)
+    snapshot = log.update(False, none(session), none(session))
     files = _all_files(session, snapshot)
     if snapshot.version() != version or any("/" in add.path() for add in files):
         return None
-    vectors = _Vectors.of(session, log, Recent(0))
+    vectors = Vectors.of(session, log, Recent(0))
     nothing = np.empty(0, np.uint64)
     return [
         DataFile(
@@ -116,13 +115,13 @@ def row_changes(session: "SparkSession", path: str, *, since: int, until: int) -
     """
     from pyspark.sql import DataFrame
 
-    if is_client(session) or _delta_version(session) not in DELTA_VERSIONS:
+    if is_client(session) or delta_version(session) not in DELTA_VERSIONS:
         return None
-    none = _none(session)
-    reader = _module(session, "org.apache.spark.sql.delta.commands.cdc.CDCReader")
-    log = _delta_log(session, path)
+    nothing = none(session)
+    reader = scala_object(session, "org.apache.spark.sql.delta.commands.cdc.CDCReader")
+    log = delta_log(session, path)
     # From the actions of each commit, so that nothing has to be kept for it while the table is written.
-    changes = reader.changesToBatchDF(log, since + 1, until, session._jsparkSession, none, none, True, none)
+    changes = reader.changesToBatchDF(log, since + 1, until, session._jsparkSession, nothing, nothing, True, nothing)
     return DataFrame(changes, session).drop("_commit_timestamp")
 
 
@@ -130,8 +129,8 @@ def file_sizes(session: "SparkSession", path: str) -> list[int]:
     """
     The sizes in bytes of the table's data files. Where Delta's classes are not known to be as assumed, their average.
     """
-    if not is_client(session) and _delta_version(session) in DELTA_VERSIONS:
-        snapshot = _delta_log(session, path).update(False, _none(session), _none(session))
+    if not is_client(session) and delta_version(session) in DELTA_VERSIONS:
+        snapshot = delta_log(session, path).update(False, none(session), none(session))
         return [int(add.size()) for add in _all_files(session, snapshot)]
     row = session.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
     return [] if row is None or not row["numFiles"] else [row["sizeInBytes"] // row["numFiles"]] * row["numFiles"]
@@ -142,14 +141,14 @@ def checkpoint(session: "SparkSession", path: str, *, commits_min: int) -> bool:
     Write a checkpoint of the table's newest version if its last is `commits_min` versions old, and let Delta clear up
     what its log need not keep. Returns whether it did; never where Delta's classes are not known to be as assumed.
     """
-    if is_client(session) or _delta_version(session) not in DELTA_VERSIONS:
+    if is_client(session) or delta_version(session) not in DELTA_VERSIONS:
         return False
-    log = _delta_log(session, path)
-    snapshot = log.update(False, _none(session), _none(session))
+    log = delta_log(session, path)
+    snapshot = log.update(False, none(session), none(session))
     if snapshot.version() - max(snapshot.checkpointProvider().version(), 0) < commits_min:
         return False
-    _be_active(session)
-    log.checkpoint(snapshot, _none(session))
+    be_active(session)
+    log.checkpoint(snapshot, none(session))
     return True
 
 
@@ -202,7 +201,7 @@ def swap_rows(
     deletion vectors that the process knows from the batches before: each of them is read again otherwise. Raises
     :class:`LostRaceError` when the table has moved on, and Delta's own errors of conflicting writers.
     """
-    _be_active(session)
+    be_active(session)
     transaction = _Transaction.begin(session, path)
     if transaction.version != version or transaction.holds(stamp):
         raise LostRaceError(f"{path} is at version {transaction.version}, and the batch was made for {version}")
@@ -240,8 +239,8 @@ class _Transaction:
 
     @classmethod
     def begin(cls, session: "SparkSession", path: str) -> "_Transaction":
-        log = _delta_log(session, path)
-        java = log.startTransaction(_none(session), _none(session))
+        log = delta_log(session, path)
+        java = log.startTransaction(none(session), none(session))
         # Any commit in between conflicts: rows may have moved, and two writers of one range must not both pass.
         java.readWholeTable()
         return cls(session=session, log=log, java=java)
@@ -272,8 +271,8 @@ class _Transaction:
             return
         # Each name that is looked up in the JVM is a question to it, and there may be dozens of files.
         descriptor, some = self.session._jvm.org.apache.spark.sql.delta.actions.DeletionVectorDescriptor, self._some
-        on_disk, none = descriptor.onDiskWithRelativePath, _none(self.session)
-        vectors = _Vectors.of(self.session, self.log, recent)
+        on_disk, nothing = descriptor.onDiskWithRelativePath, none(self.session)
+        vectors = Vectors.of(self.session, self.log, recent)
         identity = self.session._jvm.java.util.UUID.randomUUID()
         writer = vectors.writer(identity)
         try:
@@ -282,8 +281,8 @@ class _Transaction:
                 before = add.deletionVector()
                 if before is not None:
                     marked |= vectors.rows(before)
-                place = writer.write(_PORTABLE_MAGIC + marked.serialize())
-                vector = on_disk(identity, "", place.length(), len(marked), some(place.offset()), none)
+                place = writer.write(PORTABLE_MAGIC + marked.serialize())
+                vector = on_disk(identity, "", place.length(), len(marked), some(place.offset()), nothing)
                 vectors.recent.put(vector.uniqueId(), marked, place.length())
                 pair = add.removeRows(vector, True, True)
                 # A file of which no row is left is only removed.
@@ -301,7 +300,7 @@ class _Transaction:
         operation = getattr(delta, "DeltaOperations$StreamingUpdate")(
             update, app_id(stamp), stamp.batch, self._some(stamp.as_json())
         )
-        self.java.updateSetTransaction(app_id(stamp), stamp.batch, _none(self.session))
+        self.java.updateSetTransaction(app_id(stamp), stamp.batch, none(self.session))
         return int(self.java.commit(self._sequence(actions), operation))
 
     def _files(self, names: Iterable[str]) -> dict[str, Any]:
@@ -331,44 +330,6 @@ class _Transaction:
         return self.session._jvm.scala.jdk.javaapi.CollectionConverters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Vectors:
-    """The deletion vectors of a table."""
-
-    store: Any
-    root: Any
-    portable: Any
-    recent: "Recent[BitMap64]"
-
-    @classmethod
-    def of(cls, session: "SparkSession", log: Any, recent: "Recent[BitMap64]") -> "_Vectors":
-        delta = "org.apache.spark.sql.delta"
-        stores = _module(session, f"{delta}.storage.dv.DeletionVectorStore")
-        return cls(
-            store=stores.createInstance(log.newDeltaHadoopConf()),
-            root=log.dataPath(),
-            portable=_module(session, f"{delta}.deletionvectors.RoaringBitmapArrayFormat").Portable(),
-            recent=recent,
-        )
-
-    def rows(self, vector: Any) -> "BitMap64":
-        """The rows that are marked; not to be changed."""
-        from pyroaring import BitMap64
-
-        identity = vector.uniqueId()
-        found = self.recent.get(identity)
-        if found is None:
-            read = bytes(self.store.read(vector, self.root).serializeAsByteArray(self.portable))
-            found = BitMap64.deserialize(read[len(_PORTABLE_MAGIC) :])
-            self.recent.put(identity, found, len(read))
-        return found
-
-    def writer(self, identity: Any) -> Any:
-        """What writes a file of them; `identity`, a UUID of Java's, makes its name."""
-        folder = self.store.pathWithFileSystem(self.root)
-        return self.store.createWriter(self.store.generateFileNameInTable(folder, identity, ""))
-
-
 def _all_files(session: "SparkSession", snapshot: Any) -> Collection[Any]:
     """The actions that added the files of a snapshot."""
     known = _in_checksum(session, snapshot, "allFiles")
@@ -388,29 +349,3 @@ def _in_checksum(session: "SparkSession", snapshot: Any, field: str) -> list[Any
 
 def _shape(frame: "DataFrame") -> dict[str, str]:
     return {field.name: field.dataType.simpleString() for field in frame.schema}
-
-
-def _delta_log(session: "SparkSession", path: str) -> Any:
-    return session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)
-
-
-def _be_active(session: "SparkSession") -> None:
-    """Delta takes the session that it works in from the thread that it runs on."""
-    session._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)
-
-
-def _delta_version(session: "SparkSession") -> str:
-    return str(_module(session, "io.delta.package").VERSION())
-
-
-def _module(session: "SparkSession", name: str) -> Any:
-    """A Scala object."""
-    package, _, last = name.rpartition(".")
-    holder = session._jvm
-    for part in package.split("."):
-        holder = getattr(holder, part)
-    return getattr(getattr(holder, f"{last}$"), "MODULE$")
-
-
-def _none(session: "SparkSession") -> Any:
-    return session._jvm.scala.Option.empty()

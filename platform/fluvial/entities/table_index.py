@@ -178,12 +178,14 @@ class TableIndex:
 
     def _read_back(self, session: "SparkSession", index: KeyIndex, swapped: Swapped) -> None:
         """What stands in the files of a commit: nothing is assumed of the order that Spark wrote it in."""
+        from pyspark.sql.functions import col
+
         for name in swapped.files:
             if self._folder is not None:
                 for rows in self._read(name):
                     self._enter(index, name, rows)
             else:
-                rows = located(session, self.path, swapped.version).where(f"{FILE} = '{name}'")
+                rows = located(session, self.path, swapped.version).where(col(FILE) == name)
                 rows = rows if self._only is None else rows.where(f"`{self._only}`")
                 self._enter(index, name, rows.select(*self._columns, ROW).toArrow())
         index.version = swapped.version
@@ -213,6 +215,9 @@ class TableIndex:
                     found &= batch[self._only].fill_null(False).to_numpy(zero_copy_only=False)
                 begin += batch.num_rows
                 rows = pa.Table.from_batches([batch]).append_column(ROW, pa.array(numbers))
+                # A file that is older than a column of the table lacks it.
+                for missing in set(wanted).difference(rows.column_names):
+                    rows = rows.append_column(missing, pa.nulls(batch.num_rows, pa.int64()))
                 yield rows if found.all() else rows.filter(found)
 
     def _enter(self, index: KeyIndex, name: str, rows: "pa.Table") -> None:
