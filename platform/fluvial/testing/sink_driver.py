@@ -131,12 +131,13 @@ class Driver:
         at("before writing")
         if self.commit_first:
             self._commit(batch)
+            at("after committing")
         at("while writing")
         self.sink.write(batch)
         at("after writing")
         if not self.commit_first:
             self._commit(batch)
-        at("after committing")
+            at("after committing")
 
     def try_write(self, batch: Batch) -> None:
         """Have the sink write a batch that it may well refuse."""
