@@ -86,19 +86,16 @@ class TableIndex:
             return True
         self.forget()
         files = None if self._folder is None else data_files(session, self.path, version)
-        frame = located(session, self.path, version)
-        if self._only is not None:
-            frame = frame.where(f"`{self._only}`")
-        keys = frame.count() if files is None else sum(map(self._count, files))
+        frame = self._located(session, version) if files is None else None
+        keys = frame.count() if frame is not None else sum(map(self._count, files or ()))
         if keys * BYTES_A_KEY > self._index_bytes_max:
             return False
         index = KeyIndex(version)
-        if files is None:
+        if frame is not None:
             self._enter_all(index, frame, max(-(-keys // KEYS_A_PART), 1))
-        else:
-            for file in files:
-                for rows in self._read(file.name, file.marked):
-                    self._enter(index, file.name, rows)
+        for file in files or ():
+            for rows in self._read(file.name, file.marked):
+                self._enter(index, file.name, rows)
         if len(index) != keys:
             raise ValueError(f"{self.path}: a key has two rows")
         self._index = index
@@ -185,10 +182,14 @@ class TableIndex:
                 for rows in self._read(name):
                     self._enter(index, name, rows)
             else:
-                rows = located(session, self.path, swapped.version).where(col(FILE) == name)
-                rows = rows if self._only is None else rows.where(f"`{self._only}`")
+                rows = self._located(session, swapped.version).where(col(FILE) == name)
                 self._enter(index, name, rows.select(*self._columns, ROW).toArrow())
         index.version = swapped.version
+
+    def _located(self, session: "SparkSession", version: int) -> "DataFrame":
+        """The rows that are to be found, each with its FILE and ROW."""
+        rows = located(session, self.path, version)
+        return rows if self._only is None else rows.where(f"`{self._only}`")
 
     def _count(self, file: DataFile) -> int:
         if self._only is None:

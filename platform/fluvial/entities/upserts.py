@@ -193,7 +193,9 @@ def _swap_changes(
         changes = state_changes(events, old.hint("broadcast"), declaration).persist()
         try:
             moved = changes.where(f"{FILE} IS NOT NULL").select(declaration.key).toArrow()
-            swapped = swap_located(session, index.path, changes, version=version, stamp=stamp, files=files)
+            swapped = swap_located(
+                session, index.path, changes, version=version, stamp=stamp, files=files, vectors=index.vectors
+            )
         finally:
             changes.unpersist()
         # Where those lie that still have a row is read back from what was written.
