@@ -20,7 +20,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.clients import paths, producing, reading, sizes
+from tests.bench.clients import acknowledging, paths, producing, reading, sizes
 from tests.bench.clients.measure import Figure
 
 GROUPS: Mapping[str, Callable[[float], Iterator[Figure]]] = {
@@ -34,6 +34,7 @@ GROUPS: Mapping[str, Callable[[float], Iterator[Figure]]] = {
     "sight": reading.sight,
     "silence": reading.silence,
     "locks": reading.locks,
+    "acknowledging": acknowledging.acknowledging,
     "distance": paths.distance,
     "order": paths.order,
     "calls": paths.calls,

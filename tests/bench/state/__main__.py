@@ -53,11 +53,11 @@ def _title(row: Row) -> str:
 
 def _measure_tables(rows: tuple[Row, ...], sides: list[str], kept: Kept, progress: Progress) -> None:
     for group in by_table(row for row in rows if _title(row) not in kept):
-        found, reads = measure(group, [side for side in sides if side in group[0].sides], progress, READ)
-        for row, of in found.items():
-            kept.keep(_title(row), {name: [side.seconds, side.written] for name, side in of.items()})
-        if reads is not None:
-            kept.keep("reads", astuple(reads))
+        wanted = [side for side in sides if side in group[0].sides]
+        for row, found, reads in measure(group, wanted, progress, READ):
+            kept.keep(_title(row), {name: [side.seconds, side.written] for name, side in found.items()})
+            if reads is not None:
+                kept.keep("reads", astuple(reads))
 
 
 def _report_tables(kept: Kept, rows: tuple[Row, ...]) -> Table:

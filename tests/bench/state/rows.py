@@ -27,7 +27,7 @@ class Row:
     Batches of so many events into a table of so many keys.
 
     Ours does every batch. The hand-written sides cost about the same each time and take hours: of them `theirs` batches
-    are measured, spread over the run, and what came in between they take in one batch that is not.
+    are measured, spread over the run to its end, and what came in between they take in one batch that is not.
     """
 
     keys: int
@@ -44,7 +44,7 @@ class Row:
     def blocks(self) -> list[bool]:
         """Each block of batches in turn: whether the hand-written sides are measured in it."""
         count, wanted = self.batches // BLOCK, self.theirs // BLOCK
-        chosen = {(2 * at + 1) * count // (2 * wanted) for at in range(wanted)}
+        chosen = {at * count // wanted - 1 for at in range(1, wanted + 1)}
         return [at in chosen for at in range(count)]
 
 

@@ -95,14 +95,12 @@ class Ours:
 
 def measure(
     rows: list[Row], sides: list[str], progress: Progress, reads_of: Row | None
-) -> tuple[dict[Row, dict[str, Side]], Reads | None]:
+) -> Iterator[tuple[Row, dict[str, Side], Reads | None]]:
     """
-    Run rows that go into the same tables; after `reads_of`, if it is among them, reading ours is measured as well.
+    Run rows that go into the same tables, and yield each when it is measured; after `reads_of` with its reads.
 
     Raises SystemExit when the tables differ.
     """
-    found = {row: {name: Side() for name in (OURS, *sides)} for row in rows}
-    reads = None
     keys, work = rows[0].keys, rows[0].work
     with tempfile.TemporaryDirectory(prefix="bench-state-") as temporary:
         folder = Path(temporary)
@@ -119,11 +117,10 @@ def measure(
             for pipeline in (ours, *theirs.values()):
                 pipeline.run(keys)
             for row in rows:
-                _run(row, source, ours, theirs, found[row], progress)
+                found = {name: Side() for name in (OURS, *sides)}
+                _run(row, source, ours, theirs, found, progress)
                 _compare(spark, {OURS: ours.path, **{name: each.path for name, each in theirs.items()}}, row)
-                if row == reads_of:
-                    reads = time_reads(spark, ours.path, keys, folder / "fresh")
-    return found, reads
+                yield row, found, time_reads(spark, ours.path, keys, folder / "fresh") if row == reads_of else None
 
 
 def _run(
