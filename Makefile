@@ -63,7 +63,7 @@ sim-mutations: $(READY) ## break each rule of the quorum and of the cluster on p
 bench: java $(READY) ## measure the main path on this machine
 	$(BIN)/python -m tests.bench.main_path
 
-bench-state: java $(READY) ## measure keyed tables beside the hand-written MERGE (about half an hour); FULL=1 for every row
+bench-state: java $(READY) ## measure keyed tables beside the hand-written MERGE (about a quarter of an hour); FULL=1 for every row
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.bench.state $(BENCH)
 

@@ -42,6 +42,8 @@ class Settings:
     spark_master: str = "local[*]"
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     project: str = "pipelines"
+    metadata_max_age_ms: int = 300_000
+    """By when producers know of partitions that a topic was given: the most that they have as `metadata.max.age.ms`."""
     metrics_port: int | None = None
     """Where `fluvial up` has its first broker serve metrics, the others from there on; None for none."""
     local: bool = True
@@ -96,6 +98,9 @@ _SETTINGS: Mapping[str, _Setting] = {
     "warehouse": _Setting(check=bool, mend="write a folder or a URI"),
     "spark_master": _Setting(
         check=bool, mend="write local[*], spark://host:7077, sc://host:15002 or another master that Spark knows"
+    ),
+    "metadata_max_age_ms": _Setting(
+        check=lambda text: text.isdecimal(), mend="write a number of milliseconds", number=True
     ),
     "metrics_port": _Setting(
         check=lambda text: text.isdecimal() and 0 < int(text) <= _PORT_MAX,
@@ -157,7 +162,7 @@ def load_settings(*, environ: Mapping[str, str] | None = None, directory: Path |
 def _settings(found: dict[str, str], spark_conf: Mapping[str, str], clients: ClientSettings) -> Settings:
     data_dir = Path(found.pop("data_dir", DATA_DIR)).expanduser()
     local = "bootstrap_servers" not in found
-    metrics_port = int(found.pop("metrics_port")) if "metrics_port" in found else None
+    numbers = {name: int(found.pop(name)) for name, setting in _SETTINGS.items() if setting.number and name in found}
     values: dict[str, str] = {"warehouse": str(data_dir / "warehouse")}
     # A platform that is not needed is not read: a damaged state file must not stop work on another cluster.
     if not {"bootstrap_servers", "registry_url"} <= found.keys() and (platform := Platform.load(data_dir)) is not None:
@@ -170,10 +175,10 @@ def _settings(found: dict[str, str], spark_conf: Mapping[str, str], clients: Cli
         data_dir=data_dir,
         spark_conf=dict(spark_conf),
         local=local,
-        metrics_port=metrics_port,
         kafka_properties=clients.kafka,
         registry_properties=registry_properties,
         **(values | found),
+        **numbers,
     )
 
 
@@ -196,6 +201,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
     """
     values = {each.name: getattr(settings, each.name) for each in fields(settings)}
     chosen = {f"FLUVIAL_{name.upper()}": str(value) for name, value in values.items() if isinstance(value, str | Path)}
+    chosen["FLUVIAL_METADATA_MAX_AGE_MS"] = str(settings.metadata_max_age_ms)
     return {**chosen, **variables_of(settings.kafka_properties, settings.registry_properties)}
 
 

@@ -27,6 +27,16 @@ def new_run_id() -> str:
     return uuid.uuid4().hex
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """
+    A topic was first seen to have `count` partitions at `seen_ms`, in milliseconds of Unix time.
+    """
+
+    count: int
+    seen_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
     """
@@ -35,7 +45,8 @@ class Stamp:
     `offsets` is of every partition, [start, end) being what the stamped commit itself read; `batch` counts the commits;
     `removed` is the number of rows that the commit took away and put nothing in the place of, where Delta counts none.
     `rewritten` are ranges below the ends whose rows the commit made anew from the log; it then read nothing else.
-    `adopted` is of a table that somebody else made: where in each partition fluvial began to read for it.
+    `adopted` is of a table that somebody else made: where in each partition fluvial began to read for it. `growth` is
+    of a table that does not read its topic's new partitions yet, which `offsets` then lacks.
     """
 
     topic: str
@@ -46,6 +57,7 @@ class Stamp:
     removed: int = 0
     rewritten: Mapping[int, Range] = field(default_factory=dict)
     adopted: Mapping[int, int] = field(default_factory=dict)
+    growth: Growth | None = None
     run: str = field(default_factory=new_run_id)
 
     @property
@@ -71,6 +83,8 @@ class Stamp:
             body["rewritten"] = {str(partition): list(span) for partition, span in sorted(self.rewritten.items())}
         if self.adopted:
             body["adopted"] = {str(partition): start for partition, start in sorted(self.adopted.items())}
+        if self.growth is not None:
+            body["growth"] = {"partitions": self.growth.count, "seen": self.growth.seen_ms}
         return json.dumps({"fluvial": body})
 
     @classmethod
@@ -90,6 +104,7 @@ class Stamp:
             removed=body.get("removed", 0),
             rewritten={int(partition): (span[0], span[1]) for partition, span in body.get("rewritten", {}).items()},
             adopted={int(partition): start for partition, start in body.get("adopted", {}).items()},
+            growth=Growth(body["growth"]["partitions"], body["growth"]["seen"]) if "growth" in body else None,
             run=body["run"],
         )
 

@@ -5,8 +5,9 @@ One question to the cluster tells of all topics at once what is new, so that a h
 one. Between batches the driver remembers where the rows of keyed tables lie (:mod:`fluvial.entities.table_index`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from fluvial.entities.result import RunResult
 from fluvial.entities.runner import materialize
 from fluvial.entities.table_index import TableIndexes
 from fluvial.errors import FluvialError
+from fluvial.spark.connect import is_client
 from fluvial.spark.kafka import TopicEnds, TopicError
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 RETRY_SECONDS_MAX = 10.0
+POOL = "tables"
+"""Where Spark schedules the batches' tasks."""
 RECORDS_MAX = 1_000_000
 """Of one batch: what a table has to catch up with is taken in parts that a laptop's memory holds."""
 
@@ -76,7 +80,7 @@ def follow(
 
     followers = [_Follower(each, bring_up, watcher) for each in declarations]
     pause = POLL_SECONDS
-    with aside, TopicEnds(settings.cluster) as topics:
+    with aside, _in_a_pool(spark), TopicEnds(settings.cluster) as topics:
         while not stop.is_set() and any(each.error is None for each in followers):
             try:
                 worked = _round(followers, topics, stop)
@@ -87,6 +91,21 @@ def follow(
             if not worked:
                 stop.wait(pause)
     return {each.declaration.table: each.error for each in followers if each.error is not None}
+
+
+@contextmanager
+def _in_a_pool(spark: "SparkSession") -> Iterator[None]:
+    """Have Spark give the jobs of this thread turns beside all others, such as what somebody asks of the tables."""
+    if is_client(spark):
+        yield
+        return
+    context = spark.sparkContext
+    context.setLocalProperty("spark.scheduler.pool", POOL)
+    try:
+        yield
+    finally:
+        if context._jsc is not None:
+            context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
 
 
 def _round(followers: Sequence["_Follower"], topics: TopicEnds, stop: Event) -> bool:

@@ -44,6 +44,7 @@ class History:
     """
 
     kind: ClassVar[str] = "history"
+    needs_order: ClassVar[bool] = False
     topic: str
     name: str
 
@@ -62,6 +63,7 @@ class Compacted:
     """
 
     kind: ClassVar[str] = "compacted"
+    needs_order: ClassVar[bool] = True
     topic: str
     name: str
     key: str | None = None
@@ -108,9 +110,9 @@ class State:
         return tuple(self.fields) if self.reducer is None else self.reducer.names
 
     @property
-    def needs_one_partition(self) -> bool:
+    def needs_order(self) -> bool:
         """
-        Whether the records of a key must come in one order, which only a partition gives them.
+        Whether the records of a key must come in the order of the log, which only a partition gives them.
         """
         return self.order is None or self.scd2 is not None
 

@@ -23,12 +23,12 @@ class GapError(TableError):
         )
 
 
-def plan_span(table: str, position: Position, bounds: TopicBounds, *, keyed: bool) -> Span:
+def plan_span(table: str, position: Position, bounds: TopicBounds) -> Span:
     """
     The records that `table` has not got; every partition is in the span, those with nothing new as an empty range.
 
     Raises :class:`GapError` when the log starts past the table's position, and :class:`TableError` when the topic is
-    not the one the table was built from, or (`keyed`) when keys may have moved to partitions that were added.
+    not the one the table was built from.
     """
     stamp = position.stamp
     anew = f"`fluvial run --rebuild {table}` builds it anew"
@@ -43,12 +43,6 @@ def plan_span(table: str, position: Position, bounds: TopicBounds, *, keyed: boo
         gone = sorted(stamp.offsets.keys() - bounds.ends.keys())
         if gone:
             raise TableError(f"topic {bounds.topic} no longer has partition {gone[0]}, which {table} holds: {anew}")
-        if keyed and stamp.offsets and len(bounds.ends) > len(stamp.offsets):
-            raise TableError(
-                f"topic {bounds.topic} grew from {len(stamp.offsets)} to {len(bounds.ends)} partitions: a key's "
-                f"records may now lie in two of them, and no order holds between these: {anew}, or "
-                'declare a state with order="…", the field that says which event is the later'
-            )
     ends = position.ends
     lost = {
         partition: (ends[partition], start)

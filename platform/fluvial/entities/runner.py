@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from fluvial.delta.commit import KEYED_TABLE, TABLE, append, commit_once
 from fluvial.delta.log import Commit, TableLog
-from fluvial.delta.stamp import Position, Stamp, TableError, read_position
+from fluvial.delta.stamp import Growth, Position, Stamp, TableError, read_position
 from fluvial.delta.upkeep import compact_files, is_due, write_checkpoint
 from fluvial.entities import frames
 from fluvial.entities.changes import IS_CURRENT, is_stepwise, state_rows
@@ -24,6 +24,7 @@ from fluvial.entities.checks import check_state, compacted_key, definition_of
 from fluvial.entities.declarations import Compacted, Declaration, History, Pipeline, Publication, State
 from fluvial.entities.fit import check_fit
 from fluvial.entities.frames import Care, KeylessError
+from fluvial.entities.growth import cut, may_join, seen_growth
 from fluvial.entities.planning import has_news, plan_span
 from fluvial.entities.reduced import ReducerError
 from fluvial.entities.result import RunResult
@@ -101,6 +102,7 @@ def materialize(
             run = _TopicRun(
                 declaration=declaration,
                 cluster=settings.cluster,
+                metadata_max_age_ms=settings.metadata_max_age_ms,
                 warehouse=warehouse,
                 spark=spark,
                 schemas=schemas or opened.enter_context(settings.registry.client()),
@@ -133,6 +135,7 @@ class _TopicRun:
 
     declaration: History | Compacted | State
     cluster: KafkaCluster
+    metadata_max_age_ms: int
     warehouse: Warehouse
     spark: "SparkSession"
     schemas: SchemaSource
@@ -155,25 +158,18 @@ class _TopicRun:
         for _ in range(ATTEMPTS_MAX):
             position = read_position(log, self.table)
             bounds = topic_bounds(self.cluster, self.declaration.topic)
-            declaration = self.declaration
-            keyed = isinstance(declaration, Compacted) or (
-                isinstance(declaration, State) and declaration.needs_one_partition
-            )
-            span = plan_span(self.table, position, bounds, keyed=keyed)
+            span = plan_span(self.table, position, bounds)
             behind = span.records_max
-            if self.until is not None:
-                span = span.until(self.until)
-            if self.records_max is not None:
-                span = span.at_most(self.records_max)
+            span, growth = self._allowed(span, bounds, position)
             if position.stamp is not None:
                 self._check_definition(position.stamp)
-                if not has_news(span):
+                if not has_news(span) and growth == position.stamp.growth:
                     self._show(position.ends)
                     return self._skipped(position, behind)
             # After the bounds: whatever stands below them was written with a schema that is registered by now.
             contract = read_contract(self.schemas, self.declaration.topic)
             check_fit(self.declaration, contract)
-            batch = self._batch(span, position, bounds, contract)
+            batch = self._batch(span, position, bounds, contract, growth)
             commit, quarantined = self._carry_out(batch, bounds, log)
             if commit is not None:
                 self._show({partition: end for partition, (_, end) in batch.span.ranges.items()})
@@ -181,6 +177,22 @@ class _TopicRun:
                 return self._done(batch, commit, quarantined, behind)
             self.say(f"{self.table}: another run was first; planning again")
         raise TableError(f"{self.table}: other runs were first {ATTEMPTS_MAX} times in a row; stop them and run again")
+
+    def _allowed(self, span: Span, bounds: TopicBounds, position: Position) -> tuple[Span, Growth | None]:
+        """The part of a span that this run may read, and the growth of its topic that it leaves alone."""
+        known = position.ends.keys() if self.declaration.needs_order else ()
+        now_ms = int(time.time() * 1000)
+        growth = seen_growth(self.table, span, position, now_ms) if known else None
+        if growth is not None:
+            age_ms = self.metadata_max_age_ms
+            if not may_join(growth, bounds, known, self.cluster, now_ms=now_ms, age_ms=age_ms):
+                span = span.only(known)
+                self.say(
+                    f"{self.table}: {span.topic} grew from {len(known)} to {growth.count} partitions: the new ones are "
+                    "read once every producer knows of them"
+                )
+        span = cut(span, known, until=self.until, records=self.records_max)
+        return span, growth if growth is not None and len(span.ranges) < growth.count else None
 
     def _show(self, ends: Mapping[int, int]) -> None:
         def show() -> None:
@@ -212,7 +224,9 @@ class _TopicRun:
                 if index is not None:
                     index.compacted(session, log)
 
-    def _batch(self, span: Span, position: Position, bounds: TopicBounds, contract: Contract) -> _Batch:
+    def _batch(
+        self, span: Span, position: Position, bounds: TopicBounds, contract: Contract, growth: Growth | None
+    ) -> _Batch:
         stamp = Stamp(
             topic=bounds.topic,
             topic_id=bounds.topic_id,
@@ -220,6 +234,7 @@ class _TopicRun:
             offsets=span.ranges,
             definition=definition_of(self.declaration),
             adopted={} if position.stamp is None else position.stamp.adopted,
+            growth=growth,
         )
         return _Batch(span=span, contract=contract, position=position, stamp=stamp)
 

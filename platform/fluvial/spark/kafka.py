@@ -78,6 +78,12 @@ class Span:
         }
         return Span(topic=self.topic, ranges=taken)
 
+    def only(self, partitions: Collection[int]) -> "Span":
+        """
+        The span of these partitions alone.
+        """
+        return Span(topic=self.topic, ranges={each: span for each, span in self.ranges.items() if each in partitions})
+
     def until(self, ends: Mapping[int, int]) -> "Span":
         """
         The part of the span before these offsets; nothing of a partition that they do not name.
@@ -244,7 +250,8 @@ def read_span(spark: "SparkSession", cluster: KafkaCluster, span: Span) -> "Data
         spark.read.format("kafka")
         .options(**cluster.spark_options())
         .option("kafka.isolation.level", "read_committed")
-        .option("subscribe", span.topic)
+        # Not the whole topic: it may have partitions that the span leaves alone.
+        .option("assign", json.dumps({span.topic: sorted(span.ranges)}))
         .option("startingOffsets", json.dumps({span.topic: starts}))
         .option("endingOffsets", json.dumps({span.topic: ends}))
         .option("failOnDataLoss", "true")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fluvial.delta.log import TableLog
-from fluvial.delta.stamp import Stamp, TableError, read_position
+from fluvial.delta.stamp import Growth, Stamp, TableError, read_position
 
 
 class Table:
@@ -39,7 +39,7 @@ def stamp(batch: int, **fields: Any) -> Stamp:
 
 
 def test_a_stamp_survives_the_log(table: Table) -> None:
-    written = stamp(1, definition="d", adopted={0: 0, 9: 1})
+    written = stamp(1, definition="d", adopted={0: 0, 9: 1}, growth=Growth(22, 1_700_000_000_000))
     table.commit(metadata=written.as_json(), numOutputRows=7)
     position = read_position(table.log, "history.t")
     assert position.stamp == written

@@ -1,7 +1,5 @@
 """What a run reads, from a position and a topic's bounds."""
 
-from typing import Any
-
 import pytest
 
 from fluvial.delta.stamp import Position, Stamp, TableError
@@ -20,8 +18,8 @@ def at(ends: dict[int, int], *, topic: str = "t", topic_id: str | None = "one") 
     return Position(version=3, stamp=Stamp(topic=topic, topic_id=topic_id, batch=2, offsets=offsets))
 
 
-def plan(position: Position, found: TopicBounds, *, keyed: bool = False) -> Span:
-    return plan_span("history.t", position, found, keyed=keyed)
+def plan(position: Position, found: TopicBounds) -> Span:
+    return plan_span("history.t", position, found)
 
 
 def test_a_new_table_begins_where_the_log_does() -> None:
@@ -56,11 +54,9 @@ def test_another_topic_of_the_name_is_refused(position: Position, found: TopicBo
         plan(position, found)
 
 
-def test_a_new_partition_is_read_from_its_start_but_not_folded() -> None:
-    grown: Any = bounds({0: 0, 1: 0}, {0: 4, 1: 2})
+def test_a_new_partition_is_read_from_its_start() -> None:
+    grown = bounds({0: 0, 1: 0}, {0: 4, 1: 2})
     assert dict(plan(at({0: 4}), grown).ranges) == {0: (4, 4), 1: (0, 2)}
-    with pytest.raises(TableError, match="grew from 1 to 2 partitions"):
-        plan(at({0: 4}), grown, keyed=True)
 
 
 @pytest.mark.parametrize(("records", "parallelism", "tasks"), [(0, 8, 1), (1, 8, 1), (250_000, 8, 3), (10**9, 8, 8)])
