@@ -163,7 +163,7 @@ def _settings(found: dict[str, str], spark_conf: Mapping[str, str], clients: Cli
     data_dir = Path(found.pop("data_dir", DATA_DIR)).expanduser()
     local = "bootstrap_servers" not in found
     numbers = {name: int(found.pop(name)) for name, setting in _SETTINGS.items() if setting.number and name in found}
-    values: dict[str, str] = {"warehouse": str(data_dir / "warehouse")}
+    values: dict[str, Any] = {"warehouse": str(data_dir / "warehouse")}
     # A platform that is not needed is not read: a damaged state file must not stop work on another cluster.
     if not {"bootstrap_servers", "registry_url"} <= found.keys() and (platform := Platform.load(data_dir)) is not None:
         values["bootstrap_servers"] = platform.bootstrap_servers
@@ -177,8 +177,7 @@ def _settings(found: dict[str, str], spark_conf: Mapping[str, str], clients: Cli
         local=local,
         kafka_properties=clients.kafka,
         registry_properties=registry_properties,
-        **(values | found),
-        **numbers,
+        **(values | found | numbers),
     )
 
 

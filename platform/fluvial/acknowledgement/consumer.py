@@ -47,9 +47,7 @@ class Delivery:
     @property
     def offset(self) -> int:
         """Where the record lies in its partition."""
-        offset = self.message.offset()
-        assert offset is not None
-        return offset
+        return int(self.message.offset())
 
     @property
     def is_open(self) -> bool:

@@ -105,7 +105,7 @@ def _in_a_pool(spark: "SparkSession") -> Iterator[None]:
         yield
     finally:
         if context._jsc is not None:
-            context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
+            context.setLocalProperty("spark.scheduler.pool", None)
 
 
 def _round(followers: Sequence["_Follower"], topics: TopicEnds, stop: Event) -> bool:
