@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors fuzz kill kill-tables chaos clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale fuzz kill kill-tables chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ bench-metadata: $(READY) ## measure the controller with 10 to 1,000 brokers that
 bench-executors: java $(READY) ## measure a history on 1, 2, 4 … executors of a core each, up to this machine's (about five minutes)
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.bench.executors
+
+bench-scale: $(READY) ## measure one broker beside three under more clients, cores and partitions (about five minutes)
+	$(BIN)/python -m tests.bench.scale
 
 fuzz: $(READY) ## a million broken requests at the broker: FUZZ="--seed 2 --from 500000" goes on elsewhere
 	$(BIN)/python tests/fuzz/fuzz_run.py $(FUZZ)

@@ -1,5 +1,5 @@
 """
-A load of single-record Produce requests, from a process of its own: `python -m tests.bench.broker.raw_requests JSON`.
+One-batch Produce requests from a process of its own: `python -m tests.bench.broker.raw_requests JSON`.
 
 It shares the cores with the broker, so it does as little as it can: the requests are bytes made beforehand, all of one
 size, and so are the answers (Produce version 7), of which only the error codes are looked at. Says `ready`, waits for
@@ -35,6 +35,7 @@ class Load(NamedTuple):
     value_bytes: int
     seconds: float
     touch_seconds_max: float = 120.0
+    records: int = 1  # in the batch of each request
     leaders: tuple[str, ...] = ()  # the address of each partition's leader, where that is not `address`
 
     def leader_of(self, partition: int) -> tuple[str, int]:
@@ -42,9 +43,9 @@ class Load(NamedTuple):
         return host, int(port)
 
 
-def produce_request(topic: str, partition: int, acks: int, value_bytes: int) -> bytes:
-    """One whole request with one record, its length included."""
-    batch = build_batch([(int(time.time() * 1000), None, bytes(value_bytes), ())])
+def produce_request(topic: str, partition: int, acks: int, value_bytes: int, records: int = 1) -> bytes:
+    """One whole request with one batch, its length included."""
+    batch = build_batch([(int(time.time() * 1000), None, bytes(value_bytes), ())] * records)
     name = topic.encode()
     body = (
         struct.pack(">hhih", 0, PRODUCE_VERSION, 0, 5)
@@ -56,6 +57,10 @@ def produce_request(topic: str, partition: int, acks: int, value_bytes: int) -> 
         + batch
     )
     return struct.pack(">i", len(body)) + body
+
+
+def _request(load: Load, partition: int) -> bytes:
+    return produce_request(load.topic, partition, load.acks, load.value_bytes, load.records)
 
 
 def answer_bytes(topic: str) -> int:
@@ -75,7 +80,7 @@ class Pipe:
         self.socket = socket.create_connection(leader)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         turn = number * len(own) // load.connections
-        requests = [produce_request(load.topic, at, load.acks, load.value_bytes) for at in own[turn:] + own[:turn]]
+        requests = [_request(load, at) for at in own[turn:] + own[:turn]]
         self._size = len(requests[0])
         self._period = self._size * len(requests)
         while len(requests) < len(own) + load.in_flight:
@@ -118,7 +123,7 @@ class Pipe:
 
 def touch(load: Load) -> None:
     """
-    Write one record into every partition; Kafka names leaders before they take records, which is tried again.
+    Write one batch into every partition; Kafka names leaders before they take records, which is tried again.
 
     So the load itself finds every file open.
     """
@@ -128,7 +133,7 @@ def touch(load: Load) -> None:
             for at in range(load.partitions):
                 if load.leader_of(at) != leader:
                     continue
-                request = produce_request(load.topic, at, load.acks, load.value_bytes)
+                request = _request(load, at)
                 while True:
                     connection.sendall(request)
                     answer = answers.read(answer_bytes(load.topic))
@@ -166,7 +171,7 @@ def run(load: Load, pipes: list[Pipe]) -> dict[str, Any]:
     latencies = sorted(value for pipe in pipes for value in pipe.latencies)
     return {
         "messages": len(latencies),
-        "acknowledged": len(latencies) + load.partitions,
+        "acknowledged": (len(latencies) + load.partitions) * load.records,
         "seconds": elapsed,
         "p50_ms": latencies[len(latencies) // 2] * 1000,
         "p99_ms": latencies[len(latencies) * 99 // 100] * 1000,
