@@ -82,7 +82,7 @@ bench-cluster: java $(READY) ## measure three nodes beside three of Apache Kafka
 bench-metadata: $(READY) ## measure the controller with 10 to 1,000 brokers that have no logs (about five minutes)
 	$(BIN)/python -m tests.bench.metadata
 
-bench-executors: java $(READY) ## measure a history on 1, 2, 4 … executors of a core each, up to this machine's (about five minutes)
+bench-executors: java $(READY) ## measure transforms that keep nothing on 1, 2, 4 … executors of a core each (about five minutes)
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.bench.executors
 
