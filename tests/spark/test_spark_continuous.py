@@ -14,7 +14,7 @@ from plain_fold import FIELDS, SCHEMA, plain_compacted, plain_state, random_even
 
 from fluvial.config import Settings
 from fluvial.entities import compacted, history, pipeline, state
-from fluvial.entities.continuous import Watcher, follow
+from fluvial.entities.continuous import POOL, Watcher, follow
 from fluvial.entities.result import RunResult
 
 pytestmark = pytest.mark.spark
@@ -100,6 +100,26 @@ def test_tables_follow_their_topic_in_batches_until_told_to_stop(
     assert found == {key: (row["_partition"], row["_offset"]) for key, row in plain_compacted(topic).items()}
     rows = {row.id: {name: row[name] for name in FIELDS} for row in spark.table("state.readings").collect()}
     assert rows == plain_state(topic)
+
+
+def test_batches_take_turns_with_what_others_ask_of_the_session(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic, stop = make_topic(SCHEMA), threading.Event()
+    topic.send([Sent(key="a", value={"kind": "up", "amount": 1, "weight": None, "at": 0})])
+    pools = []
+
+    def note(_result: RunResult) -> None:
+        pools.append(spark.sparkContext.getLocalProperty("spark.scheduler.pool"))
+        stop.set()
+
+    table = history(topic.name, name="readings")
+    assert not follow([table], settings, spark, stop, schemas=schemas, watcher=Watcher(batch=note))
+    assert pools == [POOL]
+    assert spark.sparkContext.getLocalProperty("spark.scheduler.pool") is None
+    known = spark.sparkContext._jsc.sc().getAllPools()
+    names = {known.apply(at).name() for at in range(known.size())}
+    assert names == {"default", POOL}
 
 
 def test_a_table_that_cannot_go_on_stops_alone_and_a_silent_cluster_is_waited_for(
