@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from log_topic import Schemas, Sent, Topic
 
 from fluvial.config import Settings
+from fluvial.delta import row_swap
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Position, Stamp, TableError
 from fluvial.entities import Declaration, compacted, count, latest, state
@@ -203,6 +204,39 @@ def test_an_open_transaction_in_an_old_partition_is_waited_for(
     producer.commit_transaction(30)
     assert joins(60_000)
     assert not joins(2 * HOUR_MS), "not every producer knows of it"
+
+
+@pytest.mark.parametrize("swaps", [True, False], ids=["swap", "merge"])
+def test_a_growth_is_noted_and_its_records_come_also_when_the_old_partitions_have_no_news(
+    settings: Settings,
+    spark: Any,
+    admin: AdminClient,
+    make_topic: Any,
+    schemas: Schemas,
+    monkeypatch: pytest.MonkeyPatch,
+    swaps: bool,
+) -> None:
+    if not swaps:
+        monkeypatch.setattr(row_swap, "DELTA_VERSIONS", frozenset())
+    topic: Topic = make_topic(SCHEMA, partitions=1)
+    patient, joining = (replace(settings, metadata_max_age_ms=age) for age in (HOUR_MS, 0))
+    tables = declarations(topic)
+
+    def bring_up(settings: Settings) -> list[bool]:
+        return [materialize(table, settings, spark, schemas=schemas).skipped for table in tables]
+
+    topic.send([Sent(key="key-1", value={"id": "key-1", "producer": 0, "n": 1})])
+    bring_up(patient)
+    admin.create_partitions([NewPartitions(topic.name, 2)])[topic.name].result(30)
+    topic.send([Sent(key="key-1", value={"id": "key-1", "producer": 0, "n": 2}, partition=1)])
+    assert bring_up(patient) == [False] * 3, "each notes the time in an empty commit"
+    assert bring_up(patient) == [True] * 3
+    assert rows_of(spark, "compacted.newest", "id", "n") == {"key-1": (1,)}
+    assert bring_up(joining) == [False] * 3
+    assert rows_of(spark, "state.seen", "id", "seen") == {"key-1": (" 0:1 0:2",)}
+    assert rows_of(spark, "state.folded", "id", "n", "events") == {"key-1": (2, 2)}
+    assert rows_of(spark, "compacted.newest", "id", "n") == {"key-1": (2,)}
+    assert bring_up(patient) == [True] * 3
 
 
 def test_a_growth_by_no_multiple_stops_the_table(

@@ -66,7 +66,8 @@ def alter(
     """
     Give a topic more partitions or other settings.
 
-    More partitions send a key's later records elsewhere than its earlier ones; fewer are not possible.
+    More partitions send some keys' later records elsewhere than their earlier ones. Tables keep to the order when the
+    new count is a multiple of the old. Fewer partitions are not possible.
     """
     from confluent_kafka.admin import NewPartitions
 
@@ -90,6 +91,11 @@ def alter(
         with told(f"grow topic {topic!r}"):
             grown[topic].result()
         terminal.say(f"topic {topic} has {partitions} partitions")
+        if partitions % have:
+            terminal.say(
+                f"{partitions} is no multiple of {have}, so keys move between partitions that were there: compacted "
+                "tables and states of this topic that have no order= must be built anew (fluvial run --rebuild)"
+            )
         # Told and not refused: of topics that grow together one is the first.
         for problem in co_partitioning.problems(settings, topic, partitions, cluster.topics):
             terminal.say(str(problem))

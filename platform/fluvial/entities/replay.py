@@ -97,9 +97,7 @@ def rewrite(
         stamp = _stamp(declaration, position, bounds, ranges)
         if not stamp.rewritten:
             return _nothing(declaration, position)
-        # Spark wants to be told of every partition.
-        nothing = {partition: (end, end) for partition, end in bounds.ends.items()}
-        span = Span(topic=declaration.topic, ranges={**nothing, **stamp.rewritten})
+        span = Span(topic=declaration.topic, ranges=stamp.rewritten)
         say(f"{declaration.table}: making {span.records_max:,} records of {span.topic} anew")
         decoded = decode(read_span(spark, settings.cluster, span), contract)
         rows = frames.history_rows(decoded, contract, Care(undecodable=True))

@@ -237,11 +237,14 @@ def test_what_cannot_be_set_is_said(shell: Shell, orders: str) -> None:
 
 
 def test_a_topic_grows_and_takes_settings(shell: Shell, orders: str) -> None:
-    shell.ok("topic", "alter", orders, "--partitions", "5", "--config", "retention.ms=1000")
+    status, _, said = shell.run("topic", "alter", orders, "--partitions", "5", "--config", "retention.ms=1000")
+    assert status == 0
+    assert "5 is no multiple of 3" in said
     assert len(shell.json("topic", "offsets", orders)) == 5
     assert [each["value"] for each in shell.json("config", "get", "--topic", orders)] == ["1000"]
     shell.ok("topic", "alter", orders, "--delete-config", "retention.ms", "--partitions", "5")
     assert shell.json("config", "get", "--topic", orders) == []
+    assert "multiple" not in shell.run("topic", "alter", orders, "--partitions", "10")[2]
     assert "cannot have fewer" in shell.refused("topic", "alter", orders, "--partitions", "2")
     assert "say what to change" in shell.refused("topic", "alter", orders, status=2)
 
