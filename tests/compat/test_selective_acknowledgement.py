@@ -134,7 +134,7 @@ def test_a_stuck_key_holds_up_its_own_records_alone(broker: Any, topic: str) -> 
     keys = 10
     send(broker, topic, keys=keys)
     handled: dict[bytes, list[int]] = {}
-    attempts = []
+    attempts: list[int] = []
     with member(broker, topic, order="key") as consumer, ThreadPoolExecutor(4) as pool:
 
         def handle(delivery: Delivery) -> None:

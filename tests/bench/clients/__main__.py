@@ -20,7 +20,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.clients import acknowledging, paths, producing, reading, sizes
+from tests.bench.clients import acknowledging, mirroring, paths, producing, reading, sizes
 from tests.bench.clients.measure import Figure
 
 GROUPS: Mapping[str, Callable[[float], Iterator[Figure]]] = {
@@ -35,6 +35,7 @@ GROUPS: Mapping[str, Callable[[float], Iterator[Figure]]] = {
     "silence": reading.silence,
     "locks": reading.locks,
     "acknowledging": acknowledging.acknowledging,
+    "mirroring": mirroring.mirroring,
     "distance": paths.distance,
     "order": paths.order,
     "calls": paths.calls,
