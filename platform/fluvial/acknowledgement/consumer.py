@@ -11,7 +11,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Literal, Self
@@ -89,6 +89,7 @@ class SelectiveConsumer:
         self._consumer = Consumer({**given, "enable.auto.commit": False})
         self._ordered = order == "key"
         self._open_max, self._metadata_max = open_max, metadata_max
+        self._runs_max = metadata_max // _RUN_CHARACTERS
         self._lock = Lock()
         self._shares: dict[_Place, Share[Delivery]] = {}
         self._ready: deque[Delivery] = deque()
@@ -112,7 +113,7 @@ class SelectiveConsumer:
         while True:
             now = time.monotonic()
             if now >= self._commit_due:
-                self._commit_or_warn(list(self._shares))
+                self._commit_or_warn()
                 self._commit_due = now + self._interval
             self._resume()
             # With a record at hand as well: a member that does not poll is taken out of its group.
@@ -151,12 +152,12 @@ class SelectiveConsumer:
 
         Raises confluent_kafka.KafkaException when the cluster does not take it; it is part of the next commit then.
         """
-        self._commit(list(self._shares))
+        self._commit()
 
     def close(self) -> None:
         """Commit, and leave the group."""
         try:
-            self._commit_or_warn(list(self._shares))
+            self._commit_or_warn()
         finally:
             self._consumer.close()
 
@@ -205,24 +206,21 @@ class SelectiveConsumer:
             delivery = Delivery(message=message, _share=share)
             if share.may_go(message.key(), delivery):
                 self._ready.append(delivery)
-        if not share.paused and share.is_full(self._open_max, self._metadata_max // _RUN_CHARACTERS):
+        if not share.paused and share.is_full(self._open_max, self._runs_max):
             share.paused = True
             self._consumer.pause([TopicPartition(topic, partition)])
 
     def _resume(self) -> None:
         for place, share in self._shares.items():
             # At half of it, as each pause throws away what was fetched ahead.
-            if share.paused and not share.is_full(
-                (self._open_max + 1) // 2, (self._metadata_max // _RUN_CHARACTERS + 1) // 2
-            ):
+            if share.paused and not share.is_full((self._open_max + 1) // 2, (self._runs_max + 1) // 2):
                 share.paused = False
                 self._consumer.resume([TopicPartition(*place)])
 
-    def _commit(self, places: Iterable[_Place]) -> None:
+    def _commit(self) -> None:
         due = []
         with self._lock:
-            for place in places:
-                share = self._shares[place]
+            for place, share in self._shares.items():
                 said = share.window.committed, share.window.metadata(self._metadata_max)
                 if said[0] is not None and said != share.said:
                     due.append((share, said, TopicPartition(*place, said[0], said[1])))
@@ -232,9 +230,9 @@ class SelectiveConsumer:
         for share, said, _ in due:
             share.said = said
 
-    def _commit_or_warn(self, places: Iterable[_Place]) -> None:
+    def _commit_or_warn(self) -> None:
         try:
-            self._commit(places)
+            self._commit()
         except KafkaException as error:
             if error.args[0].code() == KafkaError.OFFSET_METADATA_TOO_LARGE:
                 raise
@@ -265,8 +263,7 @@ class SelectiveConsumer:
                 self._hold(place, known.get(place) or Window())
 
     def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        places = [(each.topic, each.partition) for each in partitions]
-        self._commit_or_warn(place for place in places if place in self._shares)
+        self._commit_or_warn()
         self._on_lost(_consumer, partitions)
 
     def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:

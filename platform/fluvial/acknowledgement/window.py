@@ -92,7 +92,7 @@ class Window:
             return ""
         room = (characters_max - len(PREFIX)) // 4 * 3
         body = bytearray()
-        for gap, done in _steps(first, [*self._pending(), *self._done_ahead()]):
+        for gap, done in _steps(first, [*self._done_between(), *self._done_ahead()]):
             step = _number(gap) + _number(done)
             if len(body) + len(step) > room:
                 break
@@ -104,7 +104,7 @@ class Window:
             self._passing += 1
         return self._passing < len(self._done_before) and self._done_before[self._passing][0] <= offset
 
-    def _pending(self) -> Iterator[tuple[int, int]]:
+    def _done_between(self) -> Iterator[tuple[int, int]]:
         """What is done between open records and up to the next offset, as [start, end)."""
         before = None
         for offset in self._open:

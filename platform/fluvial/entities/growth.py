@@ -8,18 +8,32 @@ them, before the first record of a new one. Producers learn of new partitions on
 `metadata.max.age.ms`: the table remembers when it first saw them, and leaves them alone until that has passed.
 """
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 from fluvial.delta.stamp import Growth, Position, TableError
 from fluvial.kafka import KafkaCluster
-from fluvial.kafka.admin import admin_of
-from fluvial.spark.kafka import Span, TopicBounds, TopicError
+from fluvial.spark.kafka import Span, TopicBounds
+from fluvial.spark.offset_times import written_before
 
 # Beyond that age, for transactions that were open when their producer learnt of the new partitions.
 _MARGIN = 0.2
-_TIMEOUT_S = 30.0
+
+
+def in_order(
+    table: str, span: Span, bounds: TopicBounds, position: Position, *, cluster: KafkaCluster, age_ms: int
+) -> tuple[Span, Growth | None]:
+    """
+    The part of a span that a table which needs an order may read now, and the growth of its topic, if there is one.
+
+    Raises as :func:`seen_growth` and :func:`may_join` do, which say when new partitions are part of it.
+    """
+    known, now_ms = position.ends.keys(), int(time.time() * 1000)
+    growth = seen_growth(table, span, position, now_ms)
+    if growth is None or may_join(growth, bounds, known, cluster, now_ms=now_ms, age_ms=age_ms):
+        return span, growth
+    return span.only(known), growth
 
 
 def seen_growth(table: str, span: Span, position: Position, now_ms: int) -> Growth | None:
@@ -54,7 +68,7 @@ def may_join(
     margin = int(age_ms * _MARGIN)
     if now_ms < growth.seen_ms + age_ms + margin:
         return False
-    written = _written(cluster, bounds.topic, known, before_ms=now_ms - margin)
+    written = written_before(cluster, bounds.topic, known, now_ms - margin)
     return all(bounds.ends[each] >= written[each] for each in known)
 
 
@@ -73,24 +87,3 @@ def cut(
     if records is not None:
         old, new = old.at_most(records), new.at_most(max(records - old.records_max, 0))
     return replace(span, ranges={**old.ranges, **new.ranges}) if old == span.only(known) else old
-
-
-def _written(cluster: KafkaCluster, topic: str, partitions: Collection[int], *, before_ms: int) -> dict[int, int]:
-    """Where what was written before a time ends in each partition, committed or not."""
-    from confluent_kafka import KafkaException, TopicPartition
-    from confluent_kafka.admin import OffsetSpec
-
-    admin = admin_of(cluster, **{"client.id": "fluvial-spark"})
-
-    def asked(numbers: Collection[int], spec: Any) -> dict[int, int]:
-        places = dict.fromkeys((TopicPartition(topic, number) for number in numbers), spec)
-        found = admin.list_offsets(places, request_timeout=_TIMEOUT_S)
-        return {place.partition: future.result().offset for place, future in found.items()}
-
-    try:
-        found = asked(partitions, OffsetSpec.for_timestamp(max(before_ms, 0)))
-        # Nothing is that new: all that there is was written before.
-        rest = [number for number, offset in found.items() if offset < 0]
-        return {**found, **(asked(rest, OffsetSpec.latest()) if rest else {})}
-    except KafkaException as error:
-        raise TopicError(f"topic {topic} on {cluster} cannot be asked for times: {error.args[0].str()}") from error

@@ -24,7 +24,7 @@ from fluvial.entities.checks import check_state, compacted_key, definition_of
 from fluvial.entities.declarations import Compacted, Declaration, History, Pipeline, Publication, State
 from fluvial.entities.fit import check_fit
 from fluvial.entities.frames import Care, KeylessError
-from fluvial.entities.growth import cut, may_join, seen_growth
+from fluvial.entities.growth import cut, in_order
 from fluvial.entities.planning import has_news, plan_span
 from fluvial.entities.reduced import ReducerError
 from fluvial.entities.result import RunResult
@@ -180,17 +180,15 @@ class _TopicRun:
 
     def _allowed(self, span: Span, bounds: TopicBounds, position: Position) -> tuple[Span, Growth | None]:
         """The part of a span that this run may read, and the growth of its topic that it leaves alone."""
-        known = position.ends.keys() if self.declaration.needs_order else ()
-        now_ms = int(time.time() * 1000)
-        growth = seen_growth(self.table, span, position, now_ms) if known else None
-        if growth is not None:
-            age_ms = self.metadata_max_age_ms
-            if not may_join(growth, bounds, known, self.cluster, now_ms=now_ms, age_ms=age_ms):
-                span = span.only(known)
-                self.say(
-                    f"{self.table}: {span.topic} grew from {len(known)} to {growth.count} partitions: the new ones are "
-                    "read once every producer knows of them"
-                )
+        if not self.declaration.needs_order:
+            return cut(span, (), until=self.until, records=self.records_max), None
+        known, age_ms = position.ends.keys(), self.metadata_max_age_ms
+        span, growth = in_order(self.table, span, bounds, position, cluster=self.cluster, age_ms=age_ms)
+        if growth is not None and len(span.ranges) < growth.count:
+            self.say(
+                f"{self.table}: {span.topic} grew from {len(known)} to {growth.count} partitions: the new ones are "
+                "read once every producer knows of them"
+            )
         span = cut(span, known, until=self.until, records=self.records_max)
         return span, growth if growth is not None and len(span.ranges) < growth.count else None
 

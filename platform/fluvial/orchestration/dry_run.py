@@ -1,19 +1,18 @@
 """What a run would read and write, told without Spark and without a run."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fluvial.config import Settings
 from fluvial.delta.log import TableLog
-from fluvial.delta.stamp import Position, read_position
+from fluvial.delta.stamp import read_position
 from fluvial.entities import Compacted, Declaration, History, Pipeline, Publication, State
 from fluvial.entities.co_partitioning import check_counts
-from fluvial.entities.growth import may_join, seen_growth
+from fluvial.entities.growth import in_order
 from fluvial.entities.planning import has_news, plan_span
 from fluvial.errors import FluvialError
 from fluvial.publishing.progress import read_progress
-from fluvial.spark.kafka import Span, TopicBounds, topic_bounds
+from fluvial.spark.kafka import topic_bounds
 from fluvial.spark.warehouse import Warehouse
 
 
@@ -76,7 +75,8 @@ def _of_topic(declaration: Declaration, path: str, settings: Settings) -> Planne
         bounds = topic_bounds(settings.cluster, declaration.topic)
         span = plan_span(declaration.table, position, bounds)
         if declaration.needs_order:
-            span = _in_order(span, bounds, position, declaration.table, settings)
+            age_ms = settings.metadata_max_age_ms
+            span, _ = in_order(declaration.table, span, bounds, position, cluster=settings.cluster, age_ms=age_ms)
         ranges, news = dict(span.ranges), version is None or has_news(span)
     except FluvialError as error:
         problem = str(error)
@@ -89,14 +89,6 @@ def _of_topic(declaration: Declaration, path: str, settings: Settings) -> Planne
         would_write=news,
         problem=problem,
     )
-
-
-def _in_order(span: Span, bounds: TopicBounds, position: Position, table: str, settings: Settings) -> Span:
-    known, now_ms, age_ms = position.ends.keys(), int(time.time() * 1000), settings.metadata_max_age_ms
-    growth = seen_growth(table, span, position, now_ms)
-    if growth is None or may_join(growth, bounds, known, settings.cluster, now_ms=now_ms, age_ms=age_ms):
-        return span
-    return span.only(known)
 
 
 def _pipeline(

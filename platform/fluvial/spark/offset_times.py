@@ -6,7 +6,8 @@ at the end. So windows that follow each other cut the log into ranges that follo
 window, also one that came late, and a cut behind which a record stands stays where it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,23 +54,16 @@ def cut_topic(cluster: KafkaCluster, topic: str, moments_ms: Sequence[int]) -> T
 
     Raises :class:`~fluvial.spark.kafka.TopicError` when there is no such topic or no answer.
     """
-    from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+    from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
     bounds = topic_bounds(cluster, topic)
     admin = admin_of(cluster, **{"client.id": "fluvial-spark"})
     places = [TopicPartition(topic, partition) for partition in bounds.ends]
 
-    def asked(spec: Any) -> dict[int, int]:
-        found = admin.list_offsets(
-            dict.fromkeys(places, spec), request_timeout=_TIMEOUT_S, isolation_level=IsolationLevel.READ_COMMITTED
-        )
-        return {place.partition: future.result().offset for place, future in found.items()}
-
-    try:
-        cuts = [asked(OffsetSpec.for_timestamp(moment)) for moment in moments_ms]
-    except KafkaException as error:
-        raise TopicError(f"topic {topic} on {cluster} cannot be asked for times: {error.args[0].str()}") from error
+    committed = {"isolation_level": IsolationLevel.READ_COMMITTED}
+    with _explained(cluster, topic):
+        cuts = [_offsets(admin, places, OffsetSpec.for_timestamp(moment), **committed) for moment in moments_ms]
     return TopicCuts(bounds=bounds, at=[_within(bounds, cut) for cut in cuts])
 
 
@@ -77,7 +71,7 @@ def newest_timestamp(cluster: KafkaCluster, topic: str) -> int | None:
     """
     The highest timestamp of any record, in milliseconds; None where the topic is empty. Raises as :func:`cut_topic`.
     """
-    from confluent_kafka import KafkaException, TopicPartition
+    from confluent_kafka import TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
     bounds = topic_bounds(cluster, topic)
@@ -85,12 +79,41 @@ def newest_timestamp(cluster: KafkaCluster, topic: str) -> int | None:
     places = [TopicPartition(topic, partition) for partition, end in bounds.ends.items() if end > 0]
     if not places:
         return None
-    try:
+    with _explained(cluster, topic):
         found = admin.list_offsets(dict.fromkeys(places, OffsetSpec.max_timestamp()), request_timeout=_TIMEOUT_S)
         newest = max(future.result().timestamp for future in found.values())
+    return None if newest < 0 else newest
+
+
+def written_before(cluster: KafkaCluster, topic: str, partitions: Collection[int], moment_ms: int) -> dict[int, int]:
+    """
+    Where what was written before a moment ends in each partition, committed or not. Raises as :func:`cut_topic`.
+    """
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    admin = admin_of(cluster, **{"client.id": "fluvial-spark"})
+    places = [TopicPartition(topic, partition) for partition in partitions]
+    with _explained(cluster, topic):
+        found = _offsets(admin, places, OffsetSpec.for_timestamp(max(moment_ms, 0)))
+        # Where nothing is that new, all that there is was written before.
+        rest = [place for place in places if found[place.partition] < 0]
+        return {**found, **(_offsets(admin, rest, OffsetSpec.latest()) if rest else {})}
+
+
+def _offsets(admin: Any, places: Sequence[Any], spec: Any, **how: Any) -> dict[int, int]:
+    found = admin.list_offsets(dict.fromkeys(places, spec), request_timeout=_TIMEOUT_S, **how)
+    return {place.partition: future.result().offset for place, future in found.items()}
+
+
+@contextmanager
+def _explained(cluster: KafkaCluster, topic: str) -> Iterator[None]:
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
     except KafkaException as error:
         raise TopicError(f"topic {topic} on {cluster} cannot be asked for times: {error.args[0].str()}") from error
-    return None if newest < 0 else newest
 
 
 def _within(bounds: TopicBounds, cut: Mapping[int, int]) -> dict[int, int]:
