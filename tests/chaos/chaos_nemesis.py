@@ -1,7 +1,7 @@
 """Faults at random, one after the other, each undone again: which, where and for how long follows from a seed."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from random import Random
 
@@ -29,7 +29,15 @@ class Nemesis:
     longer than a fault lasts.
     """
 
-    def __init__(self, cluster: Cluster, seed: int, say: Callable[[str], None] = lambda _line: None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        seed: int,
+        say: Callable[[str], None] = lambda _line: None,
+        *,
+        kinds: Collection[str] = (),
+    ) -> None:
+        """`kinds` are the names of the faults to draw from ("kill", "pause", ...); every kind unless given."""
         self.cluster = cluster
         self.rng = Random(seed)
         self.say = say
@@ -50,6 +58,9 @@ class Nemesis:
         ]
         if isinstance(cluster.node(cluster.brokers[0]), OurNode):
             self._makers += [self._skew, self._full_disk]
+        if kinds:
+            wanted = {f"_{kind.replace(' ', '_')}" for kind in kinds}
+            self._makers = [make for make in self._makers if make.__name__ in wanted]
 
     def run(self, seconds: float) -> None:
         """Go on for so long, and leave everything whole."""
