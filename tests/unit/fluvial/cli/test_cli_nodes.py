@@ -179,6 +179,57 @@ def test_a_node_that_does_not_answer_is_not_up(cli: Cli) -> None:
     wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
+def test_a_stopped_node_keeps_no_other_from_being_started(cli: Cli) -> None:
+    cli.up("--brokers", "3")
+    before = cli.pids()
+    kill(before[1])
+    stopped = before[2]
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        done = cli.run("up", "--detach", "--timeout", "60")
+        assert done.returncode == 1, done.stderr
+        *said, complaint = done.stderr.splitlines()
+        assert complaint.startswith(f"error: node 2: process {stopped} works in ")
+        assert f"`kill -CONT {stopped}`" in complaint
+        assert "`fluvial down --node 2`" in complaint
+        assert [line for line in said if line.startswith("node 1 started: ")]
+        assert not [line for line in said if line.startswith("node 2")]
+        after = cli.pids()
+        assert (after[0], after[2]) == (before[0], None)
+        assert after[1] not in (None, before[1])
+        assert "Traceback" not in done.stderr
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    cli.ok("up", "--detach")
+    assert cli.pids() == [before[0], after[1], stopped]
+
+
+def test_a_node_that_hangs_is_told_once_the_others_are_started(cli: Cli) -> None:
+    cli.up("--brokers", "3")
+    before = cli.pids()
+    for pid in before[1:]:
+        kill(pid)
+    # It runs, works in the node's folder and will never open its port.
+    hold = (
+        "import pathlib, sys, time; from fluvial.local.lock import FolderLock; "
+        "print(FolderLock(pathlib.Path(sys.argv[1])).acquire(5), flush=True); time.sleep(600)"
+    )
+    words = [sys.executable, "-c", hold, str(cli.data_dir / "node-2" / "node.pid")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as hung:
+        assert hung.stdout is not None
+        assert hung.stdout.readline() == b"True\n"
+        done = cli.run("up", "--detach", "--timeout", "20")
+        hung.kill()
+    assert done.returncode == 1
+    assert f"error: node 2: process {hung.pid} works in " in done.stderr
+    assert "kill -CONT" not in done.stderr
+    after = cli.pids()
+    assert after[1] not in (None, before[1])
+    cli.ok("up", "--detach")
+    assert None not in cli.pids()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_up_in_the_foreground_stops_its_nodes(cli: Cli, number: signal.Signals) -> None:
     with cli.start("up", "--port", str(cli.port), "--registry-port", str(cli.registry_port)) as process:
