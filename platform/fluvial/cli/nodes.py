@@ -12,6 +12,7 @@ from fluvial.cli.options import DataDir, Json, settings_of
 from fluvial.cli.signals import StopAsked, stop_signals_raise, stop_signals_wait
 from fluvial.config import data_dir_words
 from fluvial.local.errors import LocalPlatformError
+from fluvial.local.state import OPEN_TO_THE_NETWORK, is_loopback
 
 if TYPE_CHECKING:
     from fluvial.local.errors import SilentNodeError
@@ -180,4 +181,7 @@ def _show_running(running: "Running", folder: Path) -> None:
         registry = f", registry {node.registry_url}" if node.registry_url is not None else ""
         metrics = f", metrics {node.metrics_url}" if node.metrics_url is not None else ""
         terminal.say(f"node {node.id} {what}: {node.host}:{node.port}{registry}{metrics}")
+    exposed = [node.host for node in running.platform.nodes if not is_loopback(node.host)]
+    if exposed:
+        terminal.say(f"warning: {OPEN_TO_THE_NETWORK.format(', '.join(dict.fromkeys(exposed)))}")
     terminal.say(f"data in {folder}; stop it with `fluvial down{data_dir_words(folder)}`")

@@ -18,7 +18,8 @@ from fluvial_command import FLUVIAL, Cli, free_ports
 
 from fluvial.cli import nodes
 from fluvial.local.probe import Cluster, Nobody, ask, registry_answers
-from fluvial.local.state import NodeSpec
+from fluvial.local.start import Running
+from fluvial.local.state import NodeSpec, Platform
 from fluvial.local.status import NodeStatus
 
 
@@ -85,6 +86,16 @@ def test_a_failed_or_full_disk_is_shown(tmp_path: Path) -> None:
     offline, full = nodes._details(ill)
     assert "/logs failed" in offline
     assert "5 MiB are free" in full
+
+
+def test_a_platform_that_others_can_reach_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = Platform.planned(brokers=2, port=7000, registry_port=8000)
+    nodes._show_running(Running(platform=platform, started=()), tmp_path)
+    assert "warning" not in capsys.readouterr().err
+    opened = replace(platform, nodes=(platform.nodes[0], replace(platform.nodes[1], host="0.0.0.0")))
+    nodes._show_running(Running(platform=opened, started=()), tmp_path)
+    [warning] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert "whoever reaches 0.0.0.0 can read, write and administer everything" in warning
 
 
 def test_up_again_leaves_alone_what_is_up_and_needs_no_ports(cli: Cli) -> None:
