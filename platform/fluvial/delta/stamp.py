@@ -8,16 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fluvial.delta.errors import TableError
 from fluvial.delta.log import Commit, TableLog
-from fluvial.errors import FluvialError
 
 Range = tuple[int, int]
-
-
-class TableError(FluvialError):
-    """
-    A table that cannot be gone on with as it is.
-    """
 
 
 def new_run_id() -> str:
@@ -132,7 +126,9 @@ def read_position(log: TableLog, table: str) -> Position:
 
     Commits of others (OPTIMIZE, VACUUM, an ALTER) stand between stamped ones and are passed over. A RESTORE above the
     newest stamp took back rows which that stamp still counts, so it is refused, as is a table that no stamp is left of.
+    Raises :class:`~fluvial.delta.errors.BrokenLogError` where the log lacks commits or parts of them.
     """
+    log.check()
     version = log.newest_version()
     if version is None:
         return Position(version=None, stamp=None)
