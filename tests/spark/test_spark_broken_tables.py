@@ -273,6 +273,9 @@ def test_a_damaged_file_is_named_and_a_rebuild_repairs_the_table(
 ) -> None:
     file = damage(copy.folder(kind))
     before = {} if damage is put_a_file_for_the_log else copy.log_of(kind)
+    if damage is not put_a_file_for_the_log:
+        with pytest.raises(kind_of_error, match=rf"--rebuild {kind}\.readings"):
+            copy.read(f"{kind}.readings")
     with pytest.raises(kind_of_error) as told:
         copy.run(kind)
     assert str(file) in str(told.value)
@@ -336,6 +339,20 @@ def test_a_table_that_cannot_be_read_keeps_no_other_from_its_name(copy: Copy) ->
         planned["state.readings"].problem
     )
     assert planned["compacted.readings"].problem is None
+
+
+def test_a_broken_quarantine_table_is_named_and_begins_again_once_it_is_moved_away(copy: Copy) -> None:
+    table = compacted(copy.built.topic.name, name="others", key="id")
+    aside = Path(copy.settings.warehouse) / "quarantine" / copy.built.topic.name
+    materialize(table, copy.settings, copy.spark, schemas=copy.schemas)
+    undecodable = copy.read(f"quarantine.{copy.built.topic.name}")
+    assert undecodable > 0
+    commit(aside, 0).write_bytes(b"{")
+    other = history(copy.built.topic.name, name="others")
+    with pytest.raises(BrokenLogError, match=rf"of quarantine\.{copy.built.topic.name} is torn.* move {aside} away"):
+        materialize(other, copy.settings, copy.spark, schemas=copy.schemas)
+    aside.rename(aside.with_name("away"))
+    assert materialize(other, copy.settings, copy.spark, schemas=copy.schemas).quarantined == undecodable
 
 
 def test_a_torn_checkpoint_is_named_and_what_only_saves_time_is_not_missed(copy: Copy) -> None:

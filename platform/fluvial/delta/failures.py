@@ -56,7 +56,8 @@ _DAMAGED_FILE = re.compile(
 )
 _OTHER_COLUMNS = re.compile(r"DELTA_(FAILED_TO_MERGE_FIELDS|METADATA_MISMATCH|SCHEMA_CHANGED\w*|MERGE_INCOMPATIBLE\w*)")
 _STOPPED = re.compile(r"SparkContext (was|has been) shut ?down|stopped SparkContext|Py4JNetworkError|ConnectionRefused")
-_KAFKA = re.compile(r"org\.apache\.kafka\.common\.errors\.(\w+)")
+_KAFKA = re.compile(r"org\.apache\.kafka\.[\w.]*?(\w+Exception)")
+_PYTHON = "An exception was thrown from the Python worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,10 @@ def _of_spark(causes: list[_Cause], everything: str, table: str) -> FluvialError
         return TopicError(f"{table}: the Kafka cluster did not give what was asked for: {kafka[1]}: "
                           f"{_sentence(deepest.text)}")  # fmt: skip
     name = deepest.name.split()[0].rpartition(".")[2]
+    worker = next((cause.text for cause in causes if _PYTHON in cause.text), None)
+    if worker is not None:
+        # Behind the stack of the worker stands what was raised there.
+        return SparkFailedError(table, _sentence(worker.split("JVM stacktrace")[0].strip().splitlines()[-1]))
     sentence = _sentence(_message(deepest))
     return SparkFailedError(table, sentence if sentence.startswith("[") else f"{name}: {sentence}")
 

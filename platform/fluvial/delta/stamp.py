@@ -84,11 +84,22 @@ class Stamp:
     @classmethod
     def of(cls, commit: Commit) -> "Stamp | None":
         """
-        The stamp of a commit; None for a commit that has none.
+        The stamp of a commit; None for a commit that has none. Raises :class:`TableError` for one that is not as ours.
         """
         body = (commit.user_metadata or {}).get("fluvial")
         if not isinstance(body, dict) or "offsets" not in body:
             return None
+        try:
+            return cls._of_body(body)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            # Passed over, it would have the records that it counts read once more.
+            raise TableError(
+                f"version {commit.version} of the table says where it stands in a way that this fluvial does not know "
+                f"({error!r}): if a newer fluvial wrote it, upgrade this one"
+            ) from error
+
+    @classmethod
+    def _of_body(cls, body: Mapping[str, Any]) -> "Stamp":
         return cls(
             topic=body["topic"],
             topic_id=body.get("topic_id"),

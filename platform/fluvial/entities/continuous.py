@@ -19,6 +19,7 @@ from fluvial.entities.result import RunResult
 from fluvial.entities.runner import materialize
 from fluvial.entities.table_index import TableIndexes
 from fluvial.errors import FluvialError
+from fluvial.registry.errors import RegistryError
 from fluvial.spark.connect import is_client
 from fluvial.spark.kafka import TopicEnds, TopicError
 
@@ -63,9 +64,9 @@ def follow(
     Keep the tables of `declarations` up to date until `stop` is set; the batch under way is finished then.
 
     `declarations` stand with inputs before what reads them. A table that cannot go on (its contract broke, its topic
-    was made again, a file of it is lost) is left alone, and the others go on; a cluster that does not answer and a disk
-    that is full are waited for. Returns the errors of the tables that were given up, by their names; ends early when
-    there is none left.
+    was made again, a file of it is lost) is left alone, and the others go on; a cluster or registry that does not
+    answer and a disk that is full are waited for. Returns the errors of the tables that were given up, by their names;
+    ends early when there is none left.
     """
     watcher = watcher or Watcher()
     indexes = TableIndexes()
@@ -170,10 +171,14 @@ class _Follower:
         return not result.skipped
 
     def _tries_again(self, error: FluvialError) -> bool:
-        """Whether what failed is tried once more, and then when: later each time, ever again while a disk is full."""
-        if not isinstance(error, TableError) or not error.retriable:
+        """Whether what failed is tried once more, and then when: later each time, and as often as something is away."""
+        # A registry that answers has a status below 500.
+        is_away = isinstance(error, DiskFullError) or (
+            isinstance(error, RegistryError) and (error.status or 500) >= 500
+        )
+        if not is_away and not (isinstance(error, TableError) and error.retriable):
             return False
         self._failures += 1
         pause = min(POLL_SECONDS * 2**self._failures, RETRY_SECONDS_MAX)
         self._not_before = time.monotonic() + pause
-        return isinstance(error, DiskFullError) or self._failures < FAILURES_MAX
+        return is_away or self._failures < FAILURES_MAX

@@ -176,7 +176,7 @@ class _Rebuild:
             if folder_of(error.file) != plain_path(self.path):
                 raise
             kept = self._move_away()
-            self.say(f"{error.problem}: {error.file}; what was left of {self.table} is in {kept}")
+            self.say(f"{error.file} {error.problem}; what was left of {self.table} is in {kept}")
         with failures_told(self.table, self.path):
             return commit()
 

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from fluvial.delta.errors import SparkFailedError
 from fluvial.delta.failures import explained, failures_told
+from fluvial.delta.log import TableLog
 from fluvial.errors import FluvialError
 from fluvial.spark.class_archive import ClassArchive
 from fluvial.spark.connect import connect, is_client, is_remote
@@ -87,8 +89,9 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         told = explained(error, "the session")
-        why = _first_line(error) if isinstance(error, PySparkException) or told is None else str(told)
-        raise SparkError(f"Spark did not start on {settings.spark_master}: {why}") from error
+        why = told.cause if isinstance(told, SparkFailedError) else _first_line(error)
+        repair = "" if is_local else ": start the cluster, or mend its address (spark_master)"
+        raise SparkError(f"Spark did not start on {settings.spark_master}: {why}{repair}") from error
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).disabled = True
     register_tables(spark, settings)
@@ -196,13 +199,26 @@ def run_sql(spark: "SparkSession", settings: "Settings", query: str) -> "DataFra
     """
     from pyspark.errors import AnalysisException
 
+    warehouse = Warehouse.at(settings.warehouse)
     if _DELTA_COMMAND.match(query):
         query = _HISTORY_DATABASE.sub("`history`.", query)
+    else:
+        _check_logs(query, spark, warehouse)
     with failures_told("the query"):
         try:
             return spark.sql(query)
         except AnalysisException as error:
-            _explain(error, spark, Warehouse.at(settings.warehouse))
+            _explain(error, spark, warehouse)
+
+
+def _check_logs(query: str, spark: "SparkSession", warehouse: Warehouse) -> None:
+    """Raise BrokenLogError for a table that a query may name: Delta answers without what an empty commit has lost."""
+    if warehouse.local is None:
+        return
+    words = query.replace("`", "").lower()
+    for table in warehouse.tables(spark):
+        if table.lower() in words:
+            TableLog(spark, warehouse.path(table)).check()
 
 
 def _explain(error: Exception, spark: "SparkSession", warehouse: Warehouse) -> NoReturn:

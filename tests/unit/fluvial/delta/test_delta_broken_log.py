@@ -115,6 +115,16 @@ def test_commits_of_other_writers_are_read_as_they_write_them(table: Path) -> No
     assert log.commit(3).operation == "WRITE"
 
 
+@pytest.mark.parametrize(
+    "stamp", ['{"fluvial": {"offsets": {}}}', '{"fluvial": {"offsets": 3}}', '{"fluvial": {"offsets": {"0": [1]}}}']
+)
+def test_a_stamp_that_is_not_as_ours_is_not_passed_over(table: Path, stamp: str) -> None:
+    info = {"operation": "WRITE", "userMetadata": stamp}
+    commit(table, 3).write_text(json.dumps({"commitInfo": info}) + "\n")
+    with pytest.raises(TableError, match=r"version 3 of the table .* upgrade"):
+        read_position(TableLog(None, str(table)), TABLE)
+
+
 def test_a_file_where_the_log_must_be_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "history" / "t"
     folder.mkdir(parents=True)
