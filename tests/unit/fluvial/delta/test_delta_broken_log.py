@@ -92,6 +92,19 @@ def test_what_is_not_whole_is_named(table: Path, version: int, damage: Callable[
     assert {each.version for each in log.whole_commits()} == {0, 1, 2} - {version}
 
 
+def test_a_commit_that_was_cut_off_behind_its_number_lacks_its_rows(table: Path) -> None:
+    """Spark's own writes have the files last."""
+    stamp = Stamp(topic="t", topic_id=None, batch=4, offsets={0: (3, 4)})
+    info = {"operation": "WRITE", "userMetadata": stamp.as_json(), "operationMetrics": {"numOutputRows": "1"}}
+    actions = [{"commitInfo": info}, {"txn": {"appId": "fluvial/t", "version": 4}}]
+    commit(table, 3).write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+    with pytest.raises(BrokenLogError, match="is cut off"):
+        read_position(TableLog(None, str(table)), TABLE)
+    with commit(table, 3).open("a") as file:
+        file.write('{"add": {"path": "part-3.parquet"}}\n')
+    assert read_position(TableLog(None, str(table)), TABLE).ends == {0: 4}
+
+
 def test_what_lies_in_a_checkpoint_is_not_asked_for(table: Path) -> None:
     commit(table, 0).write_text("")
     assert read_position(TableLog(None, str(table)), TABLE).ends == {0: 3}
