@@ -96,6 +96,10 @@ def explained(error: BaseException, table: str, path: str = "") -> FluvialError 
         return None
     causes = [*_causes(error)]
     everything = "\n".join(f"{cause.name}: {cause.text}" for cause in causes)
+    if isinstance(error, OSError):
+        # Of the system's own only what it says of disks, and that nobody listens where the JVM did.
+        is_jvm = isinstance(error, ConnectionError)
+        return _of_storage(everything, table, path) or (_of_spark(causes, everything, table) if is_jvm else None)
     return (
         _of_storage(everything, table, path)
         or _of_protocol(causes, table)

@@ -162,6 +162,7 @@ def test_errors_of_ours_and_mistakes_pass_as_they_are() -> None:
     ours = TableError("said already")
     assert explained(ours, "state.t") is ours
     assert explained(ValueError("a mistake in the code"), "state.t") is None
+    assert explained(FileNotFoundError(2, os.strerror(2), "a file of the user's"), "marts.t") is None
     with pytest.raises(KeyError, match="mistake"), failures_told("state.t"):
         raise KeyError("mistake")
 
