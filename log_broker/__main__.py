@@ -6,6 +6,7 @@
 
 import argparse
 import asyncio
+import ipaddress
 import logging
 import signal
 import sys
@@ -61,10 +62,22 @@ async def serve(config: BrokerConfig) -> None:
         loop.add_signal_handler(number, stopping.set)
     node = Node(config)
     await node.start()
+    if not _is_loopback(config.host):
+        sys.stderr.write(
+            f"log_broker: open to the network: whoever reaches {config.host} can read, write and administer everything "
+            "there, for nothing asks who they are\n"
+        )
     sys.stdout.write(f"listening on {node.advertised_host}:{node.port}\n")
     sys.stdout.flush()
     await stopping.wait()
     await node.stop()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -29,7 +29,7 @@ from fluvial.errors import FluvialError
 from fluvial.local.child import READY
 from fluvial.local.errors import DataDirError, LocalPlatformError, PortTakenError
 from fluvial.local.lock import NODE_LOCK, FolderLock, holder
-from fluvial.local.state import HOST, PORT_DEFAULT
+from fluvial.local.state import HOST, OPEN_TO_THE_NETWORK, PORT_DEFAULT, is_loopback
 from fluvial.registry.app import create_app, serve
 from fluvial.registry.cors import CrossOrigin
 from fluvial.registry.forwarding import Forwarder
@@ -101,6 +101,8 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
                 with _told(broker.data_dir, broker.host, options.metrics_port, "--metrics-port"):
                     app = metrics_app(node)
                     await stack.enter_async_context(_served(app, broker.host, options.metrics_port, stopping))
+            if not is_loopback(broker.host):
+                log.warning(OPEN_TO_THE_NETWORK.format(broker.host))
             log.info("ready", node_id=broker.node_id, port=broker.port, registry_port=options.registry_port)
             ready()
             await stopping.wait()

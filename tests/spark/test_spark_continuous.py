@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from log_topic import Schemas, Sent
@@ -16,6 +16,7 @@ from fluvial.config import Settings
 from fluvial.entities import compacted, history, pipeline, state
 from fluvial.entities.continuous import POOL, Watcher, follow
 from fluvial.entities.result import RunResult
+from fluvial.registry.errors import RegistryError
 
 pytestmark = pytest.mark.spark
 
@@ -100,6 +101,37 @@ def test_tables_follow_their_topic_in_batches_until_told_to_stop(
     assert found == {key: (row["_partition"], row["_offset"]) for key, row in plain_compacted(topic).items()}
     rows = {row.id: {name: row[name] for name in FIELDS} for row in spark.table("state.readings").collect()}
     assert rows == plain_state(topic)
+
+
+def test_a_registry_that_does_not_answer_is_waited_for_and_one_that_refuses_is_not(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic, stop = make_topic(SCHEMA), threading.Event()
+    topic.send([Sent(key="a", value={"kind": "up", "amount": 1, "weight": None, "at": 0})])
+
+    class Away(Schemas):
+        """A registry with these answers before its own."""
+
+        errors: ClassVar[list[RegistryError]] = []
+
+        def ids_of_subject(self, subject: str) -> dict[int, str]:
+            if self.errors:
+                raise self.errors.pop(0)
+            return super().ids_of_subject(subject)
+
+    waited: list[str] = []
+    watcher = Watcher(batch=lambda _: stop.set(), waiting=waited.append, stopped=lambda *_: stop.set())
+    away = Away(versions=schemas.versions)
+    away.errors.extend([RegistryError("no answer"), RegistryError("forwarding failed", code=50003, status=500)])
+    table = history(topic.name, name="readings")
+    assert not follow([table], settings, spark, stop, schemas=away, watcher=watcher)
+    assert waited == ["no answer", "forwarding failed"]
+
+    stop.clear()
+    away.errors.append(RegistryError("not authorized", code=40101, status=401))
+    refused = follow([history(topic.name, name="others")], settings, spark, stop, schemas=away, watcher=watcher)
+    assert list(map(str, refused.values())) == ["not authorized"]
+    assert len(waited) == 2
 
 
 def test_batches_take_turns_with_what_others_ask_of_the_session(

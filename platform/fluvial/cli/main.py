@@ -99,6 +99,14 @@ def execute(words: Sequence[str]) -> int:
         if not isinstance(error, BrokenPipeError):
             terminal.complain(f"{error.filename or 'the answer cannot be written'}: {error.strerror or error}")
         return EXIT_FAILED
+    except Exception as error:
+        from fluvial.delta.failures import explained
+
+        told = explained(error, "this command")
+        if told is None:
+            raise
+        terminal.complain(str(told))
+        return EXIT_FAILED
     return status if isinstance(status, int) else 0
 
 

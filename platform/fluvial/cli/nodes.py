@@ -1,7 +1,7 @@
 """`fluvial up`, `down` and `status`: the nodes of the local platform."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,9 +11,12 @@ from fluvial.cli import terminal
 from fluvial.cli.options import DataDir, Json, settings_of
 from fluvial.cli.signals import StopAsked, stop_signals_raise, stop_signals_wait
 from fluvial.config import data_dir_words
-from fluvial.local.state import Platform
+from fluvial.local.errors import LocalPlatformError
+from fluvial.local.state import OPEN_TO_THE_NETWORK, is_loopback
 
 if TYPE_CHECKING:
+    from fluvial.local.errors import SilentNodeError
+    from fluvial.local.start import Running
     from fluvial.local.status import NodeStatus
 
 Brokers = Annotated[
@@ -49,6 +52,14 @@ Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return when every 
 Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Seconds to wait for a node.")]
 
 
+class SilentNodesError(LocalPlatformError):
+    """Processes of some nodes run and do not answer; `nodes` says of each which and what to do."""
+
+    def __init__(self, nodes: "Sequence[SilentNodeError]") -> None:
+        super().__init__("; ".join(map(str, nodes)))
+        self.nodes = tuple(nodes)
+
+
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     app.command(epilog="Example:  fluvial up --brokers 3 --detach")(up)
@@ -71,7 +82,7 @@ def up(
 
     Run again on the same folder it starts what is down and leaves the rest alone; with a larger --brokers it adds
     nodes, which get new partitions at once and old ones by `fluvial cluster reassign`. Without --detach it stays until
-    Ctrl-C and then stops the nodes that it started.
+    Ctrl-C and then stops the nodes that it started. A node that hangs is named, with status 1; the others are started.
     """
     from fluvial.local.start import Layout, start, terminate, wait_for_end
     from fluvial.local.voters import complete_voters
@@ -83,9 +94,17 @@ def up(
         with stop_signals_raise():
             running = start(folder, layout, timeout_seconds=timeout)
             started = [child.node.id for child in running.started]
-            for voter in complete_voters(running.platform):
-                terminal.say(f"node {voter} votes for the controller from now on")
-            _show_running(running.platform, started, folder)
+            silent = SilentNodesError(running.silent) if running.silent else None
+            if silent is not None and not started:
+                raise silent
+            if silent is None:
+                for voter in complete_voters(running.platform):
+                    terminal.say(f"node {voter} votes for the controller from now on")
+            _show_running(running, folder)
+            if silent is not None and detach:
+                raise silent
+            if silent is not None:
+                terminal.complain(str(silent))
             if detach or not started:
                 return
             terminal.say("Ctrl-C stops it.")
@@ -152,10 +171,17 @@ def _details(each: "NodeStatus") -> Iterator[str]:
         yield f"full: {each.free_bytes >> 20} MiB are free on the disk of {each.data_dir}; delete records or make room"
 
 
-def _show_running(platform: Platform, started: list[int], folder: Path) -> None:
-    for node in platform.nodes:
+def _show_running(running: "Running", folder: Path) -> None:
+    started = {child.node.id for child in running.started}
+    silent = {each.node_id for each in running.silent}
+    for node in running.platform.nodes:
+        if node.id in silent:
+            continue
         what = "started" if node.id in started else "was up"
         registry = f", registry {node.registry_url}" if node.registry_url is not None else ""
         metrics = f", metrics {node.metrics_url}" if node.metrics_url is not None else ""
         terminal.say(f"node {node.id} {what}: {node.host}:{node.port}{registry}{metrics}")
+    exposed = [node.host for node in running.platform.nodes if not is_loopback(node.host)]
+    if exposed:
+        terminal.say(f"warning: {OPEN_TO_THE_NETWORK.format(', '.join(dict.fromkeys(exposed)))}")
     terminal.say(f"data in {folder}; stop it with `fluvial down{data_dir_words(folder)}`")

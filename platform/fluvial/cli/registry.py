@@ -13,7 +13,7 @@ from fluvial.cli import terminal
 from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, settings_of
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
-from fluvial.local.state import HOST, REGISTRY_PORT_DEFAULT
+from fluvial.local.state import HOST, OPEN_TO_THE_NETWORK, REGISTRY_PORT_DEFAULT, is_loopback
 
 if TYPE_CHECKING:
     from fluvial.registry.policy import Rules
@@ -99,6 +99,8 @@ async def _serve(settings: Settings, host: str, port: int, topic: str, rules: "R
         stack.callback(following.cancel)
 
         def started(bound: int) -> None:
+            if not is_loopback(host):
+                terminal.say(f"warning: {OPEN_TO_THE_NETWORK.format(host)}")
             terminal.say(
                 f"schemas of {settings.bootstrap_servers} are served at http://{host}:{bound}; Ctrl-C stops it"
             )

@@ -220,6 +220,7 @@ def _rebuild(settings: Settings, selection: list[str] | None, *, from_what_is_le
                 spark,
                 from_what_is_left=from_what_is_left,
                 progress=lambda batch: None if batch.skipped else terminal.say(f"beside it: {_batch_line(batch)}"),
+                say=terminal.say,
             )
             terminal.say(_batch_line(done))
     finally:

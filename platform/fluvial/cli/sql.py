@@ -35,7 +35,7 @@ class Format(StrEnum):
 
 
 class QueryError(FluvialError):
-    """Spark could not finish a statement that it had accepted."""
+    """The answer of a statement could not be handed over."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -80,10 +80,12 @@ def sql(
 
 
 def _answer(settings: Settings, statement: str, fmt: Format, out: TextIO) -> None:
+    from fluvial.delta.failures import failures_told
+
     with _session(settings) as frame_of:
         frame = frame_of(statement)
         columns = [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-        with _plain_errors():
+        with failures_told("the query"):
             if fmt is Format.TABLE:
                 _draw(columns, frame, out)
             elif fmt is Format.JSON:
@@ -115,19 +117,6 @@ def _session(settings: Settings) -> Iterator[Any]:
         yield lambda statement: run_sql(spark, settings, statement)
     finally:
         spark.stop()
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Tell what went wrong while the answer was computed in the first line of Spark's own words."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        text = str(error).strip().splitlines()
-        raise QueryError(text[0] if text else type(error).__name__) from error
 
 
 def _hand_over(spool: Any, stdout: BinaryIO) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from fluvial.delta.failures import LOST_RACE
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import Stamp
 
@@ -21,18 +22,6 @@ if TYPE_CHECKING:
 TABLE = {"delta.checkpointInterval": "100"}
 # Rows are replaced by marking the old ones, which a table must be made for.
 KEYED_TABLE = TABLE | {"delta.enableDeletionVectors": "true"}
-
-# Delta's names for "another writer was there first"; which one comes depends on what both were doing.
-_LOST_RACE = (
-    "Concurrent",
-    "ProtocolChanged",
-    "MetadataChanged",
-    "DELTA_CONCURRENT",
-    "DELTA_METADATA_CHANGED",
-    "DELTA_PROTOCOL_CHANGED",
-    "DELTA_PATH_EXISTS",
-    "DELTA_TABLE_ALREADY_EXISTS",
-)
 
 
 class LostRaceError(Exception):
@@ -139,4 +128,4 @@ def is_lost_race(error: Exception) -> bool:
     while java is not None:
         names.append(str(java.getClass().getSimpleName()))
         java = java.getCause()
-    return any(name.startswith(_LOST_RACE) for name in names)
+    return any(name.startswith(LOST_RACE) for name in names)

@@ -13,6 +13,12 @@ def delta_log(session: "SparkSession", path: str) -> Any:
     return session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)
 
 
+def forget_log(session: "SparkSession", path: str) -> None:
+    """Let Delta's cache go of a table whose files were moved away."""
+    where = session._jvm.org.apache.hadoop.fs.Path(path)
+    scala_object(session, "org.apache.spark.sql.delta.DeltaLog").invalidateCache(session._jsparkSession, where)
+
+
 def be_active(session: "SparkSession") -> None:
     """Delta takes the session that it works in from the thread that it runs on."""
     session._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)

@@ -8,17 +8,23 @@ in each): no Spark job, no snapshot. A local table needs no JVM at all.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from fluvial.delta.errors import BrokenLogError, StorageError, table_of
 from fluvial.spark.connect import is_client, list_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COMMIT_FILE = re.compile(r"(\d{20})\.json")
+_CHECKPOINT_FILE = re.compile(r"(\d{20})\.checkpoint(\..+)?\.(parquet|json)")
+_ACTION = re.compile(r'\s*\{\s*"(\w+)"\s*:')
+# Rows that an operation says to have written: at least one file was added for them.
+_ROWS_WRITTEN = ("numOutputRows", "numTargetRowsInserted", "numTargetRowsUpdated")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
 
 
@@ -56,31 +62,130 @@ class TableLog:
         """
         return max(self._versions(), default=None)
 
+    def check(self) -> None:
+        """
+        Raise :class:`~fluvial.delta.errors.BrokenLogError` where a commit that the table consists of is not whole.
+
+        Delta reads an empty commit as one that changed nothing, and one that was cut off between two lines as the rest
+        of it: rows would be missing, or there twice, without an error. Only the names of the commits are looked at
+        where the table is not on this machine: an object store keeps a file whole or not at all.
+        """
+        missing = self._missing()
+        # A folder is not listed at one moment: of two commits that come meanwhile the second may be seen alone.
+        missing = missing if missing is None else self._missing()
+        if missing is not None:
+            raise BrokenLogError(self._file(missing), "is missing")
+        if isinstance(self._files, _LocalFiles):
+            versions, checkpoint = self._listed()
+            for version in versions:
+                if version > checkpoint:
+                    self.commit(version)
+
+    def _missing(self) -> int | None:
+        """The first commit since the last checkpoint that is not there while a later one is."""
+        versions, checkpoint = self._listed()
+        if not versions:
+            return None if checkpoint < 0 else checkpoint
+        since = [version for version in versions if version > checkpoint]
+        return next((wanted for wanted, version in enumerate(since, checkpoint + 1) if version != wanted), None)
+
+    def _listed(self) -> tuple[list[int], int]:
+        """The versions whose commits are there, in their order, and that of the last checkpoint, -1 for none."""
+        with self._told():
+            names = self._files.names()
+        checkpoints = (int(match[1]) for name in names if (match := _CHECKPOINT_FILE.fullmatch(name)))
+        return sorted(_versions_of(names)), max(checkpoints, default=-1)
+
     def commit(self, version: int) -> Commit:
         """
-        One commit, which must be there.
+        One commit, which must be there. Raises :class:`~fluvial.delta.errors.BrokenLogError` for one that is not whole.
         """
-        for line in self._files.lines(f"{version:020d}.json"):
-            action = json.loads(line)
-            if "commitInfo" in action:
-                info = action["commitInfo"]
-                return Commit(
+        lines = self._lines(version)
+        commit = Commit(version=version, operation="?", user_metadata=None, metrics={}, txn_id=None)
+        for line in lines:
+            if _kind(line) == "commitInfo":
+                info = self._action(version, line)["commitInfo"]
+                commit = Commit(
                     version=version,
                     operation=info.get("operation", "?"),
                     user_metadata=_json_object(info.get("userMetadata")),
                     metrics=info.get("operationMetrics") or {},
                     txn_id=info.get("txnId"),
                 )
+                break
         # Writers may leave commitInfo out: such a commit says nothing of itself.
-        return Commit(version=version, operation="?", user_metadata=None, metrics={}, txn_id=None)
+        self._check_whole(commit, lines)
+        return commit
+
+    def whole_commits(self) -> Iterator[Commit]:
+        """
+        The commits that can be read, from the newest down; those that are broken are passed over.
+        """
+        try:
+            versions = sorted(self._versions(), reverse=True)
+        except BrokenLogError:
+            return
+        for version in versions:
+            try:
+                yield self.commit(version)
+            except BrokenLogError:
+                continue
+
+    def _check_whole(self, commit: Commit, lines: list[str]) -> None:
+        if not lines:
+            raise BrokenLogError(self._file(commit.version), "is empty")
+        self._action(commit.version, lines[-1])
+        kinds = {_kind(line) for line in lines}
+        stamp = (commit.user_metadata or {}).get("fluvial")
+        # What stands last differs: of a batch's commit it is the number of the batch, or a file.
+        is_batch = isinstance(stamp, dict) and "batch" in stamp
+        if (is_batch and "txn" not in kinds) or (commit.metric(*_ROWS_WRITTEN) > 0 and "add" not in kinds):
+            raise BrokenLogError(self._file(commit.version), "is cut off: it lacks actions that it counts")
+
+    def _action(self, version: int, line: str) -> dict[str, Any]:
+        try:
+            action = json.loads(line)
+        except ValueError as error:
+            raise BrokenLogError(self._file(version), "is torn: a line of it is not JSON") from error
+        if not isinstance(action, dict):
+            raise BrokenLogError(self._file(version), "is torn: a line of it is no action")
+        return action
+
+    def _lines(self, version: int) -> list[str]:
+        with self._told(f"{version:020d}.json"):
+            return [line for line in self._files.lines(f"{version:020d}.json") if line.strip()]
+
+    def _file(self, version: int) -> str:
+        return f"{self._folder}/{version:020d}.json"
+
+    @property
+    def _folder(self) -> str:
+        return f"{self.path}/_delta_log"
+
+    @contextmanager
+    def _told(self, name: str = "") -> Iterator[None]:
+        """Say what the system says of a local file of the log."""
+        file = f"{self._folder}/{name}".rstrip("/")
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise BrokenLogError(file, "is missing") from error
+        except (NotADirectoryError, IsADirectoryError) as error:
+            raise BrokenLogError(file, "is not what Delta keeps there: a file where a folder must be, or the other "
+                                 "way round") from error  # fmt: skip
+        except UnicodeDecodeError as error:
+            raise BrokenLogError(file, "is torn: it is not text") from error
+        except OSError as error:
+            table = table_of(file) or self.path
+            raise StorageError(table, file, error.strerror or str(error), "mend its permissions or its disk") from error
 
     def added_files(self, version: int) -> list[str] | None:
         """
         The names of the data files that a commit added; None when one of them came with rows marked in it.
         """
         names = []
-        for line in self._files.lines(f"{version:020d}.json"):
-            added = json.loads(line).get("add")
+        for line in self._lines(version):
+            added = self._action(version, line).get("add")
             if added is not None:
                 if added.get("deletionVector"):
                     return None
@@ -95,8 +200,18 @@ class TableLog:
             yield self.commit(version)
 
     def _versions(self) -> list[int]:
-        matches = (_COMMIT_FILE.fullmatch(name) for name in self._files.names())
-        return [int(match[1]) for match in matches if match]
+        with self._told():
+            return _versions_of(self._files.names())
+
+
+def _kind(line: str) -> str | None:
+    match = _ACTION.match(line)
+    return None if match is None else match[1]
+
+
+def _versions_of(names: list[str]) -> list[int]:
+    matches = (_COMMIT_FILE.fullmatch(name) for name in names)
+    return [int(match[1]) for match in matches if match]
 
 
 def _files_of(spark: "SparkSession | None", path: str) -> "_LocalFiles | _SparkFiles | _ConnectFiles":

@@ -5,8 +5,9 @@ Which offsets a version of a table holds, and which versions hold an offset: rea
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fluvial.delta.errors import TableError
 from fluvial.delta.log import TableLog
-from fluvial.delta.stamp import Range, Stamp, TableError
+from fluvial.delta.stamp import Range, Stamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ def offsets_of_version(log: TableLog, version: int | None = None) -> Holding:
     """
     Tell the offsets that a version holds, the newest unless given.
 
-    Raises :class:`~fluvial.delta.stamp.TableError` when the log has no such version, or nothing that tells.
+    Raises :class:`~fluvial.delta.errors.TableError` when the log has no such version, or nothing that tells.
     """
     newest = log.newest_version()
     if newest is None or (version is not None and not 0 <= version <= newest):
@@ -68,7 +69,7 @@ def versions_of_offset(log: TableLog, partition: int, offset: int) -> Sighting |
     """
     Tell the versions that hold the record at an offset; None for one that is not in the table (yet).
 
-    Raises :class:`~fluvial.delta.stamp.TableError` when the commit that took it in is no longer in the log.
+    Raises :class:`~fluvial.delta.errors.TableError` when the commit that took it in is no longer in the log.
     """
     newest = log.newest_version()
     rewritten: list[int] = []

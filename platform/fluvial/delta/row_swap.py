@@ -15,7 +15,9 @@ from urllib.parse import unquote
 
 from fluvial.delta.commit import LostRaceError, app_id
 from fluvial.delta.deletion_vectors import PORTABLE_MAGIC, Vectors
+from fluvial.delta.errors import plain_path
 from fluvial.delta.jvm import be_active, delta_log, delta_version, none, scala_object
+from fluvial.delta.log import TableLog
 from fluvial.delta.recent import Recent
 from fluvial.delta.stamp import Stamp
 from fluvial.spark.connect import is_client
@@ -343,8 +345,19 @@ def _in_checksum(session: "SparkSession", snapshot: Any, field: str) -> list[Any
     It holds the transactions and, of a table of up to 50 files, the files: no query over the table's state is needed.
     """
     checksum = snapshot.checksumOpt()
-    said = getattr(checksum.get(), field)() if checksum.isDefined() else checksum
+    if not checksum.isDefined() or not _is_of_commit(session, checksum.get(), snapshot):
+        return None
+    said = getattr(checksum.get(), field)()
     return list(session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(said.get())) if said.isDefined() else None
+
+
+def _is_of_commit(session: "SparkSession", checksum: Any, snapshot: Any) -> bool:
+    """Whether a checksum was written for the very commit that is there: it outlives one that a power cut took."""
+    path = plain_path(str(snapshot.path().getParent()))
+    written_by = checksum.txnId()
+    return bool(
+        written_by.isDefined() and written_by.get() == TableLog(session, path).commit(int(snapshot.version())).txn_id
+    )
 
 
 def _shape(frame: "DataFrame") -> dict[str, str]:

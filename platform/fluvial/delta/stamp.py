@@ -8,16 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fluvial.delta.errors import TableError
 from fluvial.delta.log import Commit, TableLog
-from fluvial.errors import FluvialError
 
 Range = tuple[int, int]
-
-
-class TableError(FluvialError):
-    """
-    A table that cannot be gone on with as it is.
-    """
 
 
 def new_run_id() -> str:
@@ -90,11 +84,22 @@ class Stamp:
     @classmethod
     def of(cls, commit: Commit) -> "Stamp | None":
         """
-        The stamp of a commit; None for a commit that has none.
+        The stamp of a commit; None for a commit that has none. Raises :class:`TableError` for one that is not as ours.
         """
         body = (commit.user_metadata or {}).get("fluvial")
         if not isinstance(body, dict) or "offsets" not in body:
             return None
+        try:
+            return cls._of_body(body)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            # Passed over, it would have the records that it counts read once more.
+            raise TableError(
+                f"version {commit.version} of the table says where it stands in a way that this fluvial does not know "
+                f"({error!r}): if a newer fluvial wrote it, upgrade this one"
+            ) from error
+
+    @classmethod
+    def _of_body(cls, body: Mapping[str, Any]) -> "Stamp":
         return cls(
             topic=body["topic"],
             topic_id=body.get("topic_id"),
@@ -132,7 +137,9 @@ def read_position(log: TableLog, table: str) -> Position:
 
     Commits of others (OPTIMIZE, VACUUM, an ALTER) stand between stamped ones and are passed over. A RESTORE above the
     newest stamp took back rows which that stamp still counts, so it is refused, as is a table that no stamp is left of.
+    Raises :class:`~fluvial.delta.errors.BrokenLogError` where the log lacks commits or parts of them.
     """
+    log.check()
     version = log.newest_version()
     if version is None:
         return Position(version=None, stamp=None)

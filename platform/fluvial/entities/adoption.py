@@ -10,8 +10,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Literal
 
 from fluvial.delta.commit import append, commit_once, replace_rows
+from fluvial.delta.errors import TableError
+from fluvial.delta.failures import failures_told
 from fluvial.delta.log import TableLog
-from fluvial.delta.stamp import Stamp, TableError
+from fluvial.delta.stamp import Stamp
 from fluvial.entities.checks import check_state, compacted_key, definition_of
 from fluvial.entities.declarations import FOLD_COLUMN, Compacted, Declaration, History, Pipeline, Publication, State
 from fluvial.entities.fit import check_fit
@@ -80,7 +82,7 @@ def adopt(
         definition=definition_of(declaration),
         adopted=dict(starts),
     )
-    with ExitStack() as opened:
+    with failures_told(name, path), ExitStack() as opened:
         session = opened.enter_context(session_of_its_own(spark))
         contract = read_contract(schemas or opened.enter_context(settings.registry.client()), declaration.topic)
         check_fit(declaration, contract)

@@ -5,6 +5,7 @@ One question to the cluster tells of all topics at once what is new, so that a h
 one. Between batches the driver remembers where the rows of keyed tables lie (:mod:`fluvial.entities.table_index`).
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,11 +13,13 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
+from fluvial.delta.errors import DiskFullError, TableError
 from fluvial.entities.declarations import Declaration, Pipeline, Publication
 from fluvial.entities.result import RunResult
 from fluvial.entities.runner import materialize
 from fluvial.entities.table_index import TableIndexes
 from fluvial.errors import FluvialError
+from fluvial.registry.errors import RegistryError
 from fluvial.spark.connect import is_client
 from fluvial.spark.kafka import TopicEnds, TopicError
 
@@ -30,6 +33,8 @@ POLL_SECONDS = 0.2
 RETRY_SECONDS_MAX = 10.0
 POOL = "tables"
 """Where Spark schedules the batches' tasks."""
+FAILURES_MAX = 5
+"""How often in a row Spark may fail on a table for a reason that is not known before the table is given up."""
 RECORDS_MAX = 1_000_000
 """Of one batch: what a table has to catch up with is taken in parts that a laptop's memory holds."""
 
@@ -59,8 +64,9 @@ def follow(
     Keep the tables of `declarations` up to date until `stop` is set; the batch under way is finished then.
 
     `declarations` stand with inputs before what reads them. A table that cannot go on (its contract broke, its topic
-    was made again) is left alone, and the others go on; a cluster that does not answer is waited for. Returns the
-    errors of the tables that were given up, by their names; ends early when there is none left.
+    was made again, a file of it is lost) is left alone, and the others go on; a cluster or registry that does not
+    answer and a disk that is full are waited for. Returns the errors of the tables that were given up, by their names;
+    ends early when there is none left.
     """
     watcher = watcher or Watcher()
     indexes = TableIndexes()
@@ -134,11 +140,13 @@ class _Follower:
         self._watcher = watcher
         self._has_run = False
         self._ends: Mapping[int, int] = {}
+        self._failures = 0
+        self._not_before = 0.0
 
     def has_news(self, ends: Mapping[str, Mapping[int, int]], *, worked: bool) -> bool:
         """Whether there may be something to do. `worked`: tables before it, which it may read, got a batch."""
         if not self._has_run:
-            return True
+            return time.monotonic() >= self._not_before
         return worked if self.topic is None else self._ends != ends.get(self.topic)
 
     def bring_up(self) -> bool:
@@ -150,11 +158,27 @@ class _Follower:
         except TopicError:
             raise
         except FluvialError as error:
-            self.error = error
-            self._watcher.stopped(self.declaration.table, error)
+            if self._tries_again(error):
+                self._watcher.waiting(str(error))
+            else:
+                self.error = error
+                self._watcher.stopped(self.declaration.table, error)
             return False
-        self._has_run = True
+        self._has_run, self._failures = True, 0
         self._ends = {partition: end for partition, (_, end) in result.offsets.items()}
         if not result.skipped:
             self._watcher.batch(result)
         return not result.skipped
+
+    def _tries_again(self, error: FluvialError) -> bool:
+        """Whether what failed is tried once more, and then when: later each time, and as often as something is away."""
+        # A registry that answers has a status below 500.
+        is_away = isinstance(error, DiskFullError) or (
+            isinstance(error, RegistryError) and (error.status or 500) >= 500
+        )
+        if not is_away and not (isinstance(error, TableError) and error.retriable):
+            return False
+        self._failures += 1
+        pause = min(POLL_SECONDS * 2**self._failures, RETRY_SECONDS_MAX)
+        self._not_before = time.monotonic() + pause
+        return is_away or self._failures < FAILURES_MAX

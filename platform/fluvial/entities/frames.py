@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fluvial.delta.errors import TableError
 from fluvial.delta.row_swap import FILE, ROW, WRITTEN
-from fluvial.delta.stamp import TableError
 from fluvial.entities.declarations import FOLD_COLUMN, State
 from fluvial.entities.folds import PLACE
 from fluvial.spark.avro import Contract, is_undecodable, reason

@@ -12,7 +12,8 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from fluvial.delta.stamp import Growth, Position, TableError
+from fluvial.delta.errors import TableError
+from fluvial.delta.stamp import Growth, Position
 from fluvial.kafka import KafkaCluster
 from fluvial.spark.kafka import Span, TopicBounds
 from fluvial.spark.offset_times import written_before
@@ -40,7 +41,7 @@ def seen_growth(table: str, span: Span, position: Position, now_ms: int) -> Grow
     """
     Since when the table knows of the partitions in a span that it has not read; None where there are none.
 
-    Raises :class:`~fluvial.delta.stamp.TableError` where keys may have moved between partitions that it has read.
+    Raises :class:`~fluvial.delta.errors.TableError` where keys may have moved between partitions that it has read.
     """
     known, stamp = position.ends.keys(), position.stamp
     if stamp is None or not span.ranges.keys() - known:

@@ -2,7 +2,8 @@
 What a run has to read: from where the table stands to where the topic ends. Pure: nothing is asked or written here.
 """
 
-from fluvial.delta.stamp import Position, TableError
+from fluvial.delta.errors import TableError
+from fluvial.delta.stamp import Position
 from fluvial.spark.kafka import Span, TopicBounds
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from fluvial.delta.stamp import TableError
+from fluvial.delta.errors import TableError
 from fluvial.entities import reducing
 from fluvial.entities.declarations import DeclarationError, State
 from fluvial.entities.frames import messages_of

@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fluvial.delta.commit import commit_once, replace_rows
+from fluvial.delta.errors import TableError
+from fluvial.delta.failures import failures_told
 from fluvial.delta.log import TableLog
-from fluvial.delta.stamp import Position, Range, Stamp, TableError, read_position
+from fluvial.delta.stamp import Position, Range, Stamp, read_position
 from fluvial.entities import frames
 from fluvial.entities.declarations import History
 from fluvial.entities.frames import Care
@@ -84,8 +86,21 @@ def rewrite(
     Put the records of `ranges`, decoded as they are now, in the place of the rows that the table has of them.
 
     Of a range only what the table has read and the log still holds is made anew; rows whose records are gone from the
-    log are never taken away. Raises :class:`~fluvial.delta.stamp.TableError` where the table would lose a row.
+    log are never taken away. Raises :class:`~fluvial.delta.errors.TableError` where the table would lose a row.
     """
+    with failures_told(declaration.table, Warehouse.at(settings.warehouse).path(declaration.table)):
+        return _rewrite(declaration, settings, spark, ranges, schemas=schemas, progress=progress)
+
+
+def _rewrite(
+    declaration: History,
+    settings: "Settings",
+    spark: "SparkSession",
+    ranges: Mapping[int, Range],
+    *,
+    schemas: SchemaSource | None,
+    progress: Progress | None,
+) -> RunResult:
     say = progress or (lambda _line: None)
     path = Warehouse.at(settings.warehouse).path(declaration.table)
     log = TableLog(spark, path)

@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fluvial.delta.commit import KEYED_TABLE, TABLE, append, commit_once
+from fluvial.delta.errors import TableError
+from fluvial.delta.failures import explained, failures_told
 from fluvial.delta.log import Commit, TableLog
-from fluvial.delta.stamp import Growth, Position, Stamp, TableError, read_position
+from fluvial.delta.stamp import Growth, Position, Stamp, read_position
 from fluvial.delta.upkeep import compact_files, is_due, write_checkpoint
 from fluvial.entities import frames
 from fluvial.entities.changes import IS_CURRENT, is_stepwise, state_rows
@@ -89,7 +91,7 @@ def materialize(
     began = time.monotonic()
     warehouse = Warehouse.at(settings.warehouse)
     warehouse.require_writable()
-    with ExitStack() as opened:
+    with failures_told(declaration.table, warehouse.path(declaration.table)), ExitStack() as opened:
         if isinstance(declaration, Pipeline):
             result = materialize_pipeline(declaration, warehouse, spark, say)
         elif isinstance(declaration, Publication):
@@ -113,9 +115,9 @@ def materialize(
                 aside=aside,
             )
             result = run.run()
-    is_table = not isinstance(declaration, Publication)
-    if is_table and result.version_before is None and result.version_after is not None:
-        register_table(spark, declaration.table, warehouse.path(declaration.table))
+        is_table = not isinstance(declaration, Publication)
+        if is_table and result.version_before is None and result.version_after is not None:
+            register_table(spark, declaration.table, warehouse.path(declaration.table))
     return replace(result, seconds=time.monotonic() - began)
 
 
@@ -205,9 +207,10 @@ class _TopicRun:
     def _write_checkpoint(self) -> None:
         try:
             write_checkpoint(self.spark, self.path)
-        except Exception:
+        except Exception as error:
             # The commits say all that it would; the next one is tried again.
-            _log.warning("%s: no checkpoint was written", self.table, exc_info=True)
+            _log.warning("%s: no checkpoint was written: %s", self.table, explained(error, self.table) or error)
+            _log.debug("%s: no checkpoint was written", self.table, exc_info=True)
 
     def _keep_up(self, stamp: Stamp, log: TableLog) -> None:
         if is_due(stamp.batch):

@@ -12,8 +12,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from fluvial.delta.errors import TableError
 from fluvial.delta.log import Commit, TableLog
-from fluvial.delta.stamp import Stamp, TableError, new_run_id
+from fluvial.delta.stamp import Stamp, new_run_id
 from fluvial.entities.co_partitioning import check_counts
 from fluvial.entities.declarations import DeclarationError, Pipeline
 from fluvial.entities.result import RunResult
@@ -24,12 +25,18 @@ if TYPE_CHECKING:
 
 
 def materialize_pipeline(
-    declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession", say: Callable[[str], None]
+    declaration: Pipeline,
+    warehouse: Warehouse,
+    spark: "SparkSession",
+    say: Callable[[str], None],
+    *,
+    rebuild: bool = False,
 ) -> RunResult:
     """
-    Write `marts.<name>` anew, unless its inputs and its code are those of its newest commit.
+    Write `marts.<name>` anew, unless its inputs and its code are those of its newest commit; with `rebuild` always.
     """
     log = TableLog(spark, warehouse.path(declaration.table))
+    log.check()
     inputs = {table: _newest(declaration, table, warehouse, spark) for table in declaration.inputs}
     versions = {table: commit.version for table, commit in inputs.items()}
     if declaration.co_partitioned:
@@ -41,7 +48,7 @@ def materialize_pipeline(
         "inputs": {table: {"version": commit.version, "commit": commit.txn_id} for table, commit in inputs.items()},
     }
     before = log.newest_version()
-    if before is not None and _stamp(log, above=-1) == wanted:
+    if not rebuild and before is not None and _stamp(log, above=-1) == wanted:
         return RunResult(
             table=declaration.table,
             kind=declaration.kind,
@@ -96,6 +103,7 @@ def code_version(declaration: Pipeline) -> str:
 
 def _newest(declaration: Pipeline, table: str, warehouse: Warehouse, spark: "SparkSession") -> Commit:
     log = TableLog(spark, warehouse.path(table))
+    log.check()
     version = log.newest_version()
     if version is None:
         known = ", ".join(warehouse.tables(spark)) or "none yet"

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fluvial.delta.errors import TableError
+from fluvial.delta.failures import failures_told
 from fluvial.delta.log import TableLog
-from fluvial.delta.stamp import Position, TableError, read_position
+from fluvial.delta.stamp import Position, read_position
 from fluvial.entities import frames
 from fluvial.entities.changes import is_stepwise, state_rows
 from fluvial.entities.checks import compacted_key
@@ -87,13 +89,24 @@ def verify(
     """
     Compare a table with the log, or a topic with the table that is published to it.
 
-    Raises :class:`~fluvial.delta.stamp.TableError` when the log no longer holds enough.
+    Raises :class:`~fluvial.delta.errors.TableError` when the log no longer holds enough, or the table cannot be read.
     """
     if isinstance(declaration, Pipeline):
         raise DeclarationError(f"{declaration.table} is made from tables, not from a topic: verify its inputs")
-    if isinstance(declaration, Publication):
-        return _verify_publication(declaration, settings, spark, schemas)
     path = Warehouse.at(settings.warehouse).path(declaration.table)
+    with failures_told(declaration.table, path):
+        if isinstance(declaration, Publication):
+            return _verify_publication(declaration, settings, spark, schemas)
+        return _verify_table(declaration, settings, spark, schemas, path)
+
+
+def _verify_table(
+    declaration: History | Compacted | State,
+    settings: "Settings",
+    spark: "SparkSession",
+    schemas: SchemaSource,
+    path: str,
+) -> Verdict:
     position = read_position(TableLog(spark, path), declaration.table)
     if position.version is None:
         raise TableError(f"{declaration.table} is not there: run it first (`fluvial run {declaration.table}`)")

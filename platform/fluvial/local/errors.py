@@ -3,6 +3,7 @@
 import errno
 from pathlib import Path
 
+from fluvial.config import data_dir_words
 from fluvial.errors import FluvialError
 
 
@@ -36,3 +37,18 @@ class NodeError(LocalPlatformError):
     def __init__(self, node_id: int, message: str) -> None:
         super().__init__(f"node {node_id}: {message}")
         self.node_id = node_id
+        self.message = message
+
+
+class SilentNodeError(NodeError):
+    """A process runs in a node's folder and does not answer on the node's port."""
+
+    def __init__(self, node_id: int, *, pid: int, port: int, platform_dir: Path, folder: Path, stopped: bool) -> None:
+        self.pid = pid
+        self.stopped = stopped
+        why = f" (it is stopped; `kill -CONT {pid}` lets it go on)" if stopped else ""
+        super().__init__(
+            node_id,
+            f"process {pid} works in {folder} but does not answer on port {port}{why}; stop it with "
+            f"`fluvial down --node {node_id}{data_dir_words(platform_dir)}`, then start again",
+        )

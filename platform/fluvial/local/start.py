@@ -2,7 +2,8 @@
 Starting what is down of a local platform, and leaving alone what is up.
 
 Everything that can be known beforehand (wrong ports, a folder that cannot be written) is said before a process is
-started. When a node does not come up, those that were started with it are stopped again.
+started. When a node does not come up, those that were started with it are stopped again. A process that works in a
+node's folder and does not answer keeps no other node from being started.
 """
 
 import contextlib
@@ -13,17 +14,17 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
 from fluvial.local import probe
 from fluvial.local.child import Child, spawn
-from fluvial.local.errors import DataDirError, LocalPlatformError, NodeError, PortTakenError
+from fluvial.local.errors import DataDirError, LocalPlatformError, NodeError, PortTakenError, SilentNodeError
 from fluvial.local.lock import PLATFORM_LOCK, FolderLock
 from fluvial.local.state import PORT_DEFAULT, REGISTRY_PORT_DEFAULT, NodeSpec, Platform
-from fluvial.local.status import NodeStatus, node_status
+from fluvial.local.status import NodeStatus, is_stopped, node_status
 
 TIMEOUT_SECONDS = 120.0
 """A node that recovers a large log after a crash takes its time."""
@@ -54,17 +55,21 @@ class _Wanted(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A platform of which every node answers; `started` are the processes that this call started."""
+    """
+    A platform of which every node answers but those in `silent`; `started` are the processes that this call started.
+    """
 
     platform: Platform
     started: tuple[Child, ...]
+    silent: tuple[SilentNodeError, ...] = ()
 
 
 def start(data_dir: Path, layout: Layout, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Running:
     """
     Start the nodes of `data_dir` that are down; return when every node is registered and answers.
 
-    Raises LocalPlatformError, one of its kinds, or ConfigError, and has then started nothing that still runs.
+    A node whose process runs and does not answer by then is among the result's `silent`; what was down is started all
+    the same. Raises LocalPlatformError, one of its kinds, or ConfigError, and has then started nothing that still runs.
     """
     deadline = time.monotonic() + timeout_seconds
     with _only_one(data_dir, timeout_seconds):
@@ -82,16 +87,15 @@ def start(data_dir: Path, layout: Layout, *, timeout_seconds: float = TIMEOUT_SE
         try:
             for node in missing:
                 children.append(spawn(data_dir, platform, node))
-            _wait_ready(children, deadline)
-            _wait_silent(platform, busy, deadline)
-            _wait_registered(platform, children, deadline)
+            silent = _await_answers(data_dir, platform, busy, children, deadline)
+            _wait_registered(platform, children, deadline, without={each.node_id for each in silent})
         except BaseException:
             terminate(children)
             raise
         finally:
             for child in children:
                 child.close()
-        return Running(platform=platform, started=tuple(children))
+        return Running(platform=platform, started=tuple(children), silent=silent)
 
 
 @contextlib.contextmanager
@@ -225,23 +229,51 @@ def _wait_ready(children: list[Child], deadline: float) -> None:
                 del waiting[pipe]
 
 
-def _wait_silent(platform: Platform, busy: list[NodeStatus], deadline: float) -> None:
-    for each in busy:
-        while not probe.is_up(each.node, platform.cluster_id):
-            if time.monotonic() >= deadline:
-                raise NodeError(
-                    each.node.id,
-                    f"process {each.held_by} works in {each.data_dir} but does not answer on port {each.node.port}; "
-                    "stop it with `fluvial down`, then start again",
-                )
-            time.sleep(_POLL_SECONDS_MAX)
+def _await_answers(
+    data_dir: Path, platform: Platform, busy: list[NodeStatus], children: list[Child], deadline: float
+) -> tuple[SilentNodeError, ...]:
+    """Wait until our processes are ready and those that others started answer; return the ones that do not."""
+    try:
+        _wait_ready(children, deadline)
+    except NodeError as error:
+        # A node is ready once the controller knows of it, and a node that hangs may be the controller.
+        hung = [_silent(data_dir, each) for each in busy if not probe.is_up(each.node, platform.cluster_id)]
+        if not hung:
+            raise
+        raise NodeError(error.node_id, "; ".join([error.message, *map(str, hung)])) from error
+    return tuple(_silent(data_dir, each) for each in busy if not _comes_up(platform, each, deadline))
 
 
-def _wait_registered(platform: Platform, children: list[Child], deadline: float) -> None:
-    """Wait until each node lists all nodes, and the registry answers."""
-    for node in platform.nodes:
+def _comes_up(platform: Platform, each: NodeStatus, deadline: float) -> bool:
+    while not probe.is_up(each.node, platform.cluster_id):
+        if time.monotonic() >= deadline or _is_stopped(each):
+            return False
+        time.sleep(_POLL_SECONDS_MAX)
+    return True
+
+
+def _is_stopped(each: NodeStatus) -> bool:
+    return each.held_by is not None and is_stopped(each.held_by)
+
+
+def _silent(data_dir: Path, each: NodeStatus) -> SilentNodeError:
+    assert each.held_by is not None, "its folder is in use"
+    return SilentNodeError(
+        each.node.id,
+        pid=each.held_by,
+        port=each.node.port,
+        platform_dir=data_dir,
+        folder=each.data_dir,
+        stopped=_is_stopped(each),
+    )
+
+
+def _wait_registered(platform: Platform, children: list[Child], deadline: float, *, without: Collection[int]) -> None:
+    """Wait until each node lists all nodes and its registry answers, those in `without` left out."""
+    nodes = [node for node in platform.nodes if node.id not in without]
+    for node in nodes:
         pause = _POLL_SECONDS
-        while (lacking := _lacking(platform, node)) is not None:
+        while (lacking := _lacking(platform, node, nodes)) is not None:
             dead = next((child for child in children if child.process.poll() is not None), None)
             if dead is not None:
                 raise NodeError(dead.node.id, f"ended right after its start; its log is {dead.log}")
@@ -251,11 +283,11 @@ def _wait_registered(platform: Platform, children: list[Child], deadline: float)
             pause = min(2 * pause, _POLL_SECONDS_MAX)
 
 
-def _lacking(platform: Platform, node: NodeSpec) -> str | None:
+def _lacking(platform: Platform, node: NodeSpec, nodes: list[NodeSpec]) -> str | None:
     answer = probe.ask(node.host, node.port)
     if not isinstance(answer, probe.Cluster) or answer.cluster_id != platform.cluster_id:
         return f"does not answer on port {node.port}"
-    absent = [str(each.id) for each in platform.nodes if not answer.has(each)]
+    absent = [str(each.id) for each in nodes if not answer.has(each)]
     if absent:
         return f"does not know of node {', '.join(absent)} yet"
     if node.registry_port is not None and not probe.registry_answers(node.host, node.registry_port):

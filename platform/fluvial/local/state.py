@@ -5,6 +5,7 @@ The file says which nodes there should be, never which are running: that is aske
 """
 
 import base64
+import ipaddress
 import json
 import os
 import uuid
@@ -18,6 +19,11 @@ from fluvial.errors import ConfigError
 FILE = "platform.json"
 HOST = "127.0.0.1"
 """Nodes of a local platform are not offered to the network: they ask for no password."""
+
+OPEN_TO_THE_NETWORK = (
+    "open to the network: whoever reaches {} can read, write and administer everything there, for nothing asks who "
+    "they are; see docs/cluster.md"
+)
 
 PORT_DEFAULT = 9092
 REGISTRY_PORT_DEFAULT = 8081
@@ -195,6 +201,16 @@ class Platform:
         except OSError:
             scratch.unlink(missing_ok=True)
             raise
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a process that listens on `host` is reached from its own machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _new_cluster_id() -> str:

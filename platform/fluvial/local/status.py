@@ -106,6 +106,15 @@ def node_status(
     )
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, by SIGSTOP or a debugger, so that it cannot answer; False where unknown."""
+    try:
+        # https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html: the state stands behind the name, in parentheses.
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in {"T", "t"}
+    except (OSError, IndexError):
+        return False
+
+
 def _free_bytes(folder: Path) -> int | None:
     try:
         return shutil.disk_usage(folder).free

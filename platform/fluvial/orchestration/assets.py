@@ -12,6 +12,8 @@ import dagster as dg
 from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValue
 
 from fluvial.config import Settings
+from fluvial.delta.errors import TableError
+from fluvial.delta.failures import failures_told
 from fluvial.entities import Compacted, Declaration, DeclarationError, History, Pipeline, Publication, State
 from fluvial.errors import FluvialError
 from fluvial.orchestration.graph import (
@@ -168,14 +170,18 @@ def _materialize(
         else:
             told = _run_here(context, spark, declaration, run, window)
     except FluvialError as error:
-        # Ours says what is wrong and how to mend it; trying again changes neither.
-        raise dg.Failure(description=str(error), allow_retries=False) from error
+        raise failure_of(error) from error
     metadata = run_metadata(told.result, lag=_lag(declaration, spark.settings, told.result))
     if told.columns:
         metadata["dagster/column_schema"] = column_schema(told.columns)
     if told.lineage:
         metadata["dagster/column_lineage"] = pipeline_lineage(told.lineage)
     return dg.MaterializeResult(metadata=metadata, data_version=_data_version(told.result))
+
+
+def failure_of(error: FluvialError) -> dg.Failure:
+    """Return what the page shows of an error of ours, which says how to repair it: few are gone when tried again."""
+    return dg.Failure(description=str(error), allow_retries=isinstance(error, TableError) and error.retriable)
 
 
 def _run_here(
@@ -202,7 +208,8 @@ def columns_of(declaration: Declaration, result: "RunResult", session: "SparkSes
     """Return the columns that a table has after a run; none where there is no table."""
     if result.version_after is None or isinstance(declaration, Publication):
         return ()
-    return plain_columns(session.table(declaration.table).schema)
+    with failures_told(declaration.table):
+        return plain_columns(session.table(declaration.table).schema)
 
 
 def run_declaration(

@@ -6,9 +6,11 @@ from typing import Any
 import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
+from fluvial.delta.failures import failures_told
 from fluvial.delta.log import TableLog
 from fluvial.entities import Declaration, History
 from fluvial.errors import FluvialError
+from fluvial.orchestration.assets import failure_of
 from fluvial.orchestration.graph import asset_key, value_contracts
 from fluvial.orchestration.spark_resource import SparkResource
 from fluvial.quality import (
@@ -75,11 +77,18 @@ def contract_suites(declarations: Mapping[str, Declaration], contracts: Iterable
 
 
 def _check(context: dg.AssetCheckExecutionContext, spark: SparkResource, suite: Suite) -> dg.AssetCheckResult:
+    path = Warehouse.at(spark.settings.warehouse).path(suite.table)
     try:
-        log = TableLog(spark.session, Warehouse.at(spark.settings.warehouse).path(suite.table))
-        batch = last_batch(log) if suite.scope is Scope.BATCH else whole_table(log)
+        with failures_told(suite.table, path):
+            return _evaluated(context, spark, suite, TableLog(spark.session, path))
     except FluvialError as error:
-        raise dg.Failure(description=str(error), allow_retries=False) from error
+        raise failure_of(error) from error
+
+
+def _evaluated(
+    context: dg.AssetCheckExecutionContext, spark: SparkResource, suite: Suite, log: TableLog
+) -> dg.AssetCheckResult:
+    batch = last_batch(log) if suite.scope is Scope.BATCH else whole_table(log)
     about = {"looked_at": str(batch), IDENTITY: f"{batch.version} {batch.commit} {suite.fingerprint}"}
     earlier = _last_evaluation(context.instance, suite)
     if earlier is not None and earlier.passed and _text(earlier, IDENTITY) == about[IDENTITY]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from fluvial.delta.failures import failures_told
 from fluvial.delta.log import TableLog
 from fluvial.errors import FluvialError
 from fluvial.orchestration.metadata import column_schema, plain_columns
@@ -45,6 +46,10 @@ class DeltaIOManager(dg.ConfigurableIOManager):
         table = _table(context)
         path = Warehouse.at(self.spark.settings.warehouse).path(table)
         frame = self._frame(table, obj)
+        with failures_told(table, path):
+            self._write(context, table, path, frame)
+
+    def _write(self, context: dg.OutputContext, table: str, path: str, frame: "DataFrame") -> None:
         writer = frame.write.format("delta").mode("overwrite")
         folders = (context.definition_metadata or {}).get(PARTITION_BY)
         if folders:
@@ -70,14 +75,16 @@ class DeltaIOManager(dg.ConfigurableIOManager):
         """Read the table, or the partitions of it that the run is about."""
         upstream = context.upstream_output
         assert upstream is not None, "an input of an asset comes from an asset"
-        path = Warehouse.at(self.spark.settings.warehouse).path(_table(upstream))
-        frame = self.spark.session.read.format("delta").load(path)
-        if context.has_asset_partitions:
-            frame = frame.where(_partition(context, upstream.definition_metadata))
-        wanted = getattr(context.dagster_type.typing_type, "__module__", "")
-        if wanted.startswith("pyarrow"):
-            return frame.toArrow()
-        return frame.toPandas() if wanted.startswith("pandas") else frame
+        table = _table(upstream)
+        path = Warehouse.at(self.spark.settings.warehouse).path(table)
+        with failures_told(table, path):
+            frame = self.spark.session.read.format("delta").load(path)
+            if context.has_asset_partitions:
+                frame = frame.where(_partition(context, upstream.definition_metadata))
+            wanted = getattr(context.dagster_type.typing_type, "__module__", "")
+            if wanted.startswith("pyarrow"):
+                return frame.toArrow()
+            return frame.toPandas() if wanted.startswith("pandas") else frame
 
     def _frame(self, table: str, obj: Any) -> "DataFrame":
         if hasattr(obj, "sparkSession") and hasattr(obj, "write"):

@@ -1,9 +1,11 @@
 """What a run would read and write, told without Spark and without a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fluvial.config import Settings
+from fluvial.delta.errors import TableError
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import read_position
 from fluvial.entities import Compacted, Declaration, History, Pipeline, Publication, State
@@ -58,12 +60,30 @@ def plan_run(
             continue
         path = f"{warehouse.local}/{table.replace('.', '/')}"
         if isinstance(declaration, Pipeline):
-            planned[table] = _pipeline(declaration, path, planned, warehouse, declarations)
+            planned[table] = _told(
+                declaration, path, partial(_pipeline, declaration, path, planned, warehouse, declarations)
+            )
         elif isinstance(declaration, Publication):
-            planned[table] = _publication(declaration, settings, planned, warehouse)
+            planned[table] = _told(declaration, path, partial(_publication, declaration, settings, planned, warehouse))
         else:
             planned[table] = _of_topic(declaration, path, settings)
     return list(planned.values())
+
+
+def _told(declaration: Pipeline | Publication, path: str, plan: Callable[[], Planned]) -> Planned:
+    """Plan a table; one whose log is broken has that for its problem."""
+    try:
+        return plan()
+    except TableError as error:
+        return Planned(
+            table=declaration.table,
+            reads=declaration.inputs,
+            writes=path,
+            version=None,
+            ranges={},
+            would_write=False,
+            problem=str(error),
+        )
 
 
 def _of_topic(declaration: Declaration, path: str, settings: Settings) -> Planned:
@@ -99,6 +119,7 @@ def _pipeline(
     declarations: Mapping[str, Declaration],
 ) -> Planned:
     log = TableLog(None, path)
+    log.check()
     version = log.newest_version()
     made_from: Mapping[str, Mapping[str, object]] = {}
     for commit in log.newest_first():

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fluvial.errors import FluvialError
+
 if TYPE_CHECKING:
     from dagster import DagsterInstance, DagsterRun
 
@@ -41,11 +43,25 @@ freshness:
   enabled: true
 """
 
+_WHY_CHARS_MAX = 200
+
 _LOG_NOTHING = {
     "module": "dagster._core.storage.noop_compute_log_manager",
     "class": "NoOpComputeLogManager",
     "config": {},
 }
+
+
+class HomeError(FluvialError):
+    """The Dagster home of a data directory cannot be opened."""
+
+    def __init__(self, home: Path, error: Exception) -> None:
+        why = " ".join(str(error).split()).partition("[SQL")[0].strip() or type(error).__name__
+        super().__init__(
+            f"{home} cannot be opened ({why[:_WHY_CHARS_MAX]}): mend its dagster.yaml, or move the folder away: it "
+            "holds what the page shows of runs, and no table"
+        )
+        self.home = home
 
 
 def home_of(data_dir: Path) -> Path:
@@ -66,13 +82,17 @@ def open_instance(home: Path) -> Iterator["DagsterInstance"]:
     Open the instance that the web page reads, for runs in this process.
 
     The capture of stdout and stderr is left out: it redirects the whole process's file descriptors while a step runs,
-    and this process may be drawing its progress there.
+    and this process may be drawing its progress there. Raises HomeError for a home that is damaged.
     """
     from dagster import DagsterInstance
     from dagster._core.instance import InstanceRef
 
-    ref = InstanceRef.from_dir(str(home), overrides={"compute_logs": _LOG_NOTHING})
-    with DagsterInstance.from_ref(ref) as instance:
+    try:
+        ref = InstanceRef.from_dir(str(home), overrides={"compute_logs": _LOG_NOTHING})
+        opened = DagsterInstance.from_ref(ref)
+    except Exception as error:  # of YAML, of its checks, of the database: there is no common class
+        raise HomeError(home, error) from error
+    with opened as instance:
         yield instance
 
 

@@ -5,7 +5,7 @@ What a run has to publish: from the version that the topic holds to the newest o
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fluvial.delta.stamp import TableError
+from fluvial.delta.errors import TableError
 from fluvial.entities.declarations import Publication
 from fluvial.publishing.progress import Progress, Version
 from fluvial.spark.kafka import TopicBounds

@@ -140,7 +140,7 @@ def read_progress(settings: Settings, name: str, *, wait: bool = True) -> Progre
                     error = message.error()
                     if error is None:
                         if message.key() == name.encode():
-                            found = Progress.of(message.value())
+                            found = read_record(message.value(), name, message.offset())
                     elif error.code() == KafkaError._PARTITION_EOF:
                         if message.offset() >= end:
                             return found
@@ -210,6 +210,20 @@ def require_progress_topic(admin: "AdminClient") -> None:
     if not has_topic(admin, PROGRESS_TOPIC):
         make_topic(admin, PROGRESS_TOPIC, partitions=1, config=_CONFIG)
         once_known(lambda: _end(admin))
+
+
+def read_record(text: bytes, name: str, offset: int) -> Progress:
+    """
+    The progress that the record of publication `name` at an offset tells of. Raises TopicError for one that does not.
+    """
+    try:
+        return Progress.of(text)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise TopicError(
+            f"the record of {name} at offset {offset} of {PROGRESS_TOPIC} does not tell how far it is published "
+            f"({error!r}): if a newer fluvial wrote it, upgrade this one; otherwise send a tombstone with the key "
+            f"{name}, and `fluvial run --rebuild {name}` compares the topic with the table"
+        ) from error
 
 
 def _end(admin: "AdminClient") -> int:

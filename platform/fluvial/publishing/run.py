@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from fluvial.delta.stamp import TableError
+from fluvial.delta.errors import TableError
 from fluvial.entities.declarations import Publication
 from fluvial.entities.result import RunResult
 from fluvial.kafka.admin import admin_of, await_broker

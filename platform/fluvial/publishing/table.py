@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from fluvial.delta.errors import TableError
 from fluvial.delta.log import TableLog
-from fluvial.delta.stamp import TableError
 from fluvial.entities.declarations import DeclarationError, Publication
 from fluvial.publishing import changes
 from fluvial.publishing.avro_schema import published_columns, value_schema
@@ -55,6 +55,7 @@ class DeltaSource:
 
     def newest(self) -> Version:
         """The newest version. Raises TableError where there is no table."""
+        self.log.check()
         number = self.log.newest_version()
         if number is None:
             raise TableError(

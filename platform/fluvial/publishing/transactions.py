@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fluvial.config import Settings
-from fluvial.delta.stamp import TableError
+from fluvial.delta.errors import TableError
 from fluvial.kafka.admin import reason
 from fluvial.publishing.progress import PROGRESS_TOPIC, Progress
 from fluvial.spark.kafka import TopicError

@@ -129,7 +129,10 @@ def check_record(subject: str, text: str) -> None:
     """
     Raise :class:`ContractError` for a schema that cannot be the rows of a table.
     """
-    parsed = json.loads(text)
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise ContractError(f"the contract {subject} is no Avro schema: tables are made of Avro records") from error
     if not isinstance(parsed, dict) or parsed.get("type") != "record":
         raise ContractError(f"the contract {subject} is not a record: a table's columns are the fields of a record")
     taken = [field["name"] for field in parsed["fields"] if field["name"].startswith("_")]

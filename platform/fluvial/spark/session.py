@@ -12,6 +12,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from fluvial.delta.errors import SparkFailedError
+from fluvial.delta.failures import explained, failures_told
+from fluvial.delta.log import TableLog
 from fluvial.errors import FluvialError
 from fluvial.spark.class_archive import ClassArchive
 from fluvial.spark.connect import connect, is_client, is_remote
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from fluvial.config import Settings
+
+_log = logging.getLogger(__name__)
 
 # Whose tables the names of a session stand for.
 _WAREHOUSE_NAMED = "spark.fluvial.warehouse"
@@ -70,6 +75,7 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
     is_local = settings.spark_master.startswith("local")
     # The archive is read by a driver on a class path that is known here: on a cluster the jars are copied first.
     jars = prepare_jars(say) if is_local else require_jars(say)
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -81,8 +87,11 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
-    except PySparkException as error:
-        raise SparkError(f"Spark did not start on {settings.spark_master}: {_first_line(error)}") from error
+    except (PySparkException, Py4JError) as error:
+        told = explained(error, "the session")
+        why = told.cause if isinstance(told, SparkFailedError) else _first_line(error)
+        repair = "" if is_local else ": start the cluster, or mend its address (spark_master)"
+        raise SparkError(f"Spark did not start on {settings.spark_master}: {why}{repair}") from error
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).disabled = True
     register_tables(spark, settings)
@@ -135,7 +144,8 @@ def register_tables(spark: "SparkSession", settings: "Settings") -> list[str]:
     """
     Give every Delta table of the warehouse its name in SQL, drop names whose folder is gone; returns the names.
 
-    A session knows the names of one warehouse at a time: those of another one are dropped, their tables stay.
+    A session knows the names of one warehouse at a time: those of another one are dropped, their tables stay. A table
+    that Delta cannot read gets no name, and keeps no other from its own; who asks for it is told why.
     """
     warehouse = Warehouse.at(settings.warehouse)
     moved = spark.conf.get(_WAREHOUSE_NAMED, None) not in {None, warehouse.root}
@@ -150,7 +160,13 @@ def register_tables(spark: "SparkSession", settings: "Settings") -> list[str]:
             spark.sql(f"DROP TABLE IF EXISTS {gone}")
         held = set() if moved else held
         for new in (table for table in on_disk if table.startswith(f"{database}.") and table not in held):
-            register_table(spark, new, warehouse.path(new))
+            try:
+                register_table(spark, new, warehouse.path(new))
+            except Exception as error:
+                told = explained(error, new, warehouse.path(new))
+                if told is None:
+                    raise
+                _log.info("%s has no name in SQL: %s", new, told)
     return on_disk
 
 
@@ -183,20 +199,39 @@ def run_sql(spark: "SparkSession", settings: "Settings", query: str) -> "DataFra
     """
     from pyspark.errors import AnalysisException
 
+    warehouse = Warehouse.at(settings.warehouse)
     if _DELTA_COMMAND.match(query):
         query = _HISTORY_DATABASE.sub("`history`.", query)
-    try:
-        return spark.sql(query)
-    except AnalysisException as error:
-        _explain(error, Warehouse.at(settings.warehouse).tables(spark))
+    else:
+        _check_logs(query, spark, warehouse)
+    with failures_told("the query"):
+        try:
+            return spark.sql(query)
+        except AnalysisException as error:
+            _explain(error, spark, warehouse)
 
 
-def _explain(error: Exception, known: list[str]) -> NoReturn:
+def _check_logs(query: str, spark: "SparkSession", warehouse: Warehouse) -> None:
+    """Raise BrokenLogError for a table that a query may name: Delta answers without what an empty commit has lost."""
+    if warehouse.local is None:
+        return
+    words = query.replace("`", "").lower()
+    for table in warehouse.tables(spark):
+        if table.lower() in words:
+            TableLog(spark, warehouse.path(table)).check()
+
+
+def _explain(error: Exception, spark: "SparkSession", warehouse: Warehouse) -> NoReturn:
     """Raise the plain error behind Spark's."""
     missing = _missing_table(error)
-    if missing is not None:
-        raise UnknownTableError(missing, known) from error
-    raise SparkError(_first_line(error)) from error
+    if missing is None:
+        raise SparkError(_first_line(error)) from error
+    known = warehouse.tables(spark)
+    if missing in known:
+        # It is there and has no name, as Delta cannot read it: it says why when it is asked for by its path.
+        with failures_told(missing, warehouse.path(missing)):
+            spark.read.format("delta").load(warehouse.path(missing))
+    raise UnknownTableError(missing, known) from error
 
 
 def _missing_table(error: Exception) -> str | None:

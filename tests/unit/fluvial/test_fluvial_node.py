@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx
+import pytest
 from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -48,3 +49,24 @@ def test_metrics_are_served_on_a_port_of_their_own(tmp_path: Path) -> None:
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("module", ["fluvial.node", "log_broker"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_node_that_others_can_reach_says_so(tmp_path: Path, module: str, host: str) -> None:
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", module, "--host", host, "--advertised-host", "127.0.0.1", "--port", str(port)]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--data-dir", str(tmp_path / "node")], stderr=log, stdout=subprocess.DEVNULL
+        )
+    try:
+        producer = Producer({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
+        producer.produce("one", b"value")
+        assert producer.flush(60) == 0, (tmp_path / "log").read_text()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, (tmp_path / "log").read_text()
+    warnings = [line for line in (tmp_path / "log").read_text().splitlines() if "open to the network" in line]
+    assert len(warnings) == (host == "0.0.0.0")
+    assert all(host in line for line in warnings)

@@ -18,7 +18,8 @@ from fluvial_command import FLUVIAL, Cli, free_ports
 
 from fluvial.cli import nodes
 from fluvial.local.probe import Cluster, Nobody, ask, registry_answers
-from fluvial.local.state import NodeSpec
+from fluvial.local.start import Running
+from fluvial.local.state import NodeSpec, Platform
 from fluvial.local.status import NodeStatus
 
 
@@ -85,6 +86,16 @@ def test_a_failed_or_full_disk_is_shown(tmp_path: Path) -> None:
     offline, full = nodes._details(ill)
     assert "/logs failed" in offline
     assert "5 MiB are free" in full
+
+
+def test_a_platform_that_others_can_reach_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = Platform.planned(brokers=2, port=7000, registry_port=8000)
+    nodes._show_running(Running(platform=platform, started=()), tmp_path)
+    assert "warning" not in capsys.readouterr().err
+    opened = replace(platform, nodes=(platform.nodes[0], replace(platform.nodes[1], host="0.0.0.0")))
+    nodes._show_running(Running(platform=opened, started=()), tmp_path)
+    [warning] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert "whoever reaches 0.0.0.0 can read, write and administer everything" in warning
 
 
 def test_up_again_leaves_alone_what_is_up_and_needs_no_ports(cli: Cli) -> None:
@@ -177,6 +188,57 @@ def test_a_node_that_does_not_answer_is_not_up(cli: Cli) -> None:
     stopped = cli.run("down", "--timeout", "0.5")
     assert f"node 0 (process {pid}): killed" in stopped.stderr
     wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_stopped_node_keeps_no_other_from_being_started(cli: Cli) -> None:
+    cli.up("--brokers", "3")
+    before = cli.pids()
+    kill(before[1])
+    stopped = before[2]
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        done = cli.run("up", "--detach", "--timeout", "60")
+        assert done.returncode == 1, done.stderr
+        *said, complaint = done.stderr.splitlines()
+        assert complaint.startswith(f"error: node 2: process {stopped} works in ")
+        assert f"`kill -CONT {stopped}`" in complaint
+        assert "`fluvial down --node 2`" in complaint
+        assert [line for line in said if line.startswith("node 1 started: ")]
+        assert not [line for line in said if line.startswith("node 2")]
+        after = cli.pids()
+        assert (after[0], after[2]) == (before[0], None)
+        assert after[1] not in (None, before[1])
+        assert "Traceback" not in done.stderr
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    cli.ok("up", "--detach")
+    assert cli.pids() == [before[0], after[1], stopped]
+
+
+def test_a_node_that_hangs_is_told_once_the_others_are_started(cli: Cli) -> None:
+    cli.up("--brokers", "3")
+    before = cli.pids()
+    for pid in before[1:]:
+        kill(pid)
+    # It runs, works in the node's folder and will never open its port.
+    hold = (
+        "import pathlib, sys, time; from fluvial.local.lock import FolderLock; "
+        "print(FolderLock(pathlib.Path(sys.argv[1])).acquire(5), flush=True); time.sleep(600)"
+    )
+    words = [sys.executable, "-c", hold, str(cli.data_dir / "node-2" / "node.pid")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as hung:
+        assert hung.stdout is not None
+        assert hung.stdout.readline() == b"True\n"
+        done = cli.run("up", "--detach", "--timeout", "20")
+        hung.kill()
+    assert done.returncode == 1
+    assert f"error: node 2: process {hung.pid} works in " in done.stderr
+    assert "kill -CONT" not in done.stderr
+    after = cli.pids()
+    assert after[1] not in (None, before[1])
+    cli.ok("up", "--detach")
+    assert None not in cli.pids()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

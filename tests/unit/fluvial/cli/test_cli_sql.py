@@ -63,3 +63,17 @@ def test_a_mistake_is_one_line_and_no_answer(cli: Cli, query: str, says: str) ->
     assert "Traceback" not in done.stderr
     [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert says in line
+
+
+def test_a_lost_file_of_a_table_is_one_line_with_the_repair(cli: Cli) -> None:
+    path = cli.data_dir / "warehouse" / "state" / "things"
+    cli.ok("sql", f"create table delta.`{path}` using delta as select id from range(3)")
+    [file] = path.glob("*.parquet")
+    file.unlink()
+    done = cli.run("sql", "--format", "json", "select * from state.things")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert f"the data file {file} of state.things is missing" in line
+    assert "`fluvial run --rebuild state.things`" in line

@@ -23,6 +23,7 @@ class Table:
         if metadata is not None:
             info["userMetadata"] = metadata
         actions = [{"protocol": {"minReaderVersion": 1}}, {"commitInfo": info}, {"add": {"path": "x"}}]
+        actions.append({"txn": {"appId": "fluvial/t", "version": self.versions}})
         (self.folder / "_delta_log").mkdir(parents=True, exist_ok=True)
         path = self.folder / "_delta_log" / f"{self.versions:020d}.json"
         path.write_text("\n".join(json.dumps(action) for action in actions))

@@ -7,7 +7,7 @@ import pytest
 
 from fluvial.entities import DeclarationError, compacted, count, history, latest, mean, state, sum_
 from fluvial.entities.fit import check_fit
-from fluvial.spark.avro import Contract
+from fluvial.spark.avro import Contract, ContractError, check_record
 
 FIELDS: list[Any] = [
     {"name": "order_id", "type": "string"},
@@ -81,3 +81,9 @@ def test_a_field_that_is_spelt_wrong() -> None:
     with pytest.raises(DeclarationError, match=r"orders-value has no field amout: did you mean amount\?"):
         check_fit(with_fold(latest("amout")), contract())
     check_fit(with_fold(latest("current_date")), contract())
+
+
+@pytest.mark.parametrize("text", ['syntax = "proto3"; message A {}', "", '{"type": "object"}'])
+def test_a_contract_of_another_kind_is_refused_in_a_line(text: str) -> None:
+    with pytest.raises(ContractError, match=r"the contract orders-value is no"):
+        check_record("orders-value", text)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fluvial.errors import ConfigError
-from fluvial.local.state import Platform
+from fluvial.local.state import Platform, is_loopback
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
@@ -91,3 +91,13 @@ def test_a_damaged_description_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "platform.json").write_text(text)
     with pytest.raises(ConfigError, match=r"platform\.json"):
         Platform.load(tmp_path)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "[::1]", "localhost"])
+def test_a_loopback_address_is_reached_from_its_machine_alone(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.5", "kafka-1", "127.0.0.1.example"])
+def test_other_addresses_are_open_to_the_network(host: str) -> None:
+    assert not is_loopback(host)

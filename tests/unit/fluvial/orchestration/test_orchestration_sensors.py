@@ -70,7 +70,11 @@ def stand_at(settings: Settings, table: str, topic: str, end: int, version: int)
     log = Path(settings.warehouse) / table.replace(".", "/") / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
     commit = {"commitInfo": {"operation": "WRITE", "userMetadata": json.dumps(stamp)}}
-    (log / f"{version:020d}.json").write_text(json.dumps(commit))
+    batch = {"txn": {"appId": f"fluvial/{topic}", "version": version + 1}}
+    for earlier in range(version):
+        if not (log / f"{earlier:020d}.json").exists():
+            (log / f"{earlier:020d}.json").write_text('{"commitInfo": {"operation": "WRITE"}}')
+    (log / f"{version:020d}.json").write_text(f"{json.dumps(commit)}\n{json.dumps(batch)}\n")
 
 
 def evaluate(

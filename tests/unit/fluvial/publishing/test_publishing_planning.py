@@ -7,8 +7,8 @@ import pytest
 from fluvial.delta.stamp import TableError
 from fluvial.entities.declarations import publish
 from fluvial.publishing.planning import Step, check_topic, plan_steps
-from fluvial.publishing.progress import Progress, Version
-from fluvial.spark.kafka import TopicBounds
+from fluvial.publishing.progress import Progress, Version, read_record
+from fluvial.spark.kafka import TopicBounds, TopicError
 
 NAME = "topics.fleet"
 DECLARED = publish("state.aircraft", topic="fleet", key="icao24")
@@ -40,6 +40,14 @@ def commit_of(number: int) -> str:
 def test_a_version_left_in_the_middle_is_finished_first(progress: Progress, steps: list[Step]) -> None:
     assert plan_steps(NAME, progress, version(9), commit_of) == steps
     assert Progress.of(progress.as_json().encode()) == progress
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b'{"table": "t", "key": "k", "topic_id": null}'])
+def test_a_record_of_progress_that_tells_nothing_is_named(text: bytes) -> None:
+    with pytest.raises(
+        TopicError, match=r"record of topics\.fleet at offset 7 of fluvial-publish-progress .*--rebuild"
+    ):
+        read_record(text, NAME, 7)
 
 
 def test_a_table_with_the_same_numbers_and_other_commits_is_another() -> None:

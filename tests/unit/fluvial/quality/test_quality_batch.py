@@ -32,7 +32,8 @@ def table_log(folder: Path, *user_metadata: str | None) -> TableLog:
     commits.mkdir()
     for version, text in enumerate(user_metadata):
         info = {"operation": "WRITE", "txnId": f"txn-{version}", "userMetadata": text}
-        (commits / f"{version:020d}.json").write_text(json.dumps({"commitInfo": info}) + "\n")
+        actions = [{"commitInfo": info}, {"txn": {"appId": "fluvial/orders", "version": version}}]
+        (commits / f"{version:020d}.json").write_text("".join(f"{json.dumps(action)}\n" for action in actions))
     return TableLog(cast("Any", None), str(folder))
 
 
