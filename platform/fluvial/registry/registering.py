@@ -173,7 +173,7 @@ def incompatibilities(
         earlier = earlier[-1:]
     context = names.context_of(subject)
     new = Candidate(kind=kind_of(body.schema_type), parsed=library.parsed(state, body, context))
-    return judge(level, new, [_earlier(state, library, each) for each in earlier])
+    return judge(level, new, (_earlier(state, library, each) for each in reversed(earlier)))
 
 
 def _earlier(state: RegistryState, library: Library, record: SchemaRecord) -> Earlier:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -126,34 +127,27 @@ class Registry:
                     term = await self._log.lead()
             except Exception as error:
                 raise errors.unknown_primary(str(error) or type(error).__name__) from error
-            try:
-                if self._behind or term != self._term:
+            if self._behind or term != self._term:
+                async with _store("reading"):
                     await self._catch_up()
-                    self._term = term
-                decision = await self._decide(command, principal, action)
-                if decision.records:
-                    written = self._with_author(decision.records, command, principal)
-                    self._behind = True
-                    end = await self._append([records.encode(each) for each in written], term)
-                    if end is not None:
-                        self._next_offset = end
-                        for each in written:
-                            self.state.replay(each)
-                        self._behind = False
-                    else:
-                        # Something stands in between that we have not seen: the log's order decides.
-                        await self._catch_up()
-            except errors.RefusedError:
-                raise
-            except BrokerError as error:
-                if error.code == ErrorCode.MESSAGE_TOO_LARGE:
-                    raise errors.schema_too_large() from error
-                log.exception("%s did not take a change", SCHEMAS_TOPIC)
-                raise errors.store_failed(f"Error while writing to the {SCHEMAS_TOPIC} topic: {error}") from error
-            except Exception as error:
-                log.exception("%s did not take a change", SCHEMAS_TOPIC)
-                raise errors.store_failed(f"Error while writing to the {SCHEMAS_TOPIC} topic: {error}") from error
+                self._term = term
+            decision = await self._decide(command, principal, action)
+            if decision.records:
+                async with _store("writing to"):
+                    await self._write(self._with_author(decision.records, command, principal), term)
             return decision.reply
+
+    async def _write(self, written: list[records.Record], term: int | None) -> None:
+        self._behind = True
+        end = await self._append([records.encode(each) for each in written], term)
+        if end is not None:
+            self._next_offset = end
+            for each in written:
+                self.state.replay(each)
+            self._behind = False
+        else:
+            # Something stands in between that we have not seen: the log's order decides.
+            await self._catch_up()
 
     async def _append(self, encoded: list[tuple[bytes, bytes | None]], term: int | None) -> int | None:
         """Write records behind one another and return where the log ends; None when something came in between."""
@@ -248,6 +242,26 @@ class Registry:
         # A thread must not look on while the loop replays a record.
         async with self._lock:
             return await asyncio.to_thread(work)
+
+
+@asynccontextmanager
+async def _store(doing: str) -> AsyncIterator[None]:
+    """Turn what the log refuses, and nothing else, into the error that Confluent's registry answers."""
+    try:
+        yield
+    except errors.RefusedError:
+        raise
+    except BrokerError as error:
+        if error.code == ErrorCode.MESSAGE_TOO_LARGE:
+            raise errors.schema_too_large() from error
+        raise _store_failed(doing, error) from error
+    except (OSError, TimeoutError) as error:
+        raise _store_failed(doing, error) from error
+
+
+def _store_failed(doing: str, error: Exception) -> errors.RefusedError:
+    log.error("error while %s %s", doing, SCHEMAS_TOPIC, exc_info=error)
+    return errors.store_failed(f"Error while {doing} the {SCHEMAS_TOPIC} topic: {error or type(error).__name__}")
 
 
 def _batches(encoded: list[tuple[bytes, bytes | None]]) -> Iterator[list[tuple[bytes, bytes | None]]]:

@@ -7,7 +7,9 @@ or HTTP. `kinds` has the list of them.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+Found = TypeVar("Found")
 
 
 class SchemaSyntaxError(ValueError):
@@ -15,7 +17,33 @@ class SchemaSyntaxError(ValueError):
 
 
 class TooComplexError(ValueError):
-    """The two schemas have more to compare, or deeper, than is done here."""
+    """The schemas have more to look at or to compare, or deeper, than is done here."""
+
+
+FINDINGS_MAX = 100
+"""Differences that are shown of one comparison; of each pair of types in it, one more is kept."""
+
+
+def distinct(found: list[Found]) -> list[Found]:
+    """The differences of a pair of types, each once, so many that it is known whether there are too many to show."""
+    return found if len(found) <= 1 else list(dict.fromkeys(found))[: FINDINGS_MAX + 1]
+
+
+class Steps:
+    """Counts the work on one schema or comparison, and of all those `whole` counts, up to a bound; a step takes µs."""
+
+    def __init__(self, most: int, doing: str, whole: "Steps | None" = None) -> None:
+        self._left = self._most = most
+        self._doing = doing
+        self._whole = whole
+
+    def spend(self, steps: int = 1) -> None:
+        """Count work that is about to be done. Raises `TooComplexError` beyond the bound."""
+        self._left -= steps
+        if self._left < 0:
+            raise TooComplexError(f"the schemas take more than {self._most} steps to {self._doing}")
+        if self._whole is not None:
+            self._whole.spend(steps)
 
 
 class UndecodableError(ValueError):
@@ -66,11 +94,14 @@ class SchemaKind(Protocol):
         """The text in one of the forms that `?format=` names; None for a form that is only the stored one."""
         ...
 
-    def faults(self, *, reader: Parsed, writer: Parsed, reader_word: str, writer_word: str) -> list[str]:
+    def faults(
+        self, *, reader: Parsed, writer: Parsed, reader_word: str, writer_word: str, steps: Steps | None = None
+    ) -> list[str]:
         """
         Say what keeps `reader` from reading what was written under `writer`, a message each; empty when it can.
 
-        The words (`new` and `old`) name the two in messages. Raises `TooComplexError`.
+        The words (`new` and `old`) name the two in messages, of which there are at most `FINDINGS_MAX` and one more.
+        `steps` counts the work of several comparisons. Raises `TooComplexError`.
         """
         ...
 

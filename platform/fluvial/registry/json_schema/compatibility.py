@@ -26,7 +26,7 @@ from fluvial.registry.json_schema.values import (
     compare_strings,
     types_of,
 )
-from fluvial.registry.schema_kind import TooComplexError
+from fluvial.registry.schema_kind import Steps, TooComplexError, distinct
 
 # Two combined schemas of n parts make n² pairs, each as much work as the two have words, names and values; beyond this
 # a comparison is refused, so that nobody else waits.
@@ -74,18 +74,18 @@ class Part(NamedTuple):
         return found
 
 
-def differences(reader: Node, writer: Node) -> list[Difference]:
+def differences(reader: Node, writer: Node, steps: Steps | None = None) -> list[Difference]:
     """
     Everything that keeps data of `writer` from being valid under `reader`; empty when it is.
 
     Raises `TooComplexError` for schemas made to be slow to compare.
     """
-    comparison = _Comparison()
+    comparison = _Comparison(steps)
     try:
         while True:
             found = comparison.within(writer, reader)
             if not comparison.assumption_fails():
-                return list(dict.fromkeys(found))
+                return distinct(found)
     except RecursionError:
         raise TooComplexError("the schemas are nested too deeply to be compared") from None
 
@@ -94,14 +94,17 @@ class _Comparison:
     """
     Remembers the pairs already compared. A pair met inside itself counts as compatible; where that turns out wrong,
     everything is compared again with what is known by then.
+
+    The differences of a pair are reported where it is met first, and the first of them wherever it is met again: of d
+    schemas with two properties of the next one there are 2^d paths.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, whole: Steps | None) -> None:
         self.known: dict[tuple[Any, ...], list[Difference]] = {}
         self.failing: dict[tuple[Any, ...], list[Difference]] = {}
         self.open: set[tuple[Any, ...]] = set()
         self.assumed: set[tuple[Any, ...]] = set()
-        self.steps = 0
+        self.steps = Steps(STEPS_MAX, "compare", whole)
 
     def assumption_fails(self) -> bool:
         """Whether a pair was taken for compatible that is not; then the next pass begins with knowing so."""
@@ -113,23 +116,18 @@ class _Comparison:
         self.assumed.clear()
         return True
 
-    def _spend(self, steps: int) -> None:
-        self.steps += steps
-        if self.steps > STEPS_MAX:
-            raise TooComplexError(f"the schemas take more than {STEPS_MAX} steps to compare")
-
     def _remembered(self, pair: tuple[Any, ...], work: Callable[[], list[Difference]]) -> list[Difference]:
         found = self.known.get(pair)
         if found is not None:
-            return found
+            return found[:1]
         if pair in self.open:
             if pair not in self.failing:
                 self.assumed.add(pair)
-            return self.failing.get(pair, [])
-        self._spend(1)
+            return self.failing.get(pair, [])[:1]
+        self.steps.spend(1)
         self.open.add(pair)
         try:
-            found = self.known[pair] = work()
+            found = self.known[pair] = distinct(work())
         finally:
             self.open.discard(pair)
         return found
@@ -214,7 +212,7 @@ class _Comparison:
             return []
         if new.always is False:
             return fault(Fault.TYPE_CHANGED)
-        self._spend(_weight(old.node, new))
+        self.steps.spend(_weight(old.node, new))
         given, wanted = types_of(old.node), types_of(new)
         if old.only_type is not None:
             given &= {old.only_type, "integer"} if old.only_type == "number" else {old.only_type}
@@ -302,7 +300,7 @@ class _Comparison:
         left, right = left.resolved(), right.resolved()
         if left.always is False or right.always is False:
             return True
-        self._spend(1 + len(left.words.get("required", ())) + len(right.words.get("required", ())))
+        self.steps.spend(1 + len(left.words.get("required", ())) + len(right.words.get("required", ())))
         given, wanted = types_of(left), types_of(right)
         if only_type is not None:
             given &= {only_type, "integer"} if only_type == "number" else {only_type}
@@ -326,7 +324,7 @@ class _Comparison:
         waiting = [(left, right)]
         while waiting:
             one, other = waiting.pop()
-            self._spend(1)
+            self.steps.spend(1)
             if isinstance(one, Node) and isinstance(other, Node):
                 one, other = one.resolved(), other.resolved()
                 if one is other or (id(one), id(other)) in assumed:

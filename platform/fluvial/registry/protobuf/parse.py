@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 from google.protobuf import descriptor_pb2 as pb
 from google.protobuf import descriptor_pool
@@ -69,10 +70,10 @@ OWN_NAME = "schema.proto"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ProtobufSchema:
-    """A file with full names of types, and everything it can see."""
+    """A file with full names of types; `types` has those of every file that it imports, directly or not."""
 
     file: pb.FileDescriptorProto
-    names: Names
+    types: Mapping[str, Any]
 
 
 def parse(text: str, *, references: Mapping[str, str] | None = None, normalize: bool = False) -> Parsed:
@@ -96,7 +97,7 @@ def parse(text: str, *, references: Mapping[str, str] | None = None, normalize: 
         raise SchemaSyntaxError("types nested too deeply, or within themselves") from None
     except UnicodeEncodeError:
         raise SchemaSyntaxError("holds half of a surrogate pair (\\ud800 to \\udfff)") from None
-    return Parsed(schema=ProtobufSchema(file=file, names=names), text=stored)
+    return Parsed(schema=ProtobufSchema(file=file, types=imports.types | names.types), text=stored)
 
 
 def serialized(schema: ProtobufSchema) -> str:
@@ -142,7 +143,7 @@ class _Imports:
     def __init__(self, references: Mapping[str, str]) -> None:
         self._texts = references
         self._files: dict[str, pb.FileDescriptorProto] = {}
-        self._names: dict[str, Names] = {}
+        self.types: dict[str, Any] = {}  # of all files that were read
         self.pool = descriptor_pool.DescriptorPool()
 
     def names_for(self, file: pb.FileDescriptorProto, path: tuple[str, ...]) -> Names:
@@ -176,6 +177,7 @@ class _Imports:
         names.add(file)
         complete(file, names)
         self._files[name] = file
+        self.types |= names.types
         self.check(file)
         return file
 
