@@ -21,8 +21,8 @@ LEVELS = (
 )
 SHOWN_CHARACTERS_MAX = 10 * 1024
 MESSAGE_CHARACTERS_MAX = 2_000
-# Of all the versions that one schema is held against: some seconds.
-STEPS_MAX = 1_000_000
+# For all the versions that one schema is held against: as much as five comparisons may take, which is some seconds.
+STEPS_MAX = 5_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,13 @@ from fluvial.registry import errors
 from fluvial.registry.kinds import kind_of
 from fluvial.registry.names import DEFAULT_CONTEXT
 from fluvial.registry.records import Body, Reference
-from fluvial.registry.schema_kind import Parsed, SchemaSyntaxError
+from fluvial.registry.schema_kind import Parsed, SchemaSyntaxError, TooComplexError
 from fluvial.registry.state import RegistryState
 
 PARSED_MAX = 1_000
 # A parsed schema takes some twenty times the memory of its text.
 PARSED_CHARACTERS_MAX = 8 * 1024 * 1024
+FAULT_CHARACTERS_MAX = 1_000
 REFERENCED_CHARACTERS_MAX = 4 * 1024 * 1024
 
 # The type, the text, the names and texts it refers to, and whether it is normalized.
@@ -50,8 +51,8 @@ class Library:
             return known
         try:
             parsed = kind.parse(schema, references=texts, normalize=normalize)
-        except SchemaSyntaxError as error:
-            raise errors.invalid_schema(str(error), schema_type=schema_type) from None
+        except (SchemaSyntaxError, TooComplexError) as error:
+            raise errors.invalid_schema(str(error)[:FAULT_CHARACTERS_MAX], schema_type=schema_type) from None
         for text, normalized in {(schema, normalize), (parsed.text, False)}:
             self._keep((schema_type, text, tuple(texts.items()), normalized), parsed)
         return parsed

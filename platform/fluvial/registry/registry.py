@@ -22,7 +22,7 @@ from fluvial.registry.library import Library
 from fluvial.registry.ownership import Ownership, Registration
 from fluvial.registry.policy import ANYONE, Action, OwnersPolicy, Principal, Rules
 from fluvial.registry.registering import body_of, incompatibilities, look_up
-from fluvial.registry.schema_kind import Parsed
+from fluvial.registry.schema_kind import Parsed, TooComplexError
 from fluvial.registry.state import RegistryState
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, InternalRecord
@@ -235,6 +235,18 @@ class Registry:
     async def parsed(self, body: records.Body, context: str) -> Parsed:
         """The parsed schema of a body that is registered in `context`."""
         return await self._read(lambda: self.library.parsed(self.state, body, context), quick=not body.references)
+
+    def characters(self, body: records.Body) -> int:
+        """How much text there is to parse for a body."""
+        try:
+            return len(body.schema) + sum(map(len, self.state.resolve(body.references).values()))
+        except (LookupError, TooComplexError):
+            return len(body.schema)
+
+    async def beside(self, work: Callable[[], Found]) -> Found:
+        """Have `work`, which only reads, done beside the event loop."""
+        async with self._lock:
+            return await asyncio.to_thread(work)
 
     async def _read(self, work: Callable[[], Found], *, quick: bool) -> Found:
         if quick:

@@ -30,12 +30,17 @@ def distinct(found: list[Found]) -> list[Found]:
 
 
 class Steps:
-    """Counts the work on one schema or comparison, and of all those `whole` counts, up to a bound; a step takes µs."""
+    """
+    Counts the work on one schema or comparison up to a bound.
 
-    def __init__(self, most: int, doing: str, whole: "Steps | None" = None) -> None:
+    With `whole` it is counted there as well, where a step of this kind of work stands for `weight`.
+    """
+
+    def __init__(self, most: int, doing: str, *, whole: "Steps | None" = None, weight: int = 1) -> None:
         self._left = self._most = most
         self._doing = doing
         self._whole = whole
+        self._weight = weight
 
     def spend(self, steps: int = 1) -> None:
         """Count work that is about to be done. Raises `TooComplexError` beyond the bound."""
@@ -43,7 +48,7 @@ class Steps:
         if self._left < 0:
             raise TooComplexError(f"the schemas take more than {self._most} steps to {self._doing}")
         if self._whole is not None:
-            self._whole.spend(steps)
+            self._whole.spend(steps * self._weight)
 
 
 class UndecodableError(ValueError):
@@ -54,9 +59,9 @@ class UndecodableError(ValueError):
         self.reason = reason
         self.path: tuple[str, ...] = ()
 
-    def within(self, name: str) -> "UndecodableError":
-        """The same error, seen from one field further out."""
-        self.path = (name, *self.path)
+    def within(self, *names: str) -> "UndecodableError":
+        """The same error, seen from the fields around it, the outermost first."""
+        self.path = (*names, *self.path)
         return self
 
     def __str__(self) -> str:

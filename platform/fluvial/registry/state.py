@@ -236,6 +236,13 @@ class RegistryState:
         found = ((context, self.id_of(found_body, context)) for context in self.contexts())
         return [(context, schema_id) for context, schema_id in found if schema_id is not None]
 
+    def is_registered(self, schema_id: int, subject: str | None = None) -> bool:
+        """Whether a live version of `subject`, or of any subject of the default context, has an id."""
+        ids = self._contexts[DEFAULT_CONTEXT].places.get(schema_id, ())
+        return any(
+            not self._subjects[name][version].deleted for name, version in ids if subject is None or name == subject
+        )
+
     def places(
         self, schema_id: int, *, deleted: bool = False, context: str = DEFAULT_CONTEXT
     ) -> list[SchemaRecord] | None:

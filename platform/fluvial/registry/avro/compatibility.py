@@ -13,7 +13,7 @@ from fluvial.registry.avro.types import Array, Enum, Field, Fixed, Map, Named, P
 from fluvial.registry.schema_kind import Steps, TooComplexError, distinct
 
 # Two unions of n records make n² pairs; beyond this a comparison is refused instead of keeping everyone waiting.
-STEPS_MAX = 100_000
+STEPS_MAX = 1_000_000
 
 PROMOTIONS = {
     "long": frozenset({"int"}),
@@ -66,7 +66,7 @@ class _Comparison:
 
     def __init__(self, whole: Steps | None) -> None:
         self.known: dict[tuple[int, int], list[Difference]] = {}
-        self.steps = Steps(STEPS_MAX, "compare", whole)
+        self.steps = Steps(STEPS_MAX, "compare", whole=whole)
 
     def compare(self, reader: Schema, writer: Schema, path: tuple[str, ...]) -> list[Difference]:
         if isinstance(reader, Primitive) and isinstance(writer, Primitive) and reader.kind == writer.kind:

@@ -31,6 +31,8 @@ from fluvial.registry.schema_kind import Steps, TooComplexError, distinct
 # Two combined schemas of n parts make n² pairs, each as much work as the two have words, names and values; beyond this
 # a comparison is refused, so that nobody else waits.
 STEPS_MAX = 60_000
+STEP_WEIGHT = 16
+PARTS_A_STEP = 10  # are put in order in the time of one step
 # How deep two schemas are searched for a property in which they differ for certain.
 DISJOINT_DEPTH_MAX = 3
 
@@ -103,8 +105,9 @@ class _Comparison:
         self.known: dict[tuple[Any, ...], list[Difference]] = {}
         self.failing: dict[tuple[Any, ...], list[Difference]] = {}
         self.open: set[tuple[Any, ...]] = set()
+        self.numbers: dict[tuple[Part, ...], int] = {}
         self.assumed: set[tuple[Any, ...]] = set()
-        self.steps = Steps(STEPS_MAX, "compare", whole)
+        self.steps = Steps(STEPS_MAX, "compare", whole=whole, weight=STEP_WEIGHT)
 
     def assumption_fails(self) -> bool:
         """Whether a pair was taken for compatible that is not; then the next pass begins with knowing so."""
@@ -160,11 +163,14 @@ class _Comparison:
 
     def _follows(self, given: tuple[Part, ...], wanted: Part) -> list[Difference]:
         """Why `wanted` does not follow from any of `given`."""
+        self.steps.spend(1 + len(given) // PARTS_A_STEP)
         likely_first = sorted(given, key=lambda each: (each.kind != wanted.kind, each.kind not in CHOICES))
         own = tuple(each for each in given if each.kind == "own")
+        # Hashing the parts of an allOf again for each of them would take longer than comparing them.
+        number = self.numbers.setdefault(own, len(self.numbers))
         first: list[Difference] | None = None
         for each in likely_first:
-            found = self._remembered((each, own, wanted), partial(self._compare, each, own, wanted))
+            found = self._remembered((each, number, wanted), partial(self._compare, each, own, wanted))
             if not found:
                 return []
             first = found if first is None else first
@@ -300,7 +306,7 @@ class _Comparison:
         left, right = left.resolved(), right.resolved()
         if left.always is False or right.always is False:
             return True
-        self.steps.spend(1 + len(left.words.get("required", ())) + len(right.words.get("required", ())))
+        self.steps.spend(1 + len(left.required) + len(right.required))
         given, wanted = types_of(left), types_of(right)
         if only_type is not None:
             given &= {only_type, "integer"} if only_type == "number" else {only_type}
@@ -310,7 +316,7 @@ class _Comparison:
             return not left.allowed & right.allowed
         if given & wanted != {"object"} or depth >= DISJOINT_DEPTH_MAX:
             return False
-        shared = set(left.words.get("required", ())) & set(right.words.get("required", ()))
+        shared = left.required & right.required
         ours, theirs = left.words.get("properties", {}), right.words.get("properties", {})
         return any(
             self._disjoint(ours[name], theirs[name], depth=depth + 1)
@@ -379,6 +385,6 @@ def _weight(old: Node, new: Node) -> int:
     for node, other in ((old, new), (new, old)):
         names = len(node.words.get("properties", ())) + len(node.words.get("patternProperties", ()))
         weight += names * (1 + len(other.words.get("patternProperties", ())))
-        weight += len(node.words.get("required", ())) + len(node.allowed or ())
+        weight += len(node.required) + len(node.allowed or ())
         weight += len(node.words.get("dependencies", ())) + len(node.words.get("prefixItems", ()))
     return weight

@@ -17,7 +17,8 @@ from fluvial.registry.protobuf.parse import ProtobufSchema
 from fluvial.registry.schema_kind import Steps, TooComplexError, distinct
 
 # Messages of imported files are compared where they are used; a pair of them is compared once.
-STEPS_MAX = 100_000
+STEPS_MAX = 200_000
+STEP_WEIGHT = 5
 
 Field = pb.FieldDescriptorProto
 GROUPS = {
@@ -108,7 +109,7 @@ class _Comparison:
     """`old` is the writer, `new` the reader; `done` holds the pairs of messages that are compared or being so."""
 
     def __init__(self, old: ProtobufSchema, new: ProtobufSchema, whole: Steps | None) -> None:
-        self.steps = Steps(STEPS_MAX, "compare", whole)
+        self.steps = Steps(STEPS_MAX, "compare", whole=whole, weight=STEP_WEIGHT)
         self.old, self.new = old, new
         self.found: list[Difference] = []
         self.done: set[tuple[str, str]] = set()
