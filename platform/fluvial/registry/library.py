@@ -44,6 +44,8 @@ class Library:
             texts = state.resolve(references, context)
         except LookupError as error:
             raise errors.invalid_schema(str(error.args[0]), schema_type=schema_type) from None
+        except TooComplexError as error:
+            raise errors.invalid_schema(str(error), schema_type=schema_type) from None
         if sum(map(len, texts.values())) > REFERENCED_CHARACTERS_MAX:
             raise errors.too_large(f"The references hold more than {REFERENCED_CHARACTERS_MAX} characters")
         known = self._known((schema_type, schema, tuple(texts.items()), normalize))

@@ -31,7 +31,7 @@ from fluvial.registry.schema_kind import Parsed, SchemaSyntaxError, Steps
 # Twenty bytes of text can describe a level, so the text's size bounds nothing; each level costs four Python frames.
 DEPTH_MAX = 100
 NODES_MAX = 100_000
-# A default of n values, each of which may be of m branches, takes n × m looks.
+# A default of n values, each of which may be of m branches, takes n times m looks.
 DEFAULT_STEPS_MAX = 200_000
 
 NAME_START = re.compile(r"[A-Za-z_]")

@@ -232,8 +232,7 @@ class _Reader:
             return [self.schema(each, resource, path.below(index), depth) for index, each in enumerate(value)]
         if form in {"schemas", "dependencies"}:
             return {
-                name: self._dependency(each, resource, path.below(name), depth, form)
-                for name, each in value.items()
+                name: self._dependency(each, resource, path.below(name), depth, form) for name, each in value.items()
             }
         return self.schema(value, resource, path, depth)
 
