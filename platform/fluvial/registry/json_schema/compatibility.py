@@ -218,7 +218,7 @@ class _Comparison:
             return []
         if new.always is False:
             return fault(Fault.TYPE_CHANGED)
-        self.steps.spend(_weight(old.node, new))
+        self.steps.spend(2 + _weight(old.node, new))
         given, wanted = types_of(old.node), types_of(new)
         if old.only_type is not None:
             given &= {old.only_type, "integer"} if old.only_type == "number" else {old.only_type}
