@@ -18,7 +18,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
@@ -94,7 +94,8 @@ class Report:
     def __str__(self) -> str:
         return (
             f"{self.cases} cases, {2 * self.cases} schemas, {self.parsed} parsed, {self.compared} compared, "
-            f"{len(self.findings)} findings; the slowest took {self.slowest[0]:.2f} s of CPU ({self.slowest[1][:120]}), "
+            f"{len(self.findings)} findings; "
+            f"the slowest took {self.slowest[0]:.2f} s of CPU ({self.slowest[1][:120]}), "
             f"the largest {self.largest[0] / 2**20:.1f} MiB ({self.largest[1][:120]})"
         )
 
@@ -308,7 +309,9 @@ def _json(graph: Graph, chance: random.Random) -> str:
             if required:
                 schema["required"] = list(parts)
         else:
-            schema = {graph.word: [each if chance.random() < 0.7 else {"properties": {"p": each}} for each in parts.values()]}
+            schema = {
+                graph.word: [each if chance.random() < 0.7 else {"properties": {"p": each}} for each in parts.values()]
+            }
         definitions[f"{graph.names}T{number}"] = schema
     root = {"$ref": f"#/definitions/{graph.names}T0", "definitions": definitions}
     if chance.random() < 0.2:
@@ -475,15 +478,11 @@ def _formatted_and_checked(case: Case, parsed: Parsed) -> None:
         fast = kind.compile_fast(parsed) if isinstance(kind, SkippableKind) else None
     except RecursionError:
         return  # who compiles says so
-    try:
+    with suppress(UndecodableError):
         check(b"\0\0\0\0\1" + case.data, 5)
-    except UndecodableError:
-        pass
     if fast is not None:
-        try:
+        with suppress(ValueError, LookupError, RecursionError):
             fast(case.data, 0)
-        except (ValueError, LookupError, RecursionError):
-            pass
 
 
 def main() -> int:

@@ -9,6 +9,7 @@ place to put a check, so the module that it starts its web server as is replaced
 
 import os
 import sys
+from importlib import import_module
 from typing import Any
 
 ALLOWED_HOSTS = "FLUVIAL_UI_ALLOWED_HOSTS"
@@ -28,12 +29,11 @@ def main() -> None:
 
 
 def _start() -> None:
-    from dagster import _cli
-    from dagster._cli import dev
-
-    start: Any = dev.open_ipc_subprocess
+    cli: Any = import_module("dagster._cli")
+    dev: Any = import_module("dagster._cli.dev")
+    start = dev.open_ipc_subprocess
     dev.open_ipc_subprocess = lambda parts, **named: start(_guarded(parts), **named)
-    _cli.main()
+    cli.main()
 
 
 def _guarded(parts: list[str]) -> list[str]:
@@ -46,7 +46,6 @@ def _guarded(parts: list[str]) -> list[str]:
 
 
 def _serve() -> None:
-    from dagster_webserver import cli
     from dagster_webserver.webserver import DagsterWebserver
     from starlette.middleware import Middleware
 
@@ -55,6 +54,7 @@ def _serve() -> None:
     hosts = frozenset(filter(None, os.environ.get(ALLOWED_HOSTS, "").lower().split(",")))
     # What a link asks of /graphql would be done as well as shown.
     check = Middleware(OwnSiteOnly, hosts=lambda: hosts, links=lambda path: not path.rstrip("/").endswith("/graphql"))
+    cli: Any = import_module("dagster_webserver.cli")
     theirs = DagsterWebserver.build_middleware
     DagsterWebserver.build_middleware = lambda self: [check, *theirs(self)]  # type: ignore[method-assign]
     cli.main()

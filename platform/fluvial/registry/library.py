@@ -11,8 +11,7 @@ from fluvial.registry.schema_kind import Parsed, SchemaSyntaxError, TooComplexEr
 from fluvial.registry.state import RegistryState
 
 PARSED_MAX = 1_000
-# A parsed schema takes some twenty times the memory of its text.
-PARSED_CHARACTERS_MAX = 8 * 1024 * 1024
+PARSED_BYTES_MAX = 96 * 1024 * 1024
 FAULT_CHARACTERS_MAX = 1_000
 REFERENCED_CHARACTERS_MAX = 4 * 1024 * 1024
 
@@ -25,7 +24,7 @@ class Library:
 
     def __init__(self) -> None:
         self._parsed: OrderedDict[Key, Parsed] = OrderedDict()
-        self._characters = 0
+        self._bytes_held = 0
         self._lock = Lock()
 
     def parse(
@@ -73,8 +72,8 @@ class Library:
     def _keep(self, key: Key, parsed: Parsed) -> None:
         with self._lock:
             if key not in self._parsed:
-                self._characters += len(key[1])
+                self._bytes_held += parsed.bytes_held
             self._parsed[key] = parsed
-            while len(self._parsed) > PARSED_MAX or self._characters > PARSED_CHARACTERS_MAX:
-                (_, text, _, _), _ = self._parsed.popitem(last=False)
-                self._characters -= len(text)
+            while len(self._parsed) > PARSED_MAX or self._bytes_held > PARSED_BYTES_MAX:
+                _, oldest = self._parsed.popitem(last=False)
+                self._bytes_held -= oldest.bytes_held

@@ -73,10 +73,20 @@ class UndecodableError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Parsed:
-    """A schema and the text it is stored under; `schema` is for its own kind alone to look into."""
+    """
+    A schema and the text it is stored under; `schema` is for its own kind alone to look into.
+
+    `types` is how many there are in it and in what it refers to.
+    """
 
     schema: Any
     text: str
+    types: int = 1
+
+    @property
+    def bytes_held(self) -> int:
+        """About how much memory it takes."""
+        return 4 * len(self.text) + 400 * self.types
 
 
 class SchemaKind(Protocol):

@@ -24,7 +24,7 @@ FIELD_NAMES_MAX = 10
 # A schema up to this size is read on the broker's event loop when its first record comes; a larger one beside it.
 INLINE_CHARACTERS_MAX = 64 * 1024
 COMPILED_MAX = 1_000
-COMPILED_CHARACTERS_MAX = 8 * 1024 * 1024
+COMPILED_BYTES_MAX = 64 * 1024 * 1024
 
 Check = Callable[[bytes, int], None]
 
@@ -41,6 +41,7 @@ class Compiled(NamedTuple):
     takes_null: bool = False
     record_name: str | None = None
     fault: str = ""
+    bytes_held: int = 0
 
 
 class RegistryValidator:
@@ -58,7 +59,7 @@ class RegistryValidator:
         self._learning: set[asyncio.Task[bool | None]] = set()
         self._in_turn = asyncio.Lock()
         self._compiled: OrderedDict[Body, Compiled] = OrderedDict()
-        self._compiled_characters = 0
+        self._compiled_bytes = 0
         self._wanted: dict[Body, None] = {}
 
     def check_of(self, contract: Contract) -> "ContractCheck":
@@ -89,7 +90,10 @@ class RegistryValidator:
             check = kind.compile_check(parsed)
             if not isinstance(kind, SkippableKind):
                 return Compiled(check)
-            return Compiled(check, kind.compile_fast(parsed), kind.takes_null(parsed), kind.record_name(parsed))
+            fast = kind.compile_fast(parsed)
+            return Compiled(
+                check, fast, kind.takes_null(parsed), kind.record_name(parsed), bytes_held=parsed.bytes_held
+            )
         except RefusedError as error:
             return Compiled(fault=str(error))
         except RecursionError:
@@ -97,10 +101,10 @@ class RegistryValidator:
 
     def _keep(self, body: Body, compiled: Compiled) -> None:
         self._compiled[body] = compiled
-        self._compiled_characters += len(body.schema)
-        while len(self._compiled) > COMPILED_MAX or self._compiled_characters > COMPILED_CHARACTERS_MAX:
-            oldest, _ = self._compiled.popitem(last=False)
-            self._compiled_characters -= len(oldest.schema)
+        self._compiled_bytes += compiled.bytes_held
+        while len(self._compiled) > COMPILED_MAX or self._compiled_bytes > COMPILED_BYTES_MAX:
+            _, oldest = self._compiled.popitem(last=False)
+            self._compiled_bytes -= oldest.bytes_held
 
     def learn(self, then: Callable[[bool], None]) -> None:
         """

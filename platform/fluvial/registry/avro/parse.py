@@ -61,7 +61,7 @@ def parse(text: str, *, references: Sequence[str] = (), normalize: bool = False)
         schema = parser.parse(_json(text), space="")
         stored = avro_text.canonical(schema, references=named, normalize=normalize)
         stored.encode("utf-8")
-        return Parsed(schema=schema, text=stored)
+        return Parsed(schema=schema, text=stored, types=parser.nodes)
     except RecursionError:
         # Metadata and defaults are JSON of any depth.
         raise AvroSyntaxError("nested too deeply") from None

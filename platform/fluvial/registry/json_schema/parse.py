@@ -86,7 +86,7 @@ def parse(text: str, *, references: Mapping[str, str] | None = None, normalize: 
     except UnicodeEncodeError:
         # JSON can spell half of a surrogate pair, which no text that is stored can hold.
         raise SchemaSyntaxError("holds half of a surrogate pair (\\ud800 to \\udfff)") from None
-    return Parsed(schema=root, text=stored)
+    return Parsed(schema=root, text=stored, types=reader.count)
 
 
 def load(text: str) -> Any:

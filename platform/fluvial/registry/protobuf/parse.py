@@ -97,7 +97,8 @@ def parse(text: str, *, references: Mapping[str, str] | None = None, normalize: 
         raise SchemaSyntaxError("types nested too deeply, or within themselves") from None
     except UnicodeEncodeError:
         raise SchemaSyntaxError("holds half of a surrogate pair (\\ud800 to \\udfff)") from None
-    return Parsed(schema=ProtobufSchema(file=file, types=imports.types | names.types), text=stored)
+    types = imports.types | names.types
+    return Parsed(schema=ProtobufSchema(file=file, types=types), text=stored, types=len(types))
 
 
 def serialized(schema: ProtobufSchema) -> str:
