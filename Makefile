@@ -89,8 +89,10 @@ bench-executors: java $(READY) ## measure transforms that keep nothing on 1, 2, 
 bench-scale: $(READY) ## measure one broker beside three under more clients, cores and partitions (about five minutes)
 	$(BIN)/python -m tests.bench.scale
 
-fuzz: $(READY) ## a million broken requests at the broker: FUZZ="--seed 2 --from 500000" goes on elsewhere
+fuzz: $(READY) ## a million broken requests at the broker, 10,000 schemas and 100,000 calls at the registry: FUZZ="--seed 2 --from 500000" goes on elsewhere
 	$(BIN)/python tests/fuzz/fuzz_run.py $(FUZZ)
+	$(BIN)/python tests/fuzz/fuzz_schemas.py
+	$(BIN)/python tests/fuzz/fuzz_registry.py
 
 kill: $(READY) ## 50 rounds of SIGKILL under load: KILL="--rounds 10 --seed 3"
 	$(BIN)/python tests/chaos/kill_run.py $(KILL)

@@ -548,6 +548,7 @@ class BrokerConfig:
     fluvial_registry_unowned: str = "open"
     fluvial_registry_admins: frozenset[str] = frozenset()
     fluvial_registry_request_max_bytes: int = 1024 * 1024
+    fluvial_http_allowed_hosts: frozenset[str] = frozenset()
     access_control_allow_origin: frozenset[str] = frozenset()
     access_control_allow_methods: frozenset[str] = frozenset()
     access_control_allow_headers: frozenset[str] = frozenset()

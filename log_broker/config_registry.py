@@ -25,6 +25,14 @@ REGISTRY_KEYS = (
         most=16 * 1024 * 1024,
     ),
     ConfigKey(
+        name="fluvial.http.allowed.hosts",
+        type=ConfigType.LIST,
+        default="",
+        doc="Names under which the schema registry and the metrics are asked, besides addresses, names without a dot"
+        " and the advertised one. A node that listens on localhost alone turns down every other name, as any node does"
+        " where names are given: a page of another site could lead its own name here.",
+    ),
+    ConfigKey(
         name="access.control.allow.origin",
         type=ConfigType.LIST,
         default="",

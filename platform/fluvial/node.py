@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from fluvial.errors import FluvialError
+from fluvial.http_guard import is_loopback
 from fluvial.local.child import READY
 from fluvial.local.errors import DataDirError, LocalPlatformError, PortTakenError
 from fluvial.local.lock import NODE_LOCK, FolderLock, holder
@@ -93,14 +94,21 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
                         cross_origin=lambda: cross_origin_of(node.config),
                         request_bytes_max=lambda: node.config.fluvial_registry_request_max_bytes,
                     )
-                    port = await stack.enter_async_context(_served(app, broker.host, options.registry_port, stopping))
+                    served = _served(
+                        app,
+                        options.registry_port,
+                        node,
+                        stopping,
+                        origins=lambda: node.config.access_control_allow_origin,
+                    )
+                    port = await stack.enter_async_context(served)
                 node.registry_url = f"http://{_in_url(node.advertised_host)}:{port}"
             if options.metrics_port is not None:
                 from log_broker.server.exposition import metrics_app
 
                 with _told(broker.data_dir, broker.host, options.metrics_port, "--metrics-port"):
                     app = metrics_app(node)
-                    await stack.enter_async_context(_served(app, broker.host, options.metrics_port, stopping))
+                    await stack.enter_async_context(_served(app, options.metrics_port, node, stopping))
             if not is_loopback(broker.host):
                 log.warning(OPEN_TO_THE_NETWORK.format(broker.host))
             log.info("ready", node_id=broker.node_id, port=broker.port, registry_port=options.registry_port)
@@ -115,6 +123,12 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
 def rules_of(config: BrokerConfig) -> Rules:
     """What the cluster's settings say of the registry."""
     return Rules(unowned=config.fluvial_registry_unowned, admins=config.fluvial_registry_admins)
+
+
+def hosts_of(node: Node) -> frozenset[str]:
+    """The names that the node's HTTP servers answer to, besides the address that they listen on."""
+    allowed = node.config.fluvial_http_allowed_hosts
+    return allowed | {node.advertised_host} if allowed or is_loopback(node.config.host) else allowed
 
 
 def cross_origin_of(config: BrokerConfig) -> CrossOrigin:
@@ -136,10 +150,21 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _served(app: ASGIApp, host: str, port: int, stopping: asyncio.Event) -> AsyncIterator[int]:
+async def _served(
+    app: ASGIApp,
+    port: int,
+    node: Node,
+    stopping: asyncio.Event,
+    *,
+    origins: Callable[[], Collection[str]] = frozenset,
+) -> AsyncIterator[int]:
     """Serve `app` inside the block, which gets the port; a server that ends by itself stops the node."""
+    host = node.config.host
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    server = asyncio.create_task(serve(app, host, port, started=listening.set_result), name=f"http-{port}")
+    server = asyncio.create_task(
+        serve(app, host, port, started=listening.set_result, hosts=lambda: hosts_of(node), origins=origins),
+        name=f"http-{port}",
+    )
     either: set[asyncio.Future[Any]] = {server, listening}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if server.done():

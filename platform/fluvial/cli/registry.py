@@ -49,6 +49,15 @@ def registry(
             "--admin", metavar="PRODUCER", help="Acts for every owner; may be given again.", show_default=False
         ),
     ] = None,
+    allowed_hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-host",
+            metavar="NAME",
+            help="A name under which it is asked, besides its address; may be given again.",
+            show_default=False,
+        ),
+    ] = None,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
@@ -70,10 +79,12 @@ def registry(
 
     describe_cluster(settings, admin_of(settings.cluster))
     rules = Rules(unowned=unowned.value, admins=frozenset(admins or ()))
-    asyncio.run(_serve(settings, host, port, topic, rules))
+    asyncio.run(_serve(settings, host, port, topic, rules, allowed_hosts=frozenset(allowed_hosts or ())))
 
 
-async def _serve(settings: Settings, host: str, port: int, topic: str, rules: "Rules") -> None:
+async def _serve(
+    settings: Settings, host: str, port: int, topic: str, rules: "Rules", *, allowed_hosts: frozenset[str]
+) -> None:
     from fluvial.registry.app import create_app, serve
     from fluvial.registry.forwarding import Forwarder
     from fluvial.registry.kafka_log import KafkaLog, follow
@@ -105,7 +116,8 @@ async def _serve(settings: Settings, host: str, port: int, topic: str, rules: "R
                 f"schemas of {settings.bootstrap_servers} are served at http://{host}:{bound}; Ctrl-C stops it"
             )
 
-        serving = asyncio.create_task(serve(create_app(opened, forwarder), host, port, started=started))
+        app = create_app(opened, forwarder)
+        serving = asyncio.create_task(serve(app, host, port, started=started, hosts=lambda: allowed_hosts))
         asked = asyncio.create_task(stopping.wait())
         await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()

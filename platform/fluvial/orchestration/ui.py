@@ -37,7 +37,7 @@ def ui_command(settings: Settings, *, port: int | None = None) -> Command:
     return Command(
         argv=(
             sys.executable,
-            *("-m", "dagster", "dev"),
+            *("-m", "fluvial.orchestration.page", "dev"),
             *("-m", definitions_module(Path.cwd())),
             *("--host", HOST, "--port", str(served_on)),
             *("--log-level", "warning"),

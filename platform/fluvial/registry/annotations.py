@@ -17,6 +17,8 @@ Json = dict[str, Any]
 
 VERSION_PROPERTY = "confluent:version"
 RULE_NAME_CHARACTERS_MAX = 256
+RULES_MAX = 1_000  # in each of the lists
+ENTRIES_MAX = 10_000  # in each object or list of metadata
 RULE_KINDS = frozenset({"TRANSFORM", "CONDITION"})
 MIGRATION_MODES = frozenset({"UPGRADE", "DOWNGRADE", "UPDOWN"})
 RECORD_MODES = frozenset({"WRITE", "READ", "WRITEREAD"})
@@ -46,7 +48,10 @@ def rule_set(value: Any) -> Json | None:
     if value is None:
         return None
     content = _object(value, "ruleSet")
-    lists = {name: [_rule(each) for each in _list(content.get(name), f"ruleSet.{name}")] for name in RULE_LISTS}
+    lists = {
+        name: [_rule(each) for each in _list(content.get(name), f"ruleSet.{name}", most=RULES_MAX)]
+        for name in RULE_LISTS
+    }
     return _filled(**lists, enableAt=_text(content.get("enableAt"), "ruleSet.enableAt"))
 
 
@@ -213,14 +218,18 @@ def _object(value: Any, what: str) -> Json:
         return {}
     if not isinstance(value, dict):
         raise errors.invalid_request(f"`{what}` is not a JSON object")
+    if len(value) > ENTRIES_MAX:
+        raise errors.invalid_request(f"`{what}` has more than {ENTRIES_MAX} entries")
     return value
 
 
-def _list(value: Any, what: str) -> list[Any]:
+def _list(value: Any, what: str, *, most: int = ENTRIES_MAX) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
         raise errors.invalid_request(f"`{what}` is not a list")
+    if len(value) > most:
+        raise errors.invalid_request(f"`{what}` has more than {most} entries")
     return value
 
 

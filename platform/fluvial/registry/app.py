@@ -4,7 +4,7 @@ Confluent's Schema Registry REST API over `Registry`: the list of its calls, the
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import nullcontext
 
 from starlette.applications import Starlette
@@ -14,7 +14,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from fluvial.http_guard import OwnSiteOnly, hosts_for
 from fluvial.registry import handlers, owner_handlers, settings_handlers
+from fluvial.registry.bodies import BoundedBodies
 from fluvial.registry.cors import CrossOrigin, CrossOriginApp
 from fluvial.registry.errors import RefusedError
 from fluvial.registry.forwarding import Forwarder
@@ -102,7 +104,7 @@ async def _not_served(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return Reply({"error_code": 50001, "message": f"Error in the registry: {type(error).__name__}"}, status_code=500)
+    return Reply({"error_code": 500, "message": f"Error in the registry: {type(error).__name__}"}, status_code=500)
 
 
 def create_app(
@@ -132,7 +134,7 @@ def create_app(
     app.state.registry = registry
     app.state.cluster_id = cluster_id
     app.state.request_bytes_max = request_bytes_max
-    return CrossOriginApp(PathAsSent(app), cross_origin)
+    return CrossOriginApp(PathAsSent(BoundedBodies(app)), cross_origin)
 
 
 def _anywhere(handler: Handler, registry: Registry, forwarder: Forwarder) -> Handler:
@@ -191,11 +193,20 @@ def _by_method(calls: Mapping[str, Handler]) -> Handler:
     return handle
 
 
-async def serve(app: ASGIApp, host: str, port: int, *, started: Callable[[int], None] | None = None) -> None:
+async def serve(
+    app: ASGIApp,
+    host: str,
+    port: int,
+    *,
+    started: Callable[[int], None] | None = None,
+    hosts: Callable[[], Collection[str]] = frozenset,
+    origins: Callable[[], Collection[str]] = frozenset,
+) -> None:
     """
     Serve `app` on the running event loop until this coroutine is cancelled; the process keeps its signal handlers.
 
-    `started` is called with the bound port once connections are accepted. Raises OSError for a port that is taken.
+    `started` is called with the bound port once connections are accepted. `hosts` are further names under which this
+    server is asked, `origins` those whose pages may ask it. Raises OSError for a port that is taken.
     """
     import uvicorn
 
@@ -206,7 +217,7 @@ async def serve(app: ASGIApp, host: str, port: int, *, started: Callable[[int], 
         # The kernel takes connections from here on; they wait the milliseconds until the server looks at them.
         started(listening.getsockname()[1])
     config = uvicorn.Config(
-        app,
+        OwnSiteOnly(app, hosts=lambda: hosts_for(host, hosts()), origins=origins),
         http=BoundedProtocol,
         ws="none",
         lifespan="off",

@@ -8,7 +8,7 @@ The seven compatibility levels: which earlier versions a new schema is held agai
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fluvial.registry.schema_kind import Parsed, SchemaKind, TooComplexError
+from fluvial.registry.schema_kind import FINDINGS_MAX, Parsed, SchemaKind, Steps, TooComplexError
 
 LEVELS = (
     "NONE",
@@ -20,6 +20,9 @@ LEVELS = (
     "FULL_TRANSITIVE",
 )
 SHOWN_CHARACTERS_MAX = 10 * 1024
+MESSAGE_CHARACTERS_MAX = 2_000
+# For all the versions that one schema is held against: as much as five comparisons may take, which is some seconds.
+STEPS_MAX = 5_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +40,17 @@ class Earlier(Candidate):
     version: int
 
 
-def judge(level: str, new: Candidate, earlier: Iterable[Earlier]) -> list[str]:
+def judge(level: str, new: Candidate, latest_first: Iterable[Earlier]) -> list[str]:
     """
     The reasons why `new` breaks `level`, empty when it does not.
 
-    `earlier` is in ascending order; the latest is compared first and the first version that fails ends the search.
+    The first version of `latest_first` that fails ends the search; no further one is asked for.
     """
     if level == "NONE":
         return []
-    latest_first = reversed(list(earlier))
+    steps = Steps(STEPS_MAX, "compare with the versions of the subject")
     for each in latest_first:
-        messages = _against(level.removesuffix("_TRANSITIVE"), new, each)
+        messages = _against(level.removesuffix("_TRANSITIVE"), new, each, steps)
         if messages:
             return [*messages, f"{{validateFields: 'false', compatibility: '{level}'}}"]
         if not level.endswith("_TRANSITIVE"):
@@ -55,7 +58,7 @@ def judge(level: str, new: Candidate, earlier: Iterable[Earlier]) -> list[str]:
     return []
 
 
-def _against(direction: str, new: Candidate, old: Earlier) -> list[str]:
+def _against(direction: str, new: Candidate, old: Earlier, steps: Steps) -> list[str]:
     messages: list[str] = []
     if new.kind.name != old.kind.name:
         messages.append("Incompatible because of different schema type")
@@ -63,15 +66,28 @@ def _against(direction: str, new: Candidate, old: Earlier) -> list[str]:
         kind = new.kind
         try:
             if direction in {"FORWARD", "FULL"}:
-                messages += kind.faults(reader=old.parsed, writer=new.parsed, reader_word="old", writer_word="new")
+                messages += kind.faults(
+                    reader=old.parsed, writer=new.parsed, reader_word="old", writer_word="new", steps=steps
+                )
             if direction in {"BACKWARD", "FULL"}:
-                messages += kind.faults(reader=new.parsed, writer=old.parsed, reader_word="new", writer_word="old")
+                messages += kind.faults(
+                    reader=new.parsed, writer=old.parsed, reader_word="new", writer_word="old", steps=steps
+                )
         except TooComplexError as error:
             messages.append(f"Unexpected exception during compatibility check: {error}")
+    messages = _bounded(messages)
     if messages:
         messages.append(f"{{oldSchemaVersion: {old.version}}}")
         messages.append(_shown(old.parsed.text))
     return messages
+
+
+def _bounded(messages: list[str]) -> list[str]:
+    shown = [
+        each if len(each) <= MESSAGE_CHARACTERS_MAX else each[:MESSAGE_CHARACTERS_MAX] + "…"
+        for each in messages[:FINDINGS_MAX]
+    ]
+    return [*shown, "... and more"] if len(messages) > FINDINGS_MAX else shown
 
 
 def _shown(text: str) -> str:

@@ -165,6 +165,11 @@ def too_large(what: str) -> RefusedError:
     return RefusedError(413, 413, what)
 
 
+def busy(message: str) -> RefusedError:
+    """There is no room for the request now; a client may try again."""
+    return RefusedError(503, 503, message)
+
+
 def invalid_request(message: str) -> RefusedError:
     """The request's JSON is not of the form that this call takes."""
     return RefusedError(400, 400, message)

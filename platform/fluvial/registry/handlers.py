@@ -4,21 +4,27 @@ The calls of Confluent's Schema Registry REST API about subjects and schemas, on
 What a handler raises as `RefusedError` becomes the error reply.
 """
 
+import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from fluvial.registry import errors, names, replies, requests
 from fluvial.registry.commands import DeleteSubject, DeleteVersion, Register
 from fluvial.registry.errors import RefusedError
-from fluvial.registry.kinds import KINDS, kind_of
+from fluvial.registry.kinds import KINDS
 from fluvial.registry.names import DEFAULT_CONTEXT
 from fluvial.registry.policy import ANYONE, Principal
 from fluvial.registry.records import Body, SchemaRecord
 from fluvial.registry.registry import Registry
 from fluvial.registry.replies import RawText, Reply
 from fluvial.registry.state import RegistryState
+
+SUBJECTS_A_TURN = 1_000
+# A list that holds more text than this is not put together before it is sent.
+WHOLE_CHARACTERS_MAX = 256 * 1024
 
 
 def registry_of(request: Request) -> Registry:
@@ -55,8 +61,7 @@ async def _formatted(request: Request, record: SchemaRecord) -> Body:
     body, context = record.body, names.context_of(record.subject)
     form = request.query_params.get("format", "").strip()
     if form:
-        parsed = await registry_of(request).parsed(body, context)
-        text = kind_of(body.schema_type).formatted(parsed, form)
+        text = await registry_of(request).formatted(body, context, form)
         body = body if text is None else replace(body, schema=text)
     if request.query_params.get("referenceFormat") == "qualified" and context != DEFAULT_CONTEXT:
         references = (replace(each, subject=names.qualified(each.subject, record.subject)) for each in body.references)
@@ -71,12 +76,20 @@ async def root(request: Request) -> Response:
 
 async def list_subjects(request: Request) -> Response:
     """GET /subjects"""
-    found = registry_of(request).state.subjects(
-        prefix=request.query_params.get("subjectPrefix", names.ALL_CONTEXTS),
-        deleted=requests.flag(request, "deleted"),
-        deleted_only=requests.flag(request, "deletedOnly"),
-    )
+    state, found = registry_of(request).state, []
+    deleted, deleted_only = requests.flag(request, "deleted"), requests.flag(request, "deletedOnly")
+    async for subject in _in_turns(state.named(request.query_params.get("subjectPrefix", names.ALL_CONTEXTS))):
+        if state.is_listed(subject, deleted=deleted, deleted_only=deleted_only):
+            found.append(subject)
     return Reply(requests.page(request, found))
+
+
+async def _in_turns(subjects: list[str]) -> AsyncIterator[str]:
+    """Subjects one by one; others have their turns on the event loop in between."""
+    for number, subject in enumerate(subjects, 1):
+        yield subject
+        if number % SUBJECTS_A_TURN == 0:
+            await asyncio.sleep(0)
 
 
 async def look_up(request: Request) -> Response:
@@ -198,16 +211,25 @@ async def delete_version(request: Request) -> Response:
 
 async def list_schemas(request: Request) -> Response:
     """GET /schemas"""
-    found = registry_of(request).state.all_versions(
-        prefix=request.query_params.get("subjectPrefix", ""),
-        deleted=requests.flag(request, "deleted"),
-        latest_only=requests.flag(request, "latestOnly"),
-    )
+    state, found = registry_of(request).state, []
+    deleted, latest_only = requests.flag(request, "deleted"), requests.flag(request, "latestOnly")
     rule_type = request.query_params.get("ruleType", "")
-    if rule_type:
-        found = [each for each in found if _has_rule(each.body, rule_type)]
+    async for subject in _in_turns(sorted(state.named(request.query_params.get("subjectPrefix", "")))):
+        versions = state.versions(subject, deleted=deleted)
+        for each in versions[-1:] if latest_only else versions:
+            if not rule_type or _has_rule(each.body, rule_type):
+                found.append(each)
     shown = requests.page(request, found, most=requests.SCHEMAS_MAX)
-    return Reply([replies.version(request, each) for each in shown])
+    if sum(len(each.body.schema) for each in shown) <= WHOLE_CHARACTERS_MAX:
+        return Reply([replies.version(request, each) for each in shown])
+    return StreamingResponse(_listed(request, shown), media_type=replies.MEDIA_TYPE)
+
+
+async def _listed(request: Request, found: list[SchemaRecord]) -> AsyncIterator[bytes]:
+    """A list of versions as JSON, one after the other: each may be as large as a request."""
+    for number, each in enumerate(found):
+        yield (b"," if number else b"[") + Reply(replies.version(request, each)).body
+    yield b"]" if found else b"[]"
 
 
 def _has_rule(body: Body, rule_type: str) -> bool:
@@ -282,7 +304,7 @@ async def versions_of_id(request: Request) -> Response:
 async def schema_by_guid(request: Request) -> Response:
     """GET /schemas/guids/{guid}"""
     state, guid = registry_of(request).state, request.path_params["guid"]
-    for context, schema_id in state.ids_of_guid(guid):
+    for context, schema_id in await registry_of(request).ids_of_guid(guid):
         found = state.first_place(schema_id, context)
         assert found is not None, "an id that has a GUID is registered"
         return Reply(replies.schema(request, found, await _formatted(request, found)))
@@ -291,7 +313,7 @@ async def schema_by_guid(request: Request) -> Response:
 
 async def ids_of_guid(request: Request) -> Response:
     """GET /schemas/guids/{guid}/ids"""
-    found = registry_of(request).state.ids_of_guid(request.path_params["guid"])
+    found = await registry_of(request).ids_of_guid(request.path_params["guid"])
     return Reply([{"context": context, "id": schema_id} for context, schema_id in found])
 
 

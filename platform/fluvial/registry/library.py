@@ -7,12 +7,12 @@ from fluvial.registry import errors
 from fluvial.registry.kinds import kind_of
 from fluvial.registry.names import DEFAULT_CONTEXT
 from fluvial.registry.records import Body, Reference
-from fluvial.registry.schema_kind import Parsed, SchemaSyntaxError
+from fluvial.registry.schema_kind import Parsed, SchemaSyntaxError, TooComplexError
 from fluvial.registry.state import RegistryState
 
 PARSED_MAX = 1_000
-# A parsed schema takes some twenty times the memory of its text.
-PARSED_CHARACTERS_MAX = 8 * 1024 * 1024
+PARSED_BYTES_MAX = 96 * 1024 * 1024
+FAULT_CHARACTERS_MAX = 1_000
 REFERENCED_CHARACTERS_MAX = 4 * 1024 * 1024
 
 # The type, the text, the names and texts it refers to, and whether it is normalized.
@@ -24,7 +24,7 @@ class Library:
 
     def __init__(self) -> None:
         self._parsed: OrderedDict[Key, Parsed] = OrderedDict()
-        self._characters = 0
+        self._bytes_held = 0
         self._lock = Lock()
 
     def parse(
@@ -43,6 +43,8 @@ class Library:
             texts = state.resolve(references, context)
         except LookupError as error:
             raise errors.invalid_schema(str(error.args[0]), schema_type=schema_type) from None
+        except TooComplexError as error:
+            raise errors.invalid_schema(str(error), schema_type=schema_type) from None
         if sum(map(len, texts.values())) > REFERENCED_CHARACTERS_MAX:
             raise errors.too_large(f"The references hold more than {REFERENCED_CHARACTERS_MAX} characters")
         known = self._known((schema_type, schema, tuple(texts.items()), normalize))
@@ -50,8 +52,8 @@ class Library:
             return known
         try:
             parsed = kind.parse(schema, references=texts, normalize=normalize)
-        except SchemaSyntaxError as error:
-            raise errors.invalid_schema(str(error), schema_type=schema_type) from None
+        except (SchemaSyntaxError, TooComplexError) as error:
+            raise errors.invalid_schema(str(error)[:FAULT_CHARACTERS_MAX], schema_type=schema_type) from None
         for text, normalized in {(schema, normalize), (parsed.text, False)}:
             self._keep((schema_type, text, tuple(texts.items()), normalized), parsed)
         return parsed
@@ -70,8 +72,8 @@ class Library:
     def _keep(self, key: Key, parsed: Parsed) -> None:
         with self._lock:
             if key not in self._parsed:
-                self._characters += len(key[1])
+                self._bytes_held += parsed.bytes_held
             self._parsed[key] = parsed
-            while len(self._parsed) > PARSED_MAX or self._characters > PARSED_CHARACTERS_MAX:
-                (_, text, _, _), _ = self._parsed.popitem(last=False)
-                self._characters -= len(text)
+            while len(self._parsed) > PARSED_MAX or self._bytes_held > PARSED_BYTES_MAX:
+                _, oldest = self._parsed.popitem(last=False)
+                self._bytes_held -= oldest.bytes_held

@@ -4,7 +4,7 @@ What a schema that a request brings comes to: its stored form, whether it is the
 Everything here only reads the state. Raises `RefusedError` for what is turned down.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +15,15 @@ from fluvial.registry.decision import Decision
 from fluvial.registry.kinds import kind_of
 from fluvial.registry.library import Library
 from fluvial.registry.records import Body, ContextRecord, Record, SchemaGone, SchemaRecord
+from fluvial.registry.schema_kind import Steps, TooComplexError
 from fluvial.registry.state import RegistryState
 
 READ_ONLY = frozenset({"READONLY", "READONLY_OVERRIDE"})
 ID_MAX = 2**31 - 1
+# How many versions are read to see whether they say, with references, what a schema says without.
+SPELLED_OUT_MAX = 100
+# How much text of earlier versions is read to compare one schema with them.
+EARLIER_CHARACTERS_MAX = 16 * 1024 * 1024
 
 
 def register(state: RegistryState, library: Library, command: Register) -> Decision:
@@ -135,25 +140,48 @@ def find(
     exact = next((each for each in latest_first if each.body == body), None)
     if exact is not None:
         return exact
-    return next((each for each in latest_first if _says_the_same(state, library, body, each)), None)
+    wanted = _Same(body)
+    spelled_out = 0
+    for each in latest_first:
+        if wanted.may_be(each.body):
+            if wanted.same_annotations(each):
+                return each
+        elif not body.references and each.body.references and spelled_out < SPELLED_OUT_MAX:
+            spelled_out += 1
+            if wanted.same_annotations(each) and _is_spelled_out(state, library, body, each):
+                return each
+    return None
 
 
-def _says_the_same(state: RegistryState, library: Library, body: Body, other: SchemaRecord) -> bool:
-    """Whether the two differ only in the version they name, or in spelling out what the other refers to."""
-    if (body.schema_type, body.rule_set) != (other.body.schema_type, other.body.rule_set):
-        return False
-    mine, theirs = body.as_json().get("metadata"), other.body.as_json().get("metadata")
-    if annotations.without_version(mine) != annotations.without_version(theirs):
-        return False
-    named, theirs_named = annotations.named_version(mine), annotations.named_version(theirs)
-    if named is not None and named != (other.version if theirs_named is None else theirs_named):
-        return False
-    if body.references == other.body.references:
-        return body.schema == other.body.schema
-    if body.references:
-        return False
+class _Same:
+    """A body and its metadata, which is read once: whether others differ from it in no more than their version."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
+        self._metadata = body.as_json().get("metadata")
+        self._without_version = annotations.without_version(self._metadata)
+
+    def may_be(self, other: Body) -> bool:
+        body = self._body
+        return (body.schema, body.references) == (other.schema, other.references)
+
+    def same_annotations(self, other: SchemaRecord) -> bool:
+        if (self._body.schema_type, self._body.rule_set) != (other.body.schema_type, other.body.rule_set):
+            return False
+        theirs = other.body.as_json().get("metadata")
+        if self._without_version != annotations.without_version(theirs):
+            return False
+        named, theirs_named = annotations.named_version(self._metadata), annotations.named_version(theirs)
+        return named is None or named == (other.version if theirs_named is None else theirs_named)
+
+
+def _is_spelled_out(state: RegistryState, library: Library, body: Body, other: SchemaRecord) -> bool:
+    """Whether a body spells out what another refers to."""
     kind, context = kind_of(body.schema_type), names.context_of(other.subject)
-    spelled_out = kind.formatted(library.parsed(state, other.body, context), "resolved")
+    try:
+        spelled_out = kind.formatted(library.parsed(state, other.body, context), "resolved")
+    except TooComplexError:
+        return False
     return spelled_out is not None and spelled_out == body.schema
 
 
@@ -173,12 +201,18 @@ def incompatibilities(
         earlier = earlier[-1:]
     context = names.context_of(subject)
     new = Candidate(kind=kind_of(body.schema_type), parsed=library.parsed(state, body, context))
-    return judge(level, new, [_earlier(state, library, each) for each in earlier])
+    try:
+        return judge(level, new, _latest_first(state, library, earlier))
+    except TooComplexError as error:
+        return [f"Unexpected exception during compatibility check: {error}"]
 
 
-def _earlier(state: RegistryState, library: Library, record: SchemaRecord) -> Earlier:
-    parsed = library.parsed(state, record.body, names.context_of(record.subject))
-    return Earlier(kind=kind_of(record.body.schema_type), parsed=parsed, version=record.version)
+def _latest_first(state: RegistryState, library: Library, earlier: list[SchemaRecord]) -> Iterator[Earlier]:
+    characters = Steps(EARLIER_CHARACTERS_MAX, "read of the versions before, in characters")
+    for record in reversed(earlier):
+        characters.spend(len(record.body.schema))
+        parsed = library.parsed(state, record.body, names.context_of(record.subject))
+        yield Earlier(kind=kind_of(record.body.schema_type), parsed=parsed, version=record.version)
 
 
 def _group_value(body: Body, group: str) -> Any:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,11 +18,12 @@ from fluvial.registry.auth import Authenticator
 from fluvial.registry.commands import Command, Draft, Register
 from fluvial.registry.decide import decide
 from fluvial.registry.decision import Decision
+from fluvial.registry.kinds import kind_of
 from fluvial.registry.library import Library
 from fluvial.registry.ownership import Ownership, Registration
 from fluvial.registry.policy import ANYONE, Action, OwnersPolicy, Principal, Rules
 from fluvial.registry.registering import body_of, incompatibilities, look_up
-from fluvial.registry.schema_kind import Parsed
+from fluvial.registry.schema_kind import TooComplexError
 from fluvial.registry.state import RegistryState
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, InternalRecord
@@ -31,8 +33,6 @@ Found = TypeVar("Found")
 log = logging.getLogger(__name__)
 
 SCHEMAS_TOPIC = "_schemas"
-# A schema up to this size is judged on the event loop; a larger one in a thread, so that the broker beside us goes on.
-INLINE_CHARACTERS_MAX = 8 * 1024
 # Half of what the topic takes in one batch.
 BATCH_BYTES_MAX = 512 * 1024
 WRITE_SECONDS_MAX = 10.0
@@ -126,34 +126,27 @@ class Registry:
                     term = await self._log.lead()
             except Exception as error:
                 raise errors.unknown_primary(str(error) or type(error).__name__) from error
-            try:
-                if self._behind or term != self._term:
+            if self._behind or term != self._term:
+                async with _store("reading"):
                     await self._catch_up()
-                    self._term = term
-                decision = await self._decide(command, principal, action)
-                if decision.records:
-                    written = self._with_author(decision.records, command, principal)
-                    self._behind = True
-                    end = await self._append([records.encode(each) for each in written], term)
-                    if end is not None:
-                        self._next_offset = end
-                        for each in written:
-                            self.state.replay(each)
-                        self._behind = False
-                    else:
-                        # Something stands in between that we have not seen: the log's order decides.
-                        await self._catch_up()
-            except errors.RefusedError:
-                raise
-            except BrokerError as error:
-                if error.code == ErrorCode.MESSAGE_TOO_LARGE:
-                    raise errors.schema_too_large() from error
-                log.exception("%s did not take a change", SCHEMAS_TOPIC)
-                raise errors.store_failed(f"Error while writing to the {SCHEMAS_TOPIC} topic: {error}") from error
-            except Exception as error:
-                log.exception("%s did not take a change", SCHEMAS_TOPIC)
-                raise errors.store_failed(f"Error while writing to the {SCHEMAS_TOPIC} topic: {error}") from error
+                self._term = term
+            decision = await self._decide(command, principal, action)
+            if decision.records:
+                async with _store("writing to"):
+                    await self._write(self._with_author(decision.records, command, principal), term)
             return decision.reply
+
+    async def _write(self, written: list[records.Record], term: int | None) -> None:
+        self._behind = True
+        end = await self._append([records.encode(each) for each in written], term)
+        if end is not None:
+            self._next_offset = end
+            for each in written:
+                self.state.replay(each)
+            self._behind = False
+        else:
+            # Something stands in between that we have not seen: the log's order decides.
+            await self._catch_up()
 
     async def _append(self, encoded: list[tuple[bytes, bytes | None]], term: int | None) -> int | None:
         """Write records behind one another and return where the log ends; None when something came in between."""
@@ -204,28 +197,15 @@ class Registry:
         raise errors.forbidden(reason)
 
     async def _decided(self, command: Command) -> Decision:
-        if isinstance(command, Register) and not self._is_quick(command.subject, command.draft):
-            return await asyncio.to_thread(decide, self.state, self.library, command)
-        return decide(self.state, self.library, command)
-
-    def _is_quick(self, subject: str, draft: Draft) -> bool:
-        latest = self.state.version(subject, -1)
-        return (
-            len(draft.schema) <= INLINE_CHARACTERS_MAX
-            and (latest is None or len(latest.body.schema) <= INLINE_CHARACTERS_MAX)
-            and not draft.references
-            and not str(self.state.config_in_scope(subject)["compatibilityLevel"]).endswith("_TRANSITIVE")
-        )
+        return await asyncio.to_thread(decide, self.state, self.library, command)
 
     async def look_up(
         self, subject: str, draft: Draft, *, normalize: bool, deleted: bool
     ) -> records.SchemaRecord | None:
         """The version of `subject` under which a schema is registered, or None."""
-
-        def work() -> records.SchemaRecord | None:
-            return look_up(self.state, self.library, subject, draft, normalize=normalize, deleted=deleted)
-
-        return await self._read(work, quick=self._is_quick(subject, draft))
+        return await self.beside(
+            lambda: look_up(self.state, self.library, subject, draft, normalize=normalize, deleted=deleted)
+        )
 
     async def judge(
         self, subject: str, draft: Draft, earlier: list[records.SchemaRecord], *, normalize: bool
@@ -236,18 +216,57 @@ class Registry:
             body = body_of(self.state, self.library, subject, draft, normalize=normalize)
             return incompatibilities(self.state, self.library, subject, body, earlier)
 
-        return await self._read(work, quick=self._is_quick(subject, draft))
+        return await self.beside(work)
 
-    async def parsed(self, body: records.Body, context: str) -> Parsed:
-        """The parsed schema of a body that is registered in `context`."""
-        return await self._read(lambda: self.library.parsed(self.state, body, context), quick=not body.references)
+    async def formatted(self, body: records.Body, context: str, form: str) -> str | None:
+        """The text of a body that is registered in `context` in another form, None where there is none."""
+        kind = kind_of(body.schema_type)
+        try:
+            return await self.beside(lambda: kind.formatted(self.library.parsed(self.state, body, context), form))
+        except TooComplexError as error:
+            raise errors.invalid_schema(str(error), schema_type=body.schema_type) from None
 
-    async def _read(self, work: Callable[[], Found], *, quick: bool) -> Found:
-        if quick:
-            return work()
+    async def ids_of_guid(self, guid: str) -> list[tuple[str, int]]:
+        """See `RegistryState.ids_of_guid`."""
+        if not self.state.knows_guids:
+            await self.beside(lambda: self.state.ids_of_guid(guid))
+        return self.state.ids_of_guid(guid)
+
+    def characters(self, body: records.Body) -> int:
+        """How much text there is to parse for a body."""
+        try:
+            return len(body.schema) + sum(map(len, self.state.resolve(body.references).values()))
+        except (LookupError, TooComplexError):
+            return len(body.schema)
+
+    async def beside(self, work: Callable[[], Found]) -> Found:
+        """
+        Have `work`, which only reads, done beside the event loop: parsing and comparing take as long as a client likes,
+        within their bounds.
+        """
         # A thread must not look on while the loop replays a record.
         async with self._lock:
             return await asyncio.to_thread(work)
+
+
+@asynccontextmanager
+async def _store(doing: str) -> AsyncIterator[None]:
+    """Turn what the log refuses, and nothing else, into the error that Confluent's registry answers."""
+    try:
+        yield
+    except errors.RefusedError:
+        raise
+    except BrokerError as error:
+        if error.code == ErrorCode.MESSAGE_TOO_LARGE:
+            raise errors.schema_too_large() from error
+        raise _store_failed(doing, error) from error
+    except (OSError, TimeoutError) as error:
+        raise _store_failed(doing, error) from error
+
+
+def _store_failed(doing: str, error: Exception) -> errors.RefusedError:
+    log.error("error while %s %s", doing, SCHEMAS_TOPIC, exc_info=error)
+    return errors.store_failed(f"Error while {doing} the {SCHEMAS_TOPIC} topic: {error or type(error).__name__}")
 
 
 def _batches(encoded: list[tuple[bytes, bytes | None]]) -> Iterator[list[tuple[bytes, bytes | None]]]:

@@ -18,9 +18,9 @@ BODY_BYTES_MAX = 1024 * 1024  # unless the cluster says otherwise
 BODY_SECONDS_MAX = 30
 SUBJECT_CHARACTERS_MAX = 1_000
 REFERENCES_MAX = 1_000
+# A page of any site may send a body of no type, or of a form's, without asking first; none of these.
 JSON_TYPES = frozenset(
     {
-        "",
         "application/json",
         "application/octet-stream",
         "application/vnd.schemaregistry+json",

@@ -7,7 +7,9 @@ or HTTP. `kinds` has the list of them.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+Found = TypeVar("Found")
 
 
 class SchemaSyntaxError(ValueError):
@@ -15,7 +17,38 @@ class SchemaSyntaxError(ValueError):
 
 
 class TooComplexError(ValueError):
-    """The two schemas have more to compare, or deeper, than is done here."""
+    """The schemas have more to look at or to compare, or deeper, than is done here."""
+
+
+FINDINGS_MAX = 100
+"""Differences that are shown of one comparison; of each pair of types in it, one more is kept."""
+
+
+def distinct(found: list[Found]) -> list[Found]:
+    """The differences of a pair of types, each once, so many that it is known whether there are too many to show."""
+    return found if len(found) <= 1 else list(dict.fromkeys(found))[: FINDINGS_MAX + 1]
+
+
+class Steps:
+    """
+    Counts the work on one schema or comparison up to a bound.
+
+    With `whole` it is counted there as well, where a step of this kind of work stands for `weight`.
+    """
+
+    def __init__(self, most: int, doing: str, *, whole: "Steps | None" = None, weight: int = 1) -> None:
+        self._left = self._most = most
+        self._doing = doing
+        self._whole = whole
+        self._weight = weight
+
+    def spend(self, steps: int = 1) -> None:
+        """Count work that is about to be done. Raises `TooComplexError` beyond the bound."""
+        self._left -= steps
+        if self._left < 0:
+            raise TooComplexError(f"the schemas take more than {self._most} steps to {self._doing}")
+        if self._whole is not None:
+            self._whole.spend(steps * self._weight)
 
 
 class UndecodableError(ValueError):
@@ -26,9 +59,9 @@ class UndecodableError(ValueError):
         self.reason = reason
         self.path: tuple[str, ...] = ()
 
-    def within(self, name: str) -> "UndecodableError":
-        """The same error, seen from one field further out."""
-        self.path = (name, *self.path)
+    def within(self, *names: str) -> "UndecodableError":
+        """The same error, seen from the fields around it, the outermost first."""
+        self.path = (*names, *self.path)
         return self
 
     def __str__(self) -> str:
@@ -40,10 +73,20 @@ class UndecodableError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Parsed:
-    """A schema and the text it is stored under; `schema` is for its own kind alone to look into."""
+    """
+    A schema and the text it is stored under; `schema` is for its own kind alone to look into.
+
+    `types` is how many there are in it and in what it refers to.
+    """
 
     schema: Any
     text: str
+    types: int = 1
+
+    @property
+    def bytes_held(self) -> int:
+        """About how much memory it takes."""
+        return 4 * len(self.text) + 400 * self.types
 
 
 class SchemaKind(Protocol):
@@ -66,11 +109,14 @@ class SchemaKind(Protocol):
         """The text in one of the forms that `?format=` names; None for a form that is only the stored one."""
         ...
 
-    def faults(self, *, reader: Parsed, writer: Parsed, reader_word: str, writer_word: str) -> list[str]:
+    def faults(
+        self, *, reader: Parsed, writer: Parsed, reader_word: str, writer_word: str, steps: Steps | None = None
+    ) -> list[str]:
         """
         Say what keeps `reader` from reading what was written under `writer`, a message each; empty when it can.
 
-        The words (`new` and `old`) name the two in messages. Raises `TooComplexError`.
+        The words (`new` and `old`) name the two in messages, of which there are at most `FINDINGS_MAX` and one more.
+        `steps` counts the work of several comparisons. Raises `TooComplexError`.
         """
         ...
 

@@ -5,6 +5,7 @@ What the registry knows: the replay of `_schemas`.
 """
 
 import uuid
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
@@ -24,9 +25,12 @@ from fluvial.registry.records import (
     SchemaRecord,
     SubjectDeleted,
 )
+from fluvial.registry.schema_kind import Steps
 
 DEFAULT_CONFIG: Mapping[str, Any] = {"compatibilityLevel": "BACKWARD"}
 DEFAULT_MODE = "READWRITE"
+# References, of references too, that are looked at for one schema; each of them once for every schema that has it.
+REFERENCES_MAX = 20_000
 # What a subject that has settings of its own still takes from those for all.
 INHERITED = (
     "compatibilityLevel",
@@ -57,6 +61,8 @@ class RegistryState:
         self.changes = 0
         self.ownership = Ownership()
         self._subjects: dict[str, dict[int, SchemaRecord]] = {}
+        # The subjects of each context in order, from when they are listed first.
+        self._ordered: dict[str, list[str]] | None = None
         self._contexts: dict[str, ContextIds] = {DEFAULT_CONTEXT: ContextIds(listed=True)}
         # Made when the first client asks by GUID; most never do.
         self._guids: dict[bytes, Body] | None = None
@@ -98,7 +104,11 @@ class RegistryState:
 
     def _keep(self, record: SchemaRecord) -> None:
         place = (record.subject, record.version)
-        versions = self._subjects.setdefault(record.subject, {})
+        versions = self._subjects.get(record.subject)
+        if versions is None:
+            versions = self._subjects[record.subject] = {}
+            if self._ordered is not None:
+                insort(self._ordered.setdefault(names.context_of(record.subject), []), record.subject)
         versions[record.version] = record
         if record.version != max(versions):
             self._subjects[record.subject] = dict(sorted(versions.items()))
@@ -121,6 +131,9 @@ class RegistryState:
             return
         if not versions:
             del self._subjects[subject]
+            if self._ordered is not None:
+                ordered = self._ordered[names.context_of(subject)]
+                del ordered[bisect_left(ordered, subject)]
         ids = self._ids_of(names.context_of(subject))
         places = ids.places[record.id]
         del places[(subject, version)]
@@ -156,23 +169,25 @@ class RegistryState:
 
         `prefix` is of one context, the default one unless it says another, or of all with `:*:` before it.
         """
-        found = []
-        for name in self._named(prefix):
-            versions = self._subjects[name].values()
-            if any(each.deleted if deleted_only else deleted or not each.deleted for each in versions):
-                found.append(name)
-        return found
+        return [name for name in self.named(prefix) if self.is_listed(name, deleted=deleted, deleted_only=deleted_only)]
 
-    def _named(self, prefix: str) -> list[str]:
+    def is_listed(self, subject: str, *, deleted: bool, deleted_only: bool) -> bool:
+        """Whether `subjects` has this one."""
+        versions = self._subjects.get(subject, {}).values()
+        return any(each.deleted if deleted_only else deleted or not each.deleted for each in versions)
+
+    def named(self, prefix: str) -> list[str]:
         """The subjects whose names begin with `prefix`, in the order of their contexts and names."""
+        if self._ordered is None:
+            self._ordered = {}
+            for subject in sorted(self._subjects):
+                self._ordered.setdefault(names.context_of(subject), []).append(subject)
         everywhere = prefix.startswith(names.ALL_CONTEXTS)
-        context, start = names.split(prefix.removeprefix(names.ALL_CONTEXTS))
-        parts = ((names.split(subject), subject) for subject in self._subjects)
-        return [
-            subject
-            for (its_context, name), subject in sorted(parts)
-            if (everywhere or its_context == context) and name.startswith(start)
-        ]
+        wanted, start = names.split(prefix.removeprefix(names.ALL_CONTEXTS))
+        found: list[str] = []
+        for context in sorted(self._ordered) if everywhere else [wanted]:
+            found += _beginning_with(names.joined(context, start), self._ordered.get(context, []))
+        return found
 
     def subjects_in(self, scope: str | None) -> list[str]:
         """Every subject of which `scope` (itself, its context, or None for all) is said, deleted ones included."""
@@ -220,6 +235,11 @@ class RegistryState:
         ids = self._contexts.get(context)
         return ids.ids.get(body) if ids is not None else None
 
+    @property
+    def knows_guids(self) -> bool:
+        """Whether `ids_of_guid` need not look at every schema first."""
+        return self._guids is not None
+
     def ids_of_guid(self, guid: str) -> list[tuple[str, int]]:
         """The contexts and ids of the schema that has this GUID. The first call looks at every schema."""
         if self._guids is None:
@@ -236,6 +256,13 @@ class RegistryState:
         found = ((context, self.id_of(found_body, context)) for context in self.contexts())
         return [(context, schema_id) for context, schema_id in found if schema_id is not None]
 
+    def is_registered(self, schema_id: int, subject: str | None = None) -> bool:
+        """Whether a live version of `subject`, or of any subject of the default context, has an id."""
+        ids = self._contexts[DEFAULT_CONTEXT].places.get(schema_id, ())
+        return any(
+            not self._subjects[name][version].deleted for name, version in ids if subject is None or name == subject
+        )
+
     def places(
         self, schema_id: int, *, deleted: bool = False, context: str = DEFAULT_CONTEXT
     ) -> list[SchemaRecord] | None:
@@ -250,7 +277,7 @@ class RegistryState:
     def all_versions(self, *, prefix: str = "", deleted: bool = False, latest_only: bool = False) -> list[SchemaRecord]:
         """Every version of every subject whose name starts with `prefix`; see `subjects` for that."""
         found = []
-        for name in sorted(self._named(prefix)):
+        for name in sorted(self.named(prefix)):
             versions = self.versions(name, deleted=deleted)
             found.extend(versions[-1:] if latest_only else versions)
         return found
@@ -265,13 +292,15 @@ class RegistryState:
         """
         The texts that `references` made in `context` stand for under their names, each after those it needs itself.
 
-        Raises LookupError naming the first that is not registered.
+        Raises LookupError naming the first that is not registered, and TooComplexError for more than are looked at.
         """
+        steps = Steps(REFERENCES_MAX, "find their references")
         texts: dict[str, str] = {}
         visited: set[str] = set()
         # Depth first without recursion: a reference stays on the stack until everything below it is resolved.
         stack = [(each, names.joined(context, ""), False) for each in reversed(list(references))]
         while stack:
+            steps.spend()
             reference, parent, below_is_done = stack.pop()
             subject = names.qualified(reference.subject, parent)
             found = self.version(subject, reference.version, deleted=True)
@@ -328,6 +357,11 @@ class RegistryState:
             if scope in self._modes:
                 return self._modes[scope]
         return DEFAULT_MODE
+
+
+def _beginning_with(start: str, ordered: list[str]) -> list[str]:
+    begin = bisect_left(ordered, start)
+    return ordered[begin : bisect_right(ordered, start, lo=begin, key=lambda each: each[: len(start)])]
 
 
 def _set_or_drop(table: dict[str | None, Any], key: str | None, value: Any) -> None:

@@ -1,12 +1,16 @@
 """The broker's question, whether a record may enter its topic, answered from the registry's memory."""
 
 import asyncio
+import logging
+from collections import OrderedDict
 from collections.abc import Callable
+from typing import NamedTuple
 
 from fluvial.registry.errors import RefusedError
 from fluvial.registry.kinds import kind_of
+from fluvial.registry.records import Body
 from fluvial.registry.registry import Registry
-from fluvial.registry.schema_kind import Parsed, SchemaKind, SkippableKind, UndecodableError
+from fluvial.registry.schema_kind import SkippableKind, UndecodableError
 from log_broker.interfaces import Contract, Skip, Violation
 
 MAGIC = b"\0"
@@ -17,14 +21,35 @@ CONTRACTS_MAX = 10_000
 FRAMES_MAX = 10_000
 FIELD_NAMES_MAX = 10
 
+# A schema up to this size is read on the broker's event loop when its first record comes; a larger one beside it.
+INLINE_CHARACTERS_MAX = 64 * 1024
+COMPILED_MAX = 1_000
+COMPILED_BYTES_MAX = 64 * 1024 * 1024
+
 Check = Callable[[bytes, int], None]
+
+log = logging.getLogger(__name__)
+
+NOT_READ_YET = Violation("its schema is being read; try again")
+
+
+class Compiled(NamedTuple):
+    """What data of one schema are checked with; `fault` says why they cannot be."""
+
+    check: Check | None = None
+    fast: Skip | None = None
+    takes_null: bool = False
+    record_name: str | None = None
+    fault: str = ""
+    bytes_held: int = 0
 
 
 class RegistryValidator:
     """
     A `RecordValidator` that knows the live versions of every subject.
 
-    What it has found out about a contract and an id it keeps until the registry changes.
+    What it has found out about a contract and an id it keeps until the registry changes; what it has made of a schema,
+    for as long as there is room.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -32,6 +57,10 @@ class RegistryValidator:
         self._changes = -1
         self._contracts: dict[Contract, ContractCheck] = {}
         self._learning: set[asyncio.Task[bool | None]] = set()
+        self._in_turn = asyncio.Lock()
+        self._compiled: OrderedDict[Body, Compiled] = OrderedDict()
+        self._compiled_bytes = 0
+        self._wanted: dict[Body, None] = {}
 
     def check_of(self, contract: Contract) -> "ContractCheck":
         """See `RecordValidator.check_of`."""
@@ -41,27 +70,77 @@ class RegistryValidator:
             self._contracts.clear()
         check = self._contracts.get(contract)
         if check is None:
-            check = self._contracts[contract] = ContractCheck(self._registry, contract)
+            check = self._contracts[contract] = ContractCheck(self._registry, contract, self.compiled)
         return check
 
+    def compiled(self, body: Body) -> Compiled | None:
+        """What data of a schema are checked with; None where that takes a `learn`."""
+        found = self._compiled.get(body)
+        if found is None:
+            if self._registry.characters(body) > INLINE_CHARACTERS_MAX:
+                self._wanted[body] = None
+                return None
+            found = self._compile(body)
+            self._keep(body, found)
+        return found
+
+    def _compile(self, body: Body) -> Compiled:
+        try:
+            kind, parsed = kind_of(body.schema_type), self._registry.library.parsed(self._registry.state, body)
+            check = kind.compile_check(parsed)
+            if not isinstance(kind, SkippableKind):
+                return Compiled(check)
+            fast = kind.compile_fast(parsed)
+            return Compiled(
+                check, fast, kind.takes_null(parsed), kind.record_name(parsed), bytes_held=parsed.bytes_held
+            )
+        except RefusedError as error:
+            return Compiled(fault=str(error))
+        except RecursionError:
+            return Compiled(fault="its types are nested too deeply")
+
+    def _keep(self, body: Body, compiled: Compiled) -> None:
+        self._compiled[body] = compiled
+        self._compiled_bytes += compiled.bytes_held
+        while len(self._compiled) > COMPILED_MAX or self._compiled_bytes > COMPILED_BYTES_MAX:
+            _, oldest = self._compiled.popitem(last=False)
+            self._compiled_bytes -= oldest.bytes_held
+
     def learn(self, then: Callable[[bool], None]) -> None:
-        """See `LearningValidator.learn`: a schema that was registered on another node may not be known here yet."""
-        task = asyncio.ensure_future(self._registry.refresh_if_possible())
+        """
+        See `LearningValidator.learn`: a schema that was registered on another node may not be known here yet, or one
+        that is known is too large to be read on the event loop.
+        """
+        task = asyncio.ensure_future(self._learn())
         self._learning.add(task)
 
         def learned(task: "asyncio.Task[bool | None]") -> None:
             self._learning.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("what is valid cannot be learned", exc_info=error)
             then(not task.cancelled() and task.exception() is None and task.result() is not None)
 
         task.add_done_callback(learned)
+
+    async def _learn(self) -> bool | None:
+        # In the order in which they were asked for, so that batches keep theirs.
+        async with self._in_turn:
+            found = await self._registry.refresh_if_possible()
+            while self._wanted:
+                body = next(iter(self._wanted))
+                compiled = await self._registry.beside(lambda: self._compile(body))  # noqa: B023 (awaited at once)
+                self._keep(body, compiled)
+                self._wanted.pop(body, None)
+            return found
 
 
 class ContractCheck:
     """How the keys or values of one topic stand to the registry as it is."""
 
-    def __init__(self, registry: Registry, contract: Contract) -> None:
+    def __init__(self, registry: Registry, contract: Contract, compiled: Callable[[Body], Compiled | None]) -> None:
         self.accepted: dict[bytes, Skip | None] = {}
         self._registry = registry
+        self._compiled = compiled
         self._contract = contract
         self._part = "key" if contract.is_key else "value"
         self._refused: dict[bytes, Violation] = {}
@@ -70,7 +149,7 @@ class ContractCheck:
     def violation(self, datum: bytes | None) -> Violation | None:
         """See `RecordCheck.violation`."""
         if datum is None:
-            return None if self._contract.takes_null or self._null_is_a_datum() else self._null_refused()
+            return None if self._contract.takes_null else self._null_fault()
         frame = datum[:PREFIX_BYTES]
         if len(frame) < PREFIX_BYTES or frame[:1] != MAGIC:
             return Violation(
@@ -79,12 +158,10 @@ class ContractCheck:
             )
         if frame not in self.accepted and frame not in self._checks:
             refused = self._refused.get(frame)
-            if (
-                refused is None
-                and (refused := self._learn_frame(frame)) is not None
-                and len(self._refused) < FRAMES_MAX
-            ):
-                self._refused[frame] = refused
+            if refused is None:
+                refused = self._learn_frame(frame)
+                if refused is not None and refused is not NOT_READ_YET and len(self._refused) < FRAMES_MAX:
+                    self._refused[frame] = refused
             if refused is not None:
                 return refused
         return None if self._contract.level == "id" else self._undecodable(frame, datum)
@@ -98,13 +175,14 @@ class ContractCheck:
             self.accepted[frame] = None
             return None
         schema_id = int.from_bytes(frame[1:], "big")
-        try:
-            kind, parsed = self._schema(schema_id)
-        except RefusedError as error:
-            return Violation(f"the {self._part} cannot be held against schema id {schema_id}: {error}")
-        self._checks[frame] = kind.compile_check(parsed)
-        if isinstance(kind, SkippableKind):
-            self.accepted[frame] = kind.compile_fast(parsed)
+        compiled = self._compiled(self._body(schema_id))
+        if compiled is None:
+            return NOT_READ_YET
+        if compiled.check is None:
+            return Violation(f"the {self._part} cannot be held against schema id {schema_id}: {compiled.fault}")
+        self._checks[frame] = compiled.check
+        if compiled.fast is not None:
+            self.accepted[frame] = compiled.fast
         return None
 
     def _undecodable(self, frame: bytes, datum: bytes) -> Violation | None:
@@ -119,55 +197,53 @@ class ContractCheck:
     def _frame_refused(self, frame: bytes) -> Violation | None:
         """Say why a schema's id is none of this contract's, if it is not."""
         schema_id = int.from_bytes(frame[1:], "big")
-        places = self._registry.state.places(schema_id)
-        if not places:
+        state = self._registry.state
+        if not state.is_registered(schema_id):
             return Violation(
                 f"schema id {schema_id} of the {self._part} is not registered ({self._place()}): "
                 f"register the schema and write with the id it gets"
             )
-        try:
-            subject = self._subject_of(schema_id)
-        except RefusedError as error:
-            return Violation(f"schema id {schema_id} of the {self._part} names no subject: {error}")
-        subjects = sorted({each.subject for each in places})
-        if subject in subjects:
+        contract = self._contract
+        if contract.strategy == "TopicNameStrategy":
+            subject: str | None = subject_of(contract.topic, is_key=contract.is_key)
+        else:
+            compiled = self._compiled(self._body(schema_id))
+            if compiled is None:
+                return NOT_READ_YET
+            if compiled.fault:
+                return Violation(f"schema id {schema_id} of the {self._part} names no subject: {compiled.fault}")
+            subject = self._subject_by_record(compiled.record_name)
+        if subject is not None and state.is_registered(schema_id, subject):
             return None
+        subjects = sorted({each.subject for each in state.places(schema_id) or ()})
         shown = ", ".join(subjects[:SUBJECTS_SHOWN_MAX]) + (" …" if len(subjects) > SUBJECTS_SHOWN_MAX else "")
         return Violation(
             f"schema id {schema_id} of the {self._part} is registered under {shown}, not under {subject}: "
             f"if it is the right schema, register it there too"
         )
 
-    def _subject_of(self, schema_id: int) -> str | None:
-        """The subject that an id must be of; None where the strategy asks for a record and the schema is none."""
-        contract = self._contract
-        if contract.strategy == "TopicNameStrategy":
-            return subject_of(contract.topic, is_key=contract.is_key)
-        kind, parsed = self._schema(schema_id)
-        name = kind.record_name(parsed) if isinstance(kind, SkippableKind) else None
+    def _subject_by_record(self, name: str | None) -> str | None:
+        """The subject that an id must be of; None where the schema is no record, whose name is asked for."""
         if name is None:
             return None
-        return name if contract.strategy == "RecordNameStrategy" else f"{contract.topic}-{name}"
+        return name if self._contract.strategy == "RecordNameStrategy" else f"{self._contract.topic}-{name}"
 
-    def _schema(self, schema_id: int) -> tuple[SchemaKind, Parsed]:
-        state = self._registry.state
-        body = state.body(schema_id)
+    def _body(self, schema_id: int) -> Body:
+        body = self._registry.state.body(schema_id)
         assert body is not None, "asked for registered ids only"
-        return kind_of(body.schema_type), self._registry.library.parsed(state, body)
+        return body
 
-    def _null_is_a_datum(self) -> bool:
-        """Whether the latest version of the subject has null among its data, which serializers send as no bytes."""
+    def _null_fault(self) -> Violation | None:
+        """Why null may not enter; it may where it is among the data of the latest version: serializers send it so."""
         contract = self._contract
-        if contract.strategy != "TopicNameStrategy":
-            return False
-        latest = self._registry.state.version(subject_of(contract.topic, is_key=contract.is_key), -1)
-        try:
-            if latest is None:
-                return False
-            kind, parsed = self._schema(latest.id)
-        except RefusedError:
-            return False
-        return isinstance(kind, SkippableKind) and kind.takes_null(parsed)
+        if contract.strategy == "TopicNameStrategy":
+            latest = self._registry.state.version(subject_of(contract.topic, is_key=contract.is_key), -1)
+            compiled = Compiled() if latest is None else self._compiled(latest.body)
+            if compiled is None:
+                return NOT_READ_YET
+            if compiled.takes_null:
+                return None
+        return self._null_refused()
 
     def _null_refused(self) -> Violation:
         if self._contract.is_key:

@@ -27,6 +27,7 @@ def test_metrics_are_served_on_a_port_of_their_own(tmp_path: Path) -> None:
     told, notify = os.pipe()
     command = [sys.executable, "-m", "fluvial.node", "--port", str(port), "--metrics-port", str(metrics_port)]
     command += ["--data-dir", str(tmp_path / "node"), "--notify-fd", str(notify)]
+    command += ["--set", "fluvial.http.allowed.hosts=node-0.example"]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, stderr=log, pass_fds=[notify])
     os.close(notify)
@@ -46,6 +47,10 @@ def test_metrics_are_served_on_a_port_of_their_own(tmp_path: Path) -> None:
         }
         assert samples["log_broker_topic_records_total", "measured"] == 1
         assert samples["process_open_fds",] > 0
+        for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+            assert httpx.get(f"http://127.0.0.1:{metrics_port}/metrics", headers=headers).status_code == 403
+        named = httpx.get(f"http://127.0.0.1:{metrics_port}/metrics", headers={"Host": "node-0.example"})
+        assert named.status_code == 200, "it is told that this name is its own"
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, (tmp_path / "log").read_text()

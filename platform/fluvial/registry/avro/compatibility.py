@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fluvial.registry.avro.types import Array, Enum, Field, Fixed, Map, Named, Primitive, Record, Schema, Union
-from fluvial.registry.schema_kind import TooComplexError
+from fluvial.registry.schema_kind import Steps, TooComplexError, distinct
 
 # Two unions of n records make n² pairs; beyond this a comparison is refused instead of keeping everyone waiting.
-PAIRS_MAX = 20_000
+STEPS_MAX = 1_000_000
 
 PROMOTIONS = {
     "long": frozenset({"int"}),
@@ -44,34 +44,42 @@ class Difference:
     detail: str
 
 
-def differences(reader: Schema, writer: Schema) -> list[Difference]:
+def differences(reader: Schema, writer: Schema, steps: Steps | None = None) -> list[Difference]:
     """
     Everything that keeps `reader` from reading what `writer` writes; empty when it can.
 
     Raises `TooComplexError` for schemas made to be slow to compare.
     """
     try:
-        return _Comparison().compare(reader, writer, ("",))
+        return _Comparison(steps).compare(reader, writer, ("",))
     except RecursionError:
         raise TooComplexError("the schemas are nested too deeply to be compared") from None
 
 
 class _Comparison:
-    """Remembers the pairs already compared; a pair met inside itself counts as compatible."""
+    """
+    Remembers the pairs already compared; a pair met inside itself counts as compatible.
 
-    def __init__(self) -> None:
+    A difference that is reached on several paths is kept once, with the first: of d records with two fields of the
+    next one there are 2^d paths.
+    """
+
+    def __init__(self, whole: Steps | None) -> None:
         self.known: dict[tuple[int, int], list[Difference]] = {}
+        self.steps = Steps(STEPS_MAX, "compare", whole=whole)
 
     def compare(self, reader: Schema, writer: Schema, path: tuple[str, ...]) -> list[Difference]:
         if isinstance(reader, Primitive) and isinstance(writer, Primitive) and reader.kind == writer.kind:
+            self.steps.spend()
             return []
         pair = (id(reader), id(writer))
         found = self.known.get(pair)
         if found is None:
-            if len(self.known) >= PAIRS_MAX:
-                raise TooComplexError(f"the schemas have more than {PAIRS_MAX} pairs of types to compare")
+            self.steps.spend(1 + _weight(reader) + _weight(writer))
             self.known[pair] = []
-            found = self.known[pair] = self._differences(reader, writer, path)
+            found = self.known[pair] = distinct(self._differences(reader, writer, path))
+        # Whoever asked for them puts them behind its own.
+        self.steps.spend(1 + len(found))
         return found
 
     def _differences(self, reader: Schema, writer: Schema, path: tuple[str, ...]) -> list[Difference]:  # noqa: PLR0911 (one return a case)
@@ -123,6 +131,19 @@ class _Comparison:
             else:
                 found.append(_difference(Fault.READER_FIELD_MISSING_DEFAULT_VALUE, place, field.name))
         return found
+
+
+def _weight(schema: Schema) -> int:
+    """How much there is to look at in one type, besides the types inside it."""
+    match schema:
+        case Record():
+            return len(schema.fields) + len(schema.aliases)
+        case Enum():
+            return len(schema.symbols) + len(schema.aliases)
+        case Fixed():
+            return len(schema.aliases)
+        case _:
+            return 0
 
 
 def _source(field: Field, written: dict[str, Field], reader: Record) -> Field | None:

@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from fluvial.registry.avro.skip import INT_BYTES_MAX, LONG_BYTES_MAX, compile_skip, read_long
+from fluvial.registry.avro.skip import INT_BYTES_MAX, LONG_BYTES_MAX, Shapes, compile_skip, read_long
 from fluvial.registry.avro.types import Array, Enum, Fixed, Map, Primitive, Record, Schema, Union
 from fluvial.registry.schema_kind import UndecodableError
 
 Skip = Callable[[bytes, int], int]
 
-TYPES_MAX = 500  # beyond it, making the code takes longer than the loop may stand still
+LINES_MAX = 4_500  # beyond it, making the code takes longer than the loop may stand still
+BRANCHES_MAX = 50  # are tried one after the other
 
 # Twice a length that is not negative, as it stands there when it is less than 64.
 _LENGTH = ("n = b[p]", "p += 1", "if n & 129:", "    n, p = long(b, p - 1)", "    n *= 2", "    if n < 0: wrong()")
@@ -33,12 +34,12 @@ def compile_fast(schema: Schema) -> Skip:
     """
     try:
         return _Writer().function_of(schema)
-    except _TooLargeError:
+    except (_TooLargeError, RecursionError):
         return compile_skip(schema)
 
 
 class _TooLargeError(Exception):
-    """The schema has more types than code is made for."""
+    """The schema says more than code is made for."""
 
 
 class _Writer:
@@ -49,8 +50,10 @@ class _Writer:
         self._kept: list[Schema] = []  # so that no id is given twice
         self._names: dict[str, int] = {}
         self._lines: list[str] = []
+        self._shapes = Shapes()
 
     def function_of(self, schema: Schema) -> Skip:
+        _, schema = self._shapes.core(schema)
         if isinstance(schema, Primitive | Fixed | Enum):
             number = self._function(schema, self._body(schema))
         else:
@@ -67,8 +70,6 @@ class _Writer:
         return number
 
     def _reserve(self, schema: Schema) -> int:
-        if len(self._kept) >= TYPES_MAX:
-            raise _TooLargeError
         number = len(self._kept)
         self._kept.append(schema)
         self._numbers[id(schema)] = number
@@ -78,6 +79,8 @@ class _Writer:
         self._lines.append(f"def skip{number}(b, p):")
         self._lines += [f"    {line}" for line in lines]
         self._lines.append("    return p")
+        if len(self._lines) > LINES_MAX:
+            raise _TooLargeError
 
     def _number_of(self, schema: Schema) -> int:
         if isinstance(schema, Record):
@@ -94,6 +97,9 @@ class _Writer:
 
     def _inline(self, schema: Schema) -> list[str]:
         """Lines that move `p` behind a datum, or a call of the function that does."""
+        if self._shapes.is_empty(schema):
+            return []
+        _, schema = self._shapes.core(schema)
         match schema:
             case Primitive() | Fixed() | Enum():
                 return self._body(schema)
@@ -118,7 +124,8 @@ class _Writer:
             case Union():
                 return self._union(schema)
             case Record():
-                return _joined([line for field in schema.fields for line in self._inline(field.schema)])
+                fields = self._shapes.fields(schema)
+                return _joined([line for field in fields for line in self._inline(field.schema)])
             case Array():
                 return self._blocks(self._inline(schema.items))
             case Map():
@@ -127,6 +134,8 @@ class _Writer:
     def _union(self, schema: Union) -> list[str]:
         if not schema.branches:
             return ["wrong()"]
+        if len(schema.branches) > BRANCHES_MAX:
+            raise _TooLargeError
         lines = ["n = b[p]", "p += 1", "if n >= 128: n, p = long(b, p - 1); n *= 2"]
         for index, branch in enumerate(schema.branches):
             lines.append(f"{'el' if index else ''}if n == {2 * index}:")

@@ -7,7 +7,7 @@ from fluvial.registry.avro import text as avro_text
 from fluvial.registry.avro.compatibility import Difference, Fault, differences
 from fluvial.registry.avro.compiled import compile_fast
 from fluvial.registry.avro.types import Primitive, Record, Union
-from fluvial.registry.schema_kind import Parsed
+from fluvial.registry.schema_kind import Parsed, Steps, TooComplexError
 
 SENTENCES = {
     Fault.FIXED_SIZE_MISMATCH: "The size of FIXED type field at path '{path}' in the {reader} schema does not match "
@@ -34,10 +34,15 @@ class AvroKind:
 
     def formatted(self, parsed: Parsed, form: str) -> str | None:
         """`resolved` spells out what the schema refers to."""
-        return avro_text.canonical(parsed.schema) if form == "resolved" else None
+        try:
+            return avro_text.canonical(parsed.schema) if form == "resolved" else None
+        except RecursionError:
+            raise TooComplexError("the types are nested too deeply to be spelled out") from None
 
-    def faults(self, *, reader: Parsed, writer: Parsed, reader_word: str, writer_word: str) -> list[str]:
-        found = differences(reader.schema, writer.schema)
+    def faults(
+        self, *, reader: Parsed, writer: Parsed, reader_word: str, writer_word: str, steps: Steps | None = None
+    ) -> list[str]:
+        found = differences(reader.schema, writer.schema, steps)
         return [_message(each, reader_word, writer_word) for each in found]
 
     def compile_check(self, parsed: Parsed) -> Callable[[bytes, int], None]:

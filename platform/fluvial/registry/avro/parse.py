@@ -26,11 +26,13 @@ from fluvial.registry.avro.types import (
     Schema,
     Union,
 )
-from fluvial.registry.schema_kind import Parsed, SchemaSyntaxError
+from fluvial.registry.schema_kind import Parsed, SchemaSyntaxError, Steps
 
 # Twenty bytes of text can describe a level, so the text's size bounds nothing; each level costs four Python frames.
 DEPTH_MAX = 100
 NODES_MAX = 100_000
+# A default of n values, each of which may be of m branches, takes n times m looks.
+DEFAULT_STEPS_MAX = 200_000
 
 NAME_START = re.compile(r"[A-Za-z_]")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -59,7 +61,7 @@ def parse(text: str, *, references: Sequence[str] = (), normalize: bool = False)
         schema = parser.parse(_json(text), space="")
         stored = avro_text.canonical(schema, references=named, normalize=normalize)
         stored.encode("utf-8")
-        return Parsed(schema=schema, text=stored)
+        return Parsed(schema=schema, text=stored, types=parser.nodes)
     except RecursionError:
         # Metadata and defaults are JSON of any depth.
         raise AvroSyntaxError("nested too deeply") from None
@@ -99,6 +101,7 @@ class _Parser:
         self.names: dict[str, Named] = {}
         self.depth = 0
         self.nodes = 0
+        self.defaults = Steps(DEFAULT_STEPS_MAX, "hold their defaults against their types")
 
     def parse(self, node: Any, *, space: str) -> Schema:
         self.depth += 1
@@ -211,7 +214,7 @@ class _Parser:
         default = node.get("default", NO_DEFAULT)
         if schema.kind in {"float", "double"} and isinstance(default, str):
             default = _number_in_text(default)
-        if default is not NO_DEFAULT and not fits(default, schema):
+        if default is not NO_DEFAULT and not _Fit(self.defaults).fits(default, schema):
             raise AvroSyntaxError(
                 f"Invalid default for field {name}: {_excerpt(default)} not a {_excerpt_schema(schema)}"
             )
@@ -315,24 +318,42 @@ def _number_in_text(text: str) -> Any:
         return text
 
 
-def fits(value: Any, schema: Schema) -> bool:
-    """Whether JSON `value` may be the default of a field of type `schema`; for a union, of any of its branches."""
-    match schema:
-        case Union():
-            return any(fits(value, branch) for branch in schema.branches)
-        case Primitive():
-            return _fits_primitive(value, schema.kind)
-        case Fixed() | Enum():
-            return isinstance(value, str)
-        case Array():
-            return isinstance(value, list) and all(fits(each, schema.items) for each in value)
-        case Map():
-            return isinstance(value, dict) and all(fits(each, schema.values) for each in value.values())
-        case Record():
-            return isinstance(value, dict) and all(
-                fits(value[each.name], each.schema) if each.name in value else each.has_default
-                for each in schema.fields
-            )
+class _Fit:
+    """Whether JSON values may be the default of one field. Each value is held against each type once."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def fits(self, value: Any, schema: Schema) -> bool:
+        """Say whether `value` is of `schema`; for a union, of any of its branches."""
+        self._steps.spend()
+        if not isinstance(value, list | dict):
+            return self._looked_at(value, schema)
+        pair = (id(value), id(schema))
+        known = self._known.get(pair)
+        if known is None:
+            known = self._known[pair] = self._looked_at(value, schema)
+        return known
+
+    def _looked_at(self, value: Any, schema: Schema) -> bool:
+        match schema:
+            case Union():
+                return any(self.fits(value, branch) for branch in schema.branches)
+            case Primitive():
+                return _fits_primitive(value, schema.kind)
+            case Fixed() | Enum():
+                return isinstance(value, str)
+            case Array():
+                return isinstance(value, list) and all(self.fits(each, schema.items) for each in value)
+            case Map():
+                return isinstance(value, dict) and all(self.fits(each, schema.values) for each in value.values())
+            case Record():
+                self._steps.spend(len(schema.fields))
+                return isinstance(value, dict) and all(
+                    self.fits(value[each.name], each.schema) if each.name in value else each.has_default
+                    for each in schema.fields
+                )
 
 
 def _fits_primitive(value: Any, kind: str) -> bool:

@@ -2,18 +2,69 @@
 Whether bytes decode under an Avro schema, without building what they say.
 
 A schema is compiled once into nested functions that walk over a datum and return where it ends. Hostile data cannot
-make them run longer than the data is, nor deeper than Python's own recursion limit.
+make them run longer than the data is, nor deeper than Python's own recursion limit: what takes no bytes is not walked
+over, and a record of one field that does is that field.
 """
 
 from collections.abc import Callable
 
-from fluvial.registry.avro.types import Array, Enum, Fixed, Map, Named, Primitive, Record, Schema, Union
+from fluvial.registry.avro.types import Array, Enum, Field, Fixed, Map, Named, Primitive, Record, Schema, Union
 from fluvial.registry.schema_kind import UndecodableError
 
 Skip = Callable[[bytes, int], int]
 
+NAMES_MAX = 11  # more than are shown of a path
 INT_BYTES_MAX = 5
 LONG_BYTES_MAX = 10
+
+
+class Shapes:
+    """What of one schema takes bytes."""
+
+    def __init__(self) -> None:
+        # By the id() of types, which the schema keeps alive.
+        self._empty: dict[int, bool] = {}
+        self._fields: dict[int, list[Field]] = {}
+        self._cores: dict[int, tuple[tuple[str, ...], Schema]] = {}
+
+    def is_empty(self, schema: Schema) -> bool:
+        """Whether every datum is of no bytes. Of d records with two fields of the next one there are 2^d of these."""
+        known = self._empty.get(id(schema))
+        if known is not None:
+            return known
+        match schema:
+            case Primitive():
+                return schema.kind == "null"
+            case Fixed():
+                return schema.size == 0
+            case Record():
+                self._empty[id(schema)] = False  # for what it holds of itself
+                found = all(self.is_empty(each.schema) for each in schema.fields)
+                self._empty[id(schema)] = found
+                return found
+            case _:
+                return False
+
+    def fields(self, record: Record) -> list[Field]:
+        """The fields that take bytes."""
+        found = self._fields.get(id(record))
+        if found is None:
+            found = self._fields[id(record)] = [each for each in record.fields if not self.is_empty(each.schema)]
+        return found
+
+    def core(self, schema: Schema) -> tuple[tuple[str, ...], Schema]:
+        """The names of fields, the first ones, that lead through records of one such field, and what is there."""
+        passed: dict[int, str] = {}
+        inner: Schema = schema
+        while isinstance(inner, Record) and len(fields := self.fields(inner)) == 1 and id(inner) not in self._cores:
+            if id(inner) in passed:
+                return (), schema
+            passed[id(inner)] = fields[0].name
+            inner = fields[0].schema
+        found = self._cores.get(id(inner), ((), inner))
+        for each, name in reversed(passed.items()):
+            found = self._cores[each] = ((name, *found[0])[:NAMES_MAX], found[1])
+        return found
 
 
 def compile_skip(schema: Schema) -> Skip:
@@ -137,19 +188,39 @@ class _Compiler:
 
     def __init__(self) -> None:
         self.known: dict[str, Skip] = {}
+        self.with_parts: dict[int, Skip] = {}
+        self.shapes = Shapes()
 
     def compile(self, schema: Schema) -> Skip:
+        names, inner = self.shapes.core(schema)
+        return _skip_record([(names, self._one(inner))]) if names else self._one(inner)
+
+    def _one(self, schema: Schema) -> Skip:
+        if self.shapes.is_empty(schema):
+            return _skip_null
         match schema:
             case Primitive():
                 return SKIP_PRIMITIVE[schema.kind]
-            case Array():
-                return _skip_blocks(self.compile(schema.items))
-            case Map():
-                return _skip_blocks(_skip_entry(self.compile(schema.values)))
-            case Union():
-                return _skip_union(tuple(self.compile(branch) for branch in schema.branches))
+            case Array() | Map() | Union():
+                return self._with_parts(schema)
             case Fixed() | Enum() | Record():
                 return self._named(schema)
+
+    def _with_parts(self, schema: Array | Map | Union) -> Skip:
+        found = self.with_parts.get(id(schema))
+        if found is None:
+            # Known before its parts are, which may lead back to it.
+            parts: list[Skip] = []
+            found = _skip_union(parts) if isinstance(schema, Union) else _skip_blocks(parts)
+            self.with_parts[id(schema)] = found
+            match schema:
+                case Array():
+                    parts.append(self.compile(schema.items))
+                case Map():
+                    parts.append(_skip_entry(self.compile(schema.values)))
+                case Union():
+                    parts.extend([self.compile(branch) for branch in schema.branches])
+        return found
 
     def _named(self, schema: Named) -> Skip:
         name = schema.name.full
@@ -161,9 +232,11 @@ class _Compiler:
             case Enum():
                 self.known[name] = _skip_enum(len(schema.symbols))
             case Record():
-                parts: list[tuple[str, Skip]] = []
+                parts: list[tuple[tuple[str, ...], Skip]] = []
                 self.known[name] = _skip_record(parts)
-                parts.extend((field.name, self.compile(field.schema)) for field in schema.fields)
+                for field in self.shapes.fields(schema):
+                    names, inner = self.shapes.core(field.schema)
+                    parts.append(((field.name, *names), self._one(inner)))
         return self.known[name]
 
 
@@ -177,7 +250,7 @@ def _skip_enum(symbols: int) -> Skip:
     return skip
 
 
-def _skip_union(branches: tuple[Skip, ...]) -> Skip:
+def _skip_union(branches: list[Skip]) -> Skip:
     def skip(buffer: bytes, at: int) -> int:
         index, at = read_long(buffer, at)
         if not 0 <= index < len(branches):
@@ -187,16 +260,16 @@ def _skip_union(branches: tuple[Skip, ...]) -> Skip:
     return skip
 
 
-def _skip_record(parts: list[tuple[str, Skip]]) -> Skip:
+def _skip_record(parts: list[tuple[tuple[str, ...], Skip]]) -> Skip:
     def skip(buffer: bytes, at: int) -> int:
-        name = ""
+        names: tuple[str, ...] = ()
         try:
-            for name, each in parts:  # noqa: B007 (the errors below say which)
+            for names, each in parts:  # noqa: B007 (the errors below say which)
                 at = each(buffer, at)
         except IndexError:
-            raise UndecodableError("the bytes end early").within(name) from None
+            raise UndecodableError("the bytes end early").within(*names) from None
         except UndecodableError as error:
-            raise error.within(name) from None
+            raise error.within(*names) from None
         return at
 
     return skip
@@ -209,10 +282,15 @@ def _skip_entry(value: Skip) -> Skip:
     return skip
 
 
-def _skip_blocks(item: Skip) -> Skip:
-    """Arrays and maps: blocks of a count (when negative, their size in bytes follows) and items, up to a count of 0."""
+def _skip_blocks(parts: list[Skip]) -> Skip:
+    """
+    Arrays and maps: blocks of a count (when negative, their size in bytes follows) and items, up to a count of 0.
+
+    `parts` will hold what skips an item.
+    """
 
     def skip(buffer: bytes, at: int) -> int:
+        item = parts[0]
         while True:
             count, at = read_long(buffer, at)
             if count == 0:

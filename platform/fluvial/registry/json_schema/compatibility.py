@@ -26,11 +26,13 @@ from fluvial.registry.json_schema.values import (
     compare_strings,
     types_of,
 )
-from fluvial.registry.schema_kind import TooComplexError
+from fluvial.registry.schema_kind import Steps, TooComplexError, distinct
 
 # Two combined schemas of n parts make n² pairs, each as much work as the two have words, names and values; beyond this
 # a comparison is refused, so that nobody else waits.
 STEPS_MAX = 60_000
+STEP_WEIGHT = 16
+PARTS_A_STEP = 10  # are put in order in the time of one step
 # How deep two schemas are searched for a property in which they differ for certain.
 DISJOINT_DEPTH_MAX = 3
 
@@ -74,18 +76,18 @@ class Part(NamedTuple):
         return found
 
 
-def differences(reader: Node, writer: Node) -> list[Difference]:
+def differences(reader: Node, writer: Node, steps: Steps | None = None) -> list[Difference]:
     """
     Everything that keeps data of `writer` from being valid under `reader`; empty when it is.
 
     Raises `TooComplexError` for schemas made to be slow to compare.
     """
-    comparison = _Comparison()
+    comparison = _Comparison(steps)
     try:
         while True:
             found = comparison.within(writer, reader)
             if not comparison.assumption_fails():
-                return list(dict.fromkeys(found))
+                return distinct(found)
     except RecursionError:
         raise TooComplexError("the schemas are nested too deeply to be compared") from None
 
@@ -94,14 +96,18 @@ class _Comparison:
     """
     Remembers the pairs already compared. A pair met inside itself counts as compatible; where that turns out wrong,
     everything is compared again with what is known by then.
+
+    The differences of a pair are reported where it is met first, and the first of them wherever it is met again: of d
+    schemas with two properties of the next one there are 2^d paths.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, whole: Steps | None) -> None:
         self.known: dict[tuple[Any, ...], list[Difference]] = {}
         self.failing: dict[tuple[Any, ...], list[Difference]] = {}
         self.open: set[tuple[Any, ...]] = set()
+        self.numbers: dict[tuple[Part, ...], int] = {}
         self.assumed: set[tuple[Any, ...]] = set()
-        self.steps = 0
+        self.steps = Steps(STEPS_MAX, "compare", whole=whole, weight=STEP_WEIGHT)
 
     def assumption_fails(self) -> bool:
         """Whether a pair was taken for compatible that is not; then the next pass begins with knowing so."""
@@ -113,23 +119,18 @@ class _Comparison:
         self.assumed.clear()
         return True
 
-    def _spend(self, steps: int) -> None:
-        self.steps += steps
-        if self.steps > STEPS_MAX:
-            raise TooComplexError(f"the schemas take more than {STEPS_MAX} steps to compare")
-
     def _remembered(self, pair: tuple[Any, ...], work: Callable[[], list[Difference]]) -> list[Difference]:
         found = self.known.get(pair)
         if found is not None:
-            return found
+            return found[:1]
         if pair in self.open:
             if pair not in self.failing:
                 self.assumed.add(pair)
-            return self.failing.get(pair, [])
-        self._spend(1)
+            return self.failing.get(pair, [])[:1]
+        self.steps.spend(1)
         self.open.add(pair)
         try:
-            found = self.known[pair] = work()
+            found = self.known[pair] = distinct(work())
         finally:
             self.open.discard(pair)
         return found
@@ -162,11 +163,14 @@ class _Comparison:
 
     def _follows(self, given: tuple[Part, ...], wanted: Part) -> list[Difference]:
         """Why `wanted` does not follow from any of `given`."""
+        self.steps.spend(1 + len(given) // PARTS_A_STEP)
         likely_first = sorted(given, key=lambda each: (each.kind != wanted.kind, each.kind not in CHOICES))
         own = tuple(each for each in given if each.kind == "own")
+        # Hashing the parts of an allOf again for each of them would take longer than comparing them.
+        number = self.numbers.setdefault(own, len(self.numbers))
         first: list[Difference] | None = None
         for each in likely_first:
-            found = self._remembered((each, own, wanted), partial(self._compare, each, own, wanted))
+            found = self._remembered((each, number, wanted), partial(self._compare, each, own, wanted))
             if not found:
                 return []
             first = found if first is None else first
@@ -214,7 +218,7 @@ class _Comparison:
             return []
         if new.always is False:
             return fault(Fault.TYPE_CHANGED)
-        self._spend(_weight(old.node, new))
+        self.steps.spend(2 + _weight(old.node, new))
         given, wanted = types_of(old.node), types_of(new)
         if old.only_type is not None:
             given &= {old.only_type, "integer"} if old.only_type == "number" else {old.only_type}
@@ -302,7 +306,7 @@ class _Comparison:
         left, right = left.resolved(), right.resolved()
         if left.always is False or right.always is False:
             return True
-        self._spend(1 + len(left.words.get("required", ())) + len(right.words.get("required", ())))
+        self.steps.spend(1 + len(left.required) + len(right.required))
         given, wanted = types_of(left), types_of(right)
         if only_type is not None:
             given &= {only_type, "integer"} if only_type == "number" else {only_type}
@@ -312,7 +316,7 @@ class _Comparison:
             return not left.allowed & right.allowed
         if given & wanted != {"object"} or depth >= DISJOINT_DEPTH_MAX:
             return False
-        shared = set(left.words.get("required", ())) & set(right.words.get("required", ()))
+        shared = left.required & right.required
         ours, theirs = left.words.get("properties", {}), right.words.get("properties", {})
         return any(
             self._disjoint(ours[name], theirs[name], depth=depth + 1)
@@ -326,7 +330,7 @@ class _Comparison:
         waiting = [(left, right)]
         while waiting:
             one, other = waiting.pop()
-            self._spend(1)
+            self.steps.spend(1)
             if isinstance(one, Node) and isinstance(other, Node):
                 one, other = one.resolved(), other.resolved()
                 if one is other or (id(one), id(other)) in assumed:
@@ -381,6 +385,6 @@ def _weight(old: Node, new: Node) -> int:
     for node, other in ((old, new), (new, old)):
         names = len(node.words.get("properties", ())) + len(node.words.get("patternProperties", ()))
         weight += names * (1 + len(other.words.get("patternProperties", ())))
-        weight += len(node.words.get("required", ())) + len(node.allowed or ())
+        weight += len(node.required) + len(node.allowed or ())
         weight += len(node.words.get("dependencies", ())) + len(node.words.get("prefixItems", ()))
     return weight

@@ -21,6 +21,7 @@ Within = Callable[[Node, Node], list[Difference]]
 IN_PLACE = frozenset({"$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"})
 # A pattern with one repetition and no group is tried in time that grows with the square of the name.
 NAME_CHARACTERS_MAX = 64
+PATTERN_CHARACTERS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ def _compare_required(old: Node, new: Node) -> list[Difference]:
     found: list[Difference] = []
     properties, before = new.words.get("properties", {}), old.words.get("properties", {})
     for name in new.words.get("required", ()):
-        if name in old.words.get("required", ()):
+        if name in old.required:
             continue
         if name not in properties or (name in before and not _has_default(properties[name])):
             found += fault(Fault.REQUIRED_ATTRIBUTE_ADDED, "required", name)
@@ -142,7 +143,7 @@ def _removed(name: str, schema: Node, new: Node, within: Within) -> list[Differe
 
 def _added(name: str, schema: Node, old: Node, new: Node, within: Within) -> list[Difference]:
     """A property that `old` did not name may have been there all the same, in any form that `old` takes."""
-    required = name in new.words.get("required", ()) and name not in old.words.get("required", ())
+    required = name in new.required and name not in old.required
     certain, possible = _patterns_of(name, old)
     rest = _rest_of_object(old)
     found: list[Difference] = []
@@ -179,8 +180,10 @@ def _patterns_of(name: str, node: Node) -> tuple[list[Node], list[Node]]:
 
 def matches(pattern: str, name: str) -> bool | None:
     """Whether a name has a pattern; None where finding out could take long, or Python reads the pattern otherwise."""
+    if len(name) > NAME_CHARACTERS_MAX or len(pattern) > PATTERN_CHARACTERS_MAX:
+        return None
     plain = re.fullmatch(r"\^?[\w\- ./:@]*(?:\.[*+]|\[[\w\- ]+\][*+]?)?[\w\- /:@]*\$?", pattern, re.ASCII)
-    if plain is None or len(name) > NAME_CHARACTERS_MAX:
+    if plain is None:
         return None
     try:
         return re.search(pattern.removesuffix("$") + r"\Z" if pattern.endswith("$") else pattern, name) is not None

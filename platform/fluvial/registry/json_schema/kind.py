@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from fluvial.registry.schema_kind import Parsed, UndecodableError
+from fluvial.registry.schema_kind import Parsed, Steps, UndecodableError
 
 
 class JsonSchemaKind:
@@ -19,11 +19,13 @@ class JsonSchemaKind:
         """There is no other form than the stored one."""
         return None
 
-    def faults(self, *, reader: Parsed, writer: Parsed, reader_word: str, writer_word: str) -> list[str]:
+    def faults(
+        self, *, reader: Parsed, writer: Parsed, reader_word: str, writer_word: str, steps: Steps | None = None
+    ) -> list[str]:
         from fluvial.registry.json_schema.compatibility import differences
         from fluvial.registry.json_schema.difference import sentence
 
-        found = differences(reader.schema, writer.schema)
+        found = differences(reader.schema, writer.schema, steps)
         return [sentence(each, reader=reader_word, writer=writer_word) for each in found]
 
     def compile_check(self, parsed: Parsed) -> Callable[[bytes, int], None]:

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
 from fluvial.registry.json_schema.keywords import (
@@ -28,6 +28,12 @@ from fluvial.registry.schema_kind import Parsed, SchemaSyntaxError
 # Twelve bytes of text can describe a level, so the text's size bounds nothing.
 DEPTH_MAX = 100
 NODES_MAX = 100_000
+# Each `$ref` is joined to the URI of the schema that it stands in.
+URI_CHARACTERS_MAX = 2_000
+# As many as the largest number with a fraction has.
+WHOLE_DIGITS_MAX = 310
+# Of each word, where an error says where it is.
+PLACE_CHARACTERS_MAX = 100
 # Words that make one schema depend on who refers to it: what they mean is only known when data is there.
 DYNAMIC = frozenset({"$recursiveRef", "$dynamicRef"})
 
@@ -48,6 +54,7 @@ class Node:
     # Of `enum` and `const`: their values as texts that are equal where the values are, and the types of them.
     allowed: frozenset[str] | None = None
     allowed_types: frozenset[str] | None = None
+    required: frozenset[str] = frozenset()
 
     def resolved(self) -> "Node":
         """The schema that counts: drafts up to 7 pass over whatever stands beside a `$ref`."""
@@ -79,13 +86,13 @@ def parse(text: str, *, references: Mapping[str, str] | None = None, normalize: 
     except UnicodeEncodeError:
         # JSON can spell half of a surrogate pair, which no text that is stored can hold.
         raise SchemaSyntaxError("holds half of a surrogate pair (\\ud800 to \\udfff)") from None
-    return Parsed(schema=root, text=stored)
+    return Parsed(schema=root, text=stored, types=reader.count)
 
 
 def load(text: str) -> Any:
     """JSON as Python has it, without the words NaN and Infinity that Python would take."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole)
     except RecursionError:
         raise SchemaSyntaxError(f"nested more than {DEPTH_MAX} levels deep") from None
     except json.JSONDecodeError as error:
@@ -105,6 +112,30 @@ def _finite(text: str) -> float:
     return number
 
 
+def _whole(text: str) -> int:
+    if len(text) > WHOLE_DIGITS_MAX:
+        raise ValueError(f"the number {text[:40]} is too large")
+    return int(text)
+
+
+class _Place(NamedTuple):
+    """Where a schema stands; written out only for an error, for a place may be named at great length."""
+
+    parent: "_Place | None"
+    word: str
+
+    def below(self, word: str | int) -> "_Place":
+        return _Place(self, str(word))
+
+    def __str__(self) -> str:
+        words: list[str] = []
+        place: _Place | None = self
+        while place is not None:
+            words.append(place.word if place.parent is None else _escaped(place.word)[:PLACE_CHARACTERS_MAX])
+            place = place.parent
+        return "/".join(reversed(words))
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class _Resource:
     """A schema with a URI of its own: fragments count from its root."""
@@ -121,10 +152,10 @@ class _Reader:
         self.resources: dict[str, _Resource] = {}
         self.anchors: dict[str, Node] = {}
         self.nodes: dict[int, Node] = {}  # by the id() of the value it was made of, which the node keeps alive
-        self.open: list[tuple[Node, _Resource, str]] = []
+        self.open: list[tuple[Node, _Resource, _Place]] = []
         self.count = 0
 
-    def draft_of(self, value: Any, default: int, path: str) -> int:
+    def draft_of(self, value: Any, default: int, path: object) -> int:
         if not isinstance(value, dict) or "$schema" not in value:
             return default
         uri = value["$schema"]
@@ -139,15 +170,15 @@ class _Reader:
     def document(self, uri: str, value: Any, draft: int) -> Node:
         resource = _Resource(uri, value, draft)
         self.resources.setdefault(uri, resource)
-        return self.schema(value, resource, "#", 0)
+        return self.schema(value, resource, _Place(None, "#"), 0)
 
-    def schema(self, value: Any, resource: _Resource, path: str, depth: int) -> Node:
+    def schema(self, value: Any, resource: _Resource, path: _Place, depth: int) -> Node:
         self.count += 1
         if depth > DEPTH_MAX:
             raise SchemaSyntaxError(f"nested more than {DEPTH_MAX} levels deep")
         if self.count > NODES_MAX:
             raise SchemaSyntaxError(f"more than {NODES_MAX} schemas in one")
-        if isinstance(value, bool) and (resource.draft > 4 or path.rpartition("/")[2] in FLAG_OR_SCHEMA):
+        if isinstance(value, bool) and (resource.draft > 4 or path.word in FLAG_OR_SCHEMA):
             return Node(resource.draft, always=value, value=value)
         if not isinstance(value, dict):
             wanted = "an object" if resource.draft == 4 else "an object, true or false"
@@ -164,7 +195,7 @@ class _Reader:
         only_reference = "$ref" in value and resource.draft <= 7
         for word, form in words_of(resource.draft).items():
             if word in value:
-                place = f"{path}/{_escaped(word)}"
+                place = path.below(word)
                 fault = form_fault(form, value[word])
                 if fault is not None:
                     raise SchemaSyntaxError(f"`{word}` at {path} is {excerpt(value[word])}; it is {fault}")
@@ -172,11 +203,12 @@ class _Reader:
                 if not only_reference or word == "$ref":
                     node.words[word] = found
         _enumerate(node)
+        node.required = frozenset(node.words.get("required", ()))
         if "$ref" in node.words:
             self.open.append((node, resource, path))
         return node
 
-    def _named(self, node: Node, value: dict[str, Any], resource: _Resource, path: str) -> _Resource:
+    def _named(self, node: Node, value: dict[str, Any], resource: _Resource, path: _Place) -> _Resource:
         """Take down under which URIs a schema is known; it may begin a resource of its own, of another draft."""
         own = value.get("id" if resource.draft == 4 else "$id")
         if isinstance(own, str) and own and not ("$ref" in value and resource.draft <= 7):
@@ -193,19 +225,18 @@ class _Reader:
             self.anchors[f"{resource.uri}#{anchor}"] = node
         return resource
 
-    def _inside(self, form: str, value: Any, resource: _Resource, path: str, depth: int) -> Any:
+    def _inside(self, form: str, value: Any, resource: _Resource, path: _Place, depth: int) -> Any:
         if form not in SUBSCHEMAS:
             return value
         if isinstance(value, list) and form != "schema":
-            return [self.schema(each, resource, f"{path}/{index}", depth) for index, each in enumerate(value)]
+            return [self.schema(each, resource, path.below(index), depth) for index, each in enumerate(value)]
         if form in {"schemas", "dependencies"}:
             return {
-                name: self._dependency(each, resource, f"{path}/{_escaped(name)}", depth, form)
-                for name, each in value.items()
+                name: self._dependency(each, resource, path.below(name), depth, form) for name, each in value.items()
             }
         return self.schema(value, resource, path, depth)
 
-    def _dependency(self, value: Any, resource: _Resource, path: str, depth: int, form: str) -> Any:
+    def _dependency(self, value: Any, resource: _Resource, path: _Place, depth: int, form: str) -> Any:
         if form == "schemas" or not isinstance(value, list):
             return self.schema(value, resource, path, depth)
         fault = form_fault("some_names" if resource.draft == 4 else "names", value)
@@ -231,7 +262,7 @@ class _Reader:
                 each.target = node.resolved()
             done.update(chain)
 
-    def _target(self, node: Node, resource: _Resource, path: str) -> Node:
+    def _target(self, node: Node, resource: _Resource, path: _Place) -> Node:
         reference = node.words["$ref"]
         uri, fragment = urldefrag(_joined(resource.uri, reference))
         found = self.resources.get(uri) or self.resources.get(urldefrag(reference)[0] or uri)
@@ -248,7 +279,7 @@ class _Reader:
         if value is _NOTHING:
             raise SchemaSyntaxError(f"the $ref {excerpt(reference)} at {path} leads to nothing")
         known = self.nodes.get(id(value)) if isinstance(value, dict) else None
-        return known if known is not None else self.schema(value, found, f"#{fragment}", 0)
+        return known if known is not None else self.schema(value, found, _Place(None, f"#{fragment}"), 0)
 
 
 _NOTHING = object()
@@ -280,9 +311,12 @@ def _at(value: Any, pointer: str) -> Any:
 
 def _joined(base: str, reference: str) -> str:
     try:
-        return urljoin(base, reference) if base else reference
+        found = urljoin(base, reference) if base and len(reference) <= URI_CHARACTERS_MAX else reference
     except ValueError as error:
         raise SchemaSyntaxError(f"{excerpt(reference)} is not a URI: {error}") from None
+    if len(found) > URI_CHARACTERS_MAX:
+        raise SchemaSyntaxError(f"the URI {excerpt(reference)} has more than {URI_CHARACTERS_MAX} characters")
+    return found
 
 
 def _escaped(name: str) -> str:

@@ -14,10 +14,11 @@ from google.protobuf import descriptor_pb2 as pb
 
 from fluvial.registry.protobuf.names import joined
 from fluvial.registry.protobuf.parse import ProtobufSchema
-from fluvial.registry.schema_kind import TooComplexError
+from fluvial.registry.schema_kind import Steps, TooComplexError, distinct
 
 # Messages of imported files are compared where they are used; a pair of them is compared once.
-PAIRS_MAX = 20_000
+STEPS_MAX = 200_000
+STEP_WEIGHT = 5
 
 Field = pb.FieldDescriptorProto
 GROUPS = {
@@ -94,20 +95,21 @@ def sentence(difference: Difference, *, reader: str, writer: str) -> str:
     return f'{{errorType:"{difference.fault}", description:"{description}"}}'
 
 
-def differences(reader: ProtobufSchema, writer: ProtobufSchema) -> list[Difference]:
+def differences(reader: ProtobufSchema, writer: ProtobufSchema, steps: Steps | None = None) -> list[Difference]:
     """Everything that keeps `reader` from reading what `writer` wrote. Raises `TooComplexError`."""
-    comparison = _Comparison(writer, reader)
+    comparison = _Comparison(writer, reader, steps)
     try:
         comparison.files()
     except RecursionError:
         raise TooComplexError("the schemas are nested too deeply to be compared") from None
-    return list(dict.fromkeys(comparison.found))
+    return distinct(comparison.found)
 
 
 class _Comparison:
     """`old` is the writer, `new` the reader; `done` holds the pairs of messages that are compared or being so."""
 
-    def __init__(self, old: ProtobufSchema, new: ProtobufSchema) -> None:
+    def __init__(self, old: ProtobufSchema, new: ProtobufSchema, whole: Steps | None) -> None:
+        self.steps = Steps(STEPS_MAX, "compare", whole=whole, weight=STEP_WEIGHT)
         self.old, self.new = old, new
         self.found: list[Difference] = []
         self.done: set[tuple[str, str]] = set()
@@ -136,9 +138,8 @@ class _Comparison:
         if names in self.done:
             return
         self.done.add(names)
-        if len(self.done) > PAIRS_MAX:
-            raise TooComplexError(f"the schemas have more than {PAIRS_MAX} pairs of messages to compare")
-        old, new = self.old.names.types[names[0]], self.new.names.types[names[1]]
+        old, new = self.old.types[names[0]], self.new.types[names[1]]
+        self.steps.spend(1 + len(old.field) + len(new.field) + len(old.nested_type) + len(new.nested_type))
         before, after = _Members(old), _Members(new)
         self._oneofs(path, before, after)
         for number in sorted({**before.fields, **after.fields}):
@@ -209,7 +210,7 @@ class _Comparison:
         """The entry of a map field, None for any other."""
         if field.type != Field.TYPE_MESSAGE:
             return None
-        found: pb.DescriptorProto = side.names.types[field.type_name.removeprefix(".")]
+        found: pb.DescriptorProto = side.types[field.type_name.removeprefix(".")]
         return found if found.options.map_entry else None
 
     def _named(self, path: tuple[str, ...], given: pb.FieldDescriptorProto, wanted: pb.FieldDescriptorProto) -> None:
@@ -229,7 +230,7 @@ class _Comparison:
         while True:
             space, _, last = outermost.rpartition(".")
             rest = joined(last, rest) if rest else last
-            if space not in side.names.types:
+            if space not in side.types:
                 return rest
             outermost = space
 

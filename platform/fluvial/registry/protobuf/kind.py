@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from fluvial.registry.json_schema.kind import refuse_payload
-from fluvial.registry.schema_kind import Parsed
+from fluvial.registry.schema_kind import Parsed, Steps
 
 
 class ProtobufKind:
@@ -22,10 +22,12 @@ class ProtobufKind:
 
         return serialized(parsed.schema) if form == "serialized" else None
 
-    def faults(self, *, reader: Parsed, writer: Parsed, reader_word: str, writer_word: str) -> list[str]:
+    def faults(
+        self, *, reader: Parsed, writer: Parsed, reader_word: str, writer_word: str, steps: Steps | None = None
+    ) -> list[str]:
         from fluvial.registry.protobuf.compatibility import differences, sentence
 
-        found = differences(reader.schema, writer.schema)
+        found = differences(reader.schema, writer.schema, steps)
         return [sentence(each, reader=reader_word, writer=writer_word) for each in found]
 
     def compile_check(self, parsed: Parsed) -> Callable[[bytes, int], None]:

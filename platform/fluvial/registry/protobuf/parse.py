@@ -11,13 +11,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 from google.protobuf import descriptor_pb2 as pb
 from google.protobuf import descriptor_pool
 from google.protobuf.message import DecodeError
 
 from fluvial.registry.protobuf.custom_options import spell_out
-from fluvial.registry.protobuf.names import Names, complete
+from fluvial.registry.protobuf.names import Names, complete, defined_by, name_steps
 from fluvial.registry.protobuf.source import DEPTH_MAX, IMPORTS_MAX, file_of
 from fluvial.registry.protobuf.text import canonical
 from fluvial.registry.schema_kind import Parsed, SchemaSyntaxError
@@ -69,10 +70,10 @@ OWN_NAME = "schema.proto"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ProtobufSchema:
-    """A file with full names of types, and everything it can see."""
+    """A file with full names of types; `types` has those of every file that it imports, directly or not."""
 
     file: pb.FileDescriptorProto
-    names: Names
+    types: Mapping[str, Any]
 
 
 def parse(text: str, *, references: Mapping[str, str] | None = None, normalize: bool = False) -> Parsed:
@@ -86,7 +87,7 @@ def parse(text: str, *, references: Mapping[str, str] | None = None, normalize: 
         file = _read(text)
         file.name = OWN_NAME
         names = imports.names_for(file, ())
-        names.add(file)
+        names.add(defined_by(file))
         complete(file, names)
         imports.check(file)
         spell_out(file, imports.pool)
@@ -96,7 +97,8 @@ def parse(text: str, *, references: Mapping[str, str] | None = None, normalize: 
         raise SchemaSyntaxError("types nested too deeply, or within themselves") from None
     except UnicodeEncodeError:
         raise SchemaSyntaxError("holds half of a surrogate pair (\\ud800 to \\udfff)") from None
-    return Parsed(schema=ProtobufSchema(file=file, names=names), text=stored)
+    types = imports.types | names.types
+    return Parsed(schema=ProtobufSchema(file=file, types=types), text=stored, types=len(types))
 
 
 def serialized(schema: ProtobufSchema) -> str:
@@ -142,12 +144,14 @@ class _Imports:
     def __init__(self, references: Mapping[str, str]) -> None:
         self._texts = references
         self._files: dict[str, pb.FileDescriptorProto] = {}
-        self._names: dict[str, Names] = {}
+        self._defined: dict[str, Mapping[str, Any]] = {}
+        self._steps = name_steps()
+        self.types: dict[str, Any] = {}  # of all files that were read
         self.pool = descriptor_pool.DescriptorPool()
 
     def names_for(self, file: pb.FileDescriptorProto, path: tuple[str, ...]) -> Names:
         """What the imports of `file` define, those that they pass on included."""
-        names = Names()
+        names = Names(self._steps)
         seen: set[str] = set()
         waiting = list(reversed(file.dependency))
         while waiting:
@@ -156,7 +160,7 @@ class _Imports:
                 continue
             seen.add(name)
             imported = self._file(name, path)
-            names.add(imported)
+            names.add(self._defined[name])
             waiting += [imported.dependency[index] for index in imported.public_dependency]
         return names
 
@@ -173,9 +177,11 @@ class _Imports:
         names = self.names_for(file, (*path, name))
         for each in file.dependency:
             self._file(each, (*path, name))
-        names.add(file)
+        defined = defined_by(file)
+        names.add(defined)
         complete(file, names)
-        self._files[name] = file
+        self._files[name], self._defined[name] = file, defined
+        self.types |= defined
         self.check(file)
         return file
 

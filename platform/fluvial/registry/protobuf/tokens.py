@@ -100,26 +100,27 @@ class Tokens:
         """A string; several in a row are one."""
         if self.next.kind != "text":
             raise self.error(f"expected {what}")
-        found = b""
+        found: list[bytes] = []
         while self.next.kind == "text":
-            found += unescaped(self.take().text[1:-1])
-        return found
+            found.append(unescaped(self.take().text[1:-1]))
+        return b"".join(found)
 
     def string(self, what: str) -> str:
         """A string that is text."""
-        line = self._line()
+        first = self.next
         try:
             return self.strings(what).decode("utf-8")
         except UnicodeDecodeError:
-            raise SchemaSyntaxError(f"line {line}: {what} is not UTF-8") from None
+            raise SchemaSyntaxError(f"line {self._line_of(first)}: {what} is not UTF-8") from None
 
     def error(self, what: str) -> SchemaSyntaxError:
         """What to raise when something else should have come next."""
         found = "the end" if self.next.kind == "end" else f"`{self.next.text[:60]}`"
-        return SchemaSyntaxError(f"line {self._line()}: {what}, found {found}")
+        return SchemaSyntaxError(f"line {self._line_of(self.next)}: {what}, found {found}")
 
-    def _line(self) -> int:
-        return self._source.count("\n", 0, self.next.offset) + 1
+    def _line_of(self, token: Token) -> int:
+        """Count the lines up to a token; it takes as long as the text before it."""
+        return self._source.count("\n", 0, token.offset) + 1
 
 
 def _split(source: str) -> list[Token]:

@@ -22,7 +22,8 @@ def test_the_page_is_served_here_only_from_the_home_of_the_data_directory(
     monkeypatch.chdir(tmp_path)
     command = ui_command(settings, port=3999)
     assert command.url == "http://127.0.0.1:3999"
-    assert " ".join(command.argv[1:]).startswith(f"-m dagster dev -m {DEFAULT_MODULE} --host 127.0.0.1 --port 3999")
+    started = " ".join(command.argv[1:])
+    assert started.startswith(f"-m fluvial.orchestration.page dev -m {DEFAULT_MODULE} --host 127.0.0.1 --port 3999")
     assert command.environment["DAGSTER_HOME"] == str(settings.data_dir / "dagster")
     assert command.environment["FLUVIAL_WAREHOUSE"] == settings.warehouse
     assert "enabled: false" in (settings.data_dir / "dagster" / "dagster.yaml").read_text()

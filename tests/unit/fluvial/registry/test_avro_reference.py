@@ -126,9 +126,10 @@ def test_verdicts_are_those_of_apache_avro() -> None:
             continue
         try:
             found = differences(parse(reader).schema, parse(writer).schema)
-            said = "differences\t" + "".join(f"{each.fault} {each.path} {each.detail}\t" for each in found)
+            said = ["differences", *(f"{each.fault} {each.path} {each.detail}" for each in found)]
         except TooComplexError:
-            said = "refused"
-        assert said == theirs, line
+            said = ["refused"]
+        # Apache Avro says the same of two types as often as it meets them.
+        assert said == list(dict.fromkeys(theirs.rstrip("\t").split("\t"))), line
         compared += 1
     assert compared > SCHEMAS / 2

@@ -3,6 +3,7 @@
 import base64
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import grpc_tools
@@ -10,9 +11,12 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_tools import protoc
 
+from fluvial.registry.commands import Draft, Register
+from fluvial.registry.errors import RefusedError
 from fluvial.registry.protobuf.kind import ProtobufKind
 from fluvial.registry.protobuf.parse import parse
 from fluvial.registry.protobuf.source import json_name
+from fluvial.registry.records import Reference
 from fluvial.registry.schema_kind import SchemaSyntaxError
 
 INCLUDED = Path(grpc_tools.__file__).parent / "_proto"
@@ -326,3 +330,31 @@ def test_a_registry_that_sees_only_avro_imports_no_other_kind() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert found.stdout.strip() == "[]"
+
+
+async def test_types_of_files_that_imported_files_import_are_compared(registry) -> None:
+    """`Trip` is seen by who imports its file, and `Place`, which it holds, by nobody but that file."""
+    place = Reference(name="Place.proto", subject="place", version=1)
+    trip = Reference(name="Trip.proto", subject="trip", version=1)
+    user = 'syntax = "proto3"; package a2; import "Trip.proto"; message User { a1.Trip trip = 1; %s }'
+    for subject, text, references in (
+        ("place", 'syntax = "proto3"; package a1; message Place { string name = 1; }', ()),
+        ("trip", 'syntax = "proto3"; package a1; import "Place.proto"; message Trip { Place to = 1; }', (place,)),
+        ("user", user % "", (trip,)),
+        ("user", user % "int32 more = 2;", (trip,)),
+    ):
+        draft = Draft(schema=text, schema_type="PROTOBUF", references=references)
+        await registry.apply(Register(subject=subject, draft=draft), action="register")
+    assert [each.version for each in registry.state.versions("user")] == [1, 2]
+    other = Draft(schema='syntax = "proto3"; package a1; message Place { int32 name = 1; }', schema_type="PROTOBUF")
+    await registry.apply(Register(subject="place-2", draft=other), action="register")
+    moved = replace(place, subject="place-2")
+    draft = Draft(
+        schema='syntax = "proto3"; package a1; import "Place.proto"; message Trip { Place to = 1; }',
+        schema_type="PROTOBUF",
+        references=(moved,),
+    )
+    await registry.apply(Register(subject="trip-2", draft=draft), action="register")
+    draft = Draft(schema=user % "", schema_type="PROTOBUF", references=(replace(trip, subject="trip-2"),))
+    with pytest.raises(RefusedError, match="FIELD_SCALAR_KIND_CHANGED"):
+        await registry.apply(Register(subject="user", draft=draft), action="register")

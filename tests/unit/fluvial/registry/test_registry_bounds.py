@@ -187,4 +187,4 @@ async def test_references_that_lead_back_to_where_they_came_from_end(memory_log)
     async with asyncio.timeout(30):
         body = registry.state.body(1)
         assert body is not None
-        assert (await registry.parsed(body, ".")).text == '"string"'
+        assert await registry.formatted(body, ".", "resolved") == '"string"'

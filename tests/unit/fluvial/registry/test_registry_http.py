@@ -1,11 +1,17 @@
 """What a browser and a careful HTTP client see: methods, content types, other origins, newer fields."""
 
+from pathlib import Path
+
 import httpx
 import pytest
+from starlette.responses import Response
 
+from fluvial.http_guard import OwnSiteOnly, hosts_for
 from fluvial.registry.app import create_app
 from fluvial.registry.cors import CrossOrigin
+from fluvial.registry.registry import Registry
 from fluvial.registry.replies import media_type
+from log_broker.config import BrokerConfig
 
 V1 = "application/vnd.schemaregistry.v1+json"
 JSON = "application/json"
@@ -152,3 +158,122 @@ def test_the_server_says_which_it_is(http) -> None:
     assert (scope["path"], scope["clusters"]["schema-registry-cluster"]) == ([], "schema-registry")
     assert http.get("/v1/metadata/version").json().keys() == {"version", "commitId"}
     assert http.post("/", json={"a": "b"}).json() == {}
+
+
+SCHEMA = b'{"schema": "\\"int\\""}'
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "http://evil.example", "Host": "evil.example"},
+        {"Host": "evil.example"},
+        {"Host": "evil.example:8081"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
+        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"},
+    ],
+    ids=str,
+)
+def test_pages_of_other_sites_are_turned_down(shared_server, headers) -> None:
+    http = shared_server.http
+    before = http.get("/subjects").json()
+    for call in (
+        lambda: http.post("/subjects/other-site/versions", content=SCHEMA, headers={"Content-Type": JSON, **headers}),
+        lambda: http.put("/config", content=b'{"compatibility": "NONE"}', headers={"Content-Type": JSON, **headers}),
+        lambda: http.delete("/subjects/other-site", headers=headers),
+        lambda: http.get("/subjects", headers=headers),
+    ):
+        answer = call()
+        assert answer.status_code == 403
+        assert answer.json()["error_code"] == 403
+    assert http.get("/subjects").json() == before
+
+
+def test_a_body_of_no_type_is_not_taken(shared_server) -> None:
+    """A page of any site may send one without asking first; a form's types were never taken."""
+    http = shared_server.http
+    for kind in ({}, {"Content-Type": ""}, {"Content-Type": "text/plain"}, {"Content-Type": "multipart/form-data"}):
+        request = http.build_request("POST", "/subjects/untyped/versions", content=SCHEMA, headers=kind)
+        if not kind:
+            assert "content-type" not in request.headers
+        assert http.send(request).status_code == 415
+    assert "untyped" not in http.get("/subjects").json()
+
+
+def test_those_who_may_ask_are_answered(shared_server) -> None:
+    http, port = shared_server.http, shared_server.url.rpartition(":")[2]
+    for headers in (
+        {},
+        {"Origin": shared_server.url, "Sec-Fetch-Site": "same-origin"},
+        {"Host": "localhost"},
+        {"Host": f"localhost:{port}", "Origin": f"http://localhost:{port}"},
+        {"Host": "[::1]:8081"},
+        {"Host": "host.docker.internal:8081"},
+        {"Host": "registry:8081"},
+        {"Host": "10.1.2.3:8081"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+        {"Sec-Fetch-Site": "none"},
+    ):
+        assert http.get("/subjects", headers=headers).status_code == 200, headers
+
+
+@pytest.mark.parametrize(
+    ("listens_on", "allowed", "asked", "status"),
+    [
+        ("127.0.0.1", ["Registry.Example"], "registry.example:8081", 200),
+        ("127.0.0.1", ["registry.example"], "evil.example", 403),
+        ("0.0.0.0", [], "registry.example", 200),
+        ("0.0.0.0", ["registry.example"], "registry.example", 200),
+        ("0.0.0.0", ["registry.example"], "evil.example", 403),
+        ("registry.example", [], "evil.example", 200),
+    ],
+)
+async def test_the_names_that_a_server_answers_to(listens_on, allowed, asked, status) -> None:
+    guarded = OwnSiteOnly(answers, hosts=lambda: hosts_for(listens_on, allowed))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), base_url="http://test") as http:
+        assert (await http.get("/", headers={"Host": asked})).status_code == status
+
+
+async def answers(scope, receive, send) -> None:
+    await Response("here")(scope, receive, send)
+
+
+async def test_origins_that_are_allowed_pass() -> None:
+    guarded = OwnSiteOnly(answers, origins=lambda: {"https://a.example"})
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), base_url="http://127.0.0.1") as http:
+        assert (await http.post("/", headers={"Origin": "https://a.example"})).status_code == 200
+        assert (await http.post("/", headers={"Origin": "https://b.example"})).status_code == 403
+    every = OwnSiteOnly(answers, origins=lambda: {"*"})
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(every), base_url="http://127.0.0.1") as http:
+        assert (await http.post("/", headers={"Origin": "https://b.example"})).status_code == 200
+
+
+async def test_the_others_of_a_node_ask_it_as_before(tmp_path: Path) -> None:
+    """The settings of the node reach its servers; see `tests/unit/fluvial/test_fluvial_node.py` for the process."""
+    config = BrokerConfig(data_dir=tmp_path).with_settings({"fluvial.http.allowed.hosts": "a.example,b.example"})
+    assert config.fluvial_http_allowed_hosts == {"a.example", "b.example"}
+
+
+async def test_an_error_of_ours_blames_nothing_else(memory_log, monkeypatch) -> None:
+    registry = Registry(memory_log)
+    await registry.open()
+
+    def broken(*given: object) -> None:
+        raise KeyError("a1.Place")
+
+    monkeypatch.setattr("fluvial.registry.registry.decide", broken)
+    transport = httpx.ASGITransport(create_app(registry), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        answer = await http.post("/subjects/s/versions", json={"schema": '"int"'})
+        assert (answer.status_code, answer.json()["error_code"]) == (500, 500)
+        assert "_schemas" not in answer.json()["message"]
+        monkeypatch.undo()
+        memory_log.fail_next = "before writing"
+        answer = await http.post("/subjects/s/versions", json={"schema": '"int"'})
+        assert (answer.status_code, answer.json()["error_code"]) == (500, 50001)
+        assert answer.json()["message"] == "Error while writing to the _schemas topic: disk full"
+        assert (await http.post("/subjects/s/versions", json={"schema": '"int"'})).status_code == 200

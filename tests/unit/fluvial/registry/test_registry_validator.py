@@ -1,14 +1,24 @@
 """What the broker is told about keys and values at the levels `id` and `payload`."""
 
+import asyncio
 import io
 import json
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import fastavro
 import pytest
 
 from fluvial.registry.commands import DeleteVersion, Draft, Register
+from fluvial.registry.errors import RefusedError
+from fluvial.registry.kinds import KINDS
+from fluvial.registry.library import Library
+from fluvial.registry.records import Reference
 from fluvial.registry.registry import Registry
+from fluvial.registry.schema_kind import Parsed
 from fluvial.registry.validator import RegistryValidator
 from log_broker.interfaces import Contract, RecordValidator
 from log_broker.records.contracts import SideChecks, all_pass
@@ -141,8 +151,6 @@ async def test_it_follows_the_registry(validator, registry) -> None:
 
 
 async def test_a_schema_with_references_is_decoded(registry) -> None:
-    from fluvial.registry.records import Reference
-
     await register(registry, "b", {"type": "record", "name": "B", "fields": [{"name": "x", "type": "int"}]})
     schema = {"type": "record", "name": "A", "fields": [{"name": "b", "type": "B"}]}
     draft = Draft(schema=json.dumps(schema), references=(Reference(name="B", subject="b", version=1),))
@@ -163,3 +171,157 @@ async def test_payloads_of_other_formats_are_refused_with_what_to_do(registry) -
         "the value does not decode under schema id 1: payloads are checked for AVRO only and this schema is JSON; "
         "set the topic's schema.validation to id"
     )
+
+
+def diamonds(depth: int, leaf: Any) -> Any:
+    """Records with two fields of the next one."""
+    schema: Any = {"type": "record", "name": f"R{depth}", "fields": [{"name": "v", "type": leaf}]}
+    for level in range(depth - 1, -1, -1):
+        fields = [{"name": "a", "type": schema}, {"name": "b", "type": f"R{level + 1}"}]
+        schema = {"type": "record", "name": f"R{level}", "fields": fields}
+    return schema
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions written in Python `work` calls."""
+    count = 0
+
+    def called(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("leaf", ["null", {"type": "fixed", "name": "F", "size": 0}], ids=str)
+async def test_a_record_that_takes_no_bytes_takes_no_time(registry: Registry, leaf: Any) -> None:
+    """Of 2^12 of them, and of 2^60 as well."""
+    schema_id = await register(registry, "empty-value", diamonds(12, leaf))
+    check = RegistryValidator(registry).check_of(Contract(topic="empty", is_key=False, level="payload"))
+    assert check.violation(framed(schema_id, b"")) is None
+    assert calls(lambda: check.violation(framed(schema_id, b""))) < 50
+    skip = check.accepted[framed(schema_id, b"")]
+    assert skip is not None
+    assert calls(lambda: skip(framed(schema_id, b""), 5)) < 50
+
+
+async def test_records_in_records_cost_no_more_than_their_bytes(registry: Registry) -> None:
+    records = [{"type": "record", "name": "R0", "fields": [{"name": "v", "type": "int"}]}]
+    records += [
+        {
+            "type": "record",
+            "name": f"R{n}",
+            "fields": [{"name": "v", "type": f"R{n - 1}"}, {"name": "n", "type": "null"}],
+        }
+        for n in range(1, 200)
+    ]
+    fields = [{"name": "all", "type": records}, {"name": "x", "type": {"type": "array", "items": "R199"}}]
+    schema_id = await register(registry, "deep-value", {"type": "record", "name": "T", "fields": fields})
+    check = RegistryValidator(registry).check_of(Contract(topic="deep", is_key=False, level="payload"))
+    datum = framed(schema_id, b"\0\2" + b"\xd0\x0f" + b"\2" * 1_000 + b"\0")
+    assert check.violation(datum) is None
+    skip = check.accepted[framed(schema_id, b"")]
+    assert skip is not None
+    assert calls(lambda: check.violation(datum)) < 5 * len(datum)
+    assert calls(lambda: skip(datum, 5)) < 5 * len(datum)
+    wrong = check.violation(datum[:-3])
+    assert wrong is not None
+    assert wrong.field.startswith("x.v.v.v"), wrong
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        [{"type": "enum", "name": f"E{n}", "symbols": ["A"]} for n in range(3_000)],
+        [{"type": "fixed", "name": f"F{n}", "size": 1} for n in range(3_000)],
+        {"type": "record", "name": "W", "fields": [{"name": f"f{n}", "type": ["null", "int"]} for n in range(3_000)]},
+    ],
+    ids=["enums", "fixed", "fields"],
+)
+async def test_a_schema_that_is_too_much_to_make_code_of_is_checked(registry: Registry, schema: Any) -> None:
+    schema_id = await register(registry, "wide-value", schema)
+    validator = RegistryValidator(registry)
+    contract = Contract(topic="wide", is_key=False, level="payload")
+    data = b"\0" * (3_000 if isinstance(schema, dict) else 2)
+    violation = validator.check_of(contract).violation(framed(schema_id, data))
+    if violation is not None:  # it is read beside the event loop
+        assert await learned(validator)
+        violation = validator.check_of(contract).violation(framed(schema_id, data))
+    assert violation is None
+    assert validator.check_of(contract).violation(framed(schema_id, data[:-1])) is not None
+
+
+async def learned(validator: RegistryValidator) -> bool:
+    told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    validator.learn(told.set_result)
+    return await told
+
+
+async def test_types_that_are_nested_too_deeply_by_name_are_said_to_be(registry: Registry) -> None:
+    """The text of each is flat; what refers to the last of them begins with that."""
+    records = [{"type": "record", "name": "R0", "fields": [{"name": "v", "type": "int"}, {"name": "w", "type": "int"}]}]
+    records += [
+        {
+            "type": "record",
+            "name": f"R{n}",
+            "fields": [{"name": "v", "type": f"R{n - 1}"}, {"name": "w", "type": "int"}],
+        }
+        for n in range(1, 600)
+    ]
+    await register(registry, "chain", records)
+    last = {"type": "record", "name": "U", "fields": [{"name": "u", "type": "R599"}]}
+    draft = Draft(schema=json.dumps(last), references=(Reference(name="R599", subject="chain", version=1),))
+    found = await registry.apply(Register(subject="chained-value", draft=draft), action="register")
+    validator = RegistryValidator(registry)
+    check = validator.check_of(Contract(topic="chained", is_key=False, level="payload"))
+    violation = check.violation(framed(found.id, b"\2" * 601))
+    assert violation is not None
+    assert "nested too deeply" in violation.reason
+    with pytest.raises(RefusedError, match="nested too deeply"):
+        await registry.formatted(found.body, ".", "resolved")
+    assert found == await registry.look_up("chained-value", draft, normalize=False, deleted=False)
+
+
+async def test_a_large_schema_is_read_beside_the_event_loop(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = [{"name": f"f{n}", "type": "int", "doc": "x" * 100} for n in range(600)]
+    schema_id = await register(registry, "large-value", {"type": "record", "name": "L", "fields": fields})
+    registry.library = Library()  # as after a restart
+    validator = RegistryValidator(registry)
+    threads: set[int] = set()
+    parse = KINDS["AVRO"].parse
+
+    def watched(text: str, **named: Any) -> Parsed:
+        threads.add(threading.get_ident())
+        return parse(text, **named)
+
+    monkeypatch.setattr(KINDS["AVRO"], "parse", watched)
+    contract = Contract(topic="large", is_key=False, level="payload")
+    assert validator.check_of(contract).violation(framed(schema_id, b"\0" * 600)) is not None
+    assert not threads
+    assert await learned(validator)
+    assert validator.check_of(contract).violation(framed(schema_id, b"\0" * 600)) is None
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_what_is_made_of_a_schema_is_kept_when_another_is_registered(
+    validator: RegistryValidator, registry: Registry
+) -> None:
+    payload = user(id=1, name="x")
+    contract = Contract(topic="users", is_key=False, level="payload")
+    check = validator.check_of(contract)
+    assert check.violation(framed(1, payload)) is None
+    before = check.accepted[framed(1, b"")]
+    await register(registry, "elsewhere", "int")
+    again = validator.check_of(contract)
+    assert again is not check
+    assert again.violation(framed(1, payload)) is None
+    assert again.accepted[framed(1, b"")] is before
