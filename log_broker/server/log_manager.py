@@ -109,6 +109,8 @@ class LogManager:
         self._files = files or OsFileSystem()
         self._owned = DataDirectory(data_dir) if files is None else claim
         self._pool = SyncPool(loop) if pool is None else pool
+        # One thread for records that take long to look at: several would leave the event loop less of the interpreter.
+        self._checks = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-check")
         self._partitions: dict[Place, PartitionRuntime] = {}
         self._compactor = Compactor(loop, self._files, data_dir, self._partitions, clock_ms=clock_ms)
         self._settings = settings
@@ -328,6 +330,7 @@ class LogManager:
         for failure in failures:
             _log.error("a log could not be closed in order: %s", failure)
         self._pool.close()
+        self._checks.shutdown(wait=False, cancel_futures=True)
         if self._opened:
             self._save_closed(clean=not failures, broker_epoch=broker_epoch)
         if self._owned is not None:
@@ -391,6 +394,7 @@ class LogManager:
             clock_ms=self._clock_ms,
             membership=self._membership,
             lower_checkpoints=self._lower_checkpoints,
+            aside=partial(self._loop.run_in_executor, self._checks),
         )
         self._partitions[entry.place] = runtime
         return runtime

@@ -98,7 +98,7 @@ def test_nothing_beyond_the_given_end_is_read() -> None:
 
 def test_records_are_found_by_time() -> None:
     bench = bench_of(50, step_ms=10)
-    find = bench.log.find_time
+    find = bench.find_time
     assert find(0, from_offset=0, end_offset=50) == (0, 0)
     assert find(1, from_offset=0, end_offset=50) == (1, 10)
     assert find(333, from_offset=0, end_offset=50) == (34, 340)
@@ -106,7 +106,7 @@ def test_records_are_found_by_time() -> None:
     assert find(491, from_offset=0, end_offset=50) is None
     assert find(333, from_offset=40, end_offset=50) == (40, 400)
     assert find(333, from_offset=0, end_offset=30) is None
-    assert bench.log.find_max_timestamp(from_offset=0, end_offset=50) == (49, 490)
+    assert bench.find_max_timestamp(end_offset=50) == (49, 490)
 
 
 def test_records_out_of_time_order_are_found_too() -> None:
@@ -114,9 +114,9 @@ def test_records_out_of_time_order_are_found_too() -> None:
     times = [50, 10, 90, 30, 90, 20]
     bench.append(build_batch([(time, b"k", b"v", ()) for time in times]))
     bench.settle()
-    assert bench.log.find_time(40, from_offset=0, end_offset=6) == (0, 50)
-    assert bench.log.find_time(60, from_offset=0, end_offset=6) == (2, 90)
-    assert bench.log.find_max_timestamp(from_offset=0, end_offset=6) == (2, 90)
+    assert bench.find_time(40, from_offset=0, end_offset=6) == (0, 50)
+    assert bench.find_time(60, from_offset=0, end_offset=6) == (2, 90)
+    assert bench.find_max_timestamp(end_offset=6) == (2, 90)
 
 
 def expired(bench: Bench, now_ms: int = 0, *, start: int = 0, by_config: bool = True) -> int:
