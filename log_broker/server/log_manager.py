@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID, uuid4
 
 from log_broker.config import TopicConfig
@@ -42,6 +42,7 @@ from log_broker.storage.files import FileSystem, OsFileSystem
 from log_broker.storage.log import PartitionLog
 from log_broker.storage.recovery import PROGRESS_SECONDS, open_partition
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 REOPEN_INTERVAL_MS = 10_000  # after a disk error
@@ -250,6 +251,10 @@ class LogManager:
         handle = self._loop.call_later(STRAY_SECONDS, remove)
         self._timers.append(handle)
 
+    def aside(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        """Run work that takes more than a turn of the event loop in the thread that is there for it."""
+        return self._loop.run_in_executor(self._checks, work)
+
     def get(self, topic: str, partition: int) -> PartitionRuntime | None:
         return self._partitions.get((topic, partition))
 
@@ -394,7 +399,7 @@ class LogManager:
             clock_ms=self._clock_ms,
             membership=self._membership,
             lower_checkpoints=self._lower_checkpoints,
-            aside=partial(self._loop.run_in_executor, self._checks),
+            aside=self.aside,
         )
         self._partitions[entry.place] = runtime
         return runtime

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.readers import READ_COMMITTED
+from log_broker.server.turns import in_turns
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.list_offsets import (
     EARLIEST,
@@ -51,20 +52,19 @@ async def _answer_all(node: "Node", header: RequestHeader, request: ListOffsetsR
     version = header.api_version
     times_named = Counter((name, each.partition) for name, partitions in request.topics for each in partitions)
     topics: list[tuple[bytes, list[FoundPartition]]] = []
-    done = 0
     try:
         for name, partitions in request.topics:
             topic = name.decode(errors="replace")
             answers: list[FoundPartition] = []
             topics.append((name, answers))
-            for each in partitions:
-                if times_named[name, each.partition] > 1:
-                    answers.append(FoundPartition(each.partition, ErrorCode.INVALID_REQUEST))
-                else:
+            async for some in in_turns(partitions, AT_ONCE_MAX):
+                for each in some:
+                    if times_named[name, each.partition] > 1:
+                        answers.append(FoundPartition(each.partition, ErrorCode.INVALID_REQUEST))
+                        continue
                     answers.append(await _answer(node, topic, each, request.isolation_level, version))
-                done += 1
-                if done % AT_ONCE_MAX == 0 or each.timestamp not in SINCE or each.timestamp == MAX_TIMESTAMP:
-                    await asyncio.sleep(0)
+                    if each.timestamp not in SINCE or each.timestamp == MAX_TIMESTAMP:
+                        await asyncio.sleep(0)
                 if slot.closed:
                     return
     except Exception:
