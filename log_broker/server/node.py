@@ -309,7 +309,8 @@ class Node:
         image = self.cluster.topics.get(topic)
         if image is None or not 0 <= partition < len(image.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if image.partitions[partition].leader == self.config.node_id and self.logs.get(topic, partition) is None:
+        is_absent = self.logs.get(topic, partition) is None and not self.replicas.is_due(topic, partition)
+        if image.partitions[partition].leader == self.config.node_id and is_absent:
             return ErrorCode.KAFKA_STORAGE_ERROR  # it could not be made; the log said why
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 

@@ -46,4 +46,5 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
 
     async for topics in in_turns(request.topics, TOPICS_AT_ONCE_MAX):
         await node.authority.submit(partial(decide, topics))
+    await node.replicas.until_made()
     return {"results": [{"name": name, **answer} for name, answer in answers.items()]}

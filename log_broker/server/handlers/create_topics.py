@@ -52,6 +52,7 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
 
     async for topics in in_turns(request.topics, TOPICS_AT_ONCE_MAX):
         await node.authority.submit(partial(decide, topics))
+    await node.replicas.until_made()
     async for images in in_turns(created, TOPICS_AT_ONCE_MAX):
         for image in images:
             answers[image.name] = _created(node, image)

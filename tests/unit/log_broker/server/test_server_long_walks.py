@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from node_client import NodeClient, client_of, running
+from node_cluster import eventually
 from quarantine_node import stored
 from test_server_topics_and_reads import list_offset
 
@@ -20,11 +21,13 @@ from log_broker.records import record as records_module
 from log_broker.records.batch import HEADER, HEADER_BYTES, seal
 from log_broker.records.compression import compress
 from log_broker.records.validation import READ_AT_ONCE_MAX, RECORDS_MAX
+from log_broker.server import dispatch
 from log_broker.server import partition as partition_module
 from log_broker.server import quarantine as quarantine_module
-from log_broker.server.handlers import list_offsets
+from log_broker.server.handlers import create_topics, describe_configs, incremental_alter_configs, list_offsets
 from log_broker.server.partition import OPENED_FOR_TIME_MAX
-from log_broker.wire.apis import ApiKey
+from log_broker.server.replica_manager import MADE_AT_ONCE_MAX
+from log_broker.wire.apis import REQUEST_ELEMENTS_MAX, ApiKey
 
 MINUTE_MS = 60_000
 WAIT_SECONDS = 30.0
@@ -305,3 +308,117 @@ async def test_the_batches_that_nobody_could_read_are_refused_by_a_topic_of_defa
             assert (good.error_code, good.base_offset) == (ErrorCode.NONE, at)
             assert (await client.produce("t", bytes(batch))).error_code == ErrorCode.INVALID_RECORD
         assert [record.offset for record in stored(node, "t")] == [0, 1, 2]
+
+
+async def test_a_topic_of_many_partitions_is_made_in_turns(tmp_path: Path, monkeypatch) -> None:
+    turns: list[str] = []
+    async with running(tmp_path / "node") as (node, client):
+        real = node.logs.create
+        makes: list[str] = []
+
+        def noted(topic: str, partition: int, *rest: Any) -> Any:
+            if node.logs.get(topic, partition) is None:
+                makes.append("m")
+                turns.append("made")
+                asyncio.get_running_loop().call_soon(turns.append, "turn")
+            return real(topic, partition, *rest)
+
+        monkeypatch.setattr(node.logs, "create", noted)
+        answer = await client.create("t", 150)
+        assert answer.error_code == ErrorCode.NONE
+        assert len(makes) == 150
+        assert all(node.logs.get("t", at) is not None for at in range(150)), "all are there when it is answered"
+        most = max(map(len, "".join(turn[0] if turn == "made" else "t" for turn in turns).split("t")))
+        assert 1 < most <= MADE_AT_ONCE_MAX
+        for at in (0, 149):
+            produced = await client.produce("t", bytes(build_batch([(1, None, b"v", ())])), partition=at)
+            assert produced.error_code == ErrorCode.NONE
+
+
+async def test_a_topic_that_is_deleted_while_it_is_made_leaves_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path / "node") as (node, client), client_of(node) as other:
+        creating = asyncio.create_task(client.create("t", 400))
+        await eventually(lambda: "t" in node.cluster.topics)
+        assert (await other.delete("t")).error_code == ErrorCode.NONE
+        await creating
+        assert not [each for each in node.logs.partitions() if each.topic == "t"]
+        assert not node.replicas.is_due("t", 399)
+
+
+async def test_a_request_of_too_many_elements_ends_its_connection_unread(tmp_path: Path) -> None:
+    groups = tuple(f"g{at}" for at in range(REQUEST_ELEMENTS_MAX))
+    async with running(tmp_path / "node") as (node, client):
+        request = {"groups": groups, "include_authorized_operations": False}
+        assert len((await client.ask(ApiKey.DESCRIBE_GROUPS, request, version=4)).groups) == REQUEST_ELEMENTS_MAX
+        async with client_of(node) as other:
+            with pytest.raises(asyncio.IncompleteReadError):
+                await other.ask(ApiKey.DESCRIBE_GROUPS, {**request, "groups": (*groups, "one more")}, version=4)
+        await probe(node)
+
+
+@pytest.mark.parametrize(
+    ("api", "module", "request_of"),
+    [
+        (ApiKey.DESCRIBE_CONFIGS, describe_configs, lambda names: {"resources": [_resource(name) for name in names]}),
+        (
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            incremental_alter_configs,
+            lambda names: {"resources": [_resource(name) for name in names], "validate_only": False},
+        ),
+    ],
+)
+async def test_long_lists_are_answered_in_turns(tmp_path: Path, monkeypatch, api, module, request_of) -> None:
+    monkeypatch.setattr(module, "RESOURCES_AT_ONCE_MAX", 2)
+    turns: list[str] = []
+    name = "_entries" if module is describe_configs else "_decide_one"
+    real = getattr(module, name)
+
+    def noted(*asked: Any) -> Any:
+        turns.append("a")
+        asyncio.get_running_loop().call_soon(turns.append, "t")
+        return real(*asked)
+
+    monkeypatch.setattr(module, name, noted)
+    async with running(tmp_path / "node") as (_, client):
+        await client.create("t")
+        await client.ask(api, {**request_of(["t"] * 7), "include_synonyms": False, "include_documentation": False})
+    assert turns.count("a") == 7
+    assert max(map(len, "".join(turns).split("t"))) == 2
+
+
+def _resource(name: str) -> dict[str, Any]:
+    config = {"name": "retention.ms", "config_operation": 0, "value": "5"}
+    return {"resource_type": 2, "resource_name": name, "configuration_keys": None, "configs": (config,)}
+
+
+async def test_many_topics_are_made_in_turns_and_a_long_answer_is_written_elsewhere(
+    tmp_path: Path, monkeypatch
+) -> None:
+    gate = Gate(dispatch._encode)
+    gate.open()
+    monkeypatch.setattr(dispatch, "_encode", gate)
+    monkeypatch.setattr(create_topics, "TOPICS_AT_ONCE_MAX", 10)
+    wanted = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+    topics = [{**wanted, "name": f"t.{at}"} for at in range(dispatch.WRITTEN_AT_ONCE_MAX + 5)]
+    async with running(tmp_path / "node") as (node, client):
+        submitted: list[int] = []
+        real = node.authority.submit
+
+        async def noted(decide: Any) -> None:
+            submitted.append(1)
+            await real(decide)
+
+        monkeypatch.setattr(node.authority, "submit", noted)
+        answer = await client.ask(ApiKey.CREATE_TOPICS, {"topics": topics, "timeout": 1000, "validate_only": False})
+        assert {each.error_code for each in answer.topics} == {ErrorCode.NONE}
+        assert len(answer.topics) == len(submitted) * 10 - 5
+        assert all(node.logs.get(topic["name"], 0) is not None for topic in topics)
+    assert gate.elsewhere == 1
+
+
+async def test_a_partition_named_again_has_its_producers_listed_once(tmp_path: Path) -> None:
+    async with running(tmp_path / "node") as (_, client):
+        await client.create("t", 2)
+        request = {"topics": ({"name": "t", "partition_indexes": (0, 1, 0, 0)},)}
+        answer = await client.ask(ApiKey.DESCRIBE_PRODUCERS, request, version=0)
+        assert [each.partition_index for each in answer.topics[0].partitions] == [0, 1]
