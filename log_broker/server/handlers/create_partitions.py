@@ -9,6 +9,7 @@ from log_broker.core.cluster import ClusterImage
 from log_broker.core.cluster_records import MetadataRecord
 from log_broker.core.controller import add_partitions
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.handlers.create_topics import PARTITIONS_PER_REQUEST_MAX, too_many_partitions
 from log_broker.server.turns import in_turns
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ TOPICS_AT_ONCE_MAX = 200  # in one turn of the event loop
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     repeated = {name for name, count in Counter(topic.name for topic in request.topics).items() if count > 1}
     answers: dict[str, Values] = {}
+    added = sum(map(partial(_added, node), request.topics))
 
     def decide(topics: "Sequence[Any]", image: ClusterImage) -> list[MetadataRecord]:
         records: list[MetadataRecord] = []
@@ -29,6 +31,8 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
             try:
                 if wanted.name in repeated:
                     raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                if added > PARTITIONS_PER_REQUEST_MAX:
+                    raise too_many_partitions(added)
                 topic = image.topics.get(wanted.name)
                 if topic is None:
                     raise BrokerError(
@@ -48,3 +52,8 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
         await node.authority.submit(partial(decide, topics))
     await node.replicas.until_made()
     return {"results": [{"name": name, **answer} for name, answer in answers.items()]}
+
+
+def _added(node: "Node", wanted: Any) -> int:
+    topic = node.cluster.topics.get(wanted.name)
+    return 0 if topic is None else max(wanted.count - len(topic.partitions), 0)

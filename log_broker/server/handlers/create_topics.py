@@ -33,11 +33,7 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
         for topic in topics:
             try:
                 if partitions > PARTITIONS_PER_REQUEST_MAX:
-                    raise BrokerError(
-                        ErrorCode.POLICY_VIOLATION,
-                        f"Excessively large number of partitions per request: {partitions}; "
-                        f"{PARTITIONS_PER_REQUEST_MAX} can be made at once.",
-                    )
+                    raise too_many_partitions(partitions)
                 if topic.name in repeated:
                     raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 record = create_topic(image, _command(topic), node.config)
@@ -59,6 +55,14 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     if request.validate_only:
         answers = {name: {**answer, "topic_id": None} for name, answer in answers.items()}
     return {"topics": [{"name": name, "topic_id": None, "configs": (), **answer} for name, answer in answers.items()]}
+
+
+def too_many_partitions(count: int) -> BrokerError:
+    return BrokerError(
+        ErrorCode.POLICY_VIOLATION,
+        f"Excessively large number of partitions per request: {count}; "
+        f"{PARTITIONS_PER_REQUEST_MAX} can be made at once.",
+    )
 
 
 def _command(topic: Any) -> CreateTopic:

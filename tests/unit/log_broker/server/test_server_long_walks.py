@@ -422,3 +422,13 @@ async def test_a_partition_named_again_has_its_producers_listed_once(tmp_path: P
         request = {"topics": ({"name": "t", "partition_indexes": (0, 1, 0, 0)},)}
         answer = await client.ask(ApiKey.DESCRIBE_PRODUCERS, request, version=0)
         assert [each.partition_index for each in answer.topics[0].partitions] == [0, 1]
+
+
+async def test_a_topic_grows_by_ten_thousand_partitions_at_once_at_the_most(tmp_path: Path) -> None:
+    async with running(tmp_path / "node") as (_, client):
+        await client.create("t")
+        for count, expected in ((20_000, ErrorCode.POLICY_VIOLATION), (3, ErrorCode.NONE), (3, 37)):
+            wanted = {"name": "t", "count": count, "assignments": None}
+            request = {"topics": (wanted,), "timeout": 1000, "validate_only": False}
+            answer = await client.ask(ApiKey.CREATE_PARTITIONS, request, version=3)
+            assert answer.results[0].error_code == expected
