@@ -158,7 +158,9 @@ def test_columns_say_what_one_by_one_says(seed, runs, at, bit, damaged) -> None:
             check_readable(bytes(section), count)
 
 
-@pytest.mark.parametrize("column", ["length", "time", "delta", "second delta", "key", "value", "headers", "behind"])
+@pytest.mark.parametrize(
+    "column", ["length", "time", "end of time", "delta", "second delta", "key", "value", "headers", "behind"]
+)
 def test_each_column_of_records_that_are_alike_is_looked_at(column, monkeypatch) -> None:
     count = 3000
     batch = build_batch([(10**12 + at // 9, b"key", bytes(100), ()) for at in range(count)])
@@ -175,12 +177,12 @@ def test_each_column_of_records_that_are_alike_is_looked_at(column, monkeypatch)
     assert sum(checked) < 500, "the others were checked in columns"
     at = 1500
     start = one_by_one(section, 0, 0, at)
-    place = {"length": 0, "time": 3, "delta": 5, "second delta": 6, "key": 7, "value": 11}
+    place = {"length": 0, "time": 3, "end of time": 4, "delta": 5, "second delta": 6, "key": 7, "value": 11}
     if column == "behind":
         section += b"\0"
     else:
         where = start + place[column] if column in place else one_by_one(section, start, at, at + 1) - 1
-        section[where] ^= 2 if column != "time" else 0x80
+        section[where] ^= 0x80 if "time" in column else 2
     with pytest.raises(MalformedRecordsError):
         check_readable(bytes(section), count)
 

@@ -104,7 +104,7 @@ async def test_what_comes_behind_a_long_batch_is_appended_behind_it(tmp_path: Pa
                 await probe(node)
             assert not any(answer.done() for answer in answers)
             gate.open()
-            found = [await answer for answer in answers]
+            found = [await asyncio.wait_for(answer, WAIT_SECONDS) for answer in answers]
     assert [answer.base_offset for answer in found] == [0, 5_000, 5_001]
 
 
@@ -122,7 +122,7 @@ async def test_a_partition_that_closes_meanwhile_refuses_the_batch_and_those_beh
             await probe(node)
             await third.delete("t")
             gate.open()
-            for answer in (await long, await behind):
+            for answer in await asyncio.wait_for(asyncio.gather(long, behind), WAIT_SECONDS):
                 assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
