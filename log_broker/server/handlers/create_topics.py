@@ -23,6 +23,7 @@ PARTITIONS_PER_REQUEST_MAX = 10_000  # as Kafka: each makes a directory, and all
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    """Answer when every new partition that is this node's is there."""
     repeated = {name for name, count in Counter(topic.name for topic in request.topics).items() if count > 1}
     answers: dict[str, Values] = {}
     created: list[TopicImage] = []
@@ -58,6 +59,7 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
 
 
 def too_many_partitions(count: int) -> BrokerError:
+    """Say that a request asks for more new partitions than are made at once."""
     return BrokerError(
         ErrorCode.POLICY_VIOLATION,
         f"Excessively large number of partitions per request: {count}; "
