@@ -49,12 +49,13 @@ class Admission(NamedTuple):
     level: int | None = None
     looks_at_records: bool = True
     may_leave_out: bool = False
+    is_unread: bool = False  # it is not known yet whether its records can be read
 
     @property
     def is_long(self) -> bool:
         """Whether the batch is too large for one turn of an event loop; a small one may still decompress into more."""
         count, size = self.header.record_count, len(self.batch)
-        if count > READ_AT_ONCE_MAX and not self.header.compression:
+        if self.is_unread or (count > READ_AT_ONCE_MAX and not self.header.compression):
             return True
         if self.looks_at_records and (count > CHECKED_AT_ONCE_MAX or size > CHECKED_AT_ONCE_BYTES_MAX):
             return True
@@ -70,15 +71,19 @@ class Admission(NamedTuple):
         left_out: Sequence[Fault] | None = None
         if self.looks_at_records:
             try:
-                check_records(batch, header, self.rules, self.checks, self.now_ms, bytes_max=bytes_max)
+                check_records(
+                    batch, header, self.rules, self.checks, self.now_ms, bytes_max=bytes_max, is_unread=self.is_unread
+                )
             except RecordsRefusedError as error:
                 if not error.can_be_left_out or not self.may_leave_out:
                     raise
                 left_out = error.faults
                 batch = memoryview(without(batch, header, {fault.at for fault in left_out}))
                 header = read_header(batch)
-        elif self._recompresses or (header.record_count > READ_AT_ONCE_MAX and not header.compression):
-            check_section(batch, header, bytes_max=bytes_max)
+        elif (
+            self._recompresses or self.is_unread or (header.record_count > READ_AT_ONCE_MAX and not header.compression)
+        ):
+            check_section(batch, header, bytes_max=bytes_max, is_unread=self.is_unread)
         if self._recompresses:
             assert self.codec is not None, "there is a codec to compress with"
             batch = memoryview(recompress(batch, self.codec, level=self.level))

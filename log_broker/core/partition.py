@@ -59,6 +59,7 @@ from log_broker.records.batch import (
 from log_broker.records.compression import CODEC_OF_NAME, DecompressionBoundError
 from log_broker.records.contracts import Fault
 from log_broker.records.control import build_marker
+from log_broker.records.readable import TooManyHeadersError
 from log_broker.records.validation import (
     QUARANTINED_MAX,
     READ_AT_ONCE_MAX,
@@ -199,7 +200,11 @@ class Partition(PartitionRoles):
         try:
             if self._is_guarded:
                 self._check_open(acks)
-            header = check_batch(batch, bytes_max=self._bytes_max)
+            is_unread = False
+            try:
+                header = check_batch(batch, bytes_max=self._bytes_max)
+            except TooManyHeadersError:
+                header, is_unread = read_header(batch), True
             duplicate = self.producers.check(header) if header.producer_id >= 0 else None
             if duplicate is not None:
                 return self._repeat(duplicate, acks, token)
@@ -208,9 +213,11 @@ class Partition(PartitionRoles):
                 or header.attributes & _ADMITTED_ONLY_BY_RULES
                 or header.max_timestamp - now_ms > self._ahead_ms_max
                 or header.record_count > READ_AT_ONCE_MAX
+                or is_unread
             ):
                 if outcome is None:
-                    found = self._admission_of(batch, header, now_ms, has_learned)
+                    admission = self.admission(batch, header, now_ms, has_learned=has_learned)
+                    found = self._admitted(admission._replace(is_unread=True) if is_unread else admission)
                     if isinstance(found, Admission):
                         return (CheckAside(batch, acks, token, found, has_learned),)
                     outcome = found
@@ -253,12 +260,10 @@ class Partition(PartitionRoles):
         )
         return (Reply(token, result), *self._ask_turn()) if answered else self._ask_turn()
 
-    def _admission_of(
-        self, batch: memoryview, header: BatchHeader, now_ms: int, has_learned: bool
-    ) -> Admitted | Admission:
-        """Apply what the topic's config demands of the batch, or return what does so if that takes too long here."""
-        admission = self.admission(batch, header, now_ms, has_learned=has_learned)
-        if header.max_timestamp - now_ms > self._ahead_ms_max:
+    def _admitted(self, admission: Admission) -> Admitted | Admission:
+        """Apply what the topic's config demands of a batch, or return what does so if that takes too long here."""
+        header = admission.header
+        if header.max_timestamp - admission.now_ms > self._ahead_ms_max:
             raise refused_by_time(admission._replace(looks_at_records=True))
         if header.attributes & LOG_APPEND_TIME and not self._append_time:
             raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "only the broker sets the append time of a batch")

@@ -18,6 +18,7 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import HEADER_BYTES, Buffer
 
 RECORD_BYTES_MIN = 7  # one byte for each field of a record without key, value and headers
+HEADERS_AT_ONCE_MAX = 10_000  # of the records of a batch, in one turn of an event loop
 _INT_BYTES_MAX = 5  # of a varint of 32 bits; Java's consumer reads no longer one
 _LONG_BYTES_MAX = 10
 
@@ -34,7 +35,7 @@ _SECOND = b"".join(bytes([number | 128]) * 64 for number in range(128))
 _ONE_BYTE_END, _TWO_BYTES_END = 1 << 6, 1 << 13
 _CONTINUED = bytes(range(128, 256))  # what every byte of a varint but the last looks like
 
-_SIX_BYTES = struct.Struct("6B")
+_six_bytes = struct.Struct("6B").unpack_from
 
 
 class MalformedRecordsError(BrokerError):
@@ -44,11 +45,33 @@ class MalformedRecordsError(BrokerError):
         super().__init__(ErrorCode.INVALID_RECORD, reason)
 
 
-def check_readable(section: bytes, count: int) -> None:
+class TooManyHeadersError(BrokerError):
+    """The records may be sound, but have more headers than are looked at within a turn of an event loop."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.MESSAGE_TOO_LARGE, "the records of the batch have very many headers")
+
+
+class HeadersLeft:
+    """How many more headers of a batch are looked at."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, count: int = HEADERS_AT_ONCE_MAX) -> None:
+        self.count = count
+
+    def take(self, count: int) -> None:
+        """Raises TooManyHeadersError."""
+        self.count -= count
+        if self.count < 0:
+            raise TooManyHeadersError
+
+
+def check_readable(section: bytes, count: int, headers: HeadersLeft | None = None) -> None:
     """
     Check that `section` is exactly `count` records with the offset deltas 0, 1, 2 …
 
-    Raises MalformedRecordsError.
+    Raises MalformedRecordsError, and TooManyHeadersError when there are more than `headers` are left, if that is given.
     """
     if count * RECORD_BYTES_MIN > len(section):
         raise MalformedRecordsError(f"{count} records do not fit in {len(section)} bytes")
@@ -56,8 +79,8 @@ def check_readable(section: bytes, count: int) -> None:
     step, window = 1, _WINDOW
     while index < count:
         last = min(index + step, count) - 1
-        start = check_from(section, position, index, last)
-        position = check_from(section, start, last, last + 1)
+        start = check_from(section, position, index, last, headers)
+        position = check_from(section, start, last, last + 1, headers)
         index = last + 1
         alike, position = _alike(section, start, position, index, min(count, index + window))
         index += alike
@@ -66,11 +89,10 @@ def check_readable(section: bytes, count: int) -> None:
         raise MalformedRecordsError(f"the batch has {len(section) - position} bytes behind its last record")
 
 
-def check_single(batch: Buffer) -> None:
-    """Check that a batch holds exactly one uncompressed record; raises MalformedRecordsError."""
-    size = len(batch)
+def check_single(batch: Buffer, size: int) -> None:
+    """Check that a batch of `size` bytes holds exactly one uncompressed record; errors as `check_readable`."""
     if size >= HEADER_BYTES + RECORD_BYTES_MIN:
-        one, two, three, four, five, six = _SIX_BYTES.unpack_from(batch, HEADER_BYTES)
+        one, two, three, four, five, six = _six_bytes(batch, HEADER_BYTES)
         if one < 0x80:
             start, length, time_delta, delta, key = HEADER_BYTES + 1, one, three, four, five
         else:
@@ -85,11 +107,13 @@ def check_single(batch: Buffer) -> None:
                     at += 1
                 if at + (value >> 1) == size - 1 and not value & 1 and value < 1 << 14 and not batch[size - 1]:
                     return
-    if check_from(batch, HEADER_BYTES, 0, 1) != size:
+    if check_from(batch, HEADER_BYTES, 0, 1, HeadersLeft()) != size:
         raise MalformedRecordsError("the batch has bytes behind its only record")
 
 
-def check_from(section: Buffer, position: int, index: int, end_index: int) -> int:  # noqa: PLR0912, PLR0915 one loop
+def check_from(  # noqa: PLR0912, PLR0915 one loop
+    section: Buffer, position: int, index: int, end_index: int, headers: HeadersLeft | None = None
+) -> int:
     """
     Check the records from `index` on up to before `end_index`; return where they end. They begin at `position`.
 
@@ -145,7 +169,7 @@ def check_from(section: Buffer, position: int, index: int, end_index: int) -> in
                 position += number >> 1
             elif number != 1:
                 raise MalformedRecordsError(f"record {delta >> 1} has a value of negative length")
-            position = position + 1 if section[position] == 0 else _headers_end(section, position, end)
+            position = position + 1 if section[position] == 0 else _headers_end(section, position, end, headers)
             if position != end:
                 raise MalformedRecordsError(f"the fields of record {delta >> 1} do not end where the record does")
     except IndexError:
@@ -164,10 +188,12 @@ def _number(section: Buffer, position: int, bytes_max: int) -> tuple[int, int]:
     raise MalformedRecordsError(f"a number of a record is longer than {bytes_max} bytes")
 
 
-def _headers_end(section: Buffer, position: int, end: int) -> int:
+def _headers_end(section: Buffer, position: int, end: int, headers: HeadersLeft | None) -> int:
     number, position = _number(section, position, _INT_BYTES_MAX)
     if number & 1 or number > end - position:  # each header has two bytes at least
         raise MalformedRecordsError("a record has more headers than bytes")
+    if headers is not None:
+        headers.take(number >> 1)
     for _ in range(number >> 1):
         number, position = _number(section, position, _INT_BYTES_MAX)
         if number & 1:

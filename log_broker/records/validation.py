@@ -28,7 +28,13 @@ from log_broker.records.batch import (
 )
 from log_broker.records.compression import DECOMPRESSED_BYTES_MAX, Codec
 from log_broker.records.contracts import Fault, SideChecks, WithoutRegistry, all_pass, fault_of
-from log_broker.records.readable import RECORD_BYTES_MIN, MalformedRecordsError, check_readable, check_single
+from log_broker.records.readable import (
+    RECORD_BYTES_MIN,
+    HeadersLeft,
+    MalformedRecordsError,
+    check_readable,
+    check_single,
+)
 from log_broker.records.record import records_section, spans_of
 
 RECORD_ERRORS_MAX = 100  # of one batch: what a client needs to see is that and why, not each of a million
@@ -96,8 +102,9 @@ def check_batch(batch: Buffer, *, bytes_max: int) -> BatchHeader:
     """
     Check that `batch` is exactly one whole, intact batch as a client may write it, and return its header.
 
-    The records of an uncompressed batch can be read then, but for one of more than READ_AT_ONCE_MAX: `check_section` is
-    left to the caller there. Raises BrokerError with the code that Kafka answers.
+    The records of an uncompressed batch can be read then, but for one of more than READ_AT_ONCE_MAX, where
+    `check_section` is left to the caller; so it is at TooManyHeadersError, raised when all else is in order. Raises
+    BrokerError with the code that Kafka answers.
     """
     size = len(batch)
     if size <= MAGIC_OFFSET:
@@ -126,9 +133,9 @@ def check_batch(batch: Buffer, *, bytes_max: int) -> BatchHeader:
     if attributes & COMPRESSION_MASK or count > READ_AT_ONCE_MAX:
         _check_count(header, size - HEADER_BYTES)
     elif count == 1:
-        check_single(batch)
+        check_single(batch, size)
     else:
-        check_readable(bytes(batch[HEADER_BYTES:]), count)
+        check_readable(bytes(batch[HEADER_BYTES:]), count, HeadersLeft())
     return header
 
 
@@ -188,14 +195,18 @@ def _malformed_header(header: BatchHeader) -> BrokerError:
     return BrokerError(ErrorCode.INVALID_RECORD, reason)
 
 
-def check_section(batch: Buffer, header: BatchHeader, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+def check_section(
+    batch: Buffer, header: BatchHeader, *, bytes_max: int = DECOMPRESSED_BYTES_MAX, is_unread: bool = False
+) -> bytes:
     """
     Return the records of a batch as plain bytes, once it is known that they can be read.
+
+    `is_unread` says that `check_batch` could not tell.
 
     Raises MalformedRecordsError, or what `decompress` raises, DecompressionBoundError above `bytes_max` for one.
     """
     section = bytes(records_section(batch, header, bytes_max=bytes_max))  # indexing bytes is faster than a view
-    if header.compression or header.record_count > READ_AT_ONCE_MAX:
+    if is_unread or header.compression or header.record_count > READ_AT_ONCE_MAX:
         check_readable(section, header.record_count)
     return section
 
@@ -208,13 +219,14 @@ def check_records(
     now_ms: int,
     *,
     bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    is_unread: bool = False,
 ) -> None:
     """
     Look at every record of the batch; raises RecordsRefusedError naming each that breaks `rules`.
 
     Raises MalformedRecordsError, or what `decompress` raises, DecompressionBoundError above `bytes_max` for one.
     """
-    section = check_section(batch, header, bytes_max=bytes_max)
+    section = check_section(batch, header, bytes_max=bytes_max, is_unread=is_unread)
     check_time = _time_check(header, rules, now_ms)
     is_checked = checks.key is not None or checks.value is not None
     if (

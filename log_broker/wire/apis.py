@@ -108,10 +108,10 @@ class Api:
 
 _NEVER = 1 << 15
 _ELEMENTS_MAX = {
-    # Followers and transaction coordinators name all partitions that another broker leads.
+    # Brokers name all partitions that another one leads, or that they lead themselves.
     ApiKey.FETCH: ELEMENTS_MAX,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: ELEMENTS_MAX,
-    ApiKey.WRITE_TXN_MARKERS: ELEMENTS_MAX,
+    ApiKey.ALTER_PARTITION: ELEMENTS_MAX,
+    ApiKey.WRITE_TXN_MARKERS: 40_000,  # 10,000 partitions, each of a topic and a transaction of its own
     # Tools name all partitions of a cluster, each with its replicas.
     ApiKey.CREATE_TOPICS: 50_000,
     ApiKey.CREATE_PARTITIONS: 50_000,
@@ -129,7 +129,7 @@ def _api(key: ApiKey, versions: tuple[int, int], flexible_from: int, *, inter_br
         version_max=versions[1],
         flexible_from=flexible_from,
         inter_broker=inter_broker,
-        elements_max=ELEMENTS_MAX if inter_broker else _ELEMENTS_MAX.get(key, REQUEST_ELEMENTS_MAX),
+        elements_max=_ELEMENTS_MAX.get(key, REQUEST_ELEMENTS_MAX),
     )
 
 

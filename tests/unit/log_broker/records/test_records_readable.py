@@ -9,11 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.records import Codec, build_batch, iterate_records
+from log_broker.records import Codec, build_batch, iterate_records, read_header
 from log_broker.records import readable as module
 from log_broker.records.batch import HEADER, HEADER_BYTES, seal
 from log_broker.records.compression import compress
-from log_broker.records.readable import MalformedRecordsError, check_from, check_readable, check_single
+from log_broker.records.readable import (
+    HEADERS_AT_ONCE_MAX,
+    MalformedRecordsError,
+    TooManyHeadersError,
+    check_from,
+    check_readable,
+    check_single,
+)
 from log_broker.records.validation import READ_AT_ONCE_MAX, RECORDS_MAX, check_batch, check_section
 from log_broker.records.varint import write_varint
 
@@ -168,9 +175,9 @@ def test_each_column_of_records_that_are_alike_is_looked_at(column, monkeypatch)
     checked: list[int] = []
     one_by_one = check_from
 
-    def counted(section, position, index, end_index):
+    def counted(section, position, index, end_index, headers=None):
         checked.append(end_index - index)
-        return one_by_one(section, position, index, end_index)
+        return one_by_one(section, position, index, end_index, headers)
 
     monkeypatch.setattr(module, "check_from", counted)
     check_readable(bytes(section), count)
@@ -228,10 +235,24 @@ def test_the_quick_look_at_one_record_says_what_the_slow_one_says(key, value, at
     with suppress(MalformedRecordsError):
         sound = check_from(batch, HEADER_BYTES, 0, 1) == len(batch)
     if sound:
-        check_single(batch)
+        check_single(batch, len(batch))
     else:
         with pytest.raises(MalformedRecordsError):
-            check_single(batch)
+            check_single(batch, len(batch))
+
+
+def test_very_many_headers_are_left_to_who_has_the_time() -> None:
+    many = tuple(("", None) for _ in range(HEADERS_AT_ONCE_MAX + 1))
+    for records in ([(1, None, None, many)], [(1, None, None, many[at::50]) for at in range(50)]):
+        batch = build_batch(records)
+        with pytest.raises(TooManyHeadersError):
+            check_batch(batch, bytes_max=10**9)
+        check_section(batch, read_header(batch), is_unread=True)
+        batch[-1] ^= 2
+        seal(batch)
+        with pytest.raises(MalformedRecordsError):
+            check_section(batch, read_header(batch), is_unread=True)
+    check_batch(build_batch([(1, None, None, many[1:])]), bytes_max=10**9)
 
 
 def test_every_cut_of_a_record_is_refused() -> None:

@@ -20,6 +20,7 @@ from log_broker.records import Codec, build_batch, read_header
 from log_broker.records import record as records_module
 from log_broker.records.batch import HEADER, HEADER_BYTES, seal
 from log_broker.records.compression import compress
+from log_broker.records.readable import HEADERS_AT_ONCE_MAX
 from log_broker.records.validation import READ_AT_ONCE_MAX, RECORDS_MAX
 from log_broker.server import dispatch
 from log_broker.server import partition as partition_module
@@ -28,6 +29,7 @@ from log_broker.server.handlers import create_topics, describe_configs, incremen
 from log_broker.server.partition import OPENED_FOR_TIME_MAX
 from log_broker.server.replica_manager import MADE_AT_ONCE_MAX
 from log_broker.wire.apis import REQUEST_ELEMENTS_MAX, ApiKey
+from log_broker.wire.reading import STRING_BYTES_MAX
 
 MINUTE_MS = 60_000
 WAIT_SECONDS = 30.0
@@ -146,6 +148,7 @@ async def test_a_small_batch_that_decompresses_into_a_large_one_is_looked_at_els
     ("what", "batch", "overrides"),
     [
         ("many records", build_batch([(1, None, b"v", ())] * (READ_AT_ONCE_MAX + 1)), {}),
+        ("many headers", build_batch([(1, None, b"v", (("", None),) * (HEADERS_AT_ONCE_MAX + 1))]), {}),
         ("another codec", build_batch([(1, None, bytes(50_000), ())]), {"compression_type": "gzip"}),
     ],
 )
@@ -353,6 +356,19 @@ async def test_a_request_of_too_many_elements_ends_its_connection_unread(tmp_pat
         async with client_of(node) as other:
             with pytest.raises(asyncio.IncompleteReadError):
                 await other.ask(ApiKey.DESCRIBE_GROUPS, {**request, "groups": (*groups, "one more")}, version=4)
+        await probe(node)
+
+
+async def test_a_name_longer_than_any_ends_its_connection_unread(tmp_path: Path) -> None:
+    async with running(tmp_path / "node") as (node, client):
+        for length, is_read in ((STRING_BYTES_MAX, True), (STRING_BYTES_MAX + 1, False)):
+            request = {"groups": ("g" * length,), "include_authorized_operations": False}
+            async with client_of(node) as other:
+                if is_read:
+                    assert (await other.ask(ApiKey.DESCRIBE_GROUPS, request, version=5)).groups
+                else:
+                    with pytest.raises(asyncio.IncompleteReadError):
+                        await other.ask(ApiKey.DESCRIBE_GROUPS, request, version=5)
         await probe(node)
 
 
