@@ -360,7 +360,7 @@ async def test_a_request_of_too_many_elements_ends_its_connection_unread(tmp_pat
 
 
 async def test_a_name_longer_than_any_ends_its_connection_unread(tmp_path: Path) -> None:
-    async with running(tmp_path / "node") as (node, client):
+    async with running(tmp_path / "node") as (node, _):
         for length, is_read in ((STRING_BYTES_MAX, True), (STRING_BYTES_MAX + 1, False)):
             request = {"groups": ("g" * length,), "include_authorized_operations": False}
             async with client_of(node) as other:
