@@ -545,6 +545,7 @@ class BrokerConfig:
     follower_replication_throttled_rate: int = LONG_MAX
     max_incremental_fetch_session_cache_slots: int = 1000
     fluvial_replication_factor_min: int = 1
+    fluvial_event_loop_lag_warn_ms: int = 500
     fluvial_registry_unowned: str = "open"
     fluvial_registry_admins: frozenset[str] = frozenset()
     fluvial_registry_request_max_bytes: int = 1024 * 1024

@@ -1,4 +1,4 @@
-"""What the cluster demands of topics, whoever makes them; the same on every node, it may be changed while it runs."""
+"""What a cluster demands of topics, whoever makes them, and of its nodes; it may be changed while they run."""
 
 from log_broker.config_keys import int_key
 
@@ -9,6 +9,12 @@ POLICY_KEYS = (
         REPLICATION_FACTOR_MIN,
         1,
         "The fewest replicas that a new topic may have, and to which a reassignment may lower it; 1 is no limit.",
+        least=1,
+    ),
+    int_key(
+        "fluvial.event.loop.lag.warn.ms",
+        500,
+        "How late the event loop of a node may be before its log says so, and in a cluster the events too.",
         least=1,
     ),
 )

@@ -78,7 +78,10 @@ Skip = Callable[[bytes, int], int]
 
 
 class RecordCheck(Protocol):
-    """How one contract stands now. It holds for one turn of the event loop."""
+    """
+    How one contract stands now. It is asked in the turn of the event loop in which it was got, or for a long batch in
+    another thread while the loop goes on.
+    """
 
     @property
     def accepted(self) -> Mapping[bytes, Skip | None]:
@@ -98,7 +101,7 @@ class RecordValidator(Protocol):
     """
     Says whether records may enter a topic. Called only for topics that ask for validation.
 
-    Nothing of it may block: it runs on the broker's event loop.
+    Nothing of it may block: it runs on the broker's event loop. Only the checks of long batches run in another thread.
     """
 
     def check_of(self, contract: Contract) -> RecordCheck:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from log_broker.config import TopicConfig
+from log_broker.core.admission import CHECKED_AT_ONCE_BYTES_MAX, Admission, Admitted, refused_by_time
 from log_broker.core.epochs import LeaderEpochs
 from log_broker.core.lease import Lease
 from log_broker.core.partition_protocol import (
@@ -30,6 +31,7 @@ from log_broker.core.partition_protocol import (
     AppendResult,
     AppendUnsequenced,
     AskValidator,
+    CheckAside,
     Effect,
     EndTransaction,
     Event,
@@ -47,7 +49,6 @@ from log_broker.core.quarantine_topics import may_have_quarantine
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import LearningValidator, RecordValidator
 from log_broker.records.batch import (
-    COMPRESSION_MASK,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     BatchHeader,
@@ -55,12 +56,19 @@ from log_broker.records.batch import (
     read_header,
     stamp_log_append_time,
 )
-from log_broker.records.compression import CODEC_OF_NAME
+from log_broker.records.compression import CODEC_OF_NAME, DecompressionBoundError
 from log_broker.records.contracts import Fault
 from log_broker.records.control import build_marker
-from log_broker.records.quarantined import without
-from log_broker.records.record import recompress
-from log_broker.records.validation import RecordRules, RecordsRefusedError, check_batch, check_records, too_large
+from log_broker.records.readable import TooManyHeadersError
+from log_broker.records.validation import (
+    QUARANTINED_MAX,
+    READ_AT_ONCE_MAX,
+    RecordRules,
+    RecordsRefusedError,
+    check_batch,
+    check_section,
+    side_checks,
+)
 
 GATHERED_BYTES_MAX = 1024 * 1024  # behind a slow disk, from producers that wait for no answer
 
@@ -138,13 +146,20 @@ class Partition(PartitionRoles):
         """Whether records that break their contract are put aside."""
         return self._rules.quarantines
 
-    def faults_of(self, batch: memoryview, now_ms: int) -> Sequence[Fault]:
-        """Say which records of a batch break the contracts of the topic, as these are known now."""
-        try:
-            check_records(batch, read_header(batch), self._rules, self._validator, now_ms)
-        except RecordsRefusedError as error:
-            return error.faults
-        return ()
+    def admission(self, batch: memoryview, header: BatchHeader, now_ms: int, *, has_learned: bool = True) -> Admission:
+        """Return what decides whether a batch may enter, as the contracts of the topic are known now."""
+        return Admission(
+            batch,
+            header,
+            self._rules,
+            side_checks(self._rules, self._validator),
+            now_ms,
+            self._bytes_max,
+            self._codec,
+            self._compression_level,
+            self._looks_at_records,
+            self.learn is None or has_learned,
+        )
 
     def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:  # noqa: PLR0911 one for each event
         """Take one event at the given time and return what must be done, in order."""
@@ -166,18 +181,30 @@ class Partition(PartitionRoles):
                 return self._append_quarantined(event, now_ms)
 
     def append(
-        self, batch: memoryview, acks: int, token: Any, now_ms: int, *, has_learned: bool = False
+        self,
+        batch: memoryview,
+        acks: int,
+        token: Any,
+        now_ms: int,
+        *,
+        has_learned: bool = False,
+        outcome: Admitted | BrokerError | None = None,
     ) -> Sequence[Effect]:
         """
         Do what `handle` does with an Append, without the cost of making one.
 
-        `has_learned` says that the validator knows what is new, so that its word is the last.
+        `has_learned` says that the validator knows what is new, so that its word is the last. `outcome` is that of the
+        batch's admission, where that was left to somebody else.
         """
         left_out: tuple[Fault, ...] | None = None
         try:
             if self._is_guarded:
                 self._check_open(acks)
-            header = check_batch(batch, bytes_max=self._bytes_max)
+            is_unread = False
+            try:
+                header = check_batch(batch, bytes_max=self._bytes_max)
+            except TooManyHeadersError:
+                header, is_unread = read_header(batch), True
             duplicate = self.producers.check(header) if header.producer_id >= 0 else None
             if duplicate is not None:
                 return self._repeat(duplicate, acks, token)
@@ -185,8 +212,19 @@ class Partition(PartitionRoles):
                 self._asks_more
                 or header.attributes & _ADMITTED_ONLY_BY_RULES
                 or header.max_timestamp - now_ms > self._ahead_ms_max
+                or header.record_count > READ_AT_ONCE_MAX
+                or is_unread
             ):
-                batch, header, left_out = self._admit(batch, header, now_ms, has_learned)
+                if outcome is None:
+                    admission = self.admission(batch, header, now_ms, has_learned=has_learned)
+                    found = self._admitted(admission._replace(is_unread=True) if is_unread else admission)
+                    if isinstance(found, Admission):
+                        return (CheckAside(batch, acks, token, found, has_learned),)
+                    outcome = found
+                elif isinstance(outcome, BrokerError):
+                    raise outcome
+                batch, left_out = outcome
+                header = self._admit(batch, now_ms)
         except RecordsRefusedError as error:
             if self.learn is not None and not has_learned:
                 return (AskValidator(batch, acks, token),)
@@ -222,36 +260,29 @@ class Partition(PartitionRoles):
         )
         return (Reply(token, result), *self._ask_turn()) if answered else self._ask_turn()
 
-    def _admit(
-        self, batch: memoryview, header: BatchHeader, now_ms: int, has_learned: bool
-    ) -> tuple[memoryview, BatchHeader, tuple[Fault, ...] | None]:
-        """Apply what the topic's config demands; return the batch as it is to be stored, and what was left out."""
-        is_ahead = header.max_timestamp - now_ms > self._ahead_ms_max
-        left_out = None
-        if self._looks_at_records or is_ahead:
-            try:
-                check_records(batch, header, self._rules, self._validator, now_ms)
-            except RecordsRefusedError as error:
-                if not error.can_be_left_out or (self.learn is not None and not has_learned):
-                    raise
-                left_out = error.faults
-                batch = memoryview(without(batch, header, {fault.at for fault in left_out}))
-                header = read_header(batch)
-            if is_ahead and left_out is None:
-                raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "the header names a timestamp that no record has")
-        if self._codec is not None and header.attributes & COMPRESSION_MASK != self._codec:
-            batch = memoryview(recompress(batch, self._codec, level=self._compression_level))
-            if len(batch) > self._bytes_max:
-                raise too_large(len(batch), self._bytes_max)
-            header = read_header(batch)
+    def _admitted(self, admission: Admission) -> Admitted | Admission:
+        """Apply what the topic's config demands of a batch, or return what does so if that takes too long here."""
+        header = admission.header
+        if header.max_timestamp - admission.now_ms > self._ahead_ms_max:
+            raise refused_by_time(admission._replace(looks_at_records=True))
+        if header.attributes & LOG_APPEND_TIME and not self._append_time:
+            raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "only the broker sets the append time of a batch")
+        if admission.is_long:
+            return admission
+        try:
+            return admission.run(bytes_max=CHECKED_AT_ONCE_BYTES_MAX)
+        except DecompressionBoundError:
+            return admission
+
+    def _admit(self, batch: memoryview, now_ms: int) -> BatchHeader:
+        """Give a batch that may enter the time of the append and its place in a transaction; return its header."""
+        header = read_header(batch)
         if self._append_time:
             stamp_log_append_time(batch, header.attributes, now_ms)
             header = read_header(batch)
-        elif header.attributes & LOG_APPEND_TIME:
-            raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "only the broker sets the append time of a batch")
         if header.attributes & TRANSACTIONAL:
             self.transactions.admit(header)
-        return batch, header, left_out
+        return header
 
     def _append_quarantined(self, event: AppendQuarantined, now_ms: int) -> Sequence[Effect]:
         batch, token = event
@@ -259,6 +290,10 @@ class Partition(PartitionRoles):
             if self._is_guarded:
                 self._check_open(ACKS_ALL)
             header = check_batch(batch, bytes_max=UNBOUNDED_MS)
+            if header.record_count > QUARANTINED_MAX:
+                raise BrokerError(ErrorCode.INVALID_RECORD, f"{header.record_count} records that were left out at once")
+            if header.record_count > READ_AT_ONCE_MAX and not header.compression:
+                check_section(batch, header)
             stored = self.producers.begun_with(header) if header.producer_id >= 0 else None
             if stored is not None:
                 return self._repeat(stored, ACKS_ALL, token)

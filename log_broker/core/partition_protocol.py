@@ -5,6 +5,7 @@ What a partition is told and what it asks for: the events and effects of `core.p
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from log_broker.core.admission import Admission
 from log_broker.core.producer_state import AbortedTransaction, ProducerEntry
 from log_broker.core.replication import IsrProposal
 from log_broker.errors import ErrorCode
@@ -102,6 +103,20 @@ class AskValidator(NamedTuple):
     token: Any
 
 
+class CheckAside(NamedTuple):
+    """
+    Run an admission that takes long in another thread, then append the batch again with its outcome.
+
+    What comes for the partition meanwhile is appended behind it.
+    """
+
+    batch: memoryview
+    acks: int
+    token: Any
+    admission: Admission
+    has_learned: bool = False
+
+
 class PendingBatch(NamedTuple):
     """A batch that has its offset and waits to be written; without bytes it only waits for those before it."""
 
@@ -163,4 +178,6 @@ class IsrWanted(NamedTuple):
 
 
 Event = Append | AppendUnsequenced | AppendQuarantined | EndTransaction | TurnEnded | Written | WriteFailed
-Effect = AskTurn | AskValidator | Write | Reply | WatermarkMoved | TransactionsAborted | LogEndMoved | IsrWanted
+Effect = (
+    AskTurn | AskValidator | CheckAside | Write | Reply | WatermarkMoved | TransactionsAborted | LogEndMoved | IsrWanted
+)

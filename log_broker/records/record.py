@@ -8,7 +8,6 @@ search by timestamp, the key check of compacted topics and schema validation are
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import (
     HEADER,
     HEADER_BYTES,
@@ -23,7 +22,8 @@ from log_broker.records.batch import (
     read_header,
     seal,
 )
-from log_broker.records.compression import Codec, compress, decompress
+from log_broker.records.compression import DECOMPRESSED_BYTES_MAX, Codec, compress, decompress
+from log_broker.records.readable import MalformedRecordsError
 from log_broker.records.varint import read_uvarint, read_varint, write_varint
 
 Header = tuple[str, bytes | None]
@@ -44,17 +44,12 @@ class Record(NamedTuple):
 Span = tuple[int, int, int, int, int, int, int]
 
 
-class MalformedRecordsError(BrokerError):
-    """The checksum holds, yet the bytes are not the records that the header counts: the producer made them so."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(ErrorCode.INVALID_RECORD, reason)
-
-
-def records_section(batch: Buffer, header: BatchHeader | None = None) -> Buffer:
+def records_section(
+    batch: Buffer, header: BatchHeader | None = None, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> Buffer:
     """Return the records of one batch as plain bytes; raises BrokerError when they do not decompress."""
     header = header or read_header(batch)
-    return decompress(header.compression, memoryview(batch)[HEADER_BYTES : header.size])
+    return decompress(header.compression, memoryview(batch)[HEADER_BYTES : header.size], bytes_max=bytes_max)
 
 
 def spans_of(section: Buffer, count: int) -> Iterator[Span]:
@@ -119,6 +114,27 @@ def iterate_records(batch: Buffer) -> Iterator[Record]:
         value = None if value_length < 0 else section[value_start : value_start + value_length]
         headers = _read_headers(section, value_start + max(value_length, 0), end)
         yield Record(header.base_offset + offset_delta, timestamp, key, value, headers)
+
+
+def first_of_time(
+    batch: Buffer, timestamp: int, from_offset: int, end_offset: int, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> tuple[int, int] | None:
+    """
+    Return (offset, timestamp) of the batch's first record in [from_offset, end_offset) that is at least so late.
+
+    Raises BrokerError, DecompressionBoundError where the batch has more than `bytes_max` decompressed.
+    """
+    header = read_header(batch)
+    if header.base_offset >= end_offset:
+        return None
+    section = bytes(records_section(batch, header, bytes_max=bytes_max))
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    for span in spans_of(section, header.record_count):
+        time = header.base_timestamp + span[0] if append_time is None else append_time
+        offset = header.base_offset + span[1]
+        if time >= timestamp and offset >= from_offset:
+            return (offset, time) if offset < end_offset else None
+    return None
 
 
 def _read_headers(section: bytes, position: int, end: int) -> tuple[Header, ...]:

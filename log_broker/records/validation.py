@@ -1,9 +1,9 @@
 """
 What a broker checks before a produced batch enters the log.
 
-The rules and their error codes are Kafka's (its LogValidator and ProduceRequest), with one difference: the records
-inside are looked at only where the topic asks for something that needs them, so a compressed batch is normally not
-decompressed.
+The rules and their error codes are Kafka's (its LogValidator and ProduceRequest), with one difference: a batch is
+decompressed only where the topic asks for something that needs its records. The records of an uncompressed one are
+always held against its header; of a compressed one the count is, against what so many bytes can hold.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,14 +26,26 @@ from log_broker.records.batch import (
     BatchHeader,
     Buffer,
 )
-from log_broker.records.compression import Codec
+from log_broker.records.compression import DECOMPRESSED_BYTES_MAX, Codec
 from log_broker.records.contracts import Fault, SideChecks, WithoutRegistry, all_pass, fault_of
-from log_broker.records.record import MalformedRecordsError, records_section, spans_of
+from log_broker.records.readable import (
+    RECORD_BYTES_MIN,
+    HeadersLeft,
+    MalformedRecordsError,
+    check_readable,
+    check_single,
+)
+from log_broker.records.record import records_section, spans_of
 
 RECORD_ERRORS_MAX = 100  # of one batch: what a client needs to see is that and why, not each of a million
 # What a batch may bring into quarantine, where each record takes some 500 bytes more than it had.
 QUARANTINED_MAX = 50_000
 QUARANTINED_BYTES_MAX = 32 * 1024 * 1024
+RECORDS_MAX = 1_000_000  # of one batch: the most that librdkafka's batch.num.messages can be set to
+READ_AT_ONCE_MAX = 20_000  # records of an uncompressed batch; of a larger one they take more than 10 ms
+# The most that a byte of each codec can stand for: gzip 258 bytes for 2 bits, snappy 64 for 3 bytes, lz4 255 for one,
+# zstd a block of 128 KiB for four.
+_GROWTH_MAX = {Codec.NONE: 1, Codec.GZIP: 1032, Codec.SNAPPY: 22, Codec.LZ4: 255, Codec.ZSTD: 32_768}
 _CRC_FROM = 21
 UNBOUNDED_MS = 2**63 - 1
 
@@ -90,7 +102,9 @@ def check_batch(batch: Buffer, *, bytes_max: int) -> BatchHeader:
     """
     Check that `batch` is exactly one whole, intact batch as a client may write it, and return its header.
 
-    Raises BrokerError with the code that Kafka answers.
+    The records of an uncompressed batch can be read then, but for one of more than READ_AT_ONCE_MAX, where
+    `check_section` is left to the caller; so it is at TooManyHeadersError, raised when all else is in order. Raises
+    BrokerError with the code that Kafka answers.
     """
     size = len(batch)
     if size <= MAGIC_OFFSET:
@@ -116,9 +130,28 @@ def check_batch(batch: Buffer, *, bytes_max: int) -> BatchHeader:
         raise BrokerError(
             ErrorCode.INVALID_RECORD, f"sequence {header[11]} of producer {header[9]} epoch {header[10]} is invalid"
         )
-    if attributes & COMPRESSION_MASK > Codec.ZSTD:
-        raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {attributes & COMPRESSION_MASK}")
+    if attributes & COMPRESSION_MASK or count > READ_AT_ONCE_MAX:
+        _check_count(header, size - HEADER_BYTES)
+    elif count == 1:
+        check_single(batch, size)
+    else:
+        check_readable(bytes(batch[HEADER_BYTES:]), count, HeadersLeft())
     return header
+
+
+def _check_count(header: BatchHeader, payload_bytes: int) -> None:
+    """Hold the count of a batch against what its bytes can hold at the most."""
+    codec, count = header.compression, header.record_count
+    if codec > Codec.ZSTD:
+        raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {codec}")
+    bytes_max = min(payload_bytes * _GROWTH_MAX[Codec(codec)], DECOMPRESSED_BYTES_MAX)
+    if count * RECORD_BYTES_MIN > bytes_max:
+        raise MalformedRecordsError(
+            f"{count} records do not fit in {payload_bytes} bytes of {Codec(codec).name.lower()}"
+        )
+    if count > RECORDS_MAX:
+        # A Java producer splits a batch at this code.
+        raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {count} records; at most {RECORDS_MAX} are taken")
 
 
 def too_large(size: int, bytes_max: int) -> BrokerError:
@@ -162,15 +195,39 @@ def _malformed_header(header: BatchHeader) -> BrokerError:
     return BrokerError(ErrorCode.INVALID_RECORD, reason)
 
 
+def check_section(
+    batch: Buffer, header: BatchHeader, *, bytes_max: int = DECOMPRESSED_BYTES_MAX, is_unread: bool = False
+) -> bytes:
+    """
+    Return the records of a batch as plain bytes, once it is known that they can be read.
+
+    `is_unread` says that `check_batch` could not tell.
+
+    Raises MalformedRecordsError, or what `decompress` raises, DecompressionBoundError above `bytes_max` for one.
+    """
+    section = bytes(records_section(batch, header, bytes_max=bytes_max))  # indexing bytes is faster than a view
+    if is_unread or header.compression or header.record_count > READ_AT_ONCE_MAX:
+        check_readable(section, header.record_count)
+    return section
+
+
 def check_records(
-    batch: Buffer, header: BatchHeader, rules: RecordRules, validator: RecordValidator | None, now_ms: int
+    batch: Buffer,
+    header: BatchHeader,
+    rules: RecordRules,
+    checks: SideChecks,
+    now_ms: int,
+    *,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    is_unread: bool = False,
 ) -> None:
-    """Look at every record of the batch; raises RecordsRefusedError naming each that breaks `rules`."""
-    section = records_section(batch, header)
-    if not isinstance(section, bytes):
-        section = bytes(section)  # indexing and slicing bytes is faster than a view
+    """
+    Look at every record of the batch; raises RecordsRefusedError naming each that breaks `rules`.
+
+    Raises MalformedRecordsError, or what `decompress` raises, DecompressionBoundError above `bytes_max` for one.
+    """
+    section = check_section(batch, header, bytes_max=bytes_max, is_unread=is_unread)
     check_time = _time_check(header, rules, now_ms)
-    checks = side_checks(rules, validator)
     is_checked = checks.key is not None or checks.value is not None
     if (
         is_checked
@@ -183,8 +240,6 @@ def check_records(
     by_contract = True
     for index, span in enumerate(spans_of(section, header.record_count)):
         reason = None
-        if is_checked and span[1] != index:
-            raise MalformedRecordsError(f"record {index} names the offset delta {span[1]}")
         if rules.key_required and span[3] < 0:
             reason = "a compacted topic takes no record without a key"
         elif check_time is not None and (reason := check_time(span[0])) is not None:

@@ -8,6 +8,7 @@ who was heard of when; that dies with it, and the next controller starts everybo
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from log_broker.core import elections
@@ -24,6 +25,7 @@ from log_broker.core.cluster_records import MetadataRecord, PartitionChanged
 from log_broker.core.isr_changes import IsrWish, alter_partition
 from log_broker.core.reassignments import reassign
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.authority import Authority, Decide
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
+PARTITIONS_AT_ONCE_MAX = 500  # in one turn of the event loop
 
 DecideOne = Callable[[ClusterImage, int], MetadataRecord | None]
 
@@ -157,13 +160,12 @@ class Controller:
         )
 
     async def _each(self, count: int, decide_one: DecideOne) -> list[Outcome]:
-        """Decide on `count` things one after the other, each answered on its own, and commit all at once."""
+        """Decide on `count` things one after the other, each answered on its own, and commit so many at a time."""
         outcomes: list[Outcome] = []
 
-        def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
-            outcomes.clear()
+        def decide(numbers: Sequence[int], image: ClusterImage) -> Sequence[MetadataRecord]:
             records: list[MetadataRecord] = []
-            for number in range(count):
+            for number in numbers:
                 try:
                     record = decide_one(image, number)
                 except BrokerError as error:
@@ -175,7 +177,8 @@ class Controller:
                     records.append(record)
             return records
 
-        await self._submit(decide)
+        async for numbers in in_turns(range(count), PARTITIONS_AT_ONCE_MAX):
+            await self._submit(partial(decide, numbers))
         return outcomes
 
     async def _submit(self, decide: "Decide") -> None:

@@ -53,11 +53,22 @@ class NodeCollector(Collector):
         )
         yield _gauge("connections", "Connections that are open.", len(node.connections))
         yield _gauge("tasks", "Requests whose work goes on beside the event loop's turn.", node.task_count)
+        yield from self._event_loop()
         yield _gauge("queued_bytes", "Bytes of requests and answers beyond each connection's share.", node.memory.held)
         yield _gauge("connections_waiting", "Connections that wait for memory to be read from.", node.memory.waiting)
         yield _gauge("fetch_sessions", "Fetch sessions that are kept.", len(node.fetch_sessions))
         held = node.fetch_sessions.partition_count
         yield _gauge("fetch_session_partitions", "Partitions that all fetch sessions hold.", held)
+
+    def _event_loop(self) -> Iterator[Metric]:
+        lag = self._node.loop_lag
+        seconds = HistogramMetricFamily(
+            "log_broker_event_loop_lag_seconds",
+            "How late a timer of the event loop ran: nobody is answered meanwhile. Measured ten times a second.",
+        )
+        seconds.add_metric([], _cumulated(lag.durations), lag.durations.sum_micros / 1e6)
+        yield seconds
+        yield _gauge("event_loop_lag_longest_seconds", "The longest since the node started.", lag.longest_seconds)
 
     def _requests(self) -> Iterator[Metric]:
         counters = self._node.counters

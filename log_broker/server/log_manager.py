@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID, uuid4
 
 from log_broker.config import TopicConfig
@@ -42,6 +42,7 @@ from log_broker.storage.files import FileSystem, OsFileSystem
 from log_broker.storage.log import PartitionLog
 from log_broker.storage.recovery import PROGRESS_SECONDS, open_partition
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 REOPEN_INTERVAL_MS = 10_000  # after a disk error
@@ -109,6 +110,8 @@ class LogManager:
         self._files = files or OsFileSystem()
         self._owned = DataDirectory(data_dir) if files is None else claim
         self._pool = SyncPool(loop) if pool is None else pool
+        # One thread for records that take long to look at: several would leave the event loop less of the interpreter.
+        self._checks = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-check")
         self._partitions: dict[Place, PartitionRuntime] = {}
         self._compactor = Compactor(loop, self._files, data_dir, self._partitions, clock_ms=clock_ms)
         self._settings = settings
@@ -248,6 +251,10 @@ class LogManager:
         handle = self._loop.call_later(STRAY_SECONDS, remove)
         self._timers.append(handle)
 
+    def aside(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        """Run work that takes more than a turn of the event loop in the thread that is there for it."""
+        return self._loop.run_in_executor(self._checks, work)
+
     def get(self, topic: str, partition: int) -> PartitionRuntime | None:
         return self._partitions.get((topic, partition))
 
@@ -328,6 +335,7 @@ class LogManager:
         for failure in failures:
             _log.error("a log could not be closed in order: %s", failure)
         self._pool.close()
+        self._checks.shutdown(wait=False, cancel_futures=True)
         if self._opened:
             self._save_closed(clean=not failures, broker_epoch=broker_epoch)
         if self._owned is not None:
@@ -391,6 +399,7 @@ class LogManager:
             clock_ms=self._clock_ms,
             membership=self._membership,
             lower_checkpoints=self._lower_checkpoints,
+            aside=self.aside,
         )
         self._partitions[entry.place] = runtime
         return runtime

@@ -6,6 +6,7 @@ The simulator has another one. Time is the loop's, or `clock_ms` of the node, an
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -62,6 +63,10 @@ class Machine(Protocol):
         """Take no more connections in; return when those accepted before are made."""
         ...
 
+    def cpu_seconds(self) -> float | None:
+        """Return how long the calling thread has had a processor; None where time is not real."""
+        ...
+
 
 class RealMachine:
     """The one that this process runs on."""
@@ -88,6 +93,9 @@ class RealMachine:
             raise BindError(host, port, error.strerror or str(error)) from error
         listener.setblocking(False)
         return listener
+
+    def cpu_seconds(self) -> float | None:
+        return time.thread_time()
 
     async def unlisten(self, server: asyncio.Server) -> None:
         """What asyncio accepts in the turn in which its server is closed it drops, and leaves open."""

@@ -39,6 +39,7 @@ from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
 from log_broker.server.liveness import Liveness
 from log_broker.server.log_manager import LogManager
+from log_broker.server.loop_lag import LoopLag
 from log_broker.server.machine import BACKLOG, Machine, RealMachine
 from log_broker.server.memory_budget import MemoryBudget
 from log_broker.server.meta_properties import (
@@ -147,6 +148,7 @@ class Node:
         self.metadata_answers = AnswerCache()
         self.ack_deadlines = AckDeadlines(self.loop)
         self.counters = Counters()
+        self.loop_lag = LoopLag(self)
         self.memory = MemoryBudget(self.loop, _memory_limit(config))
         self.connections: dict[Connection, None] = {}  # in the order in which they came
         self._connections_of: Counter[str] = Counter()
@@ -231,6 +233,7 @@ class Node:
         self._serve()
         self.run(tell_address(self))
         self._check_idle()
+        self.loop_lag.start()
         self.events.start()
         _log.info(
             "node %d of cluster %s listens on %s:%d", self.config.node_id, self.cluster_id, self.config.host, self.port
@@ -245,6 +248,7 @@ class Node:
         if self.lifecycle is not None:
             await self.lifecycle.leave()
         self.liveness.stop()
+        self.loop_lag.stop()
         if self._server is not None:
             await self.machine.unlisten(self._server)
         if self._idle_check is not None:
@@ -305,7 +309,8 @@ class Node:
         image = self.cluster.topics.get(topic)
         if image is None or not 0 <= partition < len(image.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if image.partitions[partition].leader == self.config.node_id and self.logs.get(topic, partition) is None:
+        is_absent = self.logs.get(topic, partition) is None and not self.replicas.is_due(topic, partition)
+        if image.partitions[partition].leader == self.config.node_id and is_absent:
             return ErrorCode.KAFKA_STORAGE_ERROR  # it could not be made; the log said why
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 

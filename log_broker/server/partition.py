@@ -5,19 +5,22 @@ One partition on this node, as handlers, coordinators and the log manager use it
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from log_broker.config import TopicConfig
+from log_broker.core.admission import CHECKED_AT_ONCE_BYTES_MAX, CHECKED_AT_ONCE_MAX
 from log_broker.core.partition_protocol import AppendQuarantined, AppendResult, AppendUnsequenced, EndTransaction
 from log_broker.core.partition_transactions import PartitionTransactions
 from log_broker.core.producer_state import ProducerEntry
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import TRANSACTIONAL, read_header
+from log_broker.records.compression import DecompressionBoundError
 from log_broker.records.contracts import Fault
 from log_broker.records.control import EndMarker
-from log_broker.records.record import build_batch
+from log_broker.records.record import build_batch, first_of_time
 from log_broker.server.partition_runner import Done
 from log_broker.server.readers import READ_COMMITTED, Cancel, ReadResult, read_batches
 from log_broker.server.replica import ReplicaRuntime
@@ -26,6 +29,10 @@ from log_broker.storage.compaction import CompactionJob, CompactionPlan, Rewritt
 from log_broker.storage.segment_swap import complete, stage
 
 _log = logging.getLogger(__name__)
+
+OPENED_FOR_TIME_MAX = 8  # batches in which a search by time looks for a record
+
+T = TypeVar("T")
 
 
 class AtRisk(NamedTuple):
@@ -119,6 +126,9 @@ class PartitionRuntime(ReplicaRuntime):
             done(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
         batch = records if isinstance(records, memoryview) else memoryview(bytearray(records))
+        if self._behind is not None:
+            self._behind.append((batch, acks, done))
+            return
         effects = self._core.append(batch, acks, done, self._clock_ms())
         if effects:
             self._run(effects)
@@ -130,9 +140,15 @@ class PartitionRuntime(ReplicaRuntime):
             return
         self._run(self._core.handle(AppendQuarantined(batch, done), self._clock_ms()))
 
-    def faults_of(self, batch: memoryview) -> Sequence[Fault]:
+    async def faults_of(self, batch: memoryview) -> Sequence[Fault]:
         """Say which records of a batch break the topic's contracts, as these are known here by now."""
-        return self._core.faults_of(batch, self._clock_ms())
+        admission = self._core.admission(batch, read_header(batch), self._clock_ms())
+        faults: Sequence[Fault] = await self._aside(admission.faults)
+        return faults
+
+    def aside(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        """Run work that takes more than a turn of the event loop in a thread."""
+        return self._aside(work)
 
     def stored_batch(self, base_offset: int) -> bytes | None:
         """Return the batch that begins at an offset, readable by clients or not; None when it is gone."""
@@ -238,19 +254,54 @@ class PartitionRuntime(ReplicaRuntime):
         """Return (largest known epoch up to this one, its end offset), (-1, -1) when there is none."""
         return self._core.epochs.end_offset(epoch, self._core.written_end)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record that is at least as late; raises OSError."""
-        found = self._log.find_time(
-            timestamp_ms, from_offset=self._core.log_start_offset, end_offset=self._core.high_watermark
-        )
-        return None if found is None else (found.offset, found.timestamp)
+    async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """
+        Return (offset, timestamp) of the first record that is at least as late; raises OSError and BrokerError.
 
-    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record with the largest timestamp; raises OSError."""
-        found = self._log.find_max_timestamp(
-            from_offset=self._core.log_start_offset, end_offset=self._core.high_watermark
-        )
-        return None if found is None else (found.offset, found.timestamp)
+        Where headers name times that none of their records has, it is not looked into batches for ever: then this is
+        the first offset of the first of them, which lies before every record that is so late.
+        """
+        offset = self._core.log_start_offset
+        first: tuple[int, int] | None = None
+        opened = 0
+        while True:
+            end_offset = self._core.high_watermark
+            step = self._log.batch_of_time(timestamp_ms, from_offset=offset, end_offset=end_offset)
+            if step is None:
+                return None
+            batch, behind = step
+            if batch:
+                found = await self._first_of_time(batch, timestamp_ms, offset, end_offset)
+                if found is not None:
+                    return found
+                if first is None:
+                    header = read_header(batch)
+                    first = max(header.base_offset, offset), header.max_timestamp
+                opened += 1
+                if opened >= OPENED_FOR_TIME_MAX:
+                    return first
+            else:
+                await asyncio.sleep(0)
+            if self._closed:
+                raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition was closed")
+            offset = behind
+
+    async def _first_of_time(
+        self, batch: bytes, timestamp_ms: int, from_offset: int, end_offset: int
+    ) -> tuple[int, int] | None:
+        search = partial(first_of_time, batch, timestamp_ms, from_offset, end_offset)
+        if read_header(batch).record_count <= CHECKED_AT_ONCE_MAX:
+            with suppress(DecompressionBoundError):
+                return search(bytes_max=CHECKED_AT_ONCE_BYTES_MAX)
+        return await self.aside(search)
+
+    async def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first record with the largest timestamp; raises OSError and BrokerError."""
+        latest = self._log.latest_timestamp()
+        while latest is None:
+            await asyncio.sleep(0)
+            latest = self._log.latest_timestamp()
+        return await self.offset_for_timestamp(latest) if latest >= 0 else None
 
     # Keeping.
 

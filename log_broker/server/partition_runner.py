@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from uuid import UUID
 
+from log_broker.core.admission import Admitted
 from log_broker.core.cluster import INTERNAL_TOPICS
 from log_broker.core.lease import Lease
 from log_broker.core.partition import Partition
@@ -20,6 +22,7 @@ from log_broker.core.partition_protocol import (
     AppendResult,
     AskTurn,
     AskValidator,
+    CheckAside,
     Effect,
     IsrWanted,
     LogEndMoved,
@@ -33,7 +36,7 @@ from log_broker.core.partition_protocol import (
 )
 from log_broker.core.quarantine_topics import is_quarantine
 from log_broker.core.replication import IsrProposal
-from log_broker.errors import ErrorCode
+from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.machine import Pool
 from log_broker.server.readers import ReplicaWaiters, Waiters
 from log_broker.server.reopening import Recover, distrust_cached, read_again
@@ -46,6 +49,8 @@ from log_broker.storage.log import PartitionLog
 _log = logging.getLogger(__name__)
 
 Done = Callable[[AppendResult], None]
+# Runs work that takes more than a turn of the event loop in a thread; the future is of what it returns or raises.
+Aside = Callable[..., "asyncio.Future[Any]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +78,13 @@ class PartitionRunner:
         clock_ms: Callable[[], int],
         membership: Membership | None = None,
         lower_checkpoints: Callable[["PartitionRunner"], Callable[[], None]] = lambda _: _nothing,
+        aside: Aside | None = None,
     ) -> None:
-        """`lower_checkpoints` returns what brings the node's checkpoints down to a log that became shorter."""
+        """
+        `lower_checkpoints` returns what brings the node's checkpoints down to a log that became shorter.
+
+        Without `aside` long work runs in the threads of the event loop.
+        """
         self.topic = core.topic
         self.partition = partition
         self.topic_id = topic_id
@@ -98,6 +108,9 @@ class PartitionRunner:
         self._flush_timer: asyncio.TimerHandle | None = None
         self._job: AppendJob | None = None
         self._compaction: CompactionJob | None = None
+        self._aside: Aside = partial(loop.run_in_executor, None) if aside is None else aside
+        self._checks = 0  # of batches, under way in a thread
+        self._behind: deque[tuple[memoryview, int, Done]] | None = None  # what came meanwhile, in its order
         self._sealed_syncs = 0  # under way, finding segments by name
         self._when_quiet: deque[Callable[[], None]] = deque()  # what must not meet anything else in the log
         self._closed = False
@@ -192,13 +205,55 @@ class PartitionRunner:
                 return
             self._when_quiet.popleft()()
 
-    def _run_rare(self, effect: TransactionsAborted | IsrWanted | AskValidator) -> None:
+    def _check_aside(self, asked: CheckAside) -> None:
+        self._checks += 1
+        if self._behind is None:
+            self._behind = deque()
+        self._aside(asked.admission.run).add_done_callback(partial(self._checked, asked))
+
+    def _checked(self, asked: CheckAside, checked: "asyncio.Future[Admitted]") -> None:
+        """Append a batch whose records have been checked, or refuse it, and then what came behind it."""
+        self._checks -= 1
+        outcome: Admitted | BrokerError
+        try:
+            outcome = checked.result()
+        except BrokerError as error:
+            outcome = error
+        except asyncio.CancelledError:
+            outcome = BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is stopping")
+        except Exception as error:
+            _log.error("a fault of our own in checking a batch for %s-%d", self.topic, self.partition, exc_info=error)
+            outcome = BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed; see its log")
+        if self._closed:
+            self._run((Reply(asked.token, AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)),))
+        else:
+            batch, acks, token = asked.batch, asked.acks, asked.token
+            now_ms = self._clock_ms()
+            self._run(self._core.append(batch, acks, token, now_ms, has_learned=asked.has_learned, outcome=outcome))
+        behind = self._behind
+        while behind and not self._checks:
+            batch, acks, done = behind.popleft()
+            self._append(batch, acks, done)
+        if not self._checks:
+            self._behind = None
+
+    def _append(self, batch: memoryview, acks: int, done: Done) -> None:
+        if self._closed:
+            self._run((Reply(done, AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)),))
+            return
+        effects = self._core.append(batch, acks, done, self._clock_ms())
+        if effects:
+            self._run(effects)
+
+    def _run_rare(self, effect: TransactionsAborted | IsrWanted | AskValidator | CheckAside) -> None:
         match effect:
             case TransactionsAborted():
                 for transaction in effect.transactions:
                     self._log.note_aborted(transaction)
             case IsrWanted():
                 self.on_isr_wanted(effect.proposal)
+            case CheckAside():
+                self._check_aside(effect)
             case AskValidator():
                 assert self._core.learn is not None, "only who can learn is asked to"
                 self._core.learn(partial(self._look_again, effect))

@@ -115,17 +115,20 @@ class Quarantine:
         transactional_id: str | None,
     ) -> None:
         try:
-            faults = result.left_out or self._left_out_before(runtime, records, result.base_offset)
+            faults = result.left_out or await self._left_out_before(runtime, records, result.base_offset)
             if not faults:
                 done(result)
                 return
-            batch = quarantined(
-                records,
-                faults,
-                topic=runtime.topic,
-                partition=runtime.partition,
-                base_offset=result.base_offset,
-                append_time_ms=result.log_append_time_ms,
+            batch = await runtime.aside(
+                partial(
+                    quarantined,
+                    records,
+                    faults,
+                    topic=runtime.topic,
+                    partition=runtime.partition,
+                    base_offset=result.base_offset,
+                    append_time_ms=result.log_append_time_ms,
+                )
             )
             is_transactional = read_header(records).attributes & TRANSACTIONAL
             outcome = await self._write(
@@ -139,7 +142,9 @@ class Quarantine:
             _log.error("%s-%d: records could not be put aside: %s", runtime.topic, runtime.partition, outcome.message)
         done(outcome)
 
-    def _left_out_before(self, runtime: PartitionRuntime, records: memoryview, base_offset: int) -> Sequence[Fault]:
+    async def _left_out_before(
+        self, runtime: PartitionRuntime, records: memoryview, base_offset: int
+    ) -> Sequence[Fault]:
         """
         Say which records of a batch that is in the log already are not there, and why.
 
@@ -148,12 +153,12 @@ class Quarantine:
         stored = runtime.stored_batch(base_offset)
         if stored is None:
             return ()
-        kept = offset_deltas(stored)
+        kept = await runtime.aside(partial(offset_deltas, stored))
         count = read_header(records).record_count
         missing = set(range(count)) - kept
         if not missing:
             return ()
-        known = {fault.at: fault for fault in runtime.faults_of(records)}
+        known = {fault.at: fault for fault in await runtime.faults_of(records)}
         if runtime.config.is_compacted:
             return [known[at] for at in sorted(missing) if at in known]
         return [known.get(at) or Fault(at, REASON_FORGOTTEN) for at in sorted(missing)]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0  # after a disk error
+MADE_AT_ONCE_MAX = 20  # new partitions in one turn of the event loop; each takes about a millisecond
 
 
 class ReplicaManager:
@@ -52,13 +53,19 @@ class ReplicaManager:
         self._followed: dict[tuple[str, int], tuple[Place, LeaderFetching]] = {}
         self._unmade: set[tuple[str, int]] = set()  # what the disk did not take of the image that is applied
         self._retry: asyncio.TimerHandle | None = None
+        self._due: set[tuple[str, int]] = set()  # new ones whose turn has not come
+        self._room = 0  # how many more may be made in this turn
+        self._next_turn: asyncio.Handle | None = None
+        self._all_made: asyncio.Future[None] | None = None
         self._is_stopped = False
 
     def stop(self) -> None:
         """Fetch no more, and take no more images in: the quorum tells of some while the node stops."""
         self._is_stopped = True
-        if self._retry is not None:
-            self._retry.cancel()
+        for timer in (self._retry, self._next_turn):
+            if timer is not None:
+                timer.cancel()
+        self._no_more_due()
         for fetching in self._fetching.values():
             fetching.stop()
         self._fetching.clear()
@@ -94,7 +101,8 @@ class ReplicaManager:
             new = image.get(name)
             if new is None or new.topic_id != old.topic_id:
                 self._drop_topic(old, aside=went_back)
-        unmade = {name for name, _ in self._unmade}
+        self._room = MADE_AT_ONCE_MAX
+        unmade = {name for name, _ in self._unmade | self._due}
         for name, topic in image.items():
             before = self._applied.get(name)
             if before is not topic or name in unmade:
@@ -103,6 +111,32 @@ class ReplicaManager:
         self._applied = dict(image)
         if self._unmade and self._retry is None:
             self._retry = self.loop.call_later(RETRY_SECONDS, self._apply_again)
+        if not self._due:
+            self._no_more_due()
+        elif self._next_turn is None:
+            self._next_turn = self.loop.call_soon(self._go_on)
+
+    def is_due(self, topic: str, partition: int) -> bool:
+        """Whether a new partition is about to be made here."""
+        return (topic, partition) in self._due
+
+    async def until_made(self) -> None:
+        """Return when all new partitions of the image are made here, or the disk did not take them."""
+        while self._due:
+            if self._all_made is None:
+                self._all_made = self.loop.create_future()
+            await asyncio.shield(self._all_made)
+
+    def _no_more_due(self) -> None:
+        waited, self._all_made = self._all_made, None
+        if self._is_stopped:
+            self._due.clear()
+        if waited is not None and not waited.done():
+            waited.set_result(None)
+
+    def _go_on(self) -> None:
+        self._next_turn = None
+        self._node.apply_image()
 
     def _apply_again(self) -> None:
         """No change of the image need come that would do it."""
@@ -159,7 +193,7 @@ class ReplicaManager:
         known = before.partitions if before is not None else ()
         for index, partition in enumerate(topic.partitions):
             is_known = same_config and index < len(known) and known[index] is partition
-            if is_known and (topic.name, index) not in self._unmade:
+            if is_known and (topic.name, index) not in self._unmade and (topic.name, index) not in self._due:
                 continue
             if self._node.config.node_id in partition.replicas:
                 self._apply_partition(topic, index, partition)
@@ -169,6 +203,11 @@ class ReplicaManager:
     def _apply_partition(self, topic: TopicImage, index: int, partition: PartitionImage) -> None:
         node = self._node
         had_log = node.logs.get(topic.name, index) is not None
+        if not had_log and not self._room:
+            self._due.add((topic.name, index))
+            return
+        self._room -= not had_log
+        self._due.discard((topic.name, index))
         try:
             runtime = node.logs.create(topic.name, index, UUID(hex=topic.topic_id), topic.config)
         except OSError as error:
@@ -219,6 +258,7 @@ class ReplicaManager:
 
     def _drop_partition(self, topic: str, index: int, *, aside: bool = False) -> None:
         self._unmade.discard((topic, index))
+        self._due.discard((topic, index))
         self._unfollow(topic, index)
         runtime = self._node.logs.get(topic, index)
         if runtime is not None:

@@ -45,6 +45,7 @@ from log_broker.records.batch import (
 from log_broker.records.compression import Codec, compress
 from log_broker.records.control import read_marker
 from log_broker.records.record import Span, records_section, spans_of
+from log_broker.records.validation import RECORDS_MAX
 from log_broker.records.varint import read_uvarint, write_varint
 from log_broker.storage.compaction_transactions import CleanedTransactions
 from log_broker.storage.files import File, FileSystem
@@ -219,6 +220,8 @@ class Retention:
             return batch
         if is_aborted:
             return None
+        if header.record_count > RECORDS_MAX:
+            return batch  # taken in by an older broker; what is kept of each of its records would not fit in memory
         section = bytes(records_section(batch, header))
         kept: list[tuple[int, Span]] = []
         has_tombstone = False

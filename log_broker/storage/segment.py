@@ -173,6 +173,11 @@ class Segment:
             self._max_timestamp = self.time_index.last
         return self._max_timestamp[0], self.base_offset + self._max_timestamp[1]
 
+    @property
+    def knows_times(self) -> bool:
+        """Whether `max_timestamp` is known without reading the index files."""
+        return self._max_timestamp is not None
+
     def begin_empty(self) -> None:
         """Make this a new active segment, in which nothing has to be looked for on the disk."""
         self._indexes = OffsetIndex(), TimeIndex()

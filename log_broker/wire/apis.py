@@ -10,6 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from log_broker.wire.reading import ELEMENTS_MAX
+
+# Elements of arrays in one request of a client: some 3 µs of the event loop each, so that it is some ten milliseconds.
+REQUEST_ELEMENTS_MAX = 10_000
+
 
 class ApiKey(IntEnum):
     """Kafka's api keys, of those that are served."""
@@ -87,7 +92,7 @@ class Api:
     One api: its versions, both ends included, and the first with compact lengths and tagged fields.
 
     `flexible_from` lies above `version_max` when no supported version is flexible. Only brokers call an `inter_broker`
-    api: it is served but not advertised.
+    api: it is served but not advertised. `elements_max` are all elements of the arrays of one request together.
     """
 
     key: ApiKey
@@ -95,12 +100,26 @@ class Api:
     version_max: int
     flexible_from: int
     inter_broker: bool = False
+    elements_max: int = REQUEST_ELEMENTS_MAX
 
     def supports(self, version: int) -> bool:
         return self.version_min <= version <= self.version_max
 
 
 _NEVER = 1 << 15
+_ELEMENTS_MAX = {
+    # Brokers name all partitions that another one leads, or that they lead themselves.
+    ApiKey.FETCH: ELEMENTS_MAX,
+    ApiKey.ALTER_PARTITION: ELEMENTS_MAX,
+    ApiKey.WRITE_TXN_MARKERS: 40_000,  # 10,000 partitions, each of a topic and a transaction of its own
+    # Tools name all partitions of a cluster, each with its replicas.
+    ApiKey.CREATE_TOPICS: 50_000,
+    ApiKey.CREATE_PARTITIONS: 50_000,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: 50_000,
+    ApiKey.ELECT_LEADERS: 50_000,
+    ApiKey.LIST_OFFSETS: 20_000,
+    ApiKey.PRODUCE: 20_000,
+}
 
 
 def _api(key: ApiKey, versions: tuple[int, int], flexible_from: int, *, inter_broker: bool = False) -> Api:
@@ -110,6 +129,7 @@ def _api(key: ApiKey, versions: tuple[int, int], flexible_from: int, *, inter_br
         version_max=versions[1],
         flexible_from=flexible_from,
         inter_broker=inter_broker,
+        elements_max=_ELEMENTS_MAX.get(key, REQUEST_ELEMENTS_MAX),
     )
 
 

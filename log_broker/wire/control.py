@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from log_broker.errors import ErrorCode
 from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.messages import MessageReader, Values, codec_of
-from log_broker.wire.reading import MalformedRequestError
+from log_broker.wire.reading import ELEMENTS_MAX, MalformedRequestError
 from log_broker.wire.refusals import refusal
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def read_request(api_key: int, version: int, body: memoryview) -> Any:
     Raises MalformedRequestError when the bytes are not such a request.
     """
     description = description_of(api_key, version, "request")
-    reader = MessageReader(body, flexible=description.__flexible__)
+    elements_max = APIS[api_key].elements_max if api_key in APIS else ELEMENTS_MAX
+    reader = MessageReader(body, flexible=description.__flexible__, elements_max=elements_max)
     try:
         return codec_of(description).read(reader)
     except (struct.error, IndexError, ValueError) as error:

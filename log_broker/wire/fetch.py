@@ -33,6 +33,7 @@ from log_broker.core.fetch_session import FINAL_EPOCH, NO_SESSION, FetchedPartit
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import Buffer
 from log_broker.records.varint import write_uvarint
+from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.leader_tags import NodeEndpoint, endpoint_tags, leader_tag
 from log_broker.wire.reading import MalformedRequestError, Reader
 
@@ -102,7 +103,7 @@ class PartitionData(NamedTuple):
 
 def parse_request(body: memoryview, version: int) -> FetchRequest:
     """Read the request behind its header; raises MalformedRequestError."""
-    reader = Reader(body, flexible=version >= FLEXIBLE_FROM)
+    reader = Reader(body, flexible=version >= FLEXIBLE_FROM, elements_max=APIS[ApiKey.FETCH].elements_max)
     try:
         if version >= _NO_REPLICA_FROM:
             limits = (NO_REPLICA, *_LIMITS_WITHOUT_REPLICA.unpack_from(body))

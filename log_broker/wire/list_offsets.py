@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from log_broker.errors import ErrorCode
 from log_broker.records.varint import write_uvarint
+from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.reading import MalformedRequestError, Reader
 
 VERSION_MIN = 1
@@ -74,7 +75,7 @@ class FoundPartition(NamedTuple):
 
 def parse_request(body: memoryview, version: int) -> ListOffsetsRequest:
     """Read the request behind its header; raises MalformedRequestError."""
-    reader = Reader(body, flexible=version >= FLEXIBLE_FROM)
+    reader = Reader(body, flexible=version >= FLEXIBLE_FROM, elements_max=APIS[ApiKey.LIST_OFFSETS].elements_max)
     try:
         reader.int32()  # replica id
         isolation_level = reader.int8() if version >= _ISOLATION_FROM else 0

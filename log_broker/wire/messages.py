@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
 
 from log_broker.records.varint import read_uvarint, write_uvarint
-from log_broker.wire.reading import Reader
+from log_broker.wire.reading import ELEMENTS_MAX, Reader
 
 Values = Mapping[str, Any]
 ReadValue = Callable[["MessageReader"], Any]
@@ -51,8 +51,8 @@ class MessageReader(Reader):
 
     __slots__ = ("body", "flexible")
 
-    def __init__(self, body: memoryview, *, flexible: bool) -> None:
-        super().__init__(body, flexible=flexible)
+    def __init__(self, body: memoryview, *, flexible: bool, elements_max: int = ELEMENTS_MAX) -> None:
+        super().__init__(body, flexible=flexible, elements_max=elements_max)
         self.body = body
         self.flexible = flexible
 

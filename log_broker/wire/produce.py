@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from log_broker.core.partition_protocol import AppendResult
 from log_broker.records.varint import write_uvarint
+from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.leader_tags import NodeEndpoint, endpoint_tags, leader_tag
 from log_broker.wire.reading import MalformedRequestError, Reader
 
@@ -75,7 +76,7 @@ class PartitionAnswer(NamedTuple):
 
 def parse_request(body: memoryview, version: int) -> ProduceRequest:
     """Read the request behind its header; raises MalformedRequestError."""
-    reader = Reader(body, flexible=version >= FLEXIBLE_FROM)
+    reader = Reader(body, flexible=version >= FLEXIBLE_FROM, elements_max=APIS[ApiKey.PRODUCE].elements_max)
     try:
         transactional_id = reader.nullable_string() if version >= _TRANSACTIONAL_ID_FROM else None
         acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, reader.position)

@@ -5,9 +5,10 @@ import struct
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.varint import read_uvarint
 
-# Elements of arrays and tagged fields in one request. Each takes hundreds of bytes of memory and microseconds of the
-# event loop, and may take a single byte on the wire.
+# Elements of arrays and tagged fields in one message. Each takes hundreds of bytes of memory and microseconds of the
+# event loop, and may take a single byte on the wire. How many a request may have stands in `apis`.
 ELEMENTS_MAX = 200_000
+STRING_BYTES_MAX = 2**15 - 1  # in every version, as in Kafka: names are hashed, looked up and kept
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -26,13 +27,14 @@ class Reader:
     Reads the primitive types of the protocol from the front on.
 
     Raises struct.error, IndexError or ValueError when the bytes end early or a length is impossible. Array lengths are
-    checked against the bytes that are left, so a length alone makes nobody reserve memory, and against ELEMENTS_MAX.
+    checked against the bytes that are left, so a length alone makes nobody reserve memory, and against `elements_max`.
     """
 
-    __slots__ = ("_body", "_elements", "_flexible", "position")
+    __slots__ = ("_body", "_elements", "_elements_max", "_flexible", "position")
 
-    def __init__(self, body: memoryview, *, flexible: bool) -> None:
+    def __init__(self, body: memoryview, *, flexible: bool, elements_max: int = ELEMENTS_MAX) -> None:
         self._body = body
+        self._elements_max = elements_max
         self._flexible = flexible
         self._elements = 0
         self.position = 0
@@ -66,6 +68,8 @@ class Reader:
     def nullable_string(self) -> bytes | None:
         if self._flexible:
             length = self._compact_length()
+            if length > STRING_BYTES_MAX:
+                raise ValueError(f"a string of {length} bytes")
         else:
             (length,) = _INT16.unpack_from(self._body, self.position)
             self.position += 2
@@ -105,8 +109,10 @@ class Reader:
         """Add to the elements of this request and return how many these are."""
         if count > 0:
             self._elements += count
-            if count > len(self._body) - self.position or self._elements > ELEMENTS_MAX:
+            if count > len(self._body) - self.position:
                 raise ValueError(f"an array of {count} elements in {len(self._body) - self.position} bytes")
+            if self._elements > self._elements_max:
+                raise ValueError(f"{self._elements} elements or more, and {self._elements_max} are taken at most")
         return count
 
     def _compact_length(self) -> int:

@@ -1,5 +1,7 @@
 """DeleteTopics: by name, or from version 6 by id."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -7,12 +9,14 @@ from log_broker.core.cluster import ClusterImage, TopicImage
 from log_broker.core.cluster_records import MetadataRecord
 from log_broker.core.controller import delete_topic
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
 IDS_FROM = 6
+TOPICS_AT_ONCE_MAX = 200  # in one turn of the event loop
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
@@ -22,9 +26,9 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
         wanted = [(name, None) for name in request.topic_names]
     answers: list[Values] = []
 
-    def decide(image: ClusterImage) -> list[MetadataRecord]:
+    def decide(some: "Sequence[tuple[str | None, UUID | None]]", image: ClusterImage) -> list[MetadataRecord]:
         records: list[MetadataRecord] = []
-        for name, topic_id in wanted:
+        for name, topic_id in some:
             answer = {"name": name, "topic_id": topic_id, "error_code": ErrorCode.NONE}
             try:
                 topic = _find(image, name, topic_id)
@@ -37,7 +41,8 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
             answers.append(answer)
         return records
 
-    await node.authority.submit(decide)
+    async for some in in_turns(wanted, TOPICS_AT_ONCE_MAX):
+        await node.authority.submit(partial(decide, some))
     return {"responses": answers}
 
 

@@ -1,6 +1,7 @@
 """IncrementalAlterConfigs: set, delete, append and subtract single settings of topics and brokers, live."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from log_broker.core.cluster import ClusterImage
@@ -9,10 +10,13 @@ from log_broker.core.controller import Alteration, configure_brokers, configure_
 from log_broker.core.elections import reconfigured
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.handlers.describe_configs import BROKER, GROUP, TOPIC
+from log_broker.server.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
+
+RESOURCES_AT_ONCE_MAX = 50  # in one turn of the event loop
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
@@ -24,13 +28,13 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     return await alter(node, wanted, validate_only=request.validate_only)
 
 
-async def alter(node: "Node", wanted: "Iterable[tuple[Any, Sequence[Alteration]]]", *, validate_only: bool) -> "Values":
+async def alter(node: "Node", wanted: "Sequence[tuple[Any, Sequence[Alteration]]]", *, validate_only: bool) -> "Values":
     """Carry out alterations of many resources; each is answered on its own."""
     answers: list[Values] = []
 
-    def decide(image: ClusterImage) -> list[MetadataRecord]:
+    def decide(some: "Sequence[tuple[Any, Sequence[Alteration]]]", image: ClusterImage) -> list[MetadataRecord]:
         records: list[MetadataRecord] = []
-        for resource, alterations in wanted:
+        for resource, alterations in some:
             answer = {
                 "error_code": ErrorCode.NONE,
                 "error_message": None,
@@ -51,7 +55,8 @@ async def alter(node: "Node", wanted: "Iterable[tuple[Any, Sequence[Alteration]]
             answers.append(answer)
         return [] if validate_only else records
 
-    await node.authority.submit(decide)
+    async for some in in_turns(wanted, RESOURCES_AT_ONCE_MAX):
+        await node.authority.submit(partial(decide, some))
     return {"responses": answers}
 
 

@@ -1,10 +1,14 @@
 """ListOffsets: where a partition starts, where it ends, and which record is the first of a given time."""
 
+import asyncio
+import logging
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.readers import READ_COMMITTED
+from log_broker.server.turns import in_turns
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.list_offsets import (
     EARLIEST,
@@ -15,12 +19,16 @@ from log_broker.wire.list_offsets import (
     SINCE,
     AskedPartition,
     FoundPartition,
+    ListOffsetsRequest,
     encode_response,
     parse_request,
 )
 from log_broker.wire.reading import MalformedRequestError
 
 NEVER = 1 << 15
+AT_ONCE_MAX = 1_000  # partitions that are answered before others have their turn
+
+_log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import Slot
@@ -36,16 +44,39 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     except MalformedRequestError as error:
         slot.fail_connection(str(error))
         return
-    topics = []
-    for name, partitions in request.topics:
-        topic = name.decode(errors="replace")
-        topics.append(
-            (name, [_answer(node, topic, asked, request.isolation_level, header.api_version) for asked in partitions])
-        )
-    slot.complete(encode_response(header.correlation_id, header.api_version, topics))
+    node.run(_answer_all(node, header, request, slot))
 
 
-def _answer(node: "Node", topic: str, asked: AskedPartition, isolation_level: int, version: int) -> FoundPartition:
+async def _answer_all(node: "Node", header: RequestHeader, request: ListOffsetsRequest, slot: "Slot") -> None:
+    """Answer partition by partition; others have their turn after many of them, and after each search by time."""
+    version = header.api_version
+    times_named = Counter((name, each.partition) for name, partitions in request.topics for each in partitions)
+    topics: list[tuple[bytes, list[FoundPartition]]] = []
+    try:
+        for name, partitions in request.topics:
+            topic = name.decode(errors="replace")
+            answers: list[FoundPartition] = []
+            topics.append((name, answers))
+            async for some in in_turns(partitions, AT_ONCE_MAX):
+                for each in some:
+                    if times_named[name, each.partition] > 1:
+                        answers.append(FoundPartition(each.partition, ErrorCode.INVALID_REQUEST))
+                        continue
+                    answers.append(await _answer(node, topic, each, request.isolation_level, version))
+                    if each.timestamp not in SINCE or each.timestamp == MAX_TIMESTAMP:
+                        await asyncio.sleep(0)
+                if slot.closed:
+                    return
+    except Exception:
+        _log.exception("ListOffsets of %s failed", slot.peer)
+        slot.fail_connection("its ListOffsets request failed")
+        return
+    slot.complete(encode_response(header.correlation_id, version, topics))
+
+
+async def _answer(
+    node: "Node", topic: str, asked: AskedPartition, isolation_level: int, version: int
+) -> FoundPartition:
     if asked.timestamp < 0 and version < SINCE.get(asked.timestamp, NEVER):
         return FoundPartition(asked.partition, ErrorCode.UNSUPPORTED_VERSION)
     runtime = node.logs.led(topic, asked.partition)
@@ -55,7 +86,7 @@ def _answer(node: "Node", topic: str, asked: AskedPartition, isolation_level: in
     if error is not ErrorCode.NONE:
         return FoundPartition(asked.partition, error)
     try:
-        timestamp, offset = _find(runtime, asked.timestamp, isolation_level, version)
+        timestamp, offset = await _find(runtime, asked.timestamp, isolation_level, version)
     except BrokerError as failure:
         return FoundPartition(asked.partition, failure.code)
     except OSError:
@@ -66,7 +97,7 @@ def _answer(node: "Node", topic: str, asked: AskedPartition, isolation_level: in
     return FoundPartition(asked.partition, ErrorCode.NONE, timestamp, offset, epoch)
 
 
-def _find(runtime: PartitionRuntime, timestamp: int, isolation_level: int, version: int) -> tuple[int, int]:
+async def _find(runtime: PartitionRuntime, timestamp: int, isolation_level: int, version: int) -> tuple[int, int]:
     """
     Return (timestamp, offset) as the response has them: -1 for none.
 
@@ -86,9 +117,9 @@ def _find(runtime: PartitionRuntime, timestamp: int, isolation_level: int, versi
     if timestamp == LATEST_TIERED:
         found = None  # nothing lies in remote storage
     elif timestamp == MAX_TIMESTAMP:
-        found = runtime.offset_of_max_timestamp()
+        found = await runtime.offset_of_max_timestamp()
     else:
-        found = runtime.offset_for_timestamp(timestamp)
+        found = await runtime.offset_for_timestamp(timestamp)
     if found is None and timestamp not in {LATEST_TIERED, MAX_TIMESTAMP} and runtime.awaits_watermark:
         raise BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE)
     return (-1, -1) if found is None else (found[1], found[0])

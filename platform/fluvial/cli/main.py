@@ -27,6 +27,7 @@ from fluvial.cli import (
     sql,
     terminal,
     topic_changes,
+    topic_mend,
     topics,
     ui,
     verify,
@@ -52,6 +53,7 @@ app = typer.Typer(
 init.add_to(app)
 nodes.add_to(app)
 topic_changes.add_to(topics.app)
+topic_mend.add_to(topics.app)
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(configs.app, name="config")

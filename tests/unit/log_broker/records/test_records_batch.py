@@ -18,7 +18,8 @@ from log_broker.records.compression import (
     compress,
     decompress,
 )
-from log_broker.records.record import MalformedRecordsError, recompress
+from log_broker.records.readable import MalformedRecordsError
+from log_broker.records.record import recompress
 from log_broker.records.varint import read_uvarint, read_varint, write_uvarint, write_varint
 
 optional_bytes = st.none() | st.binary(max_size=300)

@@ -8,7 +8,7 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import Contract, Skip, Violation
 from log_broker.records import Codec, build_batch
 from log_broker.records.batch import CONTROL, HEADER_BYTES, seal
-from log_broker.records.record import MalformedRecordsError
+from log_broker.records.readable import MalformedRecordsError
 from log_broker.records.validation import (
     RECORD_ERRORS_MAX,
     RecordRules,
@@ -16,6 +16,7 @@ from log_broker.records.validation import (
     check_batch,
     check_client_version,
     check_records,
+    side_checks,
 )
 
 GOOD = b"\0\0\0\0\x07"
@@ -137,7 +138,7 @@ def one_g(section: bytes, at: int) -> int:
 
 
 def look(batch: bytearray, rules: RecordRules, registry: Registry | None = None, now_ms: int = 0) -> None:
-    check_records(batch, check_batch(batch, bytes_max=10**9), rules, registry, now_ms)
+    check_records(batch, check_batch(batch, bytes_max=10**9), rules, side_checks(rules, registry), now_ms)
 
 
 @pytest.mark.parametrize("codec", Codec)

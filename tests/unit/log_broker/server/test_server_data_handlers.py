@@ -2,10 +2,11 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -40,6 +41,11 @@ class Node:
         self.fetch_sessions = FetchSessions(slots_max=10)
         self.memory = MemoryBudget(asyncio.get_running_loop(), 1 << 30)
         self.ack_deadlines = AckDeadlines(asyncio.get_running_loop())
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.add(task := asyncio.ensure_future(work))
+        task.add_done_callback(self._tasks.discard)
 
     def clock_ms(self) -> int:
         return NOW_MS

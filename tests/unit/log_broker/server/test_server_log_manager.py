@@ -227,9 +227,9 @@ async def test_internal_records_are_appended_as_one_batch(manager) -> None:
     with pytest.raises(BrokerError, match="without a key") as refusal:
         await runtime.append_records([(None, b"4")])
     assert refusal.value.code is ErrorCode.INVALID_RECORD
-    assert runtime.offset_for_timestamp(0) == (0, NOW_MS)
-    assert runtime.offset_of_max_timestamp() == (0, NOW_MS)
-    assert runtime.offset_for_timestamp(NOW_MS + 1) is None
+    assert await runtime.offset_for_timestamp(0) == (0, NOW_MS)
+    assert await runtime.offset_of_max_timestamp() == (0, NOW_MS)
+    assert await runtime.offset_for_timestamp(NOW_MS + 1) is None
 
 
 @pytest.mark.parametrize("clean", [True, False])

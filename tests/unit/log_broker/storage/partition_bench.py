@@ -20,6 +20,7 @@ from log_broker.core.partition_protocol import (
 )
 from log_broker.errors import ErrorCode
 from log_broker.records import Record, batches_in, iterate_records
+from log_broker.records.record import first_of_time
 from log_broker.storage.append_job import AppendJob
 from log_broker.storage.compaction import CompactionJob, plan_compaction
 from log_broker.storage.files import FileSystem
@@ -119,6 +120,20 @@ class Bench:
     def close(self) -> None:
         self.settle()
         self.log.close(self.core.producer_rows(self.core.next_offset))
+
+    def find_time(self, timestamp: int, *, from_offset: int = 0, end_offset: int) -> tuple[int, int] | None:
+        """Search as a broker does, without the turns of its event loop."""
+        while (step := self.log.batch_of_time(timestamp, from_offset=from_offset, end_offset=end_offset)) is not None:
+            batch, behind = step
+            if batch and (found := first_of_time(batch, timestamp, from_offset, end_offset)) is not None:
+                return found
+            from_offset = behind
+        return None
+
+    def find_max_timestamp(self, *, end_offset: int) -> tuple[int, int] | None:
+        while (latest := self.log.latest_timestamp()) is None:
+            pass
+        return self.find_time(latest, end_offset=end_offset)
 
     def read_all(self, *, bytes_max: int = 1 << 20) -> list[Record]:
         """Read as a consumer does, from the log start to the high watermark, and hold every read to its promises."""

@@ -4,13 +4,15 @@ import pytest
 from partition_bench import DIRECTORY, Bench
 
 from log_broker.config import TopicConfig
-from log_broker.records import Codec, batches_in, build_batch, iterate_records
+from log_broker.records import Codec, batches_in, build_batch, iterate_records, read_header
 from log_broker.records.batch import CONTROL, crc_is_valid
+from log_broker.storage import compaction
 from log_broker.storage.compaction import (
     DELETE_HORIZON,
     ClosedSegment,
     DamagedSegmentError,
     OffsetMap,
+    Retention,
     group_segments,
     plan_compaction,
 )
@@ -250,3 +252,13 @@ def test_a_power_cut_does_not_make_a_compacted_segment_the_last_one() -> None:
     again = Bench(files.crash(), bench.core.config)
     assert again.core.next_offset == active
     assert [record.offset for record in again.read_all()] == [active - 3, active - 2, active - 1]
+
+
+def test_a_batch_of_more_records_than_are_taken_stays_as_it_is(monkeypatch) -> None:
+    """What is noted of each record of sixteen million, as older brokers took them, would not fit in memory."""
+    monkeypatch.setattr(compaction, "RECORDS_MAX", 2)
+    retention = Retention(offsets=OffsetMap(1 << 16), end_offset=100, delete_retention_ms=0, now_ms=0)
+    retention.offsets.put(b"k", 50)
+    for count, stays in ((2, False), (3, True)):
+        batch = memoryview(build_batch([(1, b"k", b"v", ())] * count))
+        assert (retention.rewrite(batch, read_header(batch)) is batch) is stays

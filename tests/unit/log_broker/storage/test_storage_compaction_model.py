@@ -193,13 +193,13 @@ class CompactionMachine(RuleBasedStateMachine):
         end = len(self.appended)
         for timestamp in {record.timestamp for record in found}:
             first = next(record for record in found if record.timestamp >= timestamp)
-            at = self.bench.log.find_time(timestamp, from_offset=0, end_offset=end)
+            at = self.bench.find_time(timestamp, from_offset=0, end_offset=end)
             assert at == (first.offset, first.timestamp)
         if found:
             latest = max(record.timestamp for record in found)
-            at = self.bench.log.find_max_timestamp(from_offset=0, end_offset=end)
+            at = self.bench.find_max_timestamp(end_offset=end)
             assert at is not None
-            assert at.timestamp == latest
+            assert at[1] == latest
 
 
 TestCompactionMachine = CompactionMachine.TestCase

@@ -11,6 +11,7 @@ from partition_bench import Bench
 from log_broker.config import TopicConfig
 from log_broker.errors import ErrorCode
 from log_broker.records import batches_in, build_batch
+from log_broker.storage import log as log_module
 from log_broker.storage.data_directory import DataDirectory, DataDirectoryError
 from log_broker.storage.files import IOV_MAX, OsFileSystem
 from log_broker.storage.index import OffsetIndex, TimeIndex
@@ -98,7 +99,7 @@ def test_nothing_beyond_the_given_end_is_read() -> None:
 
 def test_records_are_found_by_time() -> None:
     bench = bench_of(50, step_ms=10)
-    find = bench.log.find_time
+    find = bench.find_time
     assert find(0, from_offset=0, end_offset=50) == (0, 0)
     assert find(1, from_offset=0, end_offset=50) == (1, 10)
     assert find(333, from_offset=0, end_offset=50) == (34, 340)
@@ -106,7 +107,7 @@ def test_records_are_found_by_time() -> None:
     assert find(491, from_offset=0, end_offset=50) is None
     assert find(333, from_offset=40, end_offset=50) == (40, 400)
     assert find(333, from_offset=0, end_offset=30) is None
-    assert bench.log.find_max_timestamp(from_offset=0, end_offset=50) == (49, 490)
+    assert bench.find_max_timestamp(end_offset=50) == (49, 490)
 
 
 def test_records_out_of_time_order_are_found_too() -> None:
@@ -114,9 +115,37 @@ def test_records_out_of_time_order_are_found_too() -> None:
     times = [50, 10, 90, 30, 90, 20]
     bench.append(build_batch([(time, b"k", b"v", ()) for time in times]))
     bench.settle()
-    assert bench.log.find_time(40, from_offset=0, end_offset=6) == (0, 50)
-    assert bench.log.find_time(60, from_offset=0, end_offset=6) == (2, 90)
-    assert bench.log.find_max_timestamp(from_offset=0, end_offset=6) == (2, 90)
+    assert bench.find_time(40, from_offset=0, end_offset=6) == (0, 50)
+    assert bench.find_time(60, from_offset=0, end_offset=6) == (2, 90)
+    assert bench.find_max_timestamp(end_offset=6) == (2, 90)
+
+
+def test_a_search_by_time_is_made_in_pieces(monkeypatch) -> None:
+    """Batches older than the first one have no entry in the time index, so each header has to be looked at."""
+    monkeypatch.setattr(log_module, "HEADERS_AT_ONCE_MAX", 10)
+    bench = bench_of(segment_bytes="1000000")
+    for time in (500, *[100] * 95, 600):
+        bench.append(build_batch([(time, b"k", b"v", ())]))
+    bench.settle()
+    offset, steps = 0, 0
+    while not (step := bench.log.batch_of_time(550, from_offset=offset, end_offset=97))[0]:
+        assert step[1] > offset, "it gets on"
+        offset, steps = step[1], steps + 1
+    assert steps == 9
+    assert step[1] == 97
+    assert bench.find_time(550, end_offset=97) == (96, 600)
+
+
+def test_the_times_of_one_segment_are_read_at_a_time() -> None:
+    bench = bench_of(50, step_ms=10)
+    bench.close()
+    again = Bench(bench.files, config(), clean=True)
+    segments = [segment for segment in again.log.segments[:-1] if segment.size]
+    assert len(segments) > 3
+    known = []
+    while again.log.latest_timestamp() is None:
+        known.append(sum(segment.knows_times for segment in segments))
+    assert known == list(range(1, len(segments) + 1))
 
 
 def expired(bench: Bench, now_ms: int = 0, *, start: int = 0, by_config: bool = True) -> int:
