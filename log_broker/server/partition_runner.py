@@ -8,7 +8,7 @@ import asyncio
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -118,6 +118,11 @@ class PartitionRunner:
     def recovery_point(self) -> int:
         """The end of what is known to be on the disk."""
         return self._log.recovery_point
+
+    def take_missing(self) -> Sequence[tuple[int, int]]:
+        """Return, once, the ranges [first, end) that recovery found to be missing in the middle of the log."""
+        missing, self._log.missing = self._log.missing, ()
+        return missing
 
     @property
     def _trusted_from(self) -> int:

@@ -178,6 +178,7 @@ class ReplicaManager:
             return
         self._unmade.discard((topic.name, index))
         runtime.on_damaged = partial(self.repair.damaged, runtime)
+        self._report_holes(runtime)
         if not had_log and partition.leader_epoch > 0 and {*partition.isr, *partition.elr} == {node.config.node_id}:
             self._report_missing(runtime, partition)
         if partition.leader == node.config.node_id:
@@ -294,6 +295,16 @@ class ReplicaManager:
         _log.error("%s", text)
         place = {"topic": runtime.topic, "partition": runtime.partition, "replicas": partition.replicas}
         self._node.events.note("log_lost", text, **place, leader=node_id, leader_epoch=partition.leader_epoch)
+
+    def _report_holes(self, runtime: PartitionRuntime) -> None:
+        """Say once which offsets recovery has found to be missing in the middle of a log."""
+        for first, end in runtime.take_missing():
+            text = (
+                f"{runtime.topic}-{runtime.partition}: the disk of node {self._node.config.node_id} has lost the"
+                f" offsets {first} to {end - 1}, which this replica cannot serve"
+            )
+            place = {"topic": runtime.topic, "partition": runtime.partition}
+            self._node.events.note("records_missing", text, **place, first_offset=first, end_offset=end)
 
     def report_lost(self, runtime: PartitionRuntime, leader_id: int, leader_epoch: int, lost: Lost) -> None:
         """Say which records this replica had that its leader has not."""

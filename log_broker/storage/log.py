@@ -6,6 +6,7 @@ place in it, the job's `run` writes and syncs, `commit` makes the batches part o
 whatever reached the file. Between `prepare` and the last step readers see the log as it was. One job at a time.
 """
 
+import errno
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -48,6 +49,13 @@ class LogLimits(SegmentLimits, Protocol):
     def retention_bytes(self) -> int: ...
 
 
+class MissingRecordsError(OSError):
+    """Offsets that were given out are not in the log, which was never compacted: the disk has lost them."""
+
+    def __init__(self, segment: Segment, first: int, end: int) -> None:
+        super().__init__(errno.EIO, f"offsets {first} to {end - 1} are missing", str(segment.path()))
+
+
 class FoundOffset(NamedTuple):
     """A record found by its time."""
 
@@ -68,8 +76,13 @@ class PartitionLog:
         end_offset: int,
         recovery_point: int,
         may_have_gaps: bool = False,
+        missing: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """`may_have_gaps` says that recovery was told to expect offsets missing in the active segment."""
+        """
+        `may_have_gaps` says that recovery was told to expect offsets missing in the active segment.
+
+        `missing` are the ranges, [first, end), that recovery found to be lost.
+        """
         assert segments, "a log has an active segment"
         self.directory = directory
         self.limits = limits
@@ -87,6 +100,7 @@ class PartitionLog:
         self.truncation: TruncationJob | None = None  # under way
         self._cursors: dict[int, tuple[Segment, int]] = {}  # where the reader who got the bytes before will go on
         self._opened: dict[Segment, None] = {}
+        self.missing = missing
         self.aborted = AbortedTransactions(files, directory)
 
     @property
@@ -205,7 +219,9 @@ class PartitionLog:
         for segment in sync.segments:
             if self._dirty.pop(segment, None) is not None and segment not in self._opened:
                 segment.release()
-        self.recovery_point = max(self.recovery_point, self._bases[-1])
+        # One that became full while the sync ran is not covered by it.
+        first_dirty = min((segment.base_offset for segment in self._dirty), default=self._bases[-1])
+        self.recovery_point = max(self.recovery_point, first_dirty)
 
     def _synced(self) -> None:
         for segment in self._dirty:
@@ -256,7 +272,7 @@ class PartitionLog:
         Return whole batches from the one that holds `offset` up to `end_offset`, from one segment.
 
         `end_offset` is a batch boundary. Not more than `bytes_max`, unless `at_least_one` asks for a first batch that
-        is larger.
+        is larger. Raises OSError, MissingRecordsError where nothing is at `offset` although there must be.
         """
         at = max(bisect_right(self._bases, offset) - 1, 0)
         known = self._cursors.get(offset)
@@ -268,6 +284,9 @@ class PartitionLog:
             if start < end:
                 return self._read_segment(at, segment, start, end, bytes_max, at_least_one=at_least_one)
             at += 1
+            if offset < end_offset and not self._may_have_gaps:
+                behind = self._bases[at] if at < len(self._bases) else self.end_offset
+                raise MissingRecordsError(segment, max(offset, segment.base_offset), behind)
         return b""
 
     def _read_segment(
@@ -290,7 +309,8 @@ class PartitionLog:
         cursors = self._cursors
         if len(cursors) >= CURSORS_MAX and next_offset not in cursors:
             del cursors[next(iter(cursors))]
-        cursors[next_offset] = (segment, stop)
+        if next_offset > segment.base_offset:  # zeros may follow, where the disk has lost what was there
+            cursors[next_offset] = (segment, stop)
         return data
 
     def _keep_open(self, segment: Segment) -> None:

@@ -4,6 +4,8 @@ From the files of a partition to a log that can be used: quick after an orderly 
 
 import logging
 from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 
@@ -154,9 +156,12 @@ def open_log(
             recovery_point=0,
             may_have_gaps=GAPS_FILE in names,
         )
+    missing: list[tuple[int, int]] = []
     if clean:
         end_offset = segments[-1].resume() or segments[-1].base_offset
     else:
+        if GAPS_FILE not in names:
+            missing = _missing(segments, recovery_point)
         end_offset = _recover(
             files,
             directory,
@@ -178,7 +183,33 @@ def open_log(
         end_offset=end_offset,
         recovery_point=end_offset,
         may_have_gaps=GAPS_FILE in names,
+        missing=missing,
     )
+
+
+def _missing(segments: Sequence[Segment], recovery_point: int) -> list[tuple[int, int]]:
+    """
+    Return what is lost before the recovery point, which recovery takes for granted: ranges, [first, end).
+
+    Versions up to a0f39a4 let the recovery point pass segments that no sync had covered. Nothing is cut there: what
+    lies behind may have been acknowledged as durable.
+    """
+    found: list[tuple[int, int]] = []
+    for segment, following in pairwise(segments):
+        if following.base_offset > recovery_point:
+            break
+        end = segment.end_offset()
+        segment.release()
+        if end < following.base_offset:
+            _log.error(
+                "%s: offsets %d to %d are missing and cannot be read: remove the folder of this replica while its node "
+                "is down if another has them, or have DeleteRecords pass them",
+                segment.path(),
+                end,
+                following.base_offset - 1,
+            )
+            found.append((end, following.base_offset))
+    return found
 
 
 def _recover(
@@ -205,14 +236,16 @@ def _recover(
             segment.rebuild(checked_from=recovery_point, without_gaps=is_last and not may_have_gaps)
             or segment.base_offset
         )
-        cut = segment.size < size_found
         lost = segments[at + 1 :]
+        # A file of which the disk has only the front may end with a whole batch.
+        cut = segment.size < size_found or (not may_have_gaps and not is_last and end_offset != lost[0].base_offset)
         if cut:
             _log.warning(
-                "%s: cut %d bytes behind offset %d that are not whole batches",
+                "%s: cut %d bytes behind offset %d that are not whole batches, and the %d segments behind them",
                 segment.path(),
                 size_found - segment.size,
                 end_offset,
+                len(lost),
             )
             del segments[at + 1 :]
             if lost and not may_have_gaps and _has_gaps(segment):
@@ -228,6 +261,8 @@ def _recover(
             segment.save_indexes()
         segment.file.sync()
         if cut or is_last:
+            # A process that was killed may have left names that no sync has covered.
+            files.sync_directory(directory)
             return end_offset
     raise AssertionError("the last segment ends the loop")
 

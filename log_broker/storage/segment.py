@@ -275,6 +275,15 @@ class Segment:
         self.first_timestamp = self.first_batch_timestamp()
         return next_offset
 
+    def end_offset(self) -> int:
+        """Return the offset behind the last whole batch, reading only what lies behind the last index entry."""
+        index, _ = self._load()
+        end_offset = self.base_offset
+        start = index.positions[-1] if index.positions else 0
+        for _, header in scan(self.file, start, self.size, read_bytes=_SEARCH_BYTES):
+            end_offset = header.last_offset + 1
+        return end_offset
+
     def place_of_cut(self, offset: int) -> tuple[int, int]:
         """Return (position, end offset) of a cut before `offset`: the batch that holds it, if one does, goes whole."""
         position = self.position_of(offset)

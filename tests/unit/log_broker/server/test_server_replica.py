@@ -150,6 +150,7 @@ async def test_offsets_that_a_power_cut_took_are_not_remembered_as_committed(nod
     a.logs._high_watermarks_saved = {("t", 0): 3}
     a.logs._write_high_watermarks()
     checkpoint = DATA / HIGH_WATERMARK_FILE
+    a.files.sync_directory(DATA)  # the log is there afterwards, and its records are not
     await a.power_cut()
     assert (a.runtime.log_end_offset, a.runtime.high_watermark) == (0, 0)
     assert decode_offsets(a.files.read(checkpoint)) == {("t", 0): 0}
