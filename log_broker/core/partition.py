@@ -198,7 +198,7 @@ class Partition(PartitionRoles):
         place(batch, base_offset=base_offset, leader_epoch=self.epochs.current)
         previous = None
         if header.producer_id >= 0:
-            previous = self.producers.record(header, base_offset, now_ms if self._append_time else header.max_timestamp)
+            previous = self.producers.record(header, base_offset, now_ms)
         else:
             self.unsequenced_batches += 1
         append_time = now_ms if self._append_time else -1

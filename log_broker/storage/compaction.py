@@ -23,6 +23,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, Protocol, TypeVar
@@ -459,6 +460,9 @@ class CompactionJob:
             changed = self._write(sources, segment, file, retention)
             if (changed or len(sources) > 1) and segment.size:
                 file.sync()
+                # Retention of records without a time goes by it; as Kafka, which keeps that of the last source.
+                segment.written_ms = max(source.written_ms for source in sources)
+                self._by_name(partial(self._files.set_modified_ms, time_ms=segment.written_ms), path)
                 return Rewritten(sources=sources, segment=segment, aborted=self._aborted_in(sources))
         except BaseException:
             self._throw_away(path, file)

@@ -160,6 +160,7 @@ class PartitionLog:
             taken.append(pending)
         segment = self._segments[-1] if buffers else None
         if segment is not None:
+            segment.written_ms = now_ms
             if not segment.is_open:
                 self._note_new_file()
             if segment not in self._dirty:
@@ -331,6 +332,10 @@ class PartitionLog:
                 for position, header in scan(segment.file, segment.position_of(offset), segment.size):
                     yield header, segment.file.read_at(position, header.size) if header.is_control else b""
 
+    def written_ms(self, offset: int) -> int:
+        """When the segment that holds `offset` was last written, by this machine's clock; raises OSError."""
+        return self._segments[max(bisect_right(self._bases, offset) - 1, 0)].written_ms
+
     def set_epoch(self, offset: int, epoch: int) -> None:
         """Write the leader epoch of the batch at `offset`, on the disk too; raises OSError."""
         segment = self._segments[max(bisect_right(self._bases, offset) - 1, 0)]
@@ -372,7 +377,7 @@ class PartitionLog:
 
     # Truncation.
 
-    def prepare_truncation(self, offset: int) -> TruncationJob:
+    def prepare_truncation(self, offset: int, now_ms: int) -> TruncationJob:
         """
         Let go of `offset` and all behind it, for readers at once; `offset` lies in the log, and nothing else runs.
 
@@ -387,7 +392,7 @@ class PartitionLog:
         segment.cut(position, end_offset)
         del self._segments[at + 1 :]
         mark_gaps = was_sealed and not self._may_have_gaps
-        return self._shortened(removed, end_offset, mark_gaps=mark_gaps, is_restart=False)
+        return self._shortened(removed, end_offset, now_ms, mark_gaps=mark_gaps, is_restart=False)
 
     def prepare_restart(self, offset: int, now_ms: int) -> TruncationJob:
         """Let go of everything, to begin again at `offset`; otherwise as `prepare_truncation`."""
@@ -403,10 +408,10 @@ class PartitionLog:
         )
         fresh.begin_empty()
         self._segments[:] = [fresh]
-        return self._shortened(removed, offset, mark_gaps=False, is_restart=True)
+        return self._shortened(removed, offset, now_ms, mark_gaps=False, is_restart=True)
 
     def _shortened(
-        self, removed: Sequence[Segment], end_offset: int, *, mark_gaps: bool, is_restart: bool
+        self, removed: Sequence[Segment], end_offset: int, now_ms: int, *, mark_gaps: bool, is_restart: bool
     ) -> TruncationJob:
         self._bases[:] = [segment.base_offset for segment in self._segments]
         for segment in removed:
@@ -427,6 +432,7 @@ class PartitionLog:
             aborted=self.aborted.cut(base, end_offset),
             mark_gaps=mark_gaps,
             is_restart=is_restart,
+            now_ms=now_ms,
         )
         return job
 
@@ -447,7 +453,8 @@ class PartitionLog:
         Return how many segments from the front are let go.
 
         A segment goes when the log start has passed it and, with `by_config`, when its newest record is older than
-        retention.ms or when the rest alone holds retention.bytes. The active one stays.
+        retention.ms (see `Segment.largest_timestamp`) or when the rest alone holds retention.bytes. The active one
+        stays. Raises OSError.
         """
         sealed = self._segments[:-1]
         excess = self.size_bytes - self.limits.retention_bytes if self.limits.retention_bytes >= 0 else -1
@@ -455,7 +462,7 @@ class PartitionLog:
         for segment, end in zip(sealed, self._bases[1:], strict=True):
             if end > high_watermark or segment in self._dirty:
                 break
-            too_old = by_config and 0 <= self.limits.retention_ms < now_ms - segment.max_timestamp[0]
+            too_old = by_config and 0 <= self.limits.retention_ms < now_ms - segment.largest_timestamp
             too_much = by_config and excess >= segment.size
             if not (too_old or too_much or end <= log_start_offset):
                 break
@@ -513,9 +520,11 @@ class PartitionLog:
             newest = first = NO_TIMESTAMP
             if end > dirty_from:
                 if limits.min_compaction_lag_ms:
-                    newest = segment.max_timestamp[0]
+                    newest = segment.largest_timestamp
                 if limits.max_compaction_lag_ms < UNBOUNDED_MS:
                     first = segment.first_batch_timestamp()
+                    if first < 0:
+                        first = segment.written_ms
                 if segment not in self._opened:
                     segment.release()
             facts.append(ClosedSegment(segment.base_offset, end, segment.size, newest, first))
@@ -536,9 +545,9 @@ class PartitionLog:
     # Retention of what is not full.
 
     def active_expired(self, now_ms: int) -> bool:
-        """Whether even the newest record is older than retention.ms."""
+        """Whether even the newest record is older than retention.ms; raises OSError."""
         active = self._segments[-1]
-        return bool(active.size) and 0 <= self.limits.retention_ms < now_ms - active.max_timestamp[0]
+        return bool(active.size) and 0 <= self.limits.retention_ms < now_ms - active.largest_timestamp
 
     # The end of it.
 

@@ -58,7 +58,9 @@ def open_partition(
     epochs = _recover_epochs(files, log, checked_from=log.end_offset if clean else recovery_point)
     snapshot = producers_to_replay_from(files, log, watermark)
     log.aborted.forget_from(snapshot[0])
-    producers, ending, aborted = replay_producers(log.headers_from(snapshot[0]), snapshot[1], watermark)
+    producers, ending, aborted = replay_producers(
+        log.headers_from(snapshot[0]), snapshot[1], watermark, written_ms=log.written_ms, now_ms=now_ms
+    )
     for transaction in aborted:
         log.note_aborted(transaction)
     log.save_aborted(snapshot[0])

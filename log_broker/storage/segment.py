@@ -111,6 +111,7 @@ class Segment:
         "_index_interval_bytes",
         "_indexes",
         "_max_timestamp",
+        "_written_ms",
         "base_offset",
         "created_ms",
         "directory",
@@ -144,6 +145,7 @@ class Segment:
         self._index_interval_bytes = index_interval_bytes
         self._bytes_since_entry = 0
         self._max_timestamp: tuple[int, int] | None = None  # (timestamp, relative offset)
+        self._written_ms: int | None = None
 
     def path(self, suffix: str = LOG_SUFFIX) -> Path:
         return self.directory / file_name(self.base_offset, suffix)
@@ -173,10 +175,32 @@ class Segment:
             self._max_timestamp = self.time_index.last
         return self._max_timestamp[0], self.base_offset + self._max_timestamp[1]
 
+    @property
+    def written_ms(self) -> int:
+        """When the file was last written, by this machine's clock; raises OSError."""
+        if self._written_ms is None:
+            self._written_ms = self._files.modified_ms(self.path())
+        return self._written_ms
+
+    @written_ms.setter
+    def written_ms(self, now_ms: int) -> None:
+        self._written_ms = now_ms
+
+    @property
+    def largest_timestamp(self) -> int:
+        """
+        From when its newest record counts: the largest timestamp or, where none has one (-1), when it was last written.
+
+        As Kafka's LogSegment.largestTimestamp. Raises OSError.
+        """
+        timestamp = self.max_timestamp[0]
+        return timestamp if timestamp >= 0 else self.written_ms
+
     def begin_empty(self) -> None:
         """Make this a new active segment, in which nothing has to be looked for on the disk."""
         self._indexes = OffsetIndex(), TimeIndex()
         self._max_timestamp = (-1, 0)
+        self._written_ms = self.created_ms
 
     def note(self, batch_bytes: int, last_offset: int, max_timestamp: int) -> None:
         """Take a batch, just written behind the others, into size and indexes."""

@@ -51,6 +51,7 @@ class TruncationJob:
         aborted: bytes,
         mark_gaps: bool,
         is_restart: bool,
+        now_ms: int,
     ) -> None:
         """
         `kept` are the segments that stay, (base offset, size), of which the last is cut to that size and grows again,
@@ -68,6 +69,7 @@ class TruncationJob:
         self._aborted = aborted
         self.mark_gaps = mark_gaps
         self._is_restart = is_restart
+        self._now_ms = now_ms
         self._step = Lock()
         self._cancelled = False
 
@@ -111,7 +113,13 @@ class TruncationJob:
         with self._unless_cancelled():
             self._files.replace(self.directory / LEADER_EPOCH_FILE, encode_epochs(epochs))
         snapshot = producers_to_replay_from(self._files, self, high_watermark)
-        self.producers, self.ending, _ = replay_producers(self.headers_from(snapshot[0]), snapshot[1], high_watermark)
+        self.producers, self.ending, _ = replay_producers(
+            self.headers_from(snapshot[0]),
+            snapshot[1],
+            high_watermark,
+            written_ms=self.written_ms,
+            now_ms=self._now_ms,
+        )
 
     def headers_from(self, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
         """Read by files of its own, which nobody closes meanwhile."""
@@ -127,6 +135,10 @@ class TruncationJob:
                         yield header, file.read_at(position, header.size) if header.is_control else b""
             finally:
                 file.close()
+
+    def written_ms(self, offset: int) -> int:
+        """Its producers are taken for heard now: that the files were changed hides when they were written."""
+        return self._now_ms
 
     def _remove(self, names: Iterator[str]) -> None:
         with self._unless_cancelled():

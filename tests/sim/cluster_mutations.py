@@ -146,7 +146,7 @@ def _power_cuts_are_taken_for_clean_stops() -> list[Patch]:
 
 
 def _followers_forget_producers() -> list[Patch]:
-    def replay_fetched(self: PartitionRoles, batch: Any, header: Any) -> ProducerEntry | None:
+    def replay_fetched(self: PartitionRoles, batch: Any, header: Any, now_ms: int) -> ProducerEntry | None:
         return self.producers.get(header.producer_id)
 
     return [(PartitionRoles, "_replay_fetched", replay_fetched)]
@@ -165,8 +165,8 @@ def _answers_repeats_at_once() -> list[Patch]:
 
 
 def _followers_believe_their_own_end() -> list[Patch]:
-    def append_fetched(self: PartitionRoles, records: Any, leader_epoch: int, _: int, *rest: Any) -> Any:
-        return real(self, records, leader_epoch, 2**62, *rest)
+    def append_fetched(self: PartitionRoles, records: Any, leader_epoch: int, _: int, *rest: Any, now_ms: int) -> Any:
+        return real(self, records, leader_epoch, 2**62, *rest, now_ms=now_ms)
 
     real = PartitionRoles.append_fetched
     return [(PartitionRoles, "append_fetched", append_fetched)]
@@ -181,8 +181,8 @@ def _does_not_name_aborted_transactions() -> list[Patch]:
 
 
 def _markers_end_no_transaction_on_followers() -> list[Patch]:
-    def replay_fetched(self: PartitionRoles, batch: Any, header: Any) -> ProducerEntry | None:
-        return self.producers.get(header.producer_id) if header.is_control else real(self, batch, header)
+    def replay_fetched(self: PartitionRoles, batch: Any, header: Any, now_ms: int) -> ProducerEntry | None:
+        return self.producers.get(header.producer_id) if header.is_control else real(self, batch, header, now_ms)
 
     real = PartitionRoles._replay_fetched
     return [(PartitionRoles, "_replay_fetched", replay_fetched)]

@@ -109,10 +109,10 @@ def test_replaying_what_a_snapshot_holds_changes_nothing() -> None:
     batches = [header(sequence, offset=sequence) for sequence in range(8)]
     states = ProducerStates()
     for batch in batches:
-        states.replay(batch)
+        states.replay(batch, 1000)
     rows = list(states.rows())
     for batch in batches:
-        states.replay(batch)
+        states.replay(batch, 1000)
     assert list(states.rows()) == rows
 
 
