@@ -48,6 +48,7 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import LearningValidator, RecordValidator
 from log_broker.records.batch import (
     COMPRESSION_MASK,
+    DELETE_HORIZON,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     BatchHeader,
@@ -64,7 +65,7 @@ from log_broker.records.validation import RecordRules, RecordsRefusedError, chec
 
 GATHERED_BYTES_MAX = 1024 * 1024  # behind a slow disk, from producers that wait for no answer
 
-_ADMITTED_ONLY_BY_RULES = TRANSACTIONAL | LOG_APPEND_TIME
+_ADMITTED_ONLY_BY_RULES = TRANSACTIONAL | LOG_APPEND_TIME | DELETE_HORIZON
 
 
 class Partition(PartitionRoles):
@@ -226,6 +227,8 @@ class Partition(PartitionRoles):
         self, batch: memoryview, header: BatchHeader, now_ms: int, has_learned: bool
     ) -> tuple[memoryview, BatchHeader, tuple[Fault, ...] | None]:
         """Apply what the topic's config demands; return the batch as it is to be stored, and what was left out."""
+        if header.attributes & DELETE_HORIZON:
+            raise BrokerError(ErrorCode.INVALID_RECORD, "only compaction sets from when the tombstones of a batch may go")
         is_ahead = header.max_timestamp - now_ms > self._ahead_ms_max
         left_out = None
         if self._looks_at_records or is_ahead:

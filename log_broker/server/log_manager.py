@@ -278,7 +278,9 @@ class LogManager:
             if runtime.offline_reason is None:
                 continue
             try:
-                count += runtime.reopen(partial(self._recover, runtime))
+                if runtime.reopen(partial(self._recover, runtime)):
+                    count += 1
+                    self._lower_checkpoints(runtime)()
             except OSError as error:
                 _log.error("%s-%d stays offline: %s", runtime.topic, runtime.partition, error)
         return count
@@ -472,6 +474,9 @@ class LogManager:
         if self._recovery_points_saved.get(place, 0) > runtime.recovery_point:
             self._recovery_points_saved = self._recovery_points()
             writes.append(self._write_recovery_points)
+        if self._log_starts_saved.get(place, 0) > runtime.log_start_offset:
+            self._log_starts_saved = self._log_starts()
+            writes.append(self._write_log_starts)
         if self._high_watermarks_saved.get(place, 0) > runtime.high_watermark:
             self._high_watermarks_saved = self._high_watermarks()
             writes.append(self._write_high_watermarks)

@@ -30,6 +30,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from log_broker.core.producer_state import AbortedTransaction
 from log_broker.records.batch import (
+    DELETE_HORIZON,
     HEADER,
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
@@ -53,7 +54,6 @@ from log_broker.storage.index import RELATIVE_OFFSET_MAX
 from log_broker.storage.segment import LOG_SUFFIX, Segment
 
 CLEANED_SUFFIX = ".cleaned"
-DELETE_HORIZON = 0x40  # batch attribute: the base timestamp is when the tombstones inside may go
 UNBOUNDED_MS = 2**63 - 1
 
 _READ_BYTES = 1024 * 1024
