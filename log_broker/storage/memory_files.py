@@ -90,6 +90,7 @@ class MemoryFile:
         del self._inode.seen[size:]
 
     def sync(self) -> None:
+        self._system.end_if_asked()
         try:
             self._system.fail_if_asked()
         except OSError:
@@ -102,7 +103,7 @@ class MemoryFile:
 
 
 class MemoryFileSystem:
-    """Files by path, with a disk that can be full, fail its next syncs, and lose power."""
+    """Files by path, with a disk that can be full, fail its next syncs, and lose power; or the process can end."""
 
     def __init__(self, clock_ms: Callable[[], int] = lambda: 0) -> None:
         self.clock_ms = clock_ms
@@ -112,6 +113,7 @@ class MemoryFileSystem:
         self._nameless: set[Path] = set()  # directories whose names no sync has covered
         self.room_bytes: int | None = None  # what may still be written; None: as much as you like
         self.failing_syncs = 0
+        self.syncs_left: int | None = None  # before the process is killed at one; None: it is not
         self.failing_reads = 0
 
     def open(self, path: Path) -> MemoryFile:
@@ -127,11 +129,13 @@ class MemoryFileSystem:
     def replace(self, path: Path, content: bytes, *, sync: bool = True) -> None:
         if self.take_room(len(content)) < len(content):
             raise OSError(errno.ENOSPC, "No space left on device")
+        if sync:
+            self.fail_if_asked()
         inode = self._seen[path] = _Inode(self.clock_ms())
         inode.seen[:] = content
         if sync:
-            self.fail_if_asked()
             inode.durable = content
+            self.end_if_asked()
             self._durable[path] = inode
 
     def names(self, directory: Path) -> list[str]:
@@ -180,6 +184,7 @@ class MemoryFileSystem:
         self._seen[path].drop_cached()
 
     def sync_directory(self, directory: Path) -> None:
+        self.end_if_asked()
         self.fail_if_asked()
         for names in [path for path in self._durable if path.parent == directory and path not in self._seen]:
             del self._durable[names]
@@ -223,6 +228,13 @@ class MemoryFileSystem:
         taken = min(wanted, self.room_bytes)
         self.room_bytes -= taken
         return taken
+
+    def end_if_asked(self) -> None:
+        """Raise InterruptedError once `syncs_left` are done: what was written is there, and no sync has covered it."""
+        if self.syncs_left is not None:
+            if not self.syncs_left:
+                raise InterruptedError(errno.EINTR, "the process is killed")
+            self.syncs_left -= 1
 
     def fail_if_asked(self) -> None:
         """Raise the error of a failing disk as often as `failing_syncs` says."""

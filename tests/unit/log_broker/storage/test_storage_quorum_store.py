@@ -48,6 +48,26 @@ def test_an_empty_directory_has_promised_nothing() -> None:
     assert (found.state, found.snapshot, found.log_start, found.entries) == (QuorumState(), None, (0, 0), ())
 
 
+def test_what_a_killed_process_had_not_synced_is_on_the_disk_before_it_is_counted_on() -> None:
+    """A voter tells how far its log goes, and for whom it has voted, by what it finds at its start."""
+    files = MemoryFileSystem()
+    data_dir = Path("data")
+    for directory in (data_dir, data_dir / "quorum"):
+        files.make_directory(directory)
+    store = QuorumStore(files, data_dir / "quorum")
+    store.recover()
+    state = QuorumState(epoch=2, voted=ReplicaKey(3, "x"))
+    for act in (lambda: store.append(0, ENTRIES), lambda: store.save_state(state)):
+        files.syncs_left = 0
+        with pytest.raises(InterruptedError):
+            act()
+        files.syncs_left = None
+    found = QuorumStore(files, data_dir / "quorum").recover()
+    assert (found.state, found.entries) == (state, ENTRIES)
+    after = QuorumStore(files.crash(), data_dir / "quorum").recover()
+    assert (after.state, after.entries) == (found.state, found.entries)
+
+
 @pytest.mark.parametrize("torn", range(0, 180, 7))
 def test_a_torn_append_is_cut_off(torn: int) -> None:
     files = MemoryFileSystem()
