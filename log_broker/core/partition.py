@@ -228,7 +228,9 @@ class Partition(PartitionRoles):
     ) -> tuple[memoryview, BatchHeader, tuple[Fault, ...] | None]:
         """Apply what the topic's config demands; return the batch as it is to be stored, and what was left out."""
         if header.attributes & DELETE_HORIZON:
-            raise BrokerError(ErrorCode.INVALID_RECORD, "only compaction sets from when the tombstones of a batch may go")
+            raise BrokerError(
+                ErrorCode.INVALID_RECORD, "only compaction sets from when the tombstones of a batch may go"
+            )
         is_ahead = header.max_timestamp - now_ms > self._ahead_ms_max
         left_out = None
         if self._looks_at_records or is_ahead:

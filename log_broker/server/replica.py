@@ -294,8 +294,10 @@ class ReplicaRuntime(PartitionRunner):
 
         self._once_quiet(restart)
 
-    def cancel_truncation(self) -> None:
-        """Have a cut under way touch nothing more by name; returns once it does not."""
+    def cancel_jobs(self) -> None:
+        """Have a write or a cut under way touch nothing more by name; returns once it does not."""
+        if self._job is not None:
+            self._job.cancel()
         if self._log.truncation is not None:
             self._log.truncation.cancel()
 

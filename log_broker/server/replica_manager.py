@@ -126,12 +126,17 @@ class ReplicaManager:
             _log.warning("%s-%d is no replica of this cluster: moved aside", runtime.topic, runtime.partition)
             self._report_left_behind(runtime)
             node.logs.set_aside(runtime.topic, runtime.partition)
+        for topic, partition in list(node.logs.unidentified) if node.cluster.topics else ():
+            image = node.cluster.topics.get(topic)
+            if image is None or not self._is_held(topic, partition, UUID(hex=image.topic_id)):
+                _log.warning("%s-%d, of a topic unknown, is no replica of this cluster: moved aside", topic, partition)
+                node.logs.set_aside(topic, partition)
 
     def _is_held(self, topic: str, partition: int, topic_id: UUID) -> bool:
         image = self._node.cluster.topics.get(topic)
         return (
             image is not None
-            and topic_id.int in {0, int(image.topic_id, 16)}
+            and topic_id.int == int(image.topic_id, 16)
             and 0 <= partition < len(image.partitions)
             and self._node.config.node_id in image.partitions[partition].replicas
         )
@@ -175,6 +180,8 @@ class ReplicaManager:
             if (topic.name, index) not in self._unmade:
                 _log.error("the partition %s-%d could not be made: %s", topic.name, index, error)
                 self._unmade.add((topic.name, index))
+                text = f"{topic.name}-{index} is offline on node {node.config.node_id}: {error}"
+                node.events.note("partition_offline", text, topic=topic.name, partition=index)
             return
         self._unmade.discard((topic.name, index))
         runtime.on_damaged = partial(self.repair.damaged, runtime)

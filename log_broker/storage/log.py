@@ -17,7 +17,13 @@ from log_broker.core.producer_state import AbortedTransaction, ProducerRow
 from log_broker.records.batch import LEADER_EPOCH_OFFSET, NO_TIMESTAMP, BatchHeader, Buffer
 from log_broker.records.record import iterate_records
 from log_broker.storage.append_job import AppendJob, SealedSync
-from log_broker.storage.checkpoints import GAPS_FILE, LEADER_EPOCH_FILE, encode_epochs, encode_producers
+from log_broker.storage.checkpoints import (
+    GAPS_FILE,
+    LEADER_EPOCH_FILE,
+    PARTITION_METADATA_FILE,
+    encode_epochs,
+    encode_producers,
+)
 from log_broker.storage.compaction import UNBOUNDED_MS, ClosedSegment, CompactionLimits
 from log_broker.storage.files import FileSystem
 from log_broker.storage.producer_replay import snapshot_offsets
@@ -77,11 +83,13 @@ class PartitionLog:
         recovery_point: int,
         may_have_gaps: bool = False,
         missing: Sequence[tuple[int, int]] = (),
+        metadata: bytes | None = None,
     ) -> None:
         """
         `may_have_gaps` says that recovery was told to expect offsets missing in the active segment.
 
-        `missing` are the ranges, [first, end), that recovery found to be lost.
+        `missing` are the ranges, [first, end), that recovery found to be lost. `metadata`, what partition.metadata is
+        to say, is on the disk before the next record: no record is ever found without a word of whose it is.
         """
         assert segments, "a log has an active segment"
         self.directory = directory
@@ -101,6 +109,7 @@ class PartitionLog:
         self._cursors: dict[int, tuple[Segment, int]] = {}  # where the reader who got the bytes before will go on
         self._opened: dict[Segment, None] = {}
         self.missing = missing
+        self._metadata = metadata
         self.aborted = AbortedTransactions(files, directory)
 
     @property
@@ -170,6 +179,8 @@ class PartitionLog:
             marks = ((self.directory / LEADER_EPOCH_FILE, encode_epochs(epochs)),)
         if gaps and not self._may_have_gaps:
             marks = (*marks, (self.directory / GAPS_FILE, b""))
+        if self._metadata is not None and segment is not None:
+            marks = ((self.directory / PARTITION_METADATA_FILE, self._metadata), *marks)
         self._job = AppendJob(
             self._files,
             segment=segment,
@@ -186,8 +197,11 @@ class PartitionLog:
         """Take the job's batches into the log."""
         assert job is self._job
         self._job = None
-        if job.marks and any(path.name == GAPS_FILE for path, _ in job.marks):
-            self._may_have_gaps = True
+        for path, _ in job.marks:
+            if path.name == GAPS_FILE:
+                self._may_have_gaps = True
+            elif path.name == PARTITION_METADATA_FILE:
+                self._metadata = None
         segment = job.segment
         if segment is not None:
             for pending in job.batches:
@@ -433,6 +447,7 @@ class PartitionLog:
             mark_gaps=mark_gaps,
             is_restart=is_restart,
             now_ms=now_ms,
+            metadata=self._metadata,
         )
         return job
 
@@ -440,6 +455,7 @@ class PartitionLog:
         """Take note that `job` has run."""
         assert job is self.truncation
         self.truncation = None
+        self._metadata = None
         self._may_have_gaps = self._may_have_gaps or job.mark_gaps
         self._dirty.pop(self._segments[-1], None)
         self._dirty_directories.pop(self.directory, None)

@@ -46,13 +46,16 @@ def open_partition(
     leads: bool = True,
     high_watermark: int = 0,
     lease: Lease | None = None,
+    metadata: bytes | None = None,
 ) -> tuple[Partition, PartitionLog]:
     """
     Bring one replica back: its log as `open_log` finds it, and the state that follows from the log. Raises OSError.
 
     Without `leads` its role is not known, and nothing behind the last known `high_watermark` counts as committed.
     """
-    log = open_log(files, directory, config, recovery_point=recovery_point, clean=clean, now_ms=now_ms)
+    log = open_log(
+        files, directory, config, recovery_point=recovery_point, clean=clean, now_ms=now_ms, metadata=metadata
+    )
     log_start_offset = min(max(log_start_offset, log.start_offset), log.end_offset)
     watermark = log.end_offset if leads else min(max(high_watermark, log_start_offset), log.end_offset)
     epochs = _recover_epochs(files, log, checked_from=log.end_offset if clean else recovery_point)
@@ -112,11 +115,29 @@ def _recover_epochs(files: FileSystem, log: PartitionLog, *, checked_from: int) 
     return epochs
 
 
+def holds_records(files: FileSystem, directory: Path) -> bool:
+    """Whether a partition's folder has records, or has had some: an empty log that does not begin at 0."""
+    return any(
+        name.strip("0") != LOG_SUFFIX or files.size(directory / name) > 0
+        for name in files.names(directory)
+        if name.endswith(LOG_SUFFIX)
+    )
+
+
 def open_log(
-    files: FileSystem, directory: Path, limits: LogLimits, *, recovery_point: int, clean: bool, now_ms: int
+    files: FileSystem,
+    directory: Path,
+    limits: LogLimits,
+    *,
+    recovery_point: int,
+    clean: bool,
+    now_ms: int,
+    metadata: bytes | None = None,
 ) -> PartitionLog:
     """
     Open the log found in `directory`, which may hold nothing yet.
+
+    `metadata`, what partition.metadata says, is synced before the next record unless that was surely done before.
 
     After an unclean end every batch from `recovery_point` on is checked, and the log is cut at the first that is not
     whole: what was acknowledged as durable lies before it. Raises OSError.
@@ -157,6 +178,7 @@ def open_log(
             end_offset=0,
             recovery_point=0,
             may_have_gaps=GAPS_FILE in names,
+            metadata=metadata,
         )
     missing: list[tuple[int, int]] = []
     if clean:
@@ -186,6 +208,7 @@ def open_log(
         recovery_point=end_offset,
         may_have_gaps=GAPS_FILE in names,
         missing=missing,
+        metadata=None if clean and any(segment.size for segment in segments) else metadata,
     )
 
 
