@@ -23,6 +23,10 @@ Survivors = Callable[[bytes], bytes]
 Journal = Callable[[Path], bool]
 
 
+class ProcessKilled(BaseException):
+    """The process is gone, what it has written is there: nothing of it that handles errors may run."""
+
+
 class _Inode:
     """The content of a file, which handles share whatever becomes of its name."""
 
@@ -230,10 +234,10 @@ class MemoryFileSystem:
         return taken
 
     def end_if_asked(self) -> None:
-        """Raise InterruptedError once `syncs_left` are done: what was written is there, and no sync has covered it."""
+        """Raise ProcessKilled once `syncs_left` are done."""
         if self.syncs_left is not None:
             if not self.syncs_left:
-                raise InterruptedError(errno.EINTR, "the process is killed")
+                raise ProcessKilled
             self.syncs_left -= 1
 
     def fail_if_asked(self) -> None:

@@ -198,6 +198,8 @@ async def test_a_compacted_segment_is_as_old_as_those_it_was_made_from(tmp_path:
     broker.open()
     assert await broker.logs.compact() == 1
     assert broker.logs.enforce_retention(broker.now_ms + DAY_MS) == 0
+    await broker.restart("clean")
+    assert broker.logs.enforce_retention(broker.now_ms + DAY_MS) == 0
     assert broker.logs.enforce_retention(broker.now_ms + 2 * DAY_MS + 60_000) > 0
     await broker.logs.close()
 

@@ -8,7 +8,7 @@ from log_broker.core.raft_effects import QuorumState
 from log_broker.core.raft_log import Entry, EntryKind, OffsetAndEpoch, Snapshot
 from log_broker.core.raft_voters import ReplicaKey, Voter, VoterSet
 from log_broker.storage.files import OsFileSystem
-from log_broker.storage.memory_files import MemoryFileSystem
+from log_broker.storage.memory_files import MemoryFileSystem, ProcessKilled
 from log_broker.storage.quorum_store import DamagedQuorumStateError, QuorumStore
 
 HERE = Path("quorum")
@@ -59,7 +59,7 @@ def test_what_a_killed_process_had_not_synced_is_on_the_disk_before_it_is_counte
     state = QuorumState(epoch=2, voted=ReplicaKey(3, "x"))
     for act in (lambda: store.append(0, ENTRIES), lambda: store.save_state(state)):
         files.syncs_left = 0
-        with pytest.raises(InterruptedError):
+        with pytest.raises(ProcessKilled):
             act()
         files.syncs_left = None
     found = QuorumStore(files, data_dir / "quorum").recover()
