@@ -29,6 +29,7 @@ from fluvial.errors import FluvialError
 from fluvial.local.child import READY
 from fluvial.local.errors import DataDirError, LocalPlatformError, PortTakenError
 from fluvial.local.lock import NODE_LOCK, FolderLock, holder
+from fluvial.local.rights import make_private
 from fluvial.local.state import HOST, PORT_DEFAULT
 from fluvial.registry.app import create_app, serve
 from fluvial.registry.cors import CrossOrigin
@@ -202,7 +203,7 @@ def _own(folder: Path) -> FolderLock:
     """
     lock = FolderLock(folder / NODE_LOCK)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder, mark=NODE_LOCK)
         mine = lock.acquire(LOCK_SECONDS)
     except OSError as error:
         raise DataDirError(folder, error) from error
