@@ -225,6 +225,11 @@ class MemoryFileSystem:
             after._seen[path] = after._durable[path] = copy
         return after
 
+    def is_on_disk(self, path: Path, size: int) -> bool:
+        """Whether a power cut now would leave so many bytes of a file as they are."""
+        inode = self._durable.get(path)
+        return inode is not None and size <= len(inode.durable) and inode.durable[:size] == inode.seen[:size]
+
     def take_room(self, wanted: int) -> int:
         """Take space on the disk; return how much of it there was."""
         if self.room_bytes is None:
