@@ -46,7 +46,7 @@ class AppendJob:
         """`marks` are small files, (path, content), that are on the disk before the first batch is in the log."""
         self._files = files
         self.marks = marks
-        self._gate = Lock()
+        self._gate = Lock() if marks else None
         self._is_cancelled = False
         self._sync_files = sync_files
         self._directories = directories
@@ -64,12 +64,13 @@ class AppendJob:
 
     def cancel(self) -> None:
         """Touch nothing more by name, as it may belong to another log soon; returns once no such step is under way."""
-        with self._gate:
-            self._is_cancelled = True
+        if self._gate is not None:
+            with self._gate:
+                self._is_cancelled = True
 
     def run(self) -> None:
         """Write, then sync; raises OSError."""
-        if self.marks:
+        if self._gate is not None:
             with self._gate:
                 if self._is_cancelled:
                     raise FileNotFoundError(errno.ENOENT, "the partition was deleted")

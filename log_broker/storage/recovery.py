@@ -5,6 +5,7 @@ From the files of a partition to a log that can be used: quick after an orderly 
 import logging
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
@@ -15,6 +16,7 @@ from log_broker.core.lease import Lease
 from log_broker.core.partition import Partition
 from log_broker.interfaces import RecordValidator
 from log_broker.storage.checkpoints import (
+    COMPACTED_FILE,
     GAPS_FILE,
     LEADER_EPOCH_FILE,
     SYNC_FAILED_FILE,
@@ -194,6 +196,7 @@ def open_log(
             recovery_point=recovery_point,
             now_ms=now_ms,
             may_have_gaps=GAPS_FILE in names,
+            is_compacted=COMPACTED_FILE in names,
         )
     for segment in segments[:-1]:
         segment.release()
@@ -246,6 +249,7 @@ def _recover(
     recovery_point: int,
     now_ms: int,
     may_have_gaps: bool,
+    is_compacted: bool,
 ) -> int:
     """Check the segments from the recovery point on, drop what follows the first bad batch, return the end offset."""
     first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
@@ -257,13 +261,17 @@ def _recover(
             _log.info("%s: checking segment %d of %d", directory, at - first + 1, len(segments) - first)
         size_found = segment.size
         is_last = segment is segments[-1]
-        end_offset = (
-            segment.rebuild(checked_from=recovery_point, without_gaps=is_last and not may_have_gaps)
-            or segment.base_offset
-        )
         lost = segments[at + 1 :]
+        end_max = lost[0].base_offset if lost else None
+        rebuild = partial(segment.rebuild, checked_from=recovery_point, end_max=end_max)
+        end_offset = rebuild(without_gaps=is_last and not may_have_gaps) or segment.base_offset
+        if not (is_last or may_have_gaps or is_compacted) and (segment.size < size_found or end_offset != end_max):
+            # A log that versions up to a0f39a4 have compacted does not say so, but then all of it is there. In any
+            # other a gap before the damage is a damaged offset.
+            segment.size = size_found
+            end_offset = rebuild(without_gaps=True) or segment.base_offset
         # A file of which the disk has only the front may end with a whole batch.
-        cut = segment.size < size_found or (not may_have_gaps and not is_last and end_offset != lost[0].base_offset)
+        cut = segment.size < size_found or (not may_have_gaps and not is_last and end_offset != end_max)
         if cut:
             _log.warning(
                 "%s: cut %d bytes behind offset %d that are not whole batches, and the %d segments behind them",

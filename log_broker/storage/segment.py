@@ -245,12 +245,15 @@ class Segment:
         """
         return crc32(os.fsencode(self.path())) % min(limits.segment_jitter_ms, limits.segment_ms_max)
 
-    def rebuild(self, *, checked_from: int | None = None, without_gaps: bool = False) -> int | None:
+    def rebuild(
+        self, *, checked_from: int | None = None, without_gaps: bool = False, end_max: int | None = None
+    ) -> int | None:
         """
         Make the indexes anew from the batches and set `size` to the end of the last good one.
 
         A base offset stands outside its batch's checksum. `without_gaps` catches a damaged one where compaction, which
-        leaves gaps, has never been: in a segment that was still growing.
+        leaves gaps, has never been: in a segment that was still growing. Elsewhere one that leads beyond `end_max`,
+        where the next segment begins, is damaged.
 
         Returns the offset behind the last good batch, None when there is none.
         """
@@ -267,6 +270,8 @@ class Segment:
         for _, header in scan(self.file, 0, self.size, checked_from=checked_from):
             expected = self.base_offset if next_offset is None else next_offset
             if header.base_offset < expected or (without_gaps and header.base_offset != expected):
+                break
+            if end_max is not None and header.last_offset >= end_max:
                 break
             fresh.note(header.size, header.last_offset, header.max_timestamp if header.record_count else NO_TIMESTAMP)
             next_offset = header.last_offset + 1

@@ -1,5 +1,6 @@
 """Offsets that the disk has lost in the middle of a log: whoever asks for them is told, and so is the start."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,22 @@ def test_behind_the_recovery_point_the_log_is_cut_where_records_are_missing(dire
     bench = Bench(OsFileSystem(), CONFIG, directory=directory, recovery_point=0)
     assert bench.log.end_offset == 7
     assert [record.value for record in bench.read_all()] == [b"%06d" % number for number in range(7)]
+
+
+@pytest.mark.parametrize("at", range(5, 10))
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_damaged_offset_in_a_full_segment_that_was_not_synced_is_found(directory: Path, at: int, torn: bool) -> None:
+    """It stands outside its batch's checksum; taken for what it says, offsets would be skipped or given out twice."""
+    path = directory / file_name(5, ".log")
+    sound = path.read_bytes()
+    size = len(sound) // 5
+    for damaged in (0, at - 1, at + 1, at + 2, 12, 65_371):
+        content = bytearray(sound)
+        content[(at - 5) * size : (at - 5) * size + 8] = damaged.to_bytes(8, "big")
+        path.write_bytes(content[:-1] if torn else content)
+        copy = directory.with_name(f"copy-{damaged}")
+        shutil.copytree(directory, copy)
+        bench = Bench(OsFileSystem(), CONFIG, directory=copy, recovery_point=0)
+        assert bench.log.end_offset == at, damaged
+        assert [record.value for record in bench.read_all()] == [b"%06d" % number for number in range(at)]
+        shutil.rmtree(copy)
