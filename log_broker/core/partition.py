@@ -49,6 +49,7 @@ from log_broker.core.quarantine_topics import may_have_quarantine
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import LearningValidator, RecordValidator
 from log_broker.records.batch import (
+    DELETE_HORIZON,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     BatchHeader,
@@ -72,7 +73,7 @@ from log_broker.records.validation import (
 
 GATHERED_BYTES_MAX = 1024 * 1024  # behind a slow disk, from producers that wait for no answer
 
-_ADMITTED_ONLY_BY_RULES = TRANSACTIONAL | LOG_APPEND_TIME
+_ADMITTED_ONLY_BY_RULES = TRANSACTIONAL | LOG_APPEND_TIME | DELETE_HORIZON
 
 
 class Partition(PartitionRoles):
@@ -236,7 +237,7 @@ class Partition(PartitionRoles):
         place(batch, base_offset=base_offset, leader_epoch=self.epochs.current)
         previous = None
         if header.producer_id >= 0:
-            previous = self.producers.record(header, base_offset, now_ms if self._append_time else header.max_timestamp)
+            previous = self.producers.record(header, base_offset, now_ms)
         else:
             self.unsequenced_batches += 1
         append_time = now_ms if self._append_time else -1
@@ -263,6 +264,10 @@ class Partition(PartitionRoles):
     def _admitted(self, admission: Admission) -> Admitted | Admission:
         """Apply what the topic's config demands of a batch, or return what does so if that takes too long here."""
         header = admission.header
+        if header.attributes & DELETE_HORIZON:
+            raise BrokerError(
+                ErrorCode.INVALID_RECORD, "only compaction sets from when the tombstones of a batch may go"
+            )
         if header.max_timestamp - admission.now_ms > self._ahead_ms_max:
             raise refused_by_time(admission._replace(looks_at_records=True))
         if header.attributes & LOG_APPEND_TIME and not self._append_time:

@@ -195,7 +195,14 @@ class PartitionRoles(PartitionWriting):
     # Following.
 
     def append_fetched(
-        self, records: memoryview, leader_epoch: int, high_watermark: int, log_start_offset: int, token: Any
+        self,
+        records: memoryview,
+        leader_epoch: int,
+        high_watermark: int,
+        log_start_offset: int,
+        token: Any,
+        *,
+        now_ms: int,
     ) -> Sequence[Effect]:
         """
         Take what the leader of this epoch sent, with its high watermark and log start; answered once it is written.
@@ -230,7 +237,7 @@ class PartitionRoles(PartitionWriting):
             return [*effects, Reply(token, result)]
         last = len(batches) - 1
         for at, (batch, header) in enumerate(batches):
-            previous = self._replay_fetched(batch, header) if header.producer_id >= 0 else None
+            previous = self._replay_fetched(batch, header, now_ms) if header.producer_id >= 0 else None
             self.epochs.begin(header.leader_epoch, header.base_offset)
             self._has_gaps = self._has_gaps or header.base_offset != self.next_offset
             self.next_offset = header.last_offset + 1
@@ -251,7 +258,7 @@ class PartitionRoles(PartitionWriting):
         self.advance_log_start(log_start_offset)
         return self._ask_turn()
 
-    def _replay_fetched(self, batch: memoryview, header: BatchHeader) -> ProducerEntry | None:
+    def _replay_fetched(self, batch: memoryview, header: BatchHeader, now_ms: int) -> ProducerEntry | None:
         """Take a batch of a producer into what is known of it; return what was known before."""
         previous = self.producers.get(header.producer_id)
         if header.is_control:
@@ -260,7 +267,7 @@ class PartitionRoles(PartitionWriting):
                 self.transactions.end(header.producer_id, header.base_offset, committed=marker.committed)
             self.producers.replay_marker(header, marker)
         else:
-            self.producers.replay(header)
+            self.producers.replay(header, now_ms)
         return previous
 
     def truncate(self, offset: int) -> Lost | None:

@@ -12,23 +12,32 @@ The rules are Kafka's (KIP-98, KIP-360):
 A transactional batch opens a transaction of its producer in this partition, and a marker ends it. While one is open,
 records outside it are refused. Batches that a coordinator writes for a producer have no sequence (-1): of them only
 the epoch is checked.
+
+How long a producer has been silent goes by the broker's clock, not by the times that it gives its records: one that
+writes old records is not forgotten before its time, and one that writes future ones not kept beyond it. (Kafka goes by
+the records' times.)
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.records.batch import NO_SEQUENCE, NO_TIMESTAMP, TRANSACTIONAL, BatchHeader
+from log_broker.records.batch import LOG_APPEND_TIME, NO_SEQUENCE, NO_TIMESTAMP, TRANSACTIONAL, BatchHeader
 from log_broker.records.control import EndMarker
 
 CACHED_BATCHES = 5  # as many as a producer may have in flight
 SEQUENCE_MAX = 2**31 - 1
 NO_COORDINATOR_EPOCH = -1
 NO_TRANSACTION = -1
+UNBOUNDED_MS = 2**63 - 1
 
 
 class StoredBatch(NamedTuple):
-    """One batch of a producer that is in the log; `last_sequence` belongs to the record at `last_offset`."""
+    """
+    One batch of a producer that is in the log; `last_sequence` belongs to the record at `last_offset`.
+
+    `timestamp` is when a broker took it in.
+    """
 
     last_sequence: int
     last_offset: int
@@ -52,7 +61,7 @@ class ProducerEntry(NamedTuple):
 
     epoch: int
     batches: tuple[StoredBatch, ...]
-    timestamp: int = NO_TIMESTAMP  # of the last batch or marker
+    timestamp: int = NO_TIMESTAMP  # when a broker took in the last batch or marker
     coordinator_epoch: int = NO_COORDINATOR_EPOCH  # of the last marker
     first_offset: int = NO_TRANSACTION  # of the open transaction
 
@@ -166,7 +175,7 @@ class ProducerStates:
             )
 
     def record(self, header: BatchHeader, base_offset: int, timestamp: int) -> ProducerEntry | None:
-        """Take a batch as stored at `base_offset`; return what `restore` needs to undo it."""
+        """Take a batch as stored at `base_offset`, `timestamp` being the broker's; return how `restore` undoes it."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         previous = self._entries.get(producer_id)
         batches: tuple[StoredBatch, ...] = ()
@@ -202,8 +211,12 @@ class ProducerStates:
         others = (offset for other, offset in self.open_transactions.items() if other != producer_id)
         return AbortedTransaction(producer_id, first_offset, marker_offset, next(others, marker_offset + 1))
 
-    def replay(self, header: BatchHeader) -> None:
-        """Take a batch read from the log at recovery; one that a snapshot already held changes nothing."""
+    def replay(self, header: BatchHeader, seen_ms: int) -> None:
+        """
+        Take a batch read from the log at recovery or from a leader; one that a snapshot already held changes nothing.
+
+        `seen_ms` is when this broker had it, by its own clock; a time of the batch counts only if a broker gave it.
+        """
         if header.producer_id < 0 or header.is_control:
             return
         known = self._entries.get(header.producer_id)
@@ -212,7 +225,8 @@ class ProducerStates:
                 # Compaction emptied it: its transaction has ended, and the marker may be gone. Of a batch that was
                 # empty from the start, because all of its records were put aside, the time is left.
                 header = header._replace(attributes=header.attributes & ~TRANSACTIONAL)
-            self.record(header, header.base_offset, header.max_timestamp)
+            by_broker = header.attributes & LOG_APPEND_TIME
+            self.record(header, header.base_offset, header.max_timestamp if by_broker else seen_ms)
 
     def replay_marker(self, header: BatchHeader, marker: EndMarker | None) -> AbortedTransaction | None:
         """Take a control batch read from the log at recovery; return the transaction that it aborted, if any."""
@@ -242,7 +256,7 @@ class ProducerStates:
 
     def expire(self, before_timestamp: int) -> int:
         """
-        Forget producers whose last batch is older than `before_timestamp`; return how many.
+        Forget producers whose last batch was taken in before `before_timestamp`; return how many.
 
         One with an open transaction stays: what it has written must never become readable by being forgotten.
         """
@@ -266,8 +280,12 @@ class ProducerStates:
                 for batch in batches:
                     yield ProducerRow(producer_id, entry.epoch, batch, entry.coordinator_epoch, entry.first_offset)
 
-    def load(self, rows: Iterable[ProducerRow]) -> None:
-        """Replace everything by the rows of a snapshot."""
+    def load(self, rows: Iterable[ProducerRow], *, latest_ms: int = UNBOUNDED_MS) -> None:
+        """
+        Replace everything by the rows of a snapshot.
+
+        A time beyond `latest_ms` is none of a broker's: versions up to a0f39a4 took those of the records.
+        """
         self._entries.clear()
         self.open_transactions.clear()
         for producer_id, epoch, batch, coordinator_epoch, first_offset in rows:
@@ -275,7 +293,9 @@ class ProducerStates:
             batches = known.batches[1 - CACHED_BATCHES :] if known is not None and known.epoch == epoch else ()
             if batch.last_offset >= 0:
                 batches = (*batches, batch)
-            self._entries[producer_id] = ProducerEntry(epoch, batches, batch.timestamp, coordinator_epoch, first_offset)
+            self._entries[producer_id] = ProducerEntry(
+                epoch, batches, min(batch.timestamp, latest_ms), coordinator_epoch, first_offset
+            )
             if first_offset >= 0:
                 self.open_transactions[producer_id] = first_offset
         self._sort_open()

@@ -50,6 +50,7 @@ COMPRESSION_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+DELETE_HORIZON = 0x40  # the base timestamp is when the tombstones inside may go
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1

@@ -46,8 +46,10 @@ def without(batch: Buffer, header: BatchHeader, left_out: Container[int]) -> byt
             max_delta = span[0] if max_delta is None else max(max_delta, span[0])
         start = end
     attributes, max_timestamp = header.attributes, header.max_timestamp
+    base_timestamp = header.base_timestamp
     if max_delta is None:
         attributes &= ~COMPRESSION_MASK  # of nothing there is nothing to decompress
+        base_timestamp = max(base_timestamp, 0)  # an empty batch without a time is one that compaction emptied
     elif not attributes & LOG_APPEND_TIME:
         max_timestamp = header.base_timestamp + max_delta
     payload = compress(Codec(attributes & COMPRESSION_MASK), kept)
@@ -55,6 +57,7 @@ def without(batch: Buffer, header: BatchHeader, left_out: Container[int]) -> byt
     fields = header._replace(
         length=len(out) - LENGTH_OVERHEAD_BYTES,
         attributes=attributes,
+        base_timestamp=base_timestamp,
         max_timestamp=max_timestamp,
         record_count=count,
         crc=0,

@@ -23,6 +23,7 @@ from log_broker.records.batch import (
     MAGIC,
     MAGIC_OFFSET,
     MIN_LENGTH,
+    NO_TIMESTAMP,
     BatchHeader,
     Buffer,
 )
@@ -280,7 +281,7 @@ def _time_check(header: BatchHeader, rules: RecordRules, now_ms: int) -> Callabl
     latest = UNBOUNDED_MS if after is None else now_ms + after
 
     def check(delta: int) -> str | None:
-        if earliest <= base + delta <= latest:
+        if earliest <= base + delta <= latest or base + delta == NO_TIMESTAMP:  # of which there is nothing to say
             return None
         return f"timestamp {base + delta} is not within {earliest} … {latest}"
 

@@ -103,6 +103,7 @@ class NodeCollector(Collector):
             if not runtime.is_internal:
                 unsequenced[runtime.topic] += runtime.unsequenced_batches
         yield _gauge("partitions", "Replicas of partitions on this node.", partitions)
+        offline += len(self._node.logs.unidentified)
         yield _gauge("offline_partitions", "Of these, those that take no writes after a disk error.", offline)
         yield _counter("storage_errors", "Writes, syncs and reads of logs that the disk failed.", storage_errors)
         plain = "Batches of producers that are not idempotent, whose retries may be stored twice."

@@ -4,6 +4,7 @@ All partitions of one node: finds them at start, makes and deletes them, and loo
 
 import asyncio
 import contextlib
+import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +41,7 @@ from log_broker.storage.checkpoints import (
 from log_broker.storage.data_directory import DataDirectory
 from log_broker.storage.files import FileSystem, OsFileSystem
 from log_broker.storage.log import PartitionLog
-from log_broker.storage.recovery import PROGRESS_SECONDS, open_partition
+from log_broker.storage.recovery import PROGRESS_SECONDS, holds_records, open_partition
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -68,6 +69,20 @@ class KeepingSettings(CompactionSettings, Protocol):
 
     @property
     def num_recovery_threads_per_data_dir(self) -> int: ...
+
+
+class UnidentifiedPartitionError(OSError):
+    """A folder has records and does not say of which topic: they are shown to nobody as another topic's."""
+
+    def __init__(self, folder: Path, metadata: bytes) -> None:
+        """`metadata` is what the folder's file would have to say for the partition that was asked for."""
+        wanted = metadata.decode().strip().replace("\n", ", ")
+        super().__init__(
+            errno.EIO,
+            f"{folder / PARTITION_METADATA_FILE} does not say of which topic the records in its folder are. If they are"
+            f" of this one, write into it ({wanted}), each on a line of its own; if not, or if another replica has"
+            f" them, move {folder} away. It is looked at again every few seconds",
+        )
 
 
 class _Found(NamedTuple):
@@ -113,6 +128,7 @@ class LogManager:
         # One thread for records that take long to look at: several would leave the event loop less of the interpreter.
         self._checks = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-check")
         self._partitions: dict[Place, PartitionRuntime] = {}
+        self.unidentified: dict[Place, _Found] = {}  # whose folder has records and does not say of which topic
         self._compactor = Compactor(loop, self._files, data_dir, self._partitions, clock_ms=clock_ms)
         self._settings = settings
         self._membership = membership
@@ -135,6 +151,8 @@ class LogManager:
         if self._owned is not None:
             self._owned.acquire()
         self._files.make_directory(self._data_dir)
+        # A process that was killed may have left names that no sync has covered.
+        self._files.sync_directory(self._data_dir)
         names = self._files.names(self._data_dir)
         clean = CLEAN_SHUTDOWN_FILE in names
         if clean:
@@ -145,29 +163,7 @@ class LogManager:
         self._recovery_points_saved = decode_offsets(self._files.read(self._data_dir / RECOVERY_POINT_FILE))
         self._log_starts_saved = decode_offsets(self._files.read(self._data_dir / LOG_START_FILE))
         self._high_watermarks_saved = decode_offsets(self._files.read(self._data_dir / HIGH_WATERMARK_FILE))
-        found: list[_Found] = []
-        for name in sorted(names):
-            if name.endswith(_DELETED_SUFFIX):
-                self._files.remove_tree(self._data_dir / name)
-                continue
-            if name.endswith(_STRAY_SUFFIX):
-                self._remove_later(self._data_dir / name)
-                continue
-            place = _place_of(name)
-            if place is None or place[0] == METADATA_TOPIC:
-                continue
-            topic_id = decode_topic_id(self._files.read(self._data_dir / name / PARTITION_METADATA_FILE))
-            config = topic_config_of(place[0])
-            found.append(
-                _Found(
-                    place,
-                    topic_id or UUID(int=0),
-                    config,
-                    self._recovery_points_saved.get(place, 0),
-                    self._log_starts_saved.get(place, 0),
-                    self._high_watermarks_saved.get(place, 0),
-                )
-            )
+        found = self._find(names, topic_config_of)
         if clean:
             for entry in found:
                 self._take_in(entry, self._read(entry, clean=True))
@@ -186,16 +182,49 @@ class LogManager:
             self._again(lambda: settings().replica_high_watermark_checkpoint_interval_ms, self._save_high_watermarks)
         self._again(lambda: REOPEN_INTERVAL_MS, self.reopen_offline)
 
+    def _find(self, names: Iterable[str], topic_config_of: Callable[[str], TopicConfig]) -> list[_Found]:
+        """Look through the folders of partitions; return those that can be opened."""
+        found: list[_Found] = []
+        for name in sorted(names):
+            if name.endswith(_DELETED_SUFFIX):
+                self._files.remove_tree(self._data_dir / name)
+                continue
+            if name.endswith(_STRAY_SUFFIX):
+                self._remove_later(self._data_dir / name)
+                continue
+            place = _place_of(name)
+            if place is None or place[0] == METADATA_TOPIC:
+                continue
+            topic_id = self._topic_id_in(self._data_dir / name)
+            entry = _Found(
+                place,
+                topic_id or UUID(int=0),
+                topic_config_of(place[0]),
+                self._recovery_points_saved.get(place, 0),
+                self._log_starts_saved.get(place, 0),
+                self._high_watermarks_saved.get(place, 0),
+            )
+            if topic_id is not None:
+                found.append(entry)
+            elif holds_records(self._files, self._data_dir / name):
+                self.unidentified[place] = entry
+            else:
+                self._put_aside(place)  # made, and never written to
+        return found
+
     def create(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> PartitionRuntime:
         """
         Return the partition, made if it is not there.
 
-        One of the same name and another topic id is what a deleted topic left behind, and goes. Raises OSError.
+        One of the same name and another topic id is what a deleted topic left behind, and goes. Raises OSError,
+        UnidentifiedPartitionError for one that has records and does not say of which topic.
         """
         place = (topic, partition)
         directory = self._data_dir / f"{topic}-{partition}"
+        if place in self.unidentified:
+            self._identify(place, topic_id, config)
         found = self._partitions.get(place)
-        if found is not None and found.topic_id not in (topic_id, UUID(int=0)):
+        if found is not None and found.topic_id != topic_id:
             self.delete(topic, partition)
             found = None
         if found is None:
@@ -203,24 +232,49 @@ class LogManager:
             if any(place in saved for saved in checkpoints):
                 self._forget_deleted()
             self._files.make_directory(directory)
+            # Without a sync, for which the event loop would wait: the log's first write sees to that.
             self._files.replace(directory / PARTITION_METADATA_FILE, encode_topic_id(topic_id), sync=False)
             entry = _Found(place, topic_id, config, recovery_point=0, log_start_offset=0, high_watermark=0)
             return self._take_in(entry, self._read(entry, clean=True))
-        if found.topic_id != topic_id:
-            self._files.replace(directory / PARTITION_METADATA_FILE, encode_topic_id(topic_id), sync=False)
-            found.topic_id = topic_id
         if found.config != config:
             found.config = config
         return found
 
+    def _identify(self, place: Place, topic_id: UUID, config: TopicConfig) -> None:
+        """Take in a folder that has got its partition.metadata back; raises OSError as long as it has not."""
+        topic, partition = place
+        folder = self._data_dir / f"{topic}-{partition}"
+        entry = self.unidentified[place]
+        found = self._topic_id_in(folder)
+        if found is None and holds_records(self._files, folder):
+            raise UnidentifiedPartitionError(folder, encode_topic_id(topic_id))
+        if found == topic_id:
+            entry = entry._replace(topic_id=topic_id, config=config)
+            self._take_in(entry, self._read(entry, clean=False))
+            _log.warning("%s is known for a partition of topic %s again", folder, topic_id)
+        else:
+            with contextlib.suppress(FileNotFoundError):  # the operator has moved it away
+                self._put_aside(place)
+        del self.unidentified[place]
+
+    def _topic_id_in(self, folder: Path) -> UUID | None:
+        """Read of which topic a folder's records are; None where it cannot be told."""
+        try:
+            return decode_topic_id(self._files.read(folder / PARTITION_METADATA_FILE))
+        except OSError as error:
+            _log.error("%s cannot be read: %s", folder / PARTITION_METADATA_FILE, error)
+            return None
+
     def delete(self, topic: str, partition: int) -> None:
         """Delete a partition and its files; an absent one is no error. Raises OSError."""
+        if self.unidentified.pop((topic, partition), None) is not None:
+            self._put_aside((topic, partition))  # it need not have been this topic's
         runtime = self._partitions.get((topic, partition))
         if runtime is None:
             return
         doomed = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_DELETED_SUFFIX}"
         runtime.cancel_compaction()
-        runtime.cancel_truncation()
+        runtime.cancel_jobs()
         self._files.rename(self._data_dir / f"{topic}-{partition}", doomed)
         del self._partitions[topic, partition]
         self._compactor.forget((topic, partition))
@@ -231,14 +285,22 @@ class LogManager:
 
     def set_aside(self, topic: str, partition: int) -> None:
         """Take a partition out under another name, under which its files stay for a day. Raises OSError."""
+        if self.unidentified.pop((topic, partition), None) is not None:
+            self._put_aside((topic, partition))
+            return
         runtime = self._partitions.pop((topic, partition))
-        aside = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_STRAY_SUFFIX}"
         runtime.cancel_compaction()
-        self._files.rename(self._data_dir / f"{topic}-{partition}", aside)
+        runtime.cancel_jobs()
+        self._put_aside((topic, partition))
         self._compactor.forget((topic, partition))
         runtime.give_up()
         self._removals.add(task := self._loop.create_task(runtime.until_released()))
         task.add_done_callback(self._removals.discard)
+
+    def _put_aside(self, place: Place) -> None:
+        topic, partition = place
+        aside = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_STRAY_SUFFIX}"
+        self._files.rename(self._data_dir / f"{topic}-{partition}", aside)
         self._remove_later(aside)
 
     def _remove_later(self, stray: Path) -> None:
@@ -285,7 +347,9 @@ class LogManager:
             if runtime.offline_reason is None:
                 continue
             try:
-                count += runtime.reopen(partial(self._recover, runtime))
+                if runtime.reopen(partial(self._recover, runtime)):
+                    count += 1
+                    self._lower_checkpoints(runtime)()
             except OSError as error:
                 _log.error("%s-%d stays offline: %s", runtime.topic, runtime.partition, error)
         return count
@@ -304,6 +368,7 @@ class LogManager:
             leads=runtime.is_leader and not runtime.has_followers,
             high_watermark=runtime.high_watermark,
             lease=None if self._membership is None else self._membership.lease,
+            metadata=encode_topic_id(runtime.topic_id),
         )
 
     async def compact(self, *, map_bytes_max: int = 128 << 20) -> int:
@@ -386,6 +451,7 @@ class LogManager:
             leads=self._membership is None,
             high_watermark=entry.high_watermark,
             lease=None if self._membership is None else self._membership.lease,
+            metadata=encode_topic_id(entry.topic_id),
         )
 
     def _take_in(self, entry: _Found, opened: tuple[Partition, PartitionLog]) -> PartitionRuntime:
@@ -432,13 +498,16 @@ class LogManager:
             runtime.expire_producers(now_ms, after_ms=self._settings().producer_id_expiration_ms)
 
     def _recovery_points(self) -> dict[Place, int]:
-        return {place: runtime.recovery_point for place, runtime in self._partitions.items()}
+        kept = {place: entry.recovery_point for place, entry in self.unidentified.items()}
+        return kept | {place: runtime.recovery_point for place, runtime in self._partitions.items()}
 
     def _log_starts(self) -> dict[Place, int]:
-        return {place: runtime.log_start_offset for place, runtime in self._partitions.items()}
+        kept = {place: entry.log_start_offset for place, entry in self.unidentified.items()}
+        return kept | {place: runtime.log_start_offset for place, runtime in self._partitions.items()}
 
     def _high_watermarks(self) -> dict[Place, int]:
-        return {place: runtime.high_watermark for place, runtime in self._partitions.items()}
+        kept = {place: entry.high_watermark for place, entry in self.unidentified.items()}
+        return kept | {place: runtime.high_watermark for place, runtime in self._partitions.items()}
 
     async def keep_log_starts(self) -> None:
         """Return once it is on the disk where each log starts; raises OSError."""
@@ -481,6 +550,9 @@ class LogManager:
         if self._recovery_points_saved.get(place, 0) > runtime.recovery_point:
             self._recovery_points_saved = self._recovery_points()
             writes.append(self._write_recovery_points)
+        if self._log_starts_saved.get(place, 0) > runtime.log_start_offset:
+            self._log_starts_saved = self._log_starts()
+            writes.append(self._write_log_starts)
         if self._high_watermarks_saved.get(place, 0) > runtime.high_watermark:
             self._high_watermarks_saved = self._high_watermarks()
             writes.append(self._write_high_watermarks)

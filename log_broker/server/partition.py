@@ -63,10 +63,6 @@ class PartitionRuntime(ReplicaRuntime):
         self._set_flush_timer()
 
     @property
-    def log_start_offset(self) -> int:
-        return self._core.log_start_offset
-
-    @property
     def last_stable_offset(self) -> int:
         return self._core.last_stable_offset
 

@@ -8,7 +8,7 @@ import asyncio
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -128,9 +128,19 @@ class PartitionRunner:
         return self._core.high_watermark
 
     @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self._core.log_start_offset
+
+    @property
     def recovery_point(self) -> int:
         """The end of what is known to be on the disk."""
         return self._log.recovery_point
+
+    def take_missing(self) -> Sequence[tuple[int, int]]:
+        """Return, once, the ranges [first, end) that recovery found to be missing in the middle of the log."""
+        missing, self._log.missing = self._log.missing, ()
+        return missing
 
     @property
     def _trusted_from(self) -> int:
@@ -319,7 +329,8 @@ class PartitionRunner:
     def _go_offline(self, reason: str) -> None:
         """Take no more until the log has been read from the disk again, by `reopen` or at the next start."""
         self._core.offline_reason = reason
-        distrust_cached(self._files, self._log.directory, reason)
+        if not self._given_up:  # else a directory of this name is another log's
+            distrust_cached(self._files, self._log.directory, reason)
 
     def reopen(self, recover: Recover) -> bool:
         """Bring an offline partition back as after a crash; say whether that could be tried. Raises OSError."""

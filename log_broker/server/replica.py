@@ -243,7 +243,10 @@ class ReplicaRuntime(PartitionRunner):
         if self._closed:
             done(BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is closed"), self._core.written_end)
             return
-        self._run(self._core.append_fetched(records, leader_epoch, high_watermark, log_start_offset, answer))
+        effects = self._core.append_fetched(
+            records, leader_epoch, high_watermark, log_start_offset, answer, now_ms=self._clock_ms()
+        )
+        self._run(effects)
 
     def truncate(self, offset: int, done: Callable[[Lost | None], None]) -> None:
         """
@@ -261,7 +264,11 @@ class ReplicaRuntime(PartitionRunner):
             log = self._log
             try:
                 inside = offset >= log.start_offset
-                job = log.prepare_truncation(offset) if inside else log.prepare_restart(offset, self._clock_ms())
+                job = (
+                    log.prepare_truncation(offset, self._clock_ms())
+                    if inside
+                    else log.prepare_restart(offset, self._clock_ms())
+                )
             except OSError as error:
                 self._go_offline(f"the log could not be cut at {offset}: {error}")
                 done(None)
@@ -287,8 +294,10 @@ class ReplicaRuntime(PartitionRunner):
 
         self._once_quiet(restart)
 
-    def cancel_truncation(self) -> None:
-        """Have a cut under way touch nothing more by name; returns once it does not."""
+    def cancel_jobs(self) -> None:
+        """Have a write or a cut under way touch nothing more by name; returns once it does not."""
+        if self._job is not None:
+            self._job.cancel()
         if self._log.truncation is not None:
             self._log.truncation.cancel()
 

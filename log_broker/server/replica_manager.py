@@ -160,12 +160,17 @@ class ReplicaManager:
             _log.warning("%s-%d is no replica of this cluster: moved aside", runtime.topic, runtime.partition)
             self._report_left_behind(runtime)
             node.logs.set_aside(runtime.topic, runtime.partition)
+        for topic, partition in list(node.logs.unidentified) if node.cluster.topics else ():
+            image = node.cluster.topics.get(topic)
+            if image is None or not self._is_held(topic, partition, UUID(hex=image.topic_id)):
+                _log.warning("%s-%d, of a topic unknown, is no replica of this cluster: moved aside", topic, partition)
+                node.logs.set_aside(topic, partition)
 
     def _is_held(self, topic: str, partition: int, topic_id: UUID) -> bool:
         image = self._node.cluster.topics.get(topic)
         return (
             image is not None
-            and topic_id.int in {0, int(image.topic_id, 16)}
+            and topic_id.int == int(image.topic_id, 16)
             and 0 <= partition < len(image.partitions)
             and self._node.config.node_id in image.partitions[partition].replicas
         )
@@ -214,9 +219,12 @@ class ReplicaManager:
             if (topic.name, index) not in self._unmade:
                 _log.error("the partition %s-%d could not be made: %s", topic.name, index, error)
                 self._unmade.add((topic.name, index))
+                text = f"{topic.name}-{index} is offline on node {node.config.node_id}: {error}"
+                node.events.note("partition_offline", text, topic=topic.name, partition=index)
             return
         self._unmade.discard((topic.name, index))
         runtime.on_damaged = partial(self.repair.damaged, runtime)
+        self._report_holes(runtime)
         if not had_log and partition.leader_epoch > 0 and {*partition.isr, *partition.elr} == {node.config.node_id}:
             self._report_missing(runtime, partition)
         if partition.leader == node.config.node_id:
@@ -334,6 +342,16 @@ class ReplicaManager:
         _log.error("%s", text)
         place = {"topic": runtime.topic, "partition": runtime.partition, "replicas": partition.replicas}
         self._node.events.note("log_lost", text, **place, leader=node_id, leader_epoch=partition.leader_epoch)
+
+    def _report_holes(self, runtime: PartitionRuntime) -> None:
+        """Say once which offsets recovery has found to be missing in the middle of a log."""
+        for first, end in runtime.take_missing():
+            text = (
+                f"{runtime.topic}-{runtime.partition}: the disk of node {self._node.config.node_id} has lost the"
+                f" offsets {first} to {end - 1}, which this replica cannot serve"
+            )
+            place = {"topic": runtime.topic, "partition": runtime.partition}
+            self._node.events.note("records_missing", text, **place, first_offset=first, end_offset=end)
 
     def report_lost(self, runtime: PartitionRuntime, leader_id: int, leader_epoch: int, lost: Lost) -> None:
         """Say which records this replica had that its leader has not."""

@@ -13,6 +13,7 @@ from log_broker.core.cluster import ClusterImage
 from log_broker.errors import BrokerError
 from log_broker.server.machine import Claim, Pool
 from log_broker.server.node import Node as BrokerNode
+from log_broker.server.sync_pool import THREADS
 from log_broker.sim.entropy import WALL_CLOCK_MS
 from log_broker.sim.event_loop import VirtualLoop
 from log_broker.sim.kernel import Action, Kernel
@@ -81,6 +82,8 @@ class BrokerMachine(Node):
         self.power_cuts = 0  # of those that a process was running in
         streams.add_host(self.host, address)
         self._wall_ms = WALL_CLOCK_MS
+        self.disk.files.clock_ms = self.wall_ms
+        self.disk.threads = THREADS
 
     @property
     def broker(self) -> BrokerNode | None:

@@ -11,10 +11,11 @@ from log_broker.records.batch import batches_in
 from log_broker.server.partition import PartitionRuntime
 from log_broker.sim.broker_process import BrokerMachine, BrokerProcess
 from log_broker.sim.client_link import Place
+from log_broker.sim.disk_checks import DiskChecks
 from log_broker.sim.history import CommittedLog
 from log_broker.sim.image_checks import NO_ELECTION, ImageChecks
 from log_broker.sim.kernel import InvariantError
-from log_broker.sim.topics import LOSSY, POWER_CUT, UNCLEAN_ELECTION
+from log_broker.sim.topics import LOSSY, POWER_CUT, RENEWED, UNCLEAN_ELECTION
 
 if TYPE_CHECKING:
     from log_broker.server.node import Node
@@ -33,13 +34,14 @@ class Held(NamedTuple):
 class Seen:
     """What was last seen of one replica in one process."""
 
-    __slots__ = ("end", "high_watermark", "leader_epoch", "leads", "runtime", "state")
+    __slots__ = ("end", "high_watermark", "leader_epoch", "leads", "recovery_point", "runtime", "state")
 
     def __init__(self, runtime: PartitionRuntime) -> None:
         self.runtime = runtime
         self.high_watermark = -1
         self.leader_epoch = -1
         self.end = 0
+        self.recovery_point = 0
         self.state: tuple[object, ...] = ()
         self.leads = -1  # the epoch in which it was last seen to lead
 
@@ -57,6 +59,7 @@ class ClusterChecks:
         self.images = ImageChecks(world, self._on_disk)
         self._latest_epoch: dict[Place, int] = {}  # in which anybody has led
         self.elections = 0
+        self._disks = DiskChecks()
 
     def after(self, machine: BrokerMachine) -> None:
         """Check the replicas of a machine on which something has happened; raises InvariantError."""
@@ -71,12 +74,17 @@ class ClusterChecks:
             known = seen.get((process, place))
             if known is None or known.runtime is not runtime:
                 known = seen[process, place] = Seen(runtime)
+                self._disks.begun(machine.name, runtime)
             core = runtime._core
-            ends = core.high_watermark, core.written_end, core.synced_end
+            ends = core.log_start_offset, core.high_watermark, core.written_end, core.synced_end, runtime.recovery_point
             state = *ends, core.leader_epoch, core.is_leader
             if state != known.state:
                 known.state = state
-                self._check_replica(machine.name, place, runtime, known)
+                known.recovery_point = self._disks.after(machine, runtime, known.recovery_point)
+                if place[0] == RENEWED:
+                    known.end = self._disks.renewed(machine.name, runtime, min(known.end, core.written_end))
+                else:
+                    self._check_replica(machine.name, place, runtime, known)
         self._check_lease(machine.name, process.broker)
 
     def disk_lost(self, machine: BrokerMachine) -> None:

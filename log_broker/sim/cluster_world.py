@@ -22,9 +22,9 @@ from log_broker.sim.group_history import GroupHistory
 from log_broker.sim.history import History
 from log_broker.sim.kernel import InvariantError, Kernel
 from log_broker.sim.nemesis import Fault, Nemesis, draw_faults
-from log_broker.sim.producers import Producer
+from log_broker.sim.producers import NOW, OLD, UNKNOWN, Producer
 from log_broker.sim.readers import Reader
-from log_broker.sim.topics import LOSSY, TOPICS, Founder
+from log_broker.sim.topics import LOSSY, TOPICS, Founder, Renewer
 
 SECOND_US = 1_000_000
 FOUNDING_US = 20 * SECOND_US
@@ -148,19 +148,19 @@ class ClusterWorld(Cluster):
         return client
 
     def _add_load(self) -> None:
-        self._add(Producer(self, "safe1", "safe", acks=-1, idempotent=True))
+        self._add(Producer(self, "safe1", "safe", acks=-1, idempotent=True, ages=(OLD,)))
         self._add(Producer(self, "safe2", "safe", acks=-1, idempotent=True))
-        self._add(Producer(self, "plain", "safe", acks=-1, idempotent=False))
-        self._add(Producer(self, "one", "loose", acks=1, idempotent=False))
-        self._add(Producer(self, "zero", "loose", acks=0, idempotent=False))
+        self._add(Producer(self, "plain", "safe", acks=-1, idempotent=False, ages=(UNKNOWN,)))
+        self._add(Producer(self, "one", "loose", acks=1, idempotent=False, ages=(UNKNOWN,)))
+        self._add(Producer(self, "zero", "loose", acks=0, idempotent=False, ages=(UNKNOWN,)))
         self._add(Reader(self, "reader", "safe", isolation_level=0))
         self._add(Reader(self, "committed", "safe", isolation_level=1))
         self._add(Reader(self, "loosely", "loose", isolation_level=0))
         for topic in LOSSY:
             self._add(Producer(self, f"{topic}-all", topic, acks=-1, idempotent=False, pace=2.5))
-            self._add(Producer(self, f"{topic}-one", topic, acks=1, idempotent=False, pace=2.5))
+            self._add(Producer(self, f"{topic}-one", topic, acks=1, idempotent=False, pace=2.5, ages=(UNKNOWN, OLD)))
             self._add(Reader(self, f"{topic}-reader", topic, isolation_level=0, pause_s=0.6))
-        self._add(Producer(self, "feeder", "in", acks=-1, idempotent=True))
+        self._add(Producer(self, "feeder", "in", acks=-1, idempotent=True, ages=(NOW, OLD, UNKNOWN)))
         for partition in range(2):
             for instance in "ab":
                 copies = f"copy{partition}"
@@ -168,6 +168,7 @@ class ClusterWorld(Cluster):
         self._add(Reader(self, "copies", "out", isolation_level=1))
         self._add(Reader(self, "raw", "out", isolation_level=0))
         self._add(ClusterOperator(self, "operator"))
+        self._add(Renewer(self, "renewer"))
         for number in range(3):
             self._add(ClassicMember(self, f"classic{number}", CLASSIC, "in"))
             self._add(ConsumerMember(self, f"modern{number}", MODERN, "in"))
@@ -264,6 +265,8 @@ def draw_settings(chance: random.Random) -> dict[str, str]:
         "leader.imbalance.check.interval.seconds": "2",
         "offsets.topic.num.partitions": "2",
         "transaction.state.log.num.partitions": "2",
+        "log.flush.offset.checkpoint.interval.ms": "100",
+        "log.retention.check.interval.ms": "300",
         "group.min.session.timeout.ms": "500",
         "group.consumer.min.session.timeout.ms": "500",
         "group.consumer.session.timeout.ms": "1500",

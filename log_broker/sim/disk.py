@@ -1,42 +1,64 @@
 """
-The disk of a simulated node: jobs in order, each taking its time, on files that forget what was not synced.
+The disk of a simulated node: jobs that take their time, on files that forget what was not synced.
 
-The files are those of `storage.memory_files`, so the code that reads and writes them is the one of production. A power
-cut tears the job under way: part of what it wrote may be there afterwards, whole or garbled. A process that is killed
-leaves what it has written to the system, which goes on to the disk.
+The files are those of `storage.memory_files`, so the code that reads and writes them is the one of production. A job
+does its work at some moment of its time and is told to have ended at the end of it, so that a sync covers what was
+written before, and not what is written while it is under way. With several threads jobs overtake each other.
+
+A power cut tears what is under way: part of what was written may be there afterwards, whole, garbled or with pages of
+zeros, and so may be names that no sync has covered. A process that is killed leaves what it has written to the system,
+which goes on to the disk, and syncs that it never did.
 """
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from log_broker.sim.kernel import Kernel
-from log_broker.storage.memory_files import MemoryFileSystem
+from log_broker.storage.memory_files import MemoryFileSystem, ProcessKilled
+
+PAGE_BYTES = 64  # far less than those of a real disk, as the files are
+SYNCS_OF_A_JOB = 4  # after one of which a process is killed
+SLOW_SHARE = 0.05  # of the jobs take as long as the sync of a large file
+SLOW_US = 100_000
 
 Job = Callable[[], None]
 
 
-class SimulatedDisk:
-    """Files, and a queue of what is to be done to them."""
+class _UnderWay:
+    """A job that a thread has taken up."""
 
-    def __init__(self, kernel: Kernel, name: str) -> None:
-        self.files = MemoryFileSystem()
+    __slots__ = ("ended", "error", "is_done", "is_dropped", "job")
+
+    def __init__(self, job: Job, ended: Callable[[OSError | None], None]) -> None:
+        self.job = job
+        self.ended = ended
+        self.is_done = False  # its work, although nobody has been told
+        self.is_dropped = False  # with its process
+        self.error: OSError | None = None
+
+
+class SimulatedDisk:
+    """Files, and a queue of what is to be done to them by so many threads."""
+
+    def __init__(self, kernel: Kernel, name: str, *, threads: int = 1) -> None:
+        self.files = MemoryFileSystem(lambda: kernel.now_us // 1000)
         self.job_us = (100, 2_000)
         self.is_full = False
+        self.threads = threads
         self._kernel = kernel
         self._random = kernel.stream(f"disk/{name}")
-        self._jobs: deque[tuple[Job, Callable[[OSError | None], None]]] = deque()
-        self._generation = 0
+        self._waiting: deque[tuple[Job, Callable[[OSError | None], None]]] = deque()
+        self._under_way: list[_UnderWay] = []
 
     def submit(self, job: Job, ended: Callable[[OSError | None], None]) -> None:
-        """Do `job` behind those before it; then tell how it ended."""
-        self._jobs.append((job, ended))
-        if len(self._jobs) == 1:
-            self._begin()
+        """Do `job` once a thread is free; then tell how it ended."""
+        self._waiting.append((job, ended))
+        self._take_up()
 
     def kill(self) -> None:
-        """The process ends: its job under way ends wholly or not at all, the others never begin."""
-        if self._jobs and self._random.random() < 0.5:
-            self._try(self._jobs[0][0])
+        """The process ends: of what is under way each ends wholly, before one of its syncs or not at all."""
+        self._end_within(0.5)
         self._drop_jobs()
 
     def abandon(self) -> None:
@@ -45,29 +67,42 @@ class SimulatedDisk:
 
     def cut_power(self) -> None:
         """Everything unsynced is in doubt."""
-        if self._jobs and self._random.random() < 0.8:
-            self.files.failing_syncs = 1
-            self._try(self._jobs[0][0])
+        self._end_within(0.8)
         self._drop_jobs()
-        self.files = self.files.crash(self._survivors)
+        self.files = self.files.crash(self._survivors, lambda directory: self._random.random() < 0.5)
 
     def lose(self) -> None:
         """Replace the disk by an empty one."""
         self._drop_jobs()
-        self.files = MemoryFileSystem()
+        self.files = MemoryFileSystem(self.files.clock_ms)
 
-    def _begin(self) -> None:
-        generation = self._generation
+    def _take_up(self) -> None:
+        while self._waiting and len(self._under_way) < self.threads:
+            begun = _UnderWay(*self._waiting.popleft())
+            self._under_way.append(begun)
+            self._begin(begun)
+
+    def _begin(self, begun: _UnderWay) -> None:
         low, high = self.job_us
-        self._kernel.after(self._random.randint(low, high), lambda: self._end(generation))
+        takes_us = self._random.randint(low, high)
+        if self.threads > 1 and self._random.random() < SLOW_SHARE:
+            takes_us = max(takes_us, self._random.randint(0, SLOW_US))
+        if self._random.random() < 0.5:
+            self._kernel.after(int(takes_us * self._random.random()), lambda: self._do(begun))
+        self._kernel.after(takes_us, lambda: self._end(begun))
 
-    def _end(self, generation: int) -> None:
-        if generation != self._generation:
+    def _do(self, begun: _UnderWay) -> None:
+        if not begun.is_done and not begun.is_dropped:
+            begun.is_done = True
+            begun.error = self._try(begun.job)
+
+    def _end(self, begun: _UnderWay) -> None:
+        if begun.is_dropped:
             return  # a job of a process that is gone
-        job, ended = self._jobs.popleft()
-        if self._jobs:
-            self._begin()
-        ended(self._try(job))
+        self._do(begun)
+        self._under_way.remove(begun)
+        self._take_up()
+        begun.ended(begun.error)
 
     def _try(self, job: Job) -> OSError | None:
         self.files.room_bytes = self._random.randint(0, 100) if self.is_full else None
@@ -77,13 +112,28 @@ class SimulatedDisk:
             return error
         return None
 
+    def _end_within(self, share: float) -> None:
+        """Do the jobs of a process that may be gone before they have done all of their syncs."""
+        for begun in self._under_way:
+            if not begun.is_done and self._random.random() < share:
+                self.files.syncs_left = self._random.randint(0, SYNCS_OF_A_JOB)
+                with suppress(ProcessKilled):
+                    self._try(begun.job)
+                self.files.syncs_left = None
+
     def _drop_jobs(self) -> None:
-        self._jobs.clear()
-        self._generation += 1
+        for begun in self._under_way:
+            begun.is_dropped = True
+        self._under_way.clear()
+        self._waiting.clear()
 
     def _survivors(self, unsynced: bytes) -> bytes:
         whole = self._random.random() < 0.4
         kept = bytearray(unsynced if whole else unsynced[: self._random.randint(0, len(unsynced))])
         if kept and self._random.random() < 0.5:
             kept[self._random.randrange(len(kept))] ^= 0xFF
+        if kept and self._random.random() < 0.3:
+            for start in range(0, len(kept), PAGE_BYTES):
+                if self._random.random() < 0.5:
+                    kept[start : start + PAGE_BYTES] = bytes(len(kept[start : start + PAGE_BYTES]))
         return bytes(kept)

@@ -9,7 +9,7 @@ from log_broker.core.cluster import ClusterImage
 from log_broker.core.cluster_checks import check_image, check_step
 from log_broker.sim.client_link import Place
 from log_broker.sim.kernel import InvariantError
-from log_broker.sim.topics import LOSSY
+from log_broker.sim.topics import LOSSY, RENEWED
 
 if TYPE_CHECKING:
     from log_broker.sim.cluster_world import ClusterWorld
@@ -70,6 +70,8 @@ class ImageChecks:
     def _check_eligible(self, before: ClusterImage, image: ClusterImage) -> None:
         """Whoever is in sync or may be elected as if he were has on his disk what is committed."""
         for name, topic in image.topics.items():
+            if name == RENEWED:
+                continue
             if topic is before.topics.get(name) and image.brokers == before.brokers:
                 continue
             if topic.config.fluvial_durability != "fsync-quorum":

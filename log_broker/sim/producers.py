@@ -6,6 +6,7 @@ acknowledged; only an idempotent one may do so without its record being there tw
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from log_broker.errors import BrokerError, ErrorCode
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from log_broker.sim.cluster_world import ClusterWorld
 
 WINDOW = 3
+DAY_MS = 86_400_000
+# By how much the times of a producer's records lie in the past; UNKNOWN: they have none.
+NOW, OLD, UNKNOWN = 0, 2 * DAY_MS, -1
 RECORDS_MAX = 3
 NO_PRODUCER = (-1, -1)
 
@@ -38,13 +42,22 @@ class Producer(Client):
     """Writes to the partitions of one topic."""
 
     def __init__(
-        self, world: "ClusterWorld", name: str, topic: str, *, acks: int, idempotent: bool, pace: float = 1.0
+        self,
+        world: "ClusterWorld",
+        name: str,
+        topic: str,
+        *,
+        acks: int,
+        idempotent: bool,
+        pace: float = 1.0,
+        ages: Sequence[int] = (NOW,),
     ) -> None:
-        """Rest `pace` times as long as others do between two batches."""
+        """Rest `pace` times as long as others do between two batches; each of them has one of the ages."""
         super().__init__(world, name)
         self.topic = topic
         self.acks = acks
         self.idempotent = idempotent
+        self.ages = ages
         self.pause_s = self.random.choice((0.1, 0.2, 0.4)) * pace
         if idempotent:
             world.history.idempotent.add(name)
@@ -98,9 +111,10 @@ class Producer(Client):
         history = self.world.history
         records = Written(self.name, sent.first, sent.count)
         producer_id, epoch = self._producer
+        age_ms = self.ages[sent.first % len(self.ages)]
         batch = build_batch(
             [
-                (self.world.wall_ms(), None, f"{self.name}:{number}".encode(), ())
+                (UNKNOWN if age_ms < 0 else self.world.wall_ms() - age_ms, None, f"{self.name}:{number}".encode(), ())
                 for number in range(sent.first, sent.first + sent.count)
             ],
             producer_id=producer_id,

@@ -2,8 +2,10 @@
 Work on a log's files that may run outside the event loop's thread: it touches nothing but files.
 """
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 
 from log_broker.core.partition_protocol import PendingBatch
 from log_broker.records.batch import Buffer
@@ -17,6 +19,8 @@ class AppendJob:
     __slots__ = (
         "_directories",
         "_files",
+        "_gate",
+        "_is_cancelled",
         "_sync_files",
         "batches",
         "buffers",
@@ -42,6 +46,8 @@ class AppendJob:
         """`marks` are small files, (path, content), that are on the disk before the first batch is in the log."""
         self._files = files
         self.marks = marks
+        self._gate = Lock() if marks else None
+        self._is_cancelled = False
         self._sync_files = sync_files
         self._directories = directories
         self.segment = segment
@@ -56,10 +62,20 @@ class AppendJob:
         """Whether `run` waits for the disk, so that the event loop must not."""
         return self.synced or bool(self.marks)
 
+    def cancel(self) -> None:
+        """Touch nothing more by name, as it may belong to another log soon; returns once no such step is under way."""
+        if self._gate is not None:
+            with self._gate:
+                self._is_cancelled = True
+
     def run(self) -> None:
         """Write, then sync; raises OSError."""
-        for path, content in self.marks:
-            self._files.replace(path, content)
+        if self._gate is not None:
+            with self._gate:
+                if self._is_cancelled:
+                    raise FileNotFoundError(errno.ENOENT, "the partition was deleted")
+                for path, content in self.marks:
+                    self._files.replace(path, content)
         if self.target is not None:
             self.target.write_at(self.position, self.buffers)
         if self.synced:

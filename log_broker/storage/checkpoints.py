@@ -21,6 +21,7 @@ LOG_START_FILE = "log-start-offset-checkpoint"
 CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 SYNC_FAILED_FILE = "sync-failed"  # in a partition's directory: what is cached of it may not be on the disk
 GAPS_FILE = "offset-gaps"  # likewise: the segment that grows may lack offsets, as those that were compacted do
+COMPACTED_FILE = "compacted"  # likewise: its full segments may lack offsets
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE = "partition.metadata"

@@ -23,12 +23,14 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, Protocol, TypeVar
 
 from log_broker.core.producer_state import AbortedTransaction
 from log_broker.records.batch import (
+    DELETE_HORIZON,
     HEADER,
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
@@ -53,7 +55,6 @@ from log_broker.storage.index import RELATIVE_OFFSET_MAX
 from log_broker.storage.segment import LOG_SUFFIX, Segment
 
 CLEANED_SUFFIX = ".cleaned"
-DELETE_HORIZON = 0x40  # batch attribute: the base timestamp is when the tombstones inside may go
 UNBOUNDED_MS = 2**63 - 1
 
 _READ_BYTES = 1024 * 1024
@@ -462,6 +463,9 @@ class CompactionJob:
             changed = self._write(sources, segment, file, retention)
             if (changed or len(sources) > 1) and segment.size:
                 file.sync()
+                # Retention of records without a time goes by it; as Kafka, which keeps that of the last source.
+                segment.written_ms = max(source.written_ms for source in sources)
+                self._by_name(partial(self._files.set_modified_ms, time_ms=segment.written_ms), path)
                 return Rewritten(sources=sources, segment=segment, aborted=self._aborted_in(sources))
         except BaseException:
             self._throw_away(path, file)

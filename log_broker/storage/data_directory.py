@@ -6,8 +6,14 @@ only at the first append: both are found out at start.
 """
 
 import fcntl
+import logging
 import os
+from contextlib import suppress
 from pathlib import Path
+
+from log_broker.storage.files import DIRECTORY_MODE, FILE_MODE, OsFileSystem
+
+_log = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
 
@@ -29,10 +35,16 @@ class DataDirectory:
         self._fd: int | None = None
 
     def acquire(self) -> None:
-        """Create the directory if needed and lock it; raises DataDirectoryError."""
+        """
+        Create the directory if needed, keep other users out of it and lock it; raises DataDirectoryError.
+
+        One that brokers have used before is closed to others here, with all that older versions left readable in it.
+        """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            _make(self.path)
+            if (self.path / LOCK_FILE).exists():
+                _close_to_others(self.path)
+            fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise DataDirectoryError(self.path, f"cannot be written: {error.strerror}") from error
         try:
@@ -54,3 +66,24 @@ class DataDirectory:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = None
+
+
+def _make(path: Path) -> None:
+    """Make a directory with those above it, and have their names on the disk before anything is promised in them."""
+    if path.is_dir():
+        return
+    _make(path.parent)
+    path.mkdir(DIRECTORY_MODE, exist_ok=True)
+    with suppress(PermissionError):  # a parent may be writable and not readable
+        OsFileSystem().sync_directory(path.parent)
+
+
+def _close_to_others(path: Path) -> None:
+    mode = path.stat().st_mode & 0o777
+    if mode & ~DIRECTORY_MODE:
+        try:
+            path.chmod(mode & DIRECTORY_MODE)
+        except PermissionError:
+            _log.warning("data directory %s: other users may look into it (mode %o), and it is not ours", path, mode)
+        else:
+            _log.info("data directory %s: mode %o is now %o", path, mode, mode & DIRECTORY_MODE)

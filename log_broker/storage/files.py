@@ -2,8 +2,12 @@
 What the log needs of a file system, and the real one.
 
 A handful of methods, so that a simulated disk which forgets what was not synced can stand in (`storage.memory_files`).
-What the interface does not promise: without `sync` nothing survives a power cut, and a file that was created, renamed
-or removed may not have been until `sync_directory` returns. Errors are OSError, as the system raises them.
+What the interface does not promise: without `sync` nothing survives a power cut, and a file or directory that was
+created, renamed or removed may not have been until `sync_directory` of where its name stands returns. Errors are
+OSError, as the system raises them.
+
+Records and password hashes lie in these files, so only their owner may read them: whatever is made here has FILE_MODE
+or DIRECTORY_MODE, less what the umask takes.
 """
 
 import os
@@ -15,6 +19,8 @@ from typing import Protocol
 from log_broker.records.batch import Buffer
 
 IOV_MAX = 1024  # buffers that one writev takes on Linux
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
 
 
 class File(Protocol):
@@ -60,6 +66,14 @@ class FileSystem(Protocol):
 
     def size(self, path: Path) -> int: ...
 
+    def modified_ms(self, path: Path) -> int:
+        """When the file was last written, in ms since the epoch by this machine's clock."""
+        ...
+
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        """Have a copy of older content count as written when that was."""
+        ...
+
     def make_directory(self, path: Path) -> None: ...
 
     def rename(self, path: Path, to: Path) -> None: ...
@@ -90,7 +104,7 @@ class OsFile:
     __slots__ = ("_fd",)
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -145,7 +159,7 @@ class OsFileSystem:
 
     def replace(self, path: Path, content: bytes, *, sync: bool = True) -> None:
         fresh = path.with_name(path.name + ".tmp")
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
             view = memoryview(content)
             while view:
@@ -167,8 +181,14 @@ class OsFileSystem:
     def size(self, path: Path) -> int:
         return path.stat().st_size
 
+    def modified_ms(self, path: Path) -> int:
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
+
     def make_directory(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
 
     def rename(self, path: Path, to: Path) -> None:
         path.rename(to)

@@ -6,6 +6,7 @@ place in it, the job's `run` writes and syncs, `commit` makes the batches part o
 whatever reached the file. Between `prepare` and the last step readers see the log as it was. One job at a time.
 """
 
+import errno
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,13 @@ from log_broker.core.partition_protocol import PendingBatch
 from log_broker.core.producer_state import AbortedTransaction, ProducerRow
 from log_broker.records.batch import LEADER_EPOCH_OFFSET, NO_TIMESTAMP, BatchHeader, Buffer
 from log_broker.storage.append_job import AppendJob, SealedSync
-from log_broker.storage.checkpoints import GAPS_FILE, LEADER_EPOCH_FILE, encode_epochs, encode_producers
+from log_broker.storage.checkpoints import (
+    GAPS_FILE,
+    LEADER_EPOCH_FILE,
+    PARTITION_METADATA_FILE,
+    encode_epochs,
+    encode_producers,
+)
 from log_broker.storage.compaction import UNBOUNDED_MS, ClosedSegment, CompactionLimits
 from log_broker.storage.files import FileSystem
 from log_broker.storage.producer_replay import snapshot_offsets
@@ -48,6 +55,13 @@ class LogLimits(SegmentLimits, Protocol):
     def retention_bytes(self) -> int: ...
 
 
+class MissingRecordsError(OSError):
+    """Offsets that were given out are not in the log, which was never compacted: the disk has lost them."""
+
+    def __init__(self, segment: Segment, first: int, end: int) -> None:
+        super().__init__(errno.EIO, f"offsets {first} to {end - 1} are missing", str(segment.path()))
+
+
 class PartitionLog:
     """Segments, read and grown. Every method is for one thread; see `AppendJob` for the exception."""
 
@@ -61,8 +75,15 @@ class PartitionLog:
         end_offset: int,
         recovery_point: int,
         may_have_gaps: bool = False,
+        missing: Sequence[tuple[int, int]] = (),
+        metadata: bytes | None = None,
     ) -> None:
-        """`may_have_gaps` says that recovery was told to expect offsets missing in the active segment."""
+        """
+        `may_have_gaps` says that recovery was told to expect offsets missing in the active segment.
+
+        `missing` are the ranges, [first, end), that recovery found to be lost. `metadata`, what partition.metadata is
+        to say, is on the disk before the next record: no record is ever found without a word of whose it is.
+        """
         assert segments, "a log has an active segment"
         self.directory = directory
         self.limits = limits
@@ -80,6 +101,8 @@ class PartitionLog:
         self.truncation: TruncationJob | None = None  # under way
         self._cursors: dict[int, tuple[Segment, int]] = {}  # where the reader who got the bytes before will go on
         self._opened: dict[Segment, None] = {}
+        self.missing = missing
+        self._metadata = metadata
         self.aborted = AbortedTransactions(files, directory)
 
     @property
@@ -139,6 +162,7 @@ class PartitionLog:
             taken.append(pending)
         segment = self._segments[-1] if buffers else None
         if segment is not None:
+            segment.written_ms = now_ms
             if not segment.is_open:
                 self._note_new_file()
             if segment not in self._dirty:
@@ -148,6 +172,8 @@ class PartitionLog:
             marks = ((self.directory / LEADER_EPOCH_FILE, encode_epochs(epochs)),)
         if gaps and not self._may_have_gaps:
             marks = (*marks, (self.directory / GAPS_FILE, b""))
+        if self._metadata is not None and segment is not None:
+            marks = ((self.directory / PARTITION_METADATA_FILE, self._metadata), *marks)
         self._job = AppendJob(
             self._files,
             segment=segment,
@@ -164,8 +190,11 @@ class PartitionLog:
         """Take the job's batches into the log."""
         assert job is self._job
         self._job = None
-        if job.marks and any(path.name == GAPS_FILE for path, _ in job.marks):
-            self._may_have_gaps = True
+        for path, _ in job.marks:
+            if path.name == GAPS_FILE:
+                self._may_have_gaps = True
+            elif path.name == PARTITION_METADATA_FILE:
+                self._metadata = None
         segment = job.segment
         if segment is not None:
             for pending in job.batches:
@@ -198,7 +227,9 @@ class PartitionLog:
         for segment in sync.segments:
             if self._dirty.pop(segment, None) is not None and segment not in self._opened:
                 segment.release()
-        self.recovery_point = max(self.recovery_point, self._bases[-1])
+        # One that became full while the sync ran is not covered by it.
+        first_dirty = min((segment.base_offset for segment in self._dirty), default=self._bases[-1])
+        self.recovery_point = max(self.recovery_point, first_dirty)
 
     def _synced(self) -> None:
         for segment in self._dirty:
@@ -249,7 +280,7 @@ class PartitionLog:
         Return whole batches from the one that holds `offset` up to `end_offset`, from one segment.
 
         `end_offset` is a batch boundary. Not more than `bytes_max`, unless `at_least_one` asks for a first batch that
-        is larger.
+        is larger. Raises OSError, MissingRecordsError where nothing is at `offset` although there must be.
         """
         at = max(bisect_right(self._bases, offset) - 1, 0)
         known = self._cursors.get(offset)
@@ -261,6 +292,9 @@ class PartitionLog:
             if start < end:
                 return self._read_segment(at, segment, start, end, bytes_max, at_least_one=at_least_one)
             at += 1
+            if offset < end_offset and not self._may_have_gaps:
+                behind = self._bases[at] if at < len(self._bases) else self.end_offset
+                raise MissingRecordsError(segment, max(offset, segment.base_offset), behind)
         return b""
 
     def _read_segment(
@@ -283,7 +317,8 @@ class PartitionLog:
         cursors = self._cursors
         if len(cursors) >= CURSORS_MAX and next_offset not in cursors:
             del cursors[next(iter(cursors))]
-        cursors[next_offset] = (segment, stop)
+        if next_offset > segment.base_offset:  # zeros may follow, where the disk has lost what was there
+            cursors[next_offset] = (segment, stop)
         return data
 
     def _keep_open(self, segment: Segment) -> None:
@@ -303,6 +338,10 @@ class PartitionLog:
             if segment.size:
                 for position, header in scan(segment.file, segment.position_of(offset), segment.size):
                     yield header, segment.file.read_at(position, header.size) if header.is_control else b""
+
+    def written_ms(self, offset: int) -> int:
+        """When the segment that holds `offset` was last written, by this machine's clock; raises OSError."""
+        return self._segments[max(bisect_right(self._bases, offset) - 1, 0)].written_ms
 
     def set_epoch(self, offset: int, epoch: int) -> None:
         """Write the leader epoch of the batch at `offset`, on the disk too; raises OSError."""
@@ -364,7 +403,7 @@ class PartitionLog:
 
     # Truncation.
 
-    def prepare_truncation(self, offset: int) -> TruncationJob:
+    def prepare_truncation(self, offset: int, now_ms: int) -> TruncationJob:
         """
         Let go of `offset` and all behind it, for readers at once; `offset` lies in the log, and nothing else runs.
 
@@ -379,7 +418,7 @@ class PartitionLog:
         segment.cut(position, end_offset)
         del self._segments[at + 1 :]
         mark_gaps = was_sealed and not self._may_have_gaps
-        return self._shortened(removed, end_offset, mark_gaps=mark_gaps, is_restart=False)
+        return self._shortened(removed, end_offset, now_ms, mark_gaps=mark_gaps, is_restart=False)
 
     def prepare_restart(self, offset: int, now_ms: int) -> TruncationJob:
         """Let go of everything, to begin again at `offset`; otherwise as `prepare_truncation`."""
@@ -395,10 +434,10 @@ class PartitionLog:
         )
         fresh.begin_empty()
         self._segments[:] = [fresh]
-        return self._shortened(removed, offset, mark_gaps=False, is_restart=True)
+        return self._shortened(removed, offset, now_ms, mark_gaps=False, is_restart=True)
 
     def _shortened(
-        self, removed: Sequence[Segment], end_offset: int, *, mark_gaps: bool, is_restart: bool
+        self, removed: Sequence[Segment], end_offset: int, now_ms: int, *, mark_gaps: bool, is_restart: bool
     ) -> TruncationJob:
         self._bases[:] = [segment.base_offset for segment in self._segments]
         for segment in removed:
@@ -419,6 +458,8 @@ class PartitionLog:
             aborted=self.aborted.cut(base, end_offset),
             mark_gaps=mark_gaps,
             is_restart=is_restart,
+            now_ms=now_ms,
+            metadata=self._metadata,
         )
         return job
 
@@ -426,6 +467,7 @@ class PartitionLog:
         """Take note that `job` has run."""
         assert job is self.truncation
         self.truncation = None
+        self._metadata = None
         self._may_have_gaps = self._may_have_gaps or job.mark_gaps
         self._dirty.pop(self._segments[-1], None)
         self._dirty_directories.pop(self.directory, None)
@@ -439,7 +481,8 @@ class PartitionLog:
         Return how many segments from the front are let go.
 
         A segment goes when the log start has passed it and, with `by_config`, when its newest record is older than
-        retention.ms or when the rest alone holds retention.bytes. The active one stays.
+        retention.ms (see `Segment.largest_timestamp`) or when the rest alone holds retention.bytes. The active one
+        stays. Raises OSError.
         """
         sealed = self._segments[:-1]
         excess = self.size_bytes - self.limits.retention_bytes if self.limits.retention_bytes >= 0 else -1
@@ -447,7 +490,7 @@ class PartitionLog:
         for segment, end in zip(sealed, self._bases[1:], strict=True):
             if end > high_watermark or segment in self._dirty:
                 break
-            too_old = by_config and 0 <= self.limits.retention_ms < now_ms - segment.max_timestamp[0]
+            too_old = by_config and 0 <= self.limits.retention_ms < now_ms - segment.largest_timestamp
             too_much = by_config and excess >= segment.size
             if not (too_old or too_much or end <= log_start_offset):
                 break
@@ -505,9 +548,11 @@ class PartitionLog:
             newest = first = NO_TIMESTAMP
             if end > dirty_from:
                 if limits.min_compaction_lag_ms:
-                    newest = segment.max_timestamp[0]
+                    newest = segment.largest_timestamp
                 if limits.max_compaction_lag_ms < UNBOUNDED_MS:
                     first = segment.first_batch_timestamp()
+                    if first < 0:
+                        first = segment.written_ms
                 if segment not in self._opened:
                     segment.release()
             facts.append(ClosedSegment(segment.base_offset, end, segment.size, newest, first))
@@ -528,9 +573,9 @@ class PartitionLog:
     # Retention of what is not full.
 
     def active_expired(self, now_ms: int) -> bool:
-        """Whether even the newest record is older than retention.ms."""
+        """Whether even the newest record is older than retention.ms; raises OSError."""
         active = self._segments[-1]
-        return bool(active.size) and 0 <= self.limits.retention_ms < now_ms - active.max_timestamp[0]
+        return bool(active.size) and 0 <= self.limits.retention_ms < now_ms - active.largest_timestamp
 
     # The end of it.
 

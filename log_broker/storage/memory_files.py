@@ -2,8 +2,10 @@
 A file system in memory whose disk forgets what was not synced: `files.OsFileSystem` for tests and simulation.
 
 It keeps two states: what programs see, and what a power cut would leave. `sync` carries a file's content from the one
-to the other, `sync_directory` its name. `crash` goes back to the second, with any part of the unsynced bytes that the
-caller chooses: real disks write pages on their own, in any order, and tear the last.
+to the other, `sync_directory` its name, and that of a new directory in its parent; a directory without one above it is
+there for good. `crash` goes back to the second, with any part of the unsynced bytes that the caller chooses, and with
+the names of those directories that it chooses: real disks write pages and names on their own, in any order, and tear
+the last page.
 
 A failed sync is as treacherous as Linux's: what it could not write counts as clean from then on. It still reads as it
 was written, the next sync succeeds without it, and only `drop_cached` or a crash shows that it never reached the disk.
@@ -17,15 +19,22 @@ from log_broker.records.batch import Buffer
 
 # What is found behind the synced part of a file after a power cut, given what was written there.
 Survivors = Callable[[bytes], bytes]
+# Whether the disk has written the names in a directory by itself before the power cut.
+Journal = Callable[[Path], bool]
+
+
+class ProcessKilled(BaseException):
+    """The process is gone, what it has written is there: nothing of it that handles errors may run."""
 
 
 class _Inode:
     """The content of a file, which handles share whatever becomes of its name."""
 
-    __slots__ = ("_dropped", "durable", "seen")
+    __slots__ = ("_dropped", "durable", "modified_ms", "seen")
 
-    def __init__(self) -> None:
+    def __init__(self, modified_ms: int) -> None:
         self.seen = bytearray()
+        self.modified_ms = modified_ms
         self.durable = b""
         self._dropped = (0, 0)  # the part that a failed sync left behind
 
@@ -75,14 +84,17 @@ class MemoryFile:
             seen.extend(bytes(position - len(seen)))
         seen[position : position + room] = data[:room]
         self._inode.rewritten(position, position + room)
+        self._inode.modified_ms = self._system.clock_ms()
         if room < len(data):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     def truncate(self, size: int) -> None:
         self._inode.rewritten(size, len(self._inode.seen))
+        self._inode.modified_ms = self._system.clock_ms()
         del self._inode.seen[size:]
 
     def sync(self) -> None:
+        self._system.end_if_asked()
         try:
             self._system.fail_if_asked()
         except OSError:
@@ -95,18 +107,24 @@ class MemoryFile:
 
 
 class MemoryFileSystem:
-    """Files by path, with a disk that can be full, fail its next syncs, and lose power."""
+    """Files by path, with a disk that can be full, fail its next syncs, and lose power; or the process can end."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock_ms: Callable[[], int] = lambda: 0) -> None:
+        self.clock_ms = clock_ms
         self._seen: dict[Path, _Inode] = {}
         self._durable: dict[Path, _Inode] = {}
         self._directories: set[Path] = set()
+        self._nameless: set[Path] = set()  # directories whose names no sync has covered
         self.room_bytes: int | None = None  # what may still be written; None: as much as you like
         self.failing_syncs = 0
+        self.syncs_left: int | None = None  # before the process is killed at one; None: it is not
         self.failing_reads = 0
 
     def open(self, path: Path) -> MemoryFile:
-        return MemoryFile(self._seen.setdefault(path, _Inode()), self)
+        inode = self._seen.get(path)
+        if inode is None:
+            inode = self._seen[path] = _Inode(self.clock_ms())
+        return MemoryFile(inode, self)
 
     def read(self, path: Path) -> bytes | None:
         inode = self._seen.get(path)
@@ -115,11 +133,13 @@ class MemoryFileSystem:
     def replace(self, path: Path, content: bytes, *, sync: bool = True) -> None:
         if self.take_room(len(content)) < len(content):
             raise OSError(errno.ENOSPC, "No space left on device")
-        inode = self._seen[path] = _Inode()
-        inode.seen[:] = content
         if sync:
             self.fail_if_asked()
+        inode = self._seen[path] = _Inode(self.clock_ms())
+        inode.seen[:] = content
+        if sync:
             inode.durable = content
+            self.end_if_asked()
             self._durable[path] = inode
 
     def names(self, directory: Path) -> list[str]:
@@ -130,8 +150,17 @@ class MemoryFileSystem:
     def size(self, path: Path) -> int:
         return len(self._seen[path].seen)
 
+    def modified_ms(self, path: Path) -> int:
+        return self._seen[path].modified_ms
+
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        self._seen[path].modified_ms = time_ms
+
     def make_directory(self, path: Path) -> None:
-        self._directories.add(path)
+        if path not in self._directories:
+            self._directories.add(path)
+            if path.parent in self._directories:
+                self._nameless.add(path)
 
     def rename(self, path: Path, to: Path) -> None:
         if path in self._seen:
@@ -142,7 +171,8 @@ class MemoryFileSystem:
         for names in (self._seen, self._durable):
             for old in [name for name in names if name.is_relative_to(path)]:
                 names[to / old.relative_to(path)] = names.pop(old)
-        self._directories = {to / d.relative_to(path) if d.is_relative_to(path) else d for d in self._directories}
+        self._directories = {_moved(each, path, to) for each in self._directories}
+        self._nameless = {_moved(each, path, to) for each in self._nameless}
 
     def remove(self, path: Path) -> None:
         self._seen.pop(path, None)
@@ -152,35 +182,53 @@ class MemoryFileSystem:
             for name in [name for name in names if name.is_relative_to(directory)]:
                 del names[name]
         self._directories = {path for path in self._directories if not path.is_relative_to(directory)}
+        self._nameless &= self._directories
 
     def drop_cached(self, path: Path) -> None:
         self._seen[path].drop_cached()
 
     def sync_directory(self, directory: Path) -> None:
+        self.end_if_asked()
         self.fail_if_asked()
         for names in [path for path in self._durable if path.parent == directory and path not in self._seen]:
             del self._durable[names]
         self._durable |= {path: inode for path, inode in self._seen.items() if path.parent == directory}
+        self._nameless = {path for path in self._nameless if path.parent != directory}
 
-    def crash(self, survivors: Survivors = lambda unsynced: b"") -> "MemoryFileSystem":
+    def crash(
+        self, survivors: Survivors = lambda unsynced: b"", journal: Journal = lambda directory: False
+    ) -> "MemoryFileSystem":
         """
         Return the file system as the next start finds it; handles on this one are dead.
 
         `survivors` says what is there of the bytes written behind the synced part of a file: none by default, but a
-        real disk may have got to some of them, or to part of a page.
+        real disk may have got to some of them, or to part of a page. `journal` says in which directories it has got to
+        the names, without the content of the files that they stand for.
         """
-        after = MemoryFileSystem()
-        after._directories = set(self._directories)
-        for path, inode in self._durable.items():
+        after = MemoryFileSystem(self.clock_ms)
+        parents = {path.parent for path in (*self._seen, *self._durable, *self._nameless)}
+        written = {directory: journal(directory) for directory in sorted(parents)}
+        lost = {path for path in self._nameless if not written[path.parent]}
+        after._directories = {path for path in self._directories if not _lies_in(path, lost)}
+        kept = {path: inode for path, inode in self._durable.items() if not written[path.parent]}
+        kept |= {path: inode for path, inode in self._seen.items() if written[path.parent]}
+        for path, inode in kept.items():
+            if _lies_in(path, lost):
+                continue
             content = bytearray(inode.durable)
             unsynced = bytes(inode.seen[len(content) :])
             if unsynced:
                 content += survivors(unsynced)
-            copy = _Inode()
+            copy = _Inode(inode.modified_ms)
             copy.seen[:] = content
             copy.durable = bytes(content)
             after._seen[path] = after._durable[path] = copy
         return after
+
+    def is_on_disk(self, path: Path, size: int) -> bool:
+        """Whether a power cut now would leave so many bytes of a file as they are."""
+        inode = self._durable.get(path)
+        return inode is not None and size <= len(inode.durable) and inode.durable[:size] == inode.seen[:size]
 
     def take_room(self, wanted: int) -> int:
         """Take space on the disk; return how much of it there was."""
@@ -189,6 +237,13 @@ class MemoryFileSystem:
         taken = min(wanted, self.room_bytes)
         self.room_bytes -= taken
         return taken
+
+    def end_if_asked(self) -> None:
+        """Raise ProcessKilled once `syncs_left` are done."""
+        if self.syncs_left is not None:
+            if not self.syncs_left:
+                raise ProcessKilled
+            self.syncs_left -= 1
 
     def fail_if_asked(self) -> None:
         """Raise the error of a failing disk as often as `failing_syncs` says."""
@@ -201,3 +256,11 @@ class MemoryFileSystem:
         if self.failing_reads:
             self.failing_reads -= 1
             raise OSError(errno.EIO, "Input/output error")
+
+
+def _moved(path: Path, old: Path, new: Path) -> Path:
+    return new / path.relative_to(old) if path.is_relative_to(old) else path
+
+
+def _lies_in(path: Path, directories: set[Path]) -> bool:
+    return any(path == each or path.is_relative_to(each) for each in directories)

@@ -2,7 +2,7 @@
 What is known of producers, found again from their snapshots and the batches behind them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +29,10 @@ class Batches(Protocol):
 
     def headers_from(self, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
         """Yield the headers of all batches that end at `offset` or behind, with each control batch itself."""
+        ...
+
+    def written_ms(self, offset: int) -> int:
+        """When the segment that holds `offset` was last written: no batch in it is younger."""
         ...
 
 
@@ -74,20 +78,28 @@ def producers_to_replay_from(files: FileSystem, log: Batches, high_watermark: in
 
 
 def replay_producers(
-    batches: Iterable[tuple[BatchHeader, bytes]], rows: Iterable[ProducerRow], high_watermark: int
+    batches: Iterable[tuple[BatchHeader, bytes]],
+    rows: Iterable[ProducerRow],
+    high_watermark: int,
+    *,
+    written_ms: Callable[[int], int],
+    now_ms: int,
 ) -> tuple[ProducerStates, list[Ending], list[AbortedTransaction]]:
     """
     Replay `batches`, headers with the bytes of control batches, on what a snapshot knew.
 
+    `written_ms` says up to when the batch at an offset may have come in: a producer is remembered for rather longer
+    than it would have been without the restart, not for less long.
+
     Returns the producers, the transactions whose markers lie behind the high watermark, and all that were aborted.
     """
     producers = ProducerStates()
-    producers.load(rows)
+    producers.load(rows, latest_ms=now_ms)
     ending: list[Ending] = []
     found: list[AbortedTransaction] = []
     for header, control in batches:
         if not control:
-            producers.replay(header)
+            producers.replay(header, min(written_ms(header.base_offset), now_ms))
             continue
         first_offset = producers.open_transactions.get(header.producer_id)
         marker = read_marker(control)

@@ -60,7 +60,11 @@ class QuorumStore:
         self._snapshots: list[OffsetAndEpoch] = []
 
     def recover(self) -> Recovered:
-        """Read back what is here, cut a torn tail off, and be ready to append."""
+        """
+        Read back what is here, cut a torn tail off, and be ready to append.
+
+        What it returns is on the disk: a process that was killed may have left entries and a vote that are not.
+        """
         self._files.make_directory(self._directory)
         snapshot = self._newest_snapshot()
         state = self._read_state()
@@ -71,6 +75,10 @@ class QuorumStore:
             # A snapshot was installed over a log that ends before it or goes another way, and that is still here.
             self._clear_log(start.offset)
             behind, entries = 0, []
+        for segment in self._segments:
+            segment.file.sync()
+        self._files.sync_directory(self._directory)
+        self._files.sync_directory(self._directory.parent)
         return Recovered(state=state, snapshot=snapshot, log_start=start, entries=tuple(entries[behind:]))
 
     @property

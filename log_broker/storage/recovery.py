@@ -4,6 +4,9 @@ From the files of a partition to a log that can be used: quick after an orderly 
 
 import logging
 from bisect import bisect_right
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 
@@ -13,6 +16,7 @@ from log_broker.core.lease import Lease
 from log_broker.core.partition import Partition
 from log_broker.interfaces import RecordValidator
 from log_broker.storage.checkpoints import (
+    COMPACTED_FILE,
     GAPS_FILE,
     LEADER_EPOCH_FILE,
     SYNC_FAILED_FILE,
@@ -44,19 +48,24 @@ def open_partition(
     leads: bool = True,
     high_watermark: int = 0,
     lease: Lease | None = None,
+    metadata: bytes | None = None,
 ) -> tuple[Partition, PartitionLog]:
     """
     Bring one replica back: its log as `open_log` finds it, and the state that follows from the log. Raises OSError.
 
     Without `leads` its role is not known, and nothing behind the last known `high_watermark` counts as committed.
     """
-    log = open_log(files, directory, config, recovery_point=recovery_point, clean=clean, now_ms=now_ms)
+    log = open_log(
+        files, directory, config, recovery_point=recovery_point, clean=clean, now_ms=now_ms, metadata=metadata
+    )
     log_start_offset = min(max(log_start_offset, log.start_offset), log.end_offset)
     watermark = log.end_offset if leads else min(max(high_watermark, log_start_offset), log.end_offset)
     epochs = _recover_epochs(files, log, checked_from=log.end_offset if clean else recovery_point)
     snapshot = producers_to_replay_from(files, log, watermark)
     log.aborted.forget_from(snapshot[0])
-    producers, ending, aborted = replay_producers(log.headers_from(snapshot[0]), snapshot[1], watermark)
+    producers, ending, aborted = replay_producers(
+        log.headers_from(snapshot[0]), snapshot[1], watermark, written_ms=log.written_ms, now_ms=now_ms
+    )
     for transaction in aborted:
         log.note_aborted(transaction)
     log.save_aborted(snapshot[0])
@@ -108,11 +117,29 @@ def _recover_epochs(files: FileSystem, log: PartitionLog, *, checked_from: int) 
     return epochs
 
 
+def holds_records(files: FileSystem, directory: Path) -> bool:
+    """Whether a partition's folder has records, or has had some: an empty log that does not begin at 0."""
+    return any(
+        name.strip("0") != LOG_SUFFIX or files.size(directory / name) > 0
+        for name in files.names(directory)
+        if name.endswith(LOG_SUFFIX)
+    )
+
+
 def open_log(
-    files: FileSystem, directory: Path, limits: LogLimits, *, recovery_point: int, clean: bool, now_ms: int
+    files: FileSystem,
+    directory: Path,
+    limits: LogLimits,
+    *,
+    recovery_point: int,
+    clean: bool,
+    now_ms: int,
+    metadata: bytes | None = None,
 ) -> PartitionLog:
     """
     Open the log found in `directory`, which may hold nothing yet.
+
+    `metadata`, what partition.metadata says, is synced before the next record unless that was surely done before.
 
     After an unclean end every batch from `recovery_point` on is checked, and the log is cut at the first that is not
     whole: what was acknowledged as durable lies before it. Raises OSError.
@@ -153,10 +180,14 @@ def open_log(
             end_offset=0,
             recovery_point=0,
             may_have_gaps=GAPS_FILE in names,
+            metadata=metadata,
         )
+    missing: list[tuple[int, int]] = []
     if clean:
         end_offset = segments[-1].resume() or segments[-1].base_offset
     else:
+        if GAPS_FILE not in names:
+            missing = _missing(segments, recovery_point)
         end_offset = _recover(
             files,
             directory,
@@ -165,6 +196,7 @@ def open_log(
             recovery_point=recovery_point,
             now_ms=now_ms,
             may_have_gaps=GAPS_FILE in names,
+            is_compacted=COMPACTED_FILE in names,
         )
     for segment in segments[:-1]:
         segment.release()
@@ -178,7 +210,34 @@ def open_log(
         end_offset=end_offset,
         recovery_point=end_offset,
         may_have_gaps=GAPS_FILE in names,
+        missing=missing,
+        metadata=None if clean and any(segment.size for segment in segments) else metadata,
     )
+
+
+def _missing(segments: Sequence[Segment], recovery_point: int) -> list[tuple[int, int]]:
+    """
+    Return what is lost before the recovery point, which recovery takes for granted: ranges, [first, end).
+
+    Versions up to a0f39a4 let the recovery point pass segments that no sync had covered. Nothing is cut there: what
+    lies behind may have been acknowledged as durable.
+    """
+    found: list[tuple[int, int]] = []
+    for segment, following in pairwise(segments):
+        if following.base_offset > recovery_point:
+            break
+        end = segment.end_offset()
+        segment.release()
+        if end < following.base_offset:
+            _log.error(
+                "%s: offsets %d to %d are missing and cannot be read: remove the folder of this replica while its node "
+                "is down if another has them, or have DeleteRecords pass them",
+                segment.path(),
+                end,
+                following.base_offset - 1,
+            )
+            found.append((end, following.base_offset))
+    return found
 
 
 def _recover(
@@ -190,6 +249,7 @@ def _recover(
     recovery_point: int,
     now_ms: int,
     may_have_gaps: bool,
+    is_compacted: bool,
 ) -> int:
     """Check the segments from the recovery point on, drop what follows the first bad batch, return the end offset."""
     first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
@@ -201,18 +261,24 @@ def _recover(
             _log.info("%s: checking segment %d of %d", directory, at - first + 1, len(segments) - first)
         size_found = segment.size
         is_last = segment is segments[-1]
-        end_offset = (
-            segment.rebuild(checked_from=recovery_point, without_gaps=is_last and not may_have_gaps)
-            or segment.base_offset
-        )
-        cut = segment.size < size_found
         lost = segments[at + 1 :]
+        end_max = lost[0].base_offset if lost else None
+        rebuild = partial(segment.rebuild, checked_from=recovery_point, end_max=end_max)
+        end_offset = rebuild(without_gaps=is_last and not may_have_gaps) or segment.base_offset
+        if not (is_last or may_have_gaps or is_compacted) and (segment.size < size_found or end_offset != end_max):
+            # A log that versions up to a0f39a4 have compacted does not say so, but then all of it is there. In any
+            # other a gap before the damage is a damaged offset.
+            segment.size = size_found
+            end_offset = rebuild(without_gaps=True) or segment.base_offset
+        # A file of which the disk has only the front may end with a whole batch.
+        cut = segment.size < size_found or (not may_have_gaps and not is_last and end_offset != end_max)
         if cut:
             _log.warning(
-                "%s: cut %d bytes behind offset %d that are not whole batches",
+                "%s: cut %d bytes behind offset %d that are not whole batches, and the %d segments behind them",
                 segment.path(),
                 size_found - segment.size,
                 end_offset,
+                len(lost),
             )
             del segments[at + 1 :]
             if lost and not may_have_gaps and _has_gaps(segment):
@@ -228,6 +294,8 @@ def _recover(
             segment.save_indexes()
         segment.file.sync()
         if cut or is_last:
+            # A process that was killed may have left names that no sync has covered.
+            files.sync_directory(directory)
             return end_offset
     raise AssertionError("the last segment ends the loop")
 

@@ -111,6 +111,7 @@ class Segment:
         "_index_interval_bytes",
         "_indexes",
         "_max_timestamp",
+        "_written_ms",
         "base_offset",
         "created_ms",
         "directory",
@@ -144,6 +145,7 @@ class Segment:
         self._index_interval_bytes = index_interval_bytes
         self._bytes_since_entry = 0
         self._max_timestamp: tuple[int, int] | None = None  # (timestamp, relative offset)
+        self._written_ms: int | None = None
 
     def path(self, suffix: str = LOG_SUFFIX) -> Path:
         return self.directory / file_name(self.base_offset, suffix)
@@ -178,10 +180,32 @@ class Segment:
         """Whether `max_timestamp` is known without reading the index files."""
         return self._max_timestamp is not None
 
+    @property
+    def written_ms(self) -> int:
+        """When the file was last written, by this machine's clock; raises OSError."""
+        if self._written_ms is None:
+            self._written_ms = self._files.modified_ms(self.path())
+        return self._written_ms
+
+    @written_ms.setter
+    def written_ms(self, now_ms: int) -> None:
+        self._written_ms = now_ms
+
+    @property
+    def largest_timestamp(self) -> int:
+        """
+        From when its newest record counts: the largest timestamp or, where none has one (-1), when it was last written.
+
+        As Kafka's LogSegment.largestTimestamp. Raises OSError.
+        """
+        timestamp = self.max_timestamp[0]
+        return timestamp if timestamp >= 0 else self.written_ms
+
     def begin_empty(self) -> None:
         """Make this a new active segment, in which nothing has to be looked for on the disk."""
         self._indexes = OffsetIndex(), TimeIndex()
         self._max_timestamp = (-1, 0)
+        self._written_ms = self.created_ms
 
     def note(self, batch_bytes: int, last_offset: int, max_timestamp: int) -> None:
         """Take a batch, just written behind the others, into size and indexes."""
@@ -226,12 +250,15 @@ class Segment:
         """
         return crc32(os.fsencode(self.path())) % min(limits.segment_jitter_ms, limits.segment_ms_max)
 
-    def rebuild(self, *, checked_from: int | None = None, without_gaps: bool = False) -> int | None:
+    def rebuild(
+        self, *, checked_from: int | None = None, without_gaps: bool = False, end_max: int | None = None
+    ) -> int | None:
         """
         Make the indexes anew from the batches and set `size` to the end of the last good one.
 
         A base offset stands outside its batch's checksum. `without_gaps` catches a damaged one where compaction, which
-        leaves gaps, has never been: in a segment that was still growing.
+        leaves gaps, has never been: in a segment that was still growing. Elsewhere one that leads beyond `end_max`,
+        where the next segment begins, is damaged.
 
         Returns the offset behind the last good batch, None when there is none.
         """
@@ -248,6 +275,8 @@ class Segment:
         for _, header in scan(self.file, 0, self.size, checked_from=checked_from):
             expected = self.base_offset if next_offset is None else next_offset
             if header.base_offset < expected or (without_gaps and header.base_offset != expected):
+                break
+            if end_max is not None and header.last_offset >= end_max:
                 break
             fresh.note(header.size, header.last_offset, header.max_timestamp if header.record_count else NO_TIMESTAMP)
             next_offset = header.last_offset + 1
@@ -279,6 +308,15 @@ class Segment:
             self._bytes_since_entry = position + header.size - start
         self.first_timestamp = self.first_batch_timestamp()
         return next_offset
+
+    def end_offset(self) -> int:
+        """Return the offset behind the last whole batch, reading only what lies behind the last index entry."""
+        index, _ = self._load()
+        end_offset = self.base_offset
+        start = index.positions[-1] if index.positions else 0
+        for _, header in scan(self.file, start, self.size, read_bytes=_SEARCH_BYTES):
+            end_offset = header.last_offset + 1
+        return end_offset
 
     def place_of_cut(self, offset: int) -> tuple[int, int]:
         """Return (position, end offset) of a cut before `offset`: the batch that holds it, if one does, goes whole."""

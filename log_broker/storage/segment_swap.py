@@ -15,6 +15,7 @@ is how step 3 is found out again after a crash.
 import logging
 from pathlib import Path
 
+from log_broker.storage.checkpoints import COMPACTED_FILE
 from log_broker.storage.compaction import CLEANED_SUFFIX, Rewritten, cleaned_path
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import PartitionLog
@@ -39,6 +40,8 @@ def stage(files: FileSystem, log: PartitionLog, rewritten: Rewritten) -> None:
     log.aborted.replace(
         [source.base_offset for source in rewritten.sources], rewritten.segment.base_offset, rewritten.aborted
     )
+    if files.read(log.directory / COMPACTED_FILE) is None:
+        files.replace(log.directory / COMPACTED_FILE, b"", sync=False)
     for source in rewritten.sources:
         source.leaves = True
         source.remove_indexes()

@@ -19,7 +19,7 @@ from threading import Lock
 from log_broker.core.partition_transactions import Ending
 from log_broker.core.producer_state import ProducerStates
 from log_broker.records.batch import BatchHeader
-from log_broker.storage.checkpoints import GAPS_FILE, LEADER_EPOCH_FILE, encode_epochs
+from log_broker.storage.checkpoints import GAPS_FILE, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, encode_epochs
 from log_broker.storage.files import FileSystem
 from log_broker.storage.producer_replay import producers_to_replay_from, replay_producers, snapshot_offsets
 from log_broker.storage.segment import (
@@ -51,12 +51,14 @@ class TruncationJob:
         aborted: bytes,
         mark_gaps: bool,
         is_restart: bool,
+        now_ms: int,
+        metadata: bytes | None,
     ) -> None:
         """
         `kept` are the segments that stay, (base offset, size), of which the last is cut to that size and grows again,
         `removed` the bases of those that go. `aborted` is what the last one's index of aborted transactions is to hold;
         with `mark_gaps` that one may have been compacted, and recovery must be told. With `is_restart` nothing that was
-        known of producers holds any more.
+        known of producers holds any more. `metadata` is what partition.metadata has not been synced with yet.
         """
         self.directory = directory
         self.end_offset = end_offset
@@ -68,6 +70,8 @@ class TruncationJob:
         self._aborted = aborted
         self.mark_gaps = mark_gaps
         self._is_restart = is_restart
+        self._now_ms = now_ms
+        self._metadata = metadata
         self._step = Lock()
         self._cancelled = False
 
@@ -82,6 +86,9 @@ class TruncationJob:
 
     def run(self, epochs: Sequence[tuple[int, int]], high_watermark: int) -> None:
         """Cut, then find what is known of producers after that; raises OSError or TruncationCancelledError."""
+        if self._metadata is not None:
+            with self._unless_cancelled():
+                self._files.replace(self.directory / PARTITION_METADATA_FILE, self._metadata)
         if self.mark_gaps:
             with self._unless_cancelled():
                 self._files.replace(self.directory / GAPS_FILE, b"")
@@ -111,7 +118,13 @@ class TruncationJob:
         with self._unless_cancelled():
             self._files.replace(self.directory / LEADER_EPOCH_FILE, encode_epochs(epochs))
         snapshot = producers_to_replay_from(self._files, self, high_watermark)
-        self.producers, self.ending, _ = replay_producers(self.headers_from(snapshot[0]), snapshot[1], high_watermark)
+        self.producers, self.ending, _ = replay_producers(
+            self.headers_from(snapshot[0]),
+            snapshot[1],
+            high_watermark,
+            written_ms=self.written_ms,
+            now_ms=self._now_ms,
+        )
 
     def headers_from(self, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
         """Read by files of its own, which nobody closes meanwhile."""
@@ -127,6 +140,10 @@ class TruncationJob:
                         yield header, file.read_at(position, header.size) if header.is_control else b""
             finally:
                 file.close()
+
+    def written_ms(self, offset: int) -> int:
+        """Its producers are taken for heard now: that the files were changed hides when they were written."""
+        return self._now_ms
 
     def _remove(self, names: Iterator[str]) -> None:
         with self._unless_cancelled():

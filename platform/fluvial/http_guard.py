@@ -13,6 +13,8 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fluvial.local.state import is_loopback
+
 PRIVATE_ENDINGS = (".localhost", ".local", ".internal", ".test", ".home.arpa")
 """Names that nobody can register for a site of theirs; `host.docker.internal` is one."""
 
@@ -97,11 +99,6 @@ def is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def is_loopback(host: str) -> bool:
-    """Whether who listens on `host` is reached from this machine alone."""
-    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 def hosts_for(host: str, known: Collection[str]) -> Collection[str] | None:

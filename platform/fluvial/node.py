@@ -26,10 +26,10 @@ import uvloop
 from starlette.types import ASGIApp
 
 from fluvial.errors import FluvialError
-from fluvial.http_guard import is_loopback
 from fluvial.local.child import READY
 from fluvial.local.errors import DataDirError, LocalPlatformError, PortTakenError
 from fluvial.local.lock import NODE_LOCK, FolderLock, holder
+from fluvial.local.rights import make_private
 from fluvial.local.state import HOST, OPEN_TO_THE_NETWORK, PORT_DEFAULT, is_loopback
 from fluvial.registry.app import create_app, serve
 from fluvial.registry.cors import CrossOrigin
@@ -229,7 +229,7 @@ def _own(folder: Path) -> FolderLock:
     """
     lock = FolderLock(folder / NODE_LOCK)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder, mark=NODE_LOCK)
         mine = lock.acquire(LOCK_SECONDS)
     except OSError as error:
         raise DataDirError(folder, error) from error

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from mutation_hunt import Patch, named, tell
 
+from log_broker.config import TopicConfig
 from log_broker.core import consumer_members, elections, isr_changes
 from log_broker.core.broker_registry import BrokerRegistry
 from log_broker.core.consumer_group import ConsumerGroup
@@ -35,11 +37,14 @@ from log_broker.server import controller, replica
 from log_broker.server.coordinator_shards import Shards
 from log_broker.server.group_coordinator import GroupCoordinator
 from log_broker.server.internal_log import stored_entries
+from log_broker.server.log_manager import LogManager
 from log_broker.server.replica_manager import ReplicaManager
 from log_broker.server.transaction_coordinator import TransactionCoordinator
 from log_broker.sim.cli import make_cluster
 from log_broker.storage import segment
-from log_broker.storage.append_job import AppendJob
+from log_broker.storage.append_job import AppendJob, SealedSync
+from log_broker.storage.checkpoints import PARTITION_METADATA_FILE
+from log_broker.storage.log import PartitionLog
 from log_broker.storage.transaction_index import AbortedTransactions
 
 
@@ -146,7 +151,7 @@ def _power_cuts_are_taken_for_clean_stops() -> list[Patch]:
 
 
 def _followers_forget_producers() -> list[Patch]:
-    def replay_fetched(self: PartitionRoles, batch: Any, header: Any) -> ProducerEntry | None:
+    def replay_fetched(self: PartitionRoles, batch: Any, header: Any, now_ms: int) -> ProducerEntry | None:
         return self.producers.get(header.producer_id)
 
     return [(PartitionRoles, "_replay_fetched", replay_fetched)]
@@ -165,8 +170,8 @@ def _answers_repeats_at_once() -> list[Patch]:
 
 
 def _followers_believe_their_own_end() -> list[Patch]:
-    def append_fetched(self: PartitionRoles, records: Any, leader_epoch: int, _: int, *rest: Any) -> Any:
-        return real(self, records, leader_epoch, 2**62, *rest)
+    def append_fetched(self: PartitionRoles, records: Any, leader_epoch: int, _: int, *rest: Any, now_ms: int) -> Any:
+        return real(self, records, leader_epoch, 2**62, *rest, now_ms=now_ms)
 
     real = PartitionRoles.append_fetched
     return [(PartitionRoles, "append_fetched", append_fetched)]
@@ -181,8 +186,8 @@ def _does_not_name_aborted_transactions() -> list[Patch]:
 
 
 def _markers_end_no_transaction_on_followers() -> list[Patch]:
-    def replay_fetched(self: PartitionRoles, batch: Any, header: Any) -> ProducerEntry | None:
-        return self.producers.get(header.producer_id) if header.is_control else real(self, batch, header)
+    def replay_fetched(self: PartitionRoles, batch: Any, header: Any, now_ms: int) -> ProducerEntry | None:
+        return self.producers.get(header.producer_id) if header.is_control else real(self, batch, header, now_ms)
 
     real = PartitionRoles._replay_fetched
     return [(PartitionRoles, "_replay_fetched", replay_fetched)]
@@ -289,6 +294,41 @@ def _members_of_consumer_groups_never_expire() -> list[Patch]:
     return [(ConsumerGroup, "_hear", lambda self, member_id, now_ms: None)]
 
 
+def _the_recovery_point_passes_what_no_sync_has_covered() -> list[Patch]:
+    def sealed_synced(self: PartitionLog, sync: SealedSync) -> None:
+        if self._job is None:
+            real(self, sync)
+            self.recovery_point = max(self.recovery_point, self._bases[-1])
+
+    real = PartitionLog.sealed_synced
+    return [(PartitionLog, "sealed_synced", sealed_synced)]
+
+
+def _producers_are_as_old_as_their_records() -> list[Patch]:
+    def record(self: ProducerStates, header: BatchHeader, base_offset: int, timestamp: int) -> ProducerEntry | None:
+        return real(self, header, base_offset, header.max_timestamp)
+
+    real = ProducerStates.record
+    return [(ProducerStates, "record", record)]
+
+
+def _records_without_a_time_are_the_oldest() -> list[Patch]:
+    return [(segment.Segment, "largest_timestamp", property(lambda self: self.max_timestamp[0]))]
+
+
+def _a_folder_does_not_say_durably_whose_it_is() -> list[Patch]:
+    def run(self: AppendJob) -> None:
+        self.marks = tuple(mark for mark in self.marks if mark[0].name != PARTITION_METADATA_FILE)
+        real(self)
+
+    def identify(self: LogManager, place: Any, topic_id: UUID, config: TopicConfig) -> None:
+        entry = self.unidentified.pop(place)._replace(topic_id=topic_id, config=config)
+        self._take_in(entry, self._read(entry, clean=False))
+
+    real = AppendJob.run
+    return [(AppendJob, "run", run), (LogManager, "_identify", identify)]
+
+
 MUTATIONS = named(
     _acknowledges_before_the_followers,
     _goes_on_without_enough_in_sync,
@@ -326,6 +366,10 @@ MUTATIONS = named(
     _zombies_are_not_fenced,
     _transactions_need_not_be_open,
     _does_not_check_what_it_recovers,
+    _the_recovery_point_passes_what_no_sync_has_covered,
+    _producers_are_as_old_as_their_records,
+    _records_without_a_time_are_the_oldest,
+    _a_folder_does_not_say_durably_whose_it_is,
 )
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
             }
         )
     directory = node.static_config.data_dir.absolute()
-    failed = any(runtime.offline_reason is not None for runtime in node.logs.partitions())
+    offline = any(runtime.offline_reason is not None for runtime in node.logs.partitions())
+    failed = offline or bool(node.logs.unidentified)
     error, total, usable = ErrorCode.KAFKA_STORAGE_ERROR if failed else ErrorCode.NONE, UNKNOWN_BYTES, UNKNOWN_BYTES
     try:
         disk = shutil.disk_usage(directory)

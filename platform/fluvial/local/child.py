@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fluvial.local.errors import DataDirError, NodeError
+from fluvial.local.rights import FILE_MODE, make_private
 from fluvial.local.state import NodeSpec, Platform
 
 LOG = "node.log"
@@ -71,10 +72,10 @@ def spawn(data_dir: Path, platform: Platform, node: NodeSpec) -> Child:
     folder = data_dir.absolute() / node.data_dir
     log = folder / LOG
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder, mark=LOG)
         if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
             log.replace(log.with_suffix(".log.1"))
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
     except OSError as error:
         raise DataDirError(data_dir, error) from error
     read_end, write_end = os.pipe()

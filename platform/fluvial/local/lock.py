@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Self
 
+from fluvial.local.rights import FILE_MODE
+
 NODE_LOCK = "node.pid"
 PLATFORM_LOCK = "platform.lock"
 
@@ -27,7 +29,7 @@ class FolderLock:
 
     def acquire(self, timeout_seconds: float = 0.0) -> bool:
         """Take the lock and write our process id into the file; False when another process keeps it. Raises OSError."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         deadline = time.monotonic() + timeout_seconds
         while not _try_lock(descriptor):
             if time.monotonic() >= deadline:

@@ -23,6 +23,7 @@ from fluvial.local import probe
 from fluvial.local.child import Child, spawn
 from fluvial.local.errors import DataDirError, LocalPlatformError, NodeError, PortTakenError, SilentNodeError
 from fluvial.local.lock import PLATFORM_LOCK, FolderLock
+from fluvial.local.rights import make_private
 from fluvial.local.state import PORT_DEFAULT, REGISTRY_PORT_DEFAULT, NodeSpec, Platform
 from fluvial.local.status import NodeStatus, is_stopped, node_status
 
@@ -101,7 +102,7 @@ def start(data_dir: Path, layout: Layout, *, timeout_seconds: float = TIMEOUT_SE
 @contextlib.contextmanager
 def _only_one(data_dir: Path, timeout_seconds: float) -> Iterator[None]:
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        make_private(data_dir, mark=PLATFORM_LOCK)
         lock = FolderLock(data_dir / PLATFORM_LOCK)
         acquired = lock.acquire(timeout_seconds)
     except OSError as error:

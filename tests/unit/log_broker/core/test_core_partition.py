@@ -22,7 +22,7 @@ from log_broker.core.partition_protocol import (
 from log_broker.core.producer_state import ProducerStates
 from log_broker.errors import ErrorCode
 from log_broker.records import Codec, build_batch, iterate_records, read_header
-from log_broker.records.batch import TRANSACTIONAL, crc_is_valid
+from log_broker.records.batch import DELETE_HORIZON, TRANSACTIONAL, crc_is_valid
 
 NOW = 5_000
 
@@ -200,6 +200,7 @@ def test_a_repeat_waits_for_the_batch_it_repeats() -> None:
         (numbered(0, epoch=1), None),
         (batch()[:-1], ErrorCode.CORRUPT_MESSAGE),
         (batch(attributes=TRANSACTIONAL), ErrorCode.INVALID_TXN_STATE),
+        (batch(attributes=DELETE_HORIZON), ErrorCode.INVALID_RECORD),
     ],
 )
 def test_a_refusal_is_answered_at_once_and_leaves_no_trace(records, code) -> None:

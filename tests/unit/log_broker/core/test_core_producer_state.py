@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from log_broker.core.producer_state import CACHED_BATCHES, SEQUENCE_MAX, ProducerStates, advance
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import BatchHeader, build_batch, read_header
+from log_broker.records.batch import NO_TIMESTAMP, TRANSACTIONAL
+from log_broker.records.quarantined import without
 
 
 def header(sequence: int, count: int = 1, *, epoch: int = 0, producer_id: int = 7, offset: int = 0) -> BatchHeader:
@@ -109,11 +111,20 @@ def test_replaying_what_a_snapshot_holds_changes_nothing() -> None:
     batches = [header(sequence, offset=sequence) for sequence in range(8)]
     states = ProducerStates()
     for batch in batches:
-        states.replay(batch)
+        states.replay(batch, 1000)
     rows = list(states.rows())
     for batch in batches:
-        states.replay(batch)
+        states.replay(batch, 1000)
     assert list(states.rows()) == rows
+
+
+def test_a_batch_without_times_of_which_all_was_put_aside_opens_its_transaction_at_a_replay() -> None:
+    """An empty batch without a time is otherwise one that compaction emptied, whose transaction has ended."""
+    records = [(NO_TIMESTAMP, b"k", b"v", ())] * 2
+    batch = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL)
+    states = ProducerStates()
+    states.replay(read_header(without(batch, read_header(batch), {0, 1})), 1000)
+    assert states.open_transactions == {7: 0}
 
 
 @given(

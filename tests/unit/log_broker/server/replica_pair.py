@@ -36,7 +36,8 @@ class ReplicaNode:
     def __init__(self, node_id: int, topic: TopicConfig, *, lag_ms_max: int = 30_000) -> None:
         self.node_id = node_id
         self.topic = topic
-        self.files = MemoryFileSystem()
+        self.now_ms = NOW_MS
+        self.files = MemoryFileSystem(lambda: self.now_ms)
         self.lag_ms_max = lag_ms_max
         self.lease_ms = 0
         self.open()
@@ -48,7 +49,7 @@ class ReplicaNode:
             DATA,
             asyncio.get_running_loop(),
             validator=None,
-            clock_ms=lambda: NOW_MS,
+            clock_ms=lambda: self.now_ms,
             files=self.files,
             membership=Membership(node_id=self.node_id, lease=self.lease, replica_lag_time_max_ms=self.lag_ms_max),
         )
@@ -80,9 +81,11 @@ class ReplicaNode:
             Leadership(leader_epoch=epoch, partition_epoch=version or epoch, replicas=replicas, isr=isr)
         )
 
-    def produce(self, *values: bytes, acks: int = -1, **fields: int) -> "asyncio.Future[AppendResult]":
+    def produce(
+        self, *values: bytes, acks: int = -1, timestamp: int = NOW_MS, **fields: int
+    ) -> "asyncio.Future[AppendResult]":
         answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-        records = build_batch([(NOW_MS, b"k", value, ()) for value in values], **fields)
+        records = build_batch([(timestamp, b"k", value, ()) for value in values], **fields)
         self.runtime.append(records, acks=acks, done=answer.set_result)
         return answer
 

@@ -150,9 +150,29 @@ async def test_offsets_that_a_power_cut_took_are_not_remembered_as_committed(nod
     a.logs._high_watermarks_saved = {("t", 0): 3}
     a.logs._write_high_watermarks()
     checkpoint = DATA / HIGH_WATERMARK_FILE
+    a.files.sync_directory(DATA)  # the log is there afterwards, and its records are not
     await a.power_cut()
     assert (a.runtime.log_end_offset, a.runtime.high_watermark) == (0, 0)
     assert decode_offsets(a.files.read(checkpoint)) == {("t", 0): 0}
+
+
+async def test_a_log_start_that_a_power_cut_took_hides_nothing_that_comes_after(nodes: Nodes) -> None:
+    (a,) = nodes(1, fluvial_durability="memory", flush_messages="5", min_insync_replicas="1")
+    a.lead(1, isr=(1,), replicas=(1, 2))
+    await a.produce(*(b"%d" % value for value in range(5)))
+    await a.produce(b"5", b"6", b"7", b"8")
+    a.runtime.delete_records(8)
+    await a.logs.keep_log_starts()
+    await a.power_cut()
+    assert (a.runtime.log_start_offset, a.runtime.log_end_offset) == (5, 5)
+    a.lead(2, isr=(1,), replicas=(1, 2))
+    await a.produce(b"five", b"six", b"seven", b"eight")
+    before = a.logs
+    a.open()  # as after a kill
+    assert a.runtime.log_start_offset == 5
+    a.lead(3, isr=(1,), replicas=(1, 2))
+    assert a.values() == [b"five", b"six", b"seven", b"eight"]
+    await before.close()
 
 
 async def test_a_follower_below_the_leaders_start_begins_again_there(nodes: Nodes) -> None:

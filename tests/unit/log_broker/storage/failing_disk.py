@@ -95,3 +95,8 @@ def survivors(rng: random.Random) -> Callable[[bytes], bytes]:
         return bytes(kept)
 
     return choose
+
+
+def journal(rng: random.Random) -> Callable[[Path], bool]:
+    """What a disk makes of names that no sync covered: in a directory it has got to all of them or to none."""
+    return lambda directory: rng.random() < 0.5

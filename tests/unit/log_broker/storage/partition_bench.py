@@ -2,7 +2,7 @@
 The plain interpreter of a partition's effects: core and log in one thread, on a simulated disk, step by step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from log_broker.config import TopicConfig
@@ -18,6 +18,7 @@ from log_broker.core.partition_protocol import (
     WriteFailed,
     Written,
 )
+from log_broker.core.producer_state import ProducerEntry, ProducerStates
 from log_broker.errors import ErrorCode
 from log_broker.records import Record, batches_in, iterate_records
 from log_broker.records.record import first_of_time
@@ -30,6 +31,14 @@ from log_broker.storage.segment_swap import complete, stage
 from log_broker.storage.truncation import TruncationJob
 
 DIRECTORY = Path("data/t-0")
+
+
+def without_times(producers: ProducerStates) -> Mapping[int, ProducerEntry]:
+    """Return what is known of producers but for when that was heard, which differs from one replica to another."""
+    return {
+        producer_id: entry._replace(timestamp=0, batches=tuple(batch._replace(timestamp=0) for batch in entry.batches))
+        for producer_id, entry in producers.all().items()
+    }
 
 
 class Bench:
@@ -72,11 +81,11 @@ class Bench:
         """Take what a leader sent, as its follower in that epoch."""
         self._take(self.core.become_follower(leader_epoch, 1))
         batches = memoryview(bytearray(records))
-        self._take(self.core.append_fetched(batches, leader_epoch, high_watermark, 0, token))
+        self._take(self.core.append_fetched(batches, leader_epoch, high_watermark, 0, token, now_ms=self.now_ms))
 
     def truncate(self, offset: int) -> None:
         """Cut the log, as a follower with nothing under way."""
-        self._cut(self.log.prepare_truncation(offset), restart=False)
+        self._cut(self.log.prepare_truncation(offset, self.now_ms), restart=False)
 
     def restart_at(self, offset: int) -> None:
         """Begin again at an offset."""

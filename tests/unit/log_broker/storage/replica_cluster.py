@@ -167,7 +167,9 @@ class ReplicaCluster:
             own, own_end = core.epochs.end_offset(known, core.written_end)
             replica.truncate(min(end, own_end) if own == known else max(own_end, 0))
             return
-        self.take(replica, core.append_fetched(memoryview(b"".join(read.chunks)), epoch, watermark, 0, "fetched"))
+        self.take(
+            replica, core.append_fetched(memoryview(b"".join(read.chunks)), epoch, watermark, 0, "fetched", now_ms=0)
+        )
         replica.settle()
         answered = [result.error for token, result in replica.answers if token == "fetched"]
         assert set(answered) <= {ErrorCode.NONE}

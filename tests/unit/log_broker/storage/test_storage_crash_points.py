@@ -3,13 +3,14 @@ Power is cut at every single step that a log takes on its disk, and the next sta
 
 A scenario of appends, rolls, syncs, compaction, retention and an orderly end runs on a disk that stops working at its
 n-th operation, for every n. Bytes of the operation that was under way may be there in part, and so may any bytes that
-no sync had covered: pages reach a disk in any order.
+no sync had covered: pages reach a disk in any order, and names do so without them.
 """
 
 import random
+from contextlib import suppress
 
 import pytest
-from failing_disk import FailingDisk, PowerCut, survivors
+from failing_disk import FailingDisk, PowerCut, journal, survivors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition_bench import Bench
@@ -17,6 +18,7 @@ from partition_bench import Bench
 from log_broker.config import TopicConfig
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
+from log_broker.storage.append_job import SealedSync
 from log_broker.storage.memory_files import MemoryFileSystem
 
 
@@ -129,4 +131,58 @@ def test_power_is_cut_at_every_step(policy: str, seed: int) -> None:
             pass
         else:
             assert step == steps
-        story.check(disk.crash(survivors(rng)))
+        story.check(disk.crash(survivors(rng), journal(rng)))
+
+
+class UnsyncedStory:
+    """A seeded run at durability `memory`, where segments fill up while a sync of full ones is under way."""
+
+    def __init__(self, seed: int, disk: FailingDisk, config: TopicConfig) -> None:
+        self.rng = random.Random(seed)
+        self.disk = disk
+        self.config = config
+        self.sent: list[bytes] = []
+        self.checkpointed = 0  # the recovery point that the next start is told
+        self.sync: SealedSync | None = None
+
+    def run(self) -> None:
+        bench = Bench(self.disk, self.config)
+        for _ in range(30):
+            match self.rng.choice(("append", "append", "append", "sync", "run", "checkpoint")):
+                case "append":
+                    for _ in range(self.rng.randrange(1, 4)):
+                        self.sent.append(b"%06d" % len(self.sent))
+                        bench.append(build_batch([(1, b"key", self.sent[-1], ())]))
+                        bench.settle()
+                case "sync" if self.sync is None:
+                    self.sync = bench.log.sealed_sync()
+                case "run" if self.sync is not None:
+                    sync, self.sync = self.sync, None
+                    sync.run()
+                    bench.log.sealed_synced(sync)
+                case "checkpoint":
+                    self.checkpointed = bench.log.recovery_point
+
+    def check(self, after: MemoryFileSystem) -> None:
+        bench = Bench(after, self.config, recovery_point=self.checkpointed)
+        end = bench.core.high_watermark
+        assert end >= self.checkpointed, "the recovery point names what is on the disk"
+        assert [record.value for record in bench.read_all()] == self.sent[:end], "a hole, or what nobody wrote"
+        bench.append(build_batch([(1, b"key", b"next", ())]))
+        bench.settle()
+        assert [record.value for record in bench.read_all()] == [*self.sent[:end], b"next"]
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 2**32))
+def test_power_is_cut_while_segments_fill_behind_a_sync(seed: int) -> None:
+    config = TopicConfig.from_overrides({**CONFIGS["delete"], "fluvial.durability": "memory"})
+    whole = FailingDisk(1 << 30, random.Random(seed))
+    UnsyncedStory(seed, whole, config).run()
+    for step in range((1 << 30) - whole.steps + 1):
+        rng = random.Random(seed + step)
+        disk = FailingDisk(step, rng)
+        story = UnsyncedStory(seed, disk, config)
+        with suppress(PowerCut):
+            story.run()
+        story.check(disk.crash(survivors(rng), journal(rng)))

@@ -8,7 +8,7 @@ from log_broker.core.raft_effects import QuorumState
 from log_broker.core.raft_log import Entry, EntryKind, OffsetAndEpoch, Snapshot
 from log_broker.core.raft_voters import ReplicaKey, Voter, VoterSet
 from log_broker.storage.files import OsFileSystem
-from log_broker.storage.memory_files import MemoryFileSystem
+from log_broker.storage.memory_files import MemoryFileSystem, ProcessKilled
 from log_broker.storage.quorum_store import DamagedQuorumStateError, QuorumStore
 
 HERE = Path("quorum")
@@ -46,6 +46,26 @@ def test_everything_is_read_back_from_real_files(tmp_path: Path) -> None:
 def test_an_empty_directory_has_promised_nothing() -> None:
     found = QuorumStore(MemoryFileSystem(), HERE).recover()
     assert (found.state, found.snapshot, found.log_start, found.entries) == (QuorumState(), None, (0, 0), ())
+
+
+def test_what_a_killed_process_had_not_synced_is_on_the_disk_before_it_is_counted_on() -> None:
+    """A voter tells how far its log goes, and for whom it has voted, by what it finds at its start."""
+    files = MemoryFileSystem()
+    data_dir = Path("data")
+    for directory in (data_dir, data_dir / "quorum"):
+        files.make_directory(directory)
+    store = QuorumStore(files, data_dir / "quorum")
+    store.recover()
+    state = QuorumState(epoch=2, voted=ReplicaKey(3, "x"))
+    for act in (lambda: store.append(0, ENTRIES), lambda: store.save_state(state)):
+        files.syncs_left = 0
+        with pytest.raises(ProcessKilled):
+            act()
+        files.syncs_left = None
+    found = QuorumStore(files, data_dir / "quorum").recover()
+    assert (found.state, found.entries) == (state, ENTRIES)
+    after = QuorumStore(files.crash(), data_dir / "quorum").recover()
+    assert (after.state, after.entries) == (found.state, found.entries)
 
 
 @pytest.mark.parametrize("torn", range(0, 180, 7))
