@@ -11,6 +11,16 @@ changes roles. The rules that safety hangs on, and where they are kept:
     decided by a majority, through the leader's epoch    Leader.decided_end
     a follower's log is a prefix of its leader's         Leader.on_fetch, Follower.shared_end
     voters change one at a time                          Leader._may_change
+
+Nobody says who he is, so an epoch that a message names is not simply taken over (`_observe`, `_told_of`):
+
+    Fetch, FetchSnapshot, EndQuorumEpoch    never raise the epoch
+    Vote, BeginQuorumEpoch                  raise that of a replica that hears from no leader; the sender may be a voter
+                                            that its log does not name yet (KIP-853)
+    an answer                               raises it: it comes from the address at which the cluster knows a node
+    any                                     not beyond `epoch_bound`
+
+A replica that hears from a leader and is told of a higher epoch by a request asks the node that the request names.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,7 +59,7 @@ from log_broker.core.raft_messages import (
     VoteRequest,
     VoteResponse,
 )
-from log_broker.core.raft_replica import RaftConfig, Recovered, Replica
+from log_broker.core.raft_replica import EPOCH_MAX, RaftConfig, Recovered, Replica
 from log_broker.core.raft_voters import ReplicaKey, VoterSet
 from log_broker.errors import ErrorCode
 
@@ -81,7 +91,8 @@ class Raft(Replica):
     One replica of the metadata quorum, voter or observer.
 
     `bootstrap` are the voters that the cluster was formatted with; a log with a voters record overrules them. `jitter`
-    draws an int from 0 up to its argument: the only chance in here, and it only spreads timeouts.
+    draws an int from 0 up to its argument: the only chance in here, and it only spreads timeouts. `epoch_max` tells
+    the highest epoch that is believed now.
     """
 
     def __init__(
@@ -93,9 +104,12 @@ class Raft(Replica):
         recovered: Recovered,
         jitter: Callable[[int], int],
         now_ms: int,
+        epoch_max: Callable[[], int] = lambda: EPOCH_MAX,
     ) -> None:
         super().__init__(key, config, bootstrap, recovered, jitter)
+        self.epoch_max = epoch_max
         self.now_ms = now_ms
+        self._ask_back_ms = now_ms  # when a node may be asked next whether its epoch is what a request said
         # A leader that restarts has forgotten what it had not synced: it stands anew, in another epoch.
         # The only voter has nobody to wait for.
         self.role: Role = Unattached(self, 0 if self.voters.current.keys == {key} else self.election_ms())
@@ -181,7 +195,10 @@ class Raft(Replica):
         self.role.start()
 
     def become_candidate(self) -> None:
-        """Stand for election in the next epoch."""
+        """Stand for election in the next epoch, unless that is one that nobody would believe yet."""
+        if self.epoch >= self.epoch_max():
+            self.become_unattached(self.epoch)
+            return
         self._leave_role()
         self.save(QuorumState(epoch=self.epoch + 1, voted=self.key))
         self.role = Candidate(self)
@@ -246,13 +263,30 @@ class Raft(Replica):
     def _observe(self, epoch: int, leader_id: int) -> None:
         """Follow what a message says of epoch and leader, if it is news."""
         known = leader_id not in {NO_LEADER, self.key.node_id}
-        if epoch > self.epoch:
+        if self.epoch < epoch <= self.epoch_max():
             if known:
                 self.become_follower(epoch, leader_id)
             else:
                 self.become_unattached(epoch)
-        elif epoch == self.epoch and known and self.leader_id is None:
+        elif epoch == self.epoch and known and self.leader_id is None and self.state.leader_id != self.key.node_id:
             self.become_follower(epoch, leader_id)
+
+    def _told_of(self, epoch: int, by: int) -> None:
+        """Ask the node that a request names whether it is in the higher epoch that the request says."""
+        # Our leader need not be asked: it tells with each answer, and a second fetch would spoil the first.
+        is_other = by not in {self.key.node_id, self.leader_id}
+        if self.epoch < epoch <= self.epoch_max() and is_other and self.now_ms >= self._ask_back_ms:
+            question = self.fetch_request()
+            if question is not None:
+                self._ask_back_ms = self.now_ms + self.config.request_timeout_ms // 4
+                self.request(by, question)
+
+    def _observe_request(self, epoch: int, leader_id: int, by: int) -> None:
+        """Follow what a Vote or BeginQuorumEpoch says, unless there is a leader that it would take us away from."""
+        if self.role.grants_pre_vote():
+            self._observe(epoch, leader_id)
+        else:
+            self._told_of(epoch, by)
 
     def _response_received(self, event: ResponseReceived) -> None:
         body = event.body
@@ -267,16 +301,14 @@ class Raft(Replica):
             case VoteRequest():
                 self._vote(token, body)
             case BeginQuorumEpochRequest():
-                self._observe(body.epoch, body.leader_id)
-                error = ErrorCode.NONE if body.epoch == self.epoch else ErrorCode.FENCED_LEADER_EPOCH
-                self.answer(token, self._epoch_answer(error))
+                self._epoch_began(token, body)
             case EndQuorumEpochRequest():
                 self._epoch_ended(token, body)
             case FetchRequest():
-                self._observe(body.epoch, NO_LEADER)
                 if isinstance(self.role, Leader) and body.epoch == self.epoch:
                     self.role.on_fetch(token, body, link)
                 else:
+                    self._told_of(body.epoch, body.replica.node_id)
                     self.answer(
                         token,
                         FetchResponse(
@@ -284,10 +316,10 @@ class Raft(Replica):
                         ),
                     )
             case FetchSnapshotRequest():
-                self._observe(body.epoch, NO_LEADER)
                 if isinstance(self.role, Leader) and body.epoch == self.epoch:
                     self.role.on_fetch_snapshot(token, body)
                 else:
+                    self._told_of(body.epoch, body.replica.node_id)
                     self.answer(
                         token,
                         FetchSnapshotResponse(
@@ -306,7 +338,12 @@ class Raft(Replica):
         return NO_LEADER if leader_id is None else leader_id
 
     def _no_leader(self, epoch: int) -> ErrorCode:
-        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return self._epoch_error(epoch) or ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def _epoch_error(self, epoch: int) -> ErrorCode:
+        if epoch == self.epoch:
+            return ErrorCode.NONE
+        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def _epoch_answer(self, error: ErrorCode) -> QuorumEpochResponse:
         return QuorumEpochResponse(error=error, epoch=self.epoch, leader_id=self._known_leader)
@@ -317,7 +354,7 @@ class Raft(Replica):
         if body.voter != self.key:
             error = ErrorCode.INVALID_VOTER_KEY
         else:
-            self._observe(body.epoch, NO_LEADER)
+            self._observe_request(body.epoch, NO_LEADER, body.candidate.node_id)
             granted = body.epoch == self.epoch and would_vote(self, body)
         if granted and not body.pre_vote:
             self.save(self.state._replace(voted=body.candidate))
@@ -329,14 +366,22 @@ class Raft(Replica):
             ),
         )
 
+    def _epoch_began(self, token: Any, body: BeginQuorumEpochRequest) -> None:
+        if body.voter != self.key:
+            self.answer(token, self._epoch_answer(ErrorCode.INVALID_VOTER_KEY))
+            return
+        self._observe_request(body.epoch, body.leader_id, body.leader_id)
+        self.answer(token, self._epoch_answer(self._epoch_error(body.epoch)))
+
     def _epoch_ended(self, token: Any, body: EndQuorumEpochRequest) -> None:
-        self._observe(body.epoch, NO_LEADER)
-        if body.epoch == self.epoch and not isinstance(self.role, Leader):
+        known = self.state.leader_id in {NO_LEADER, body.leader_id}
+        if body.epoch == self.epoch and known and not isinstance(self.role, Leader):
             successors = body.preferred_successors
             self._leave_role()
             if self.is_voter and successors and successors[0] == self.key:
                 self.become_prospective(last_leader=None)
             else:
                 self.become_unattached(self.epoch, soon=True)
-        error = ErrorCode.NONE if body.epoch == self.epoch else ErrorCode.FENCED_LEADER_EPOCH
-        self.answer(token, self._epoch_answer(error))
+        else:
+            self._told_of(body.epoch, body.leader_id)
+        self.answer(token, self._epoch_answer(self._epoch_error(body.epoch)))

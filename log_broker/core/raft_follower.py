@@ -116,7 +116,10 @@ class Follower:
         if body.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             raft.become_unattached(raft.epoch, soon=True)
             return
-        if body.error is not ErrorCode.NONE:
+        newest = body.entries[-1].epoch if body.entries else 0
+        if body.snapshot_id is not None:
+            newest = body.snapshot_id.epoch
+        if body.error is not ErrorCode.NONE or newest > raft.epoch:
             self._ask_later()
             return
         self._heard()

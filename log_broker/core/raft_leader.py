@@ -144,16 +144,16 @@ class Leader:
                 progress.match = max(progress.match, body.log_end.offset)
                 if progress.match >= raft.log.end_offset:
                     progress.caught_up_ms = raft.now_ms
-                self._parked.pop(body.replica, None)  # the newest stands last
+                before = self._parked.pop(body.replica, None)  # the newest stands last
+                if before is not None:
+                    raft.answer(before.token, self._nothing_new())
                 self._parked[body.replica] = _Parked(token, body, link, raft.now_ms + raft.config.fetch_wait_ms_max)
                 self.advance()
                 if body.replica in self._parked:
                     self._answer_if_news(self._parked[body.replica])
                 return
             shared = None
-        answer = FetchResponse(
-            epoch=raft.epoch, leader_id=raft.key.node_id, high_watermark=raft.high_watermark, diverging=shared
-        )
+        answer = replace(self._nothing_new(), diverging=shared)
         if shared is None:
             assert raft.snapshot is not None, "what is before the log is in a snapshot"
             answer = replace(answer, snapshot_id=raft.snapshot.id)
@@ -282,8 +282,12 @@ class Leader:
         return progress
 
     def _forget_observers(self) -> None:
+        """Forget those that fetch no more, and if there are too many whoever has not fetched for longest."""
         oldest_ms = self._raft.now_ms - self._raft.config.observer_session_ms
         voters = self._raft.voters.current
+        if len(self.replicas) >= self._raft.config.observers_max + len(voters):
+            fetched_ms = (progress.fetched_ms for key, progress in self.replicas.items() if key not in voters)
+            oldest_ms = max(oldest_ms, min(fetched_ms) + 1)
         self.replicas = {
             key: progress
             for key, progress in self.replicas.items()
@@ -336,18 +340,17 @@ class Leader:
             del self._parked[body.replica]
             self._answer(parked)
 
+    def _nothing_new(self) -> FetchResponse:
+        raft = self._raft
+        return FetchResponse(epoch=raft.epoch, leader_id=raft.key.node_id, high_watermark=raft.high_watermark)
+
     def _answer(self, parked: _Parked) -> None:
         raft = self._raft
         offset = parked.body.log_end.offset
         if offset < raft.log.start_offset:  # the log's start has passed it meanwhile
             self.on_fetch(parked.token, parked.body, parked.link)
             return
-        answer = FetchResponse(
-            epoch=raft.epoch,
-            leader_id=raft.key.node_id,
-            entries=raft.log.read(offset, raft.config.fetch_bytes_max),
-            high_watermark=raft.high_watermark,
-        )
+        answer = replace(self._nothing_new(), entries=raft.log.read(offset, raft.config.fetch_bytes_max))
         if (progress := self.replicas.get(parked.body.replica)) is not None:
             progress.answered(raft.now_ms)
         raft.answer(parked.token, answer)

@@ -22,8 +22,22 @@ from log_broker.core.raft_effects import (
     TruncateLog,
 )
 from log_broker.core.raft_log import LOG_BEGIN, Entry, EntryKind, OffsetAndEpoch, RaftLog, Snapshot
-from log_broker.core.raft_messages import NO_LEADER, FetchRequest, RaftRequest, RaftResponse
+from log_broker.core.raft_messages import FetchRequest, RaftRequest, RaftResponse
 from log_broker.core.raft_voters import ReplicaKey, VoterHistory, VoterSet
+
+EPOCH_MAX = 2**31 - 2  # one below the wire's largest, so that the epoch after any that is kept can still be written
+EPOCHS_AT_FIRST = 2**20
+_COUNTED_FROM_S = 1_735_689_600  # 2025-01-01
+
+
+def epoch_bound(unix_s: int) -> int:
+    """
+    Return the highest epoch that elections can have come to by a time: about a million, and one more each second.
+
+    Any message may name any epoch, and what a replica adopts it keeps for ever. A bound that all replicas share has
+    them agree on what to refuse; a bound on the distance would leave one behind whom a stranger led ahead in steps.
+    """
+    return min(EPOCH_MAX, EPOCHS_AT_FIRST + max(0, unix_s - _COUNTED_FROM_S))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +53,7 @@ class RaftConfig:
     fetch_bytes_max: int = 1024 * 1024
     add_voter_timeout_ms: int = 30_000
     observer_session_ms: int = 300_000
+    observers_max: int = 1_000
     snapshot_entries: int = 10_000  # committed behind the last snapshot before the next is taken
     snapshot_trailing_entries: int = 1_000  # kept in front of a snapshot for followers that lag a little
     snapshot_part_bytes: int = 1024 * 1024
@@ -60,7 +75,8 @@ class Replica:
     The state that all roles share, and what they do with it.
 
     Always: what is decided is in the log, so log start <= high_watermark <= log end; a synced end beyond the log's
-    end is cut back with it. Within one epoch `state.voted` and `state.leader_id` are set once and never change.
+    end is cut back with it. Within one epoch `state.voted` is set once and never changes. `state.leader_id` is what
+    this replica was told, which may be wrong until that leader has answered a fetch, unless it is this replica itself.
     """
 
     def __init__(
@@ -75,9 +91,11 @@ class Replica:
         self.config = config
         self.bootstrap = bootstrap
         self.jitter = jitter  # an evenly drawn int from 0 up to, not including, its argument
-        self.state = recovered.state
         self.snapshot = recovered.snapshot
         self.log = RaftLog(recovered.log_start, recovered.entries)
+        # The log may outlive the file with the promises; its epochs have been, and none of them may come again.
+        forgotten = recovered.state.epoch < self.log.last_epoch
+        self.state = QuorumState(epoch=self.log.last_epoch) if forgotten else recovered.state
         self.synced_end = self.log.end_offset
         self.high_watermark = 0
         self.voters = VoterHistory(bootstrap)
@@ -104,10 +122,11 @@ class Replica:
     def save(self, state: QuorumState) -> None:
         """Remember a promise for ever, before anything that follows is done."""
         old = self.state
-        assert state.epoch >= old.epoch, "epochs only grow"
+        assert old.epoch <= state.epoch <= EPOCH_MAX, "epochs only grow, and fit the wire"
         if state.epoch == old.epoch:
             assert old.voted in {None, state.voted}, f"a second vote in epoch {state.epoch}"
-            assert old.leader_id in {NO_LEADER, state.leader_id}, f"a second leader in epoch {state.epoch}"
+            led = old.leader_id == self.key.node_id
+            assert not led or state.leader_id == old.leader_id, f"a second leader in epoch {state.epoch}"
         if state != old:
             self.state = state
             if self.out and isinstance(self.out[-1], SaveQuorumState):

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import randrange
 from typing import Any, NamedTuple, Protocol
 
+from log_broker.core.cluster_records import ClusterNamed, decode_all
 from log_broker.core.raft import QuorumDescription, Raft
 from log_broker.core.raft_driver import RaftDriver
 from log_broker.core.raft_effects import (
@@ -32,13 +33,13 @@ from log_broker.core.raft_effects import (
 )
 from log_broker.core.raft_log import Entry, EntryKind
 from log_broker.core.raft_messages import FetchRequest, FetchSnapshotRequest, RaftRequest, RaftResponse
-from log_broker.core.raft_replica import RaftConfig
+from log_broker.core.raft_replica import RaftConfig, epoch_bound
 from log_broker.core.raft_voters import ReplicaKey, VoterSet
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.machine import Pool
 from log_broker.server.peers import Peers
 from log_broker.storage.files import FileSystem
-from log_broker.storage.quorum_store import QuorumStore
+from log_broker.storage.quorum_store import QuorumStore, check_epochs
 from log_broker.wire import quorum as messages
 
 _log = logging.getLogger(__name__)
@@ -95,7 +96,10 @@ class Quorum:
         files: FileSystem,
         pool: Pool,
         cluster_id: Callable[[], str | None],
+        broker_address: Callable[[int], str | None],
+        unix_s: Callable[[], int],
     ) -> None:
+        """`broker_address` tells where a registered broker listens, `unix_s` the wall clock, which bounds epochs."""
         self.key = place.key
         self._place = place
         self._config = config
@@ -104,6 +108,8 @@ class Quorum:
         self._files = files
         self._pool = pool
         self._cluster_id = cluster_id
+        self._broker_address = broker_address
+        self._unix_s = unix_s
         self._loop = asyncio.get_running_loop()
         self._driver: RaftDriver | None = None
         self._store: QuorumStore | None = None
@@ -121,6 +127,7 @@ class Quorum:
         """Take up what the disk holds and begin; raises OSError or DamagedQuorumStateError."""
         store = QuorumStore(self._files, self._place.directory)
         recovered = store.recover()
+        check_epochs(self._place.directory, recovered, self._epoch_max())
         surroundings = _Surroundings(self)
         raft = Raft(
             self.key,
@@ -129,6 +136,7 @@ class Quorum:
             recovered=recovered,
             jitter=lambda most: randrange(most) if most > 0 else 0,  # noqa: S311 spreads timeouts
             now_ms=surroundings.now_ms(),
+            epoch_max=self._epoch_max,
         )
         self._store = store
         self._surroundings = surroundings
@@ -200,8 +208,7 @@ class Quorum:
 
     async def answer(self, api: int, request: Any, *, link: str | None = None) -> messages.Values:
         """Answer what another replica asks, on the connection `link`; raises BrokerError."""
-        cluster_id = self._cluster_id()
-        if cluster_id is not None and request.cluster_id not in {None, cluster_id}:
+        if not messages.is_of_cluster(api, request.cluster_id, self._cluster_id()):
             return messages.refusal(api, ErrorCode.INCONSISTENT_CLUSTER_ID)
         body = messages.read_question(api, request)
         promise: asyncio.Future[RaftResponse | None] = self._promise(None)
@@ -211,6 +218,9 @@ class Quorum:
             return messages.refusal(api, ErrorCode.KAFKA_STORAGE_ERROR)
         base_offset = body.log_end.offset if isinstance(body, FetchRequest) else 0
         return messages.answer(answer, base_offset, self._endpoint_of(answer.leader_id))
+
+    def _epoch_max(self) -> int:
+        return epoch_bound(self._unix_s())
 
     def _promise(self, otherwise: Any) -> "asyncio.Future[Any]":
         """Return the future of an answer, which is `otherwise` if this replica dies before."""
@@ -300,7 +310,7 @@ class Quorum:
         place = self._place
         asked = messages.question(
             body,
-            cluster_id=self._cluster_id(),
+            cluster_id=self._cluster_id() or self._cluster_id_in_log(),
             endpoint=(place.host, place.port),
             wait_ms=self._config.fetch_wait_ms_max,
         )
@@ -318,11 +328,31 @@ class Quorum:
         self._endpoints.update(answer.endpoints)
         if surroundings is self._surroundings:  # else it was another life that asked
             self.handle(ResponseReceived(request_id, answer.body))
+            if answer.body.epoch > self._epoch_max():
+                _log.warning(
+                    "node %d is in epoch %d of the metadata quorum, which is not believed before %d seconds have "
+                    "passed: is this machine's clock right?",
+                    to,
+                    answer.body.epoch,
+                    answer.body.epoch - self._epoch_max(),
+                )
+
+    def _cluster_id_in_log(self) -> str | None:
+        """Return the id that the log gives the cluster, as long as this replica does not know that to be committed."""
+        if self._driver is None:
+            return None
+        raft = self._driver.raft
+        for entry in raft.log.between(raft.high_watermark, raft.log.end_offset):
+            if entry.kind is EntryKind.DATA:
+                named = (record for record in decode_all(entry.data) if isinstance(record, ClusterNamed))
+                if (first := next(named, None)) is not None:
+                    return first.cluster_id
+        return None
 
     def address_of(self, node_id: int) -> str | None:
-        """Return where a node of the quorum listens."""
+        """Return where a node of the quorum listens, or another that the cluster knows."""
         endpoint = self._endpoint_of(node_id)
-        return None if endpoint is None else f"{endpoint[0]}:{endpoint[1]}"
+        return self._broker_address(node_id) if endpoint is None else f"{endpoint[0]}:{endpoint[1]}"
 
     def _endpoint_of(self, node_id: int) -> tuple[str, int] | None:
         # An observer may know the voters by what it was told alone: as long as they stay, the log does not name them.

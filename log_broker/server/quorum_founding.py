@@ -89,7 +89,14 @@ def open_quorum(node: "Node", identity: MetaProperties) -> Quorum:
         files=node.machine.files,
         pool=node.machine.pool(node.loop),
         cluster_id=lambda: node.cluster_id or None,
+        broker_address=lambda node_id: _broker_address(node, node_id),
+        unix_s=lambda: node.clock_ms() // 1000,
     )
+
+
+def _broker_address(node: "Node", node_id: int) -> str | None:
+    broker = node.cluster.brokers.get(node_id)
+    return None if broker is None else f"{broker.host}:{broker.port}"
 
 
 def _image_of(values: Iterable[bytes], config: BrokerConfig) -> bytes:

@@ -35,6 +35,7 @@ from log_broker.core.raft_messages import (
     VoteRequest,
     VoteResponse,
 )
+from log_broker.core.raft_replica import EPOCH_MAX
 from log_broker.core.raft_voters import ReplicaKey
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.wire.apis import ApiKey
@@ -145,8 +146,46 @@ def question(body: RaftRequest, *, cluster_id: str | None, endpoint: tuple[str, 
             return Question(ApiKey.FETCH_SNAPSHOT, 1, values)
 
 
+def is_of_cluster(api: int, named: str | None, cluster_id: str | None) -> bool:
+    """
+    Whether a request that names a cluster may be one of this, whose id is None until it is known.
+
+    A replica with an empty disk learns the id by fetching. Whoever can win an election has it in its log.
+    """
+    if cluster_id is None or named == cluster_id:
+        return True
+    return named is None and api in {ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT}
+
+
 def read_question(api: int, request: Any) -> RaftRequest:
-    """Read a request; raises BrokerError(INVALID_REQUEST) for one of something else than the metadata partition."""
+    """
+    Read a request.
+
+    Raises BrokerError(INVALID_REQUEST) for one of something else than the metadata partition, and for a number that no
+    replica has: a negative epoch, offset or node, an epoch above EPOCH_MAX, the end of a log of a later epoch.
+    """
+    body = _read_question(api, request)
+    match body:
+        case VoteRequest():
+            # Who stands for election does so in an epoch above that of its log; who only asks may be in the same.
+            latest = body.epoch if body.pre_vote else body.epoch - 1
+            is_sound = body.candidate.node_id >= 0 and _is_end(body.log_end, latest)
+        case FetchRequest():
+            is_sound = body.replica.node_id >= 0 and _is_end(body.log_end, EPOCH_MAX)
+        case FetchSnapshotRequest():
+            is_sound = body.replica.node_id >= 0 and body.position >= 0 and _is_end(body.snapshot_id, EPOCH_MAX)
+        case _:
+            is_sound = body.leader_id >= 0
+    if not is_sound or not 0 <= body.epoch <= EPOCH_MAX:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "a number is out of range")
+    return body
+
+
+def _is_end(end: OffsetAndEpoch, epoch_max: int) -> bool:
+    return end.offset >= 0 and 0 <= end.epoch <= epoch_max
+
+
+def _read_question(api: int, request: Any) -> RaftRequest:
     try:
         (topic,) = request.topics
         (partition,) = topic.partitions
@@ -258,7 +297,7 @@ def read_answer(asked: RaftRequest, response: Any) -> Answer:
 
 def _read_partition(asked: RaftRequest, partition: Any, epoch: int, leader_id: int) -> RaftResponse:
     error = ErrorCode(partition.error_code)
-    if epoch < 0:
+    if not 0 <= epoch <= EPOCH_MAX:
         raise BrokerError(error or ErrorCode.UNKNOWN_SERVER_ERROR, "an answer without an epoch")
     match asked:
         case VoteRequest():
