@@ -1,8 +1,8 @@
 """
 Fetch sessions (KIP-227): the broker remembers what a client fetches, and each side says only what has changed.
 
-- A full request (epoch 0 or -1) names every partition. It ends the session that it names. With epoch 0 it asks for a
-  new one, which begins with its response, at epoch 1.
+- A full request (epoch 0 or -1) names every partition; of one that it names twice the last counts. It ends the session
+  that it names. With epoch 0 it asks for a new one, which begins with its response, at epoch 1.
 - Any other epoch continues a session. An unknown id is FETCH_SESSION_ID_NOT_FOUND, an epoch that is not the session's
   INVALID_FETCH_SESSION_EPOCH, and neither changes anything. Partitions in the request join or replace what was asked of
   them, forgotten ones leave, and a session left without partitions ends. Each such request moves the epoch on by one
@@ -16,7 +16,8 @@ Fetch sessions (KIP-227): the broker remembers what a client fetches, and each s
 A request passes through `begin`, which says what to read, and `finish`, which says what of it to answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar, assert_never
 
 from log_broker.errors import ErrorCode
@@ -31,6 +32,7 @@ EVICTABLE_AFTER_MS = 120_000
 PARTITIONS_MAX = 1_000_000  # over all sessions: what clients can make the broker hold
 
 _NEVER_TOLD = -1
+_PARTITION_OF = itemgetter(0)
 
 
 class FetchedPartition(NamedTuple):
@@ -117,6 +119,35 @@ class Response(NamedTuple, Generic[A]):
     error: ErrorCode = ErrorCode.NONE
 
 
+def merged(topics: Sequence[FetchedTopic]) -> Sequence[FetchedTopic]:
+    """
+    Name each partition once: at its first place, with what was asked of it last, as Kafka's FetchRequest does.
+
+    What names none twice is returned as it is.
+    """
+    if len({topic.name for topic in topics}) == len(topics) and all(
+        len(set(map(_PARTITION_OF, topic.partitions))) == len(topic.partitions) for topic in topics
+    ):
+        return topics
+    found = {(topic.name, asked.partition): asked for topic in topics for asked in topic.partitions}
+    if len(found) == sum(len(topic.partitions) for topic in topics):
+        return topics
+    return _by_topic((name, asked) for (name, _), asked in found.items())
+
+
+def _by_topic(asked_of: Iterable[tuple[bytes, FetchedPartition]]) -> list[FetchedTopic]:
+    """List partitions in their order: a topic stands there again where another came between its partitions."""
+    topics: list[FetchedTopic] = []
+    name: bytes | None = None
+    partitions: list[FetchedPartition] = []
+    for topic, asked in asked_of:
+        if topic != name:
+            name, partitions = topic, []
+            topics.append(FetchedTopic(name, partitions))
+        partitions.append(asked)
+    return topics
+
+
 class _CachedPartition:
     """One partition of a session: what is asked of it, and what the client was last told."""
 
@@ -154,16 +185,8 @@ class _Session:
         self.partitions: dict[tuple[bytes, int], _CachedPartition] = {}
 
     def topics(self) -> list[FetchedTopic]:
-        """List what is asked, in order: a topic stands there again where another came between its partitions."""
-        topics: list[FetchedTopic] = []
-        name: bytes | None = None
-        partitions: list[FetchedPartition] = []
-        for (topic, _), cached in self.partitions.items():
-            if topic != name:
-                name, partitions = topic, []
-                topics.append(FetchedTopic(name, partitions))
-            partitions.append(cached.asked)
-        return topics
+        """List what is asked, in order."""
+        return _by_topic((topic, cached.asked) for (topic, _), cached in self.partitions.items())
 
     def update(self, topics: Sequence[FetchedTopic], forgotten: Sequence[ForgottenTopic]) -> None:
         for topic in topics:
@@ -227,6 +250,7 @@ class FetchSessions:
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session is not None:
                 self._end(session)
+            topics = merged(topics)
             return Sessionless(topics) if epoch == FINAL_EPOCH else Opening(topics, by_id)
         if session is None:
             return Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

@@ -22,7 +22,7 @@ from log_broker.records.contracts import Fault
 from log_broker.records.control import EndMarker
 from log_broker.records.record import build_batch, first_of_time
 from log_broker.server.partition_runner import Done
-from log_broker.server.readers import READ_COMMITTED, Cancel, ReadResult, read_batches
+from log_broker.server.readers import READ_COMMITTED, Cancel, ReadResult, WaitingCallback, read_batches
 from log_broker.server.replica import ReplicaRuntime
 from log_broker.storage.append_job import SealedSync
 from log_broker.storage.compaction import CompactionJob, CompactionPlan, Rewritten, plan_compaction
@@ -232,9 +232,26 @@ class PartitionRuntime(ReplicaRuntime):
             self.storage_errors += 1
         return result
 
-    def on_readable(self, offset: int, callback: Callable[[], None], *, isolation_level: int = 0) -> Cancel:
+    def unread_bytes(self, offset: int, *, isolation_level: int = 0) -> tuple[int, int] | None:
+        """
+        Return (bytes, end offset) of what `read` would find from `offset` on, without reading any of it.
+
+        None when that does not lie in one segment, or cannot be told; raises OSError.
+        """
+        core = self._core
+        end = core.last_stable_offset if isolation_level == READ_COMMITTED else core.high_watermark
+        if self._closed or offset < core.log_start_offset:
+            return None
+        if end <= offset:
+            return 0, offset
+        size = self._log.bytes_between(offset, end)
+        return None if size is None else (size, end)
+
+    def on_readable(self, offset: int, callback: Callable[[], None]) -> Cancel:
         """Call `callback` once when there is more to read behind `offset` or the partition goes away."""
-        return self._waiters.add(offset, callback, committed=isolation_level == READ_COMMITTED)
+        reader = WaitingCallback(self._loop, self.waiters, callback)
+        self.waiters.add(reader, 0, offset, committed=False)
+        return reader.cancel
 
     def check_leader_epoch(self, epoch: int) -> ErrorCode:
         """Say what is wrong with the leader epoch that a client believes in; -1 stands for not knowing."""

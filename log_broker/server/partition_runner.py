@@ -103,7 +103,7 @@ class PartitionRunner:
         self._membership = membership if membership is not None else Membership(node_id=0)
         self._effects: deque[Effect] = deque()
         self._running = False
-        self._waiters = Waiters(loop)
+        self.waiters = Waiters()
         self._replica_waiters = ReplicaWaiters(loop)
         self._flush_timer: asyncio.TimerHandle | None = None
         self._job: AppendJob | None = None
@@ -186,7 +186,7 @@ class PartitionRunner:
                     case Write():
                         self._write(effect)
                     case WatermarkMoved():
-                        self._waiters.wake(effect.high_watermark, self._core.last_stable_offset)
+                        self.waiters.wake(effect.high_watermark, self._core.last_stable_offset)
                         self._replica_waiters.wake(self._core.written_end, effect.high_watermark)
                     case LogEndMoved():
                         self._replica_waiters.wake(effect.written_end, self._core.high_watermark)
@@ -341,7 +341,7 @@ class PartitionRunner:
         self._run(self._core.resume(old))
         self.has_followers = self._core.leading is not None
         self._opened_at = min(self._opened_at, self._core.written_end)
-        self._waiters.wake_all()
+        self.waiters.wake_all()
         return True
 
     def _set_flush_timer(self) -> None:
@@ -388,7 +388,7 @@ class PartitionRunner:
         self._closed = True
         if self._flush_timer is not None:
             self._flush_timer.cancel()
-        self._waiters.wake_all()
+        self.waiters.wake_all()
         self._replica_waiters.wake_all()
 
     async def _until_idle(self) -> None:

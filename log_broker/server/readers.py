@@ -5,7 +5,7 @@ Reading a partition: whole batches up to where a reader may see, and the readers
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from log_broker.core.partition import Partition
 from log_broker.errors import ErrorCode
@@ -16,6 +16,7 @@ from log_broker.storage.log import PartitionLog
 _log = logging.getLogger(__name__)
 
 READ_COMMITTED = 1
+OFFSET_MAX = 2**63 - 1
 
 Cancel = Callable[[], None]
 
@@ -138,41 +139,105 @@ def read_for_replica(
     return ReplicaRead(ErrorCode.NONE, watermark, start, (data,) if data else (), len(data))
 
 
+class Reader(Protocol):
+    """Waits at the end of one or more partitions."""
+
+    def moved(self, at: int, offset: int) -> None:
+        """
+        Take note that there is more behind `offset` in the partition that it calls `at`; -1: look at it afresh.
+
+        Called once for each `add`, in the middle of the partition's own work: what it has to do about it comes later.
+        """
+        ...
+
+
 class Waiters:
-    """The readers that are at the end of a partition and wait for more."""
+    """The readers that are at the end of a partition and wait for more; each stands here at most once."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._waiting: dict[object, tuple[int, bool, Callable[[], None]]] = {}
+    def __init__(self) -> None:
+        # Of the readers of committed records and of the others: (reader, its name for this partition) by offset.
+        self._waiting: tuple[dict[Reader, tuple[int, int]], dict[Reader, tuple[int, int]]] = ({}, {})
+        self._lowest = [OFFSET_MAX, OFFSET_MAX]  # at most the least offset that is waited at in each
 
-    def add(self, offset: int, callback: Callable[[], None], *, committed: bool) -> Cancel:
-        """Have `callback` called once, when there is more to read behind `offset`."""
-        key = object()
-        self._waiting[key] = (offset, committed, callback)
+    def __len__(self) -> int:
+        return len(self._waiting[0]) + len(self._waiting[1])
 
-        def cancel() -> None:
-            self._waiting.pop(key, None)
+    def add(self, reader: Reader, at: int, offset: int, *, committed: bool) -> None:
+        """Have `reader.moved(at, offset)` called once, when there is more to read behind `offset`."""
+        self._waiting[committed][reader] = (offset, at)
+        self._lowest[committed] = min(self._lowest[committed], offset)
 
-        return cancel
+    def remove(self, reader: Reader) -> None:
+        """Forget a reader; one that does not wait here is no error."""
+        if self._waiting[0].pop(reader, None) is None:
+            self._waiting[1].pop(reader, None)
 
     def wake(self, high_watermark: int, last_stable_offset: int) -> None:
-        """Call those that may read up to these offsets by now."""
-        if not self._waiting:
-            return
-        ready = [
-            (key, callback)
-            for key, (offset, committed, callback) in self._waiting.items()
-            if offset < (last_stable_offset if committed else high_watermark)
-        ]
-        for key, callback in ready:
-            if self._waiting.pop(key, None) is not None:
-                self._loop.call_soon(callback)
+        """Tell those that may read up to these offsets by now."""
+        if high_watermark > self._lowest[0]:
+            self._wake(0, high_watermark)
+        if last_stable_offset > self._lowest[1]:
+            self._wake(1, last_stable_offset)
+
+    def _wake(self, committed: int, end: int) -> None:
+        waiting = self._waiting[committed]
+        ready = [(reader, place) for reader, place in waiting.items() if place[0] < end]
+        for reader, _ in ready:
+            del waiting[reader]
+        self._lowest[committed] = min((offset for offset, _ in waiting.values()), default=OFFSET_MAX)
+        for reader, (offset, at) in ready:
+            reader.moved(at, offset)
 
     def wake_all(self) -> None:
-        """Call all of them, because the partition goes away or was read anew."""
-        for _, _, callback in self._waiting.values():
-            self._loop.call_soon(callback)
-        self._waiting.clear()
+        """Tell all of them, because the partition goes away, is led elsewhere or was read again."""
+        for committed in (0, 1):
+            ready = list(self._waiting[committed].items())
+            self._waiting[committed].clear()
+            self._lowest[committed] = OFFSET_MAX
+            for reader, (_, at) in ready:
+                reader.moved(at, -1)
+
+
+class WaitingCallback:
+    """A reader of one partition that has a callback called in the next turn of the loop, unless it is cancelled."""
+
+    __slots__ = ("_callback", "_handle", "_loop", "_waiters")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, waiters: Waiters, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._waiters = waiters
+        self._callback = callback
+        self._handle: asyncio.Handle | None = None
+
+    def moved(self, at: int, offset: int) -> None:
+        self._handle = self._loop.call_soon(self._callback)
+
+    def cancel(self) -> None:
+        """See that the callback is not called any more; one that has been called is no error."""
+        self._waiters.remove(self)
+        if self._handle is not None:
+            self._handle.cancel()
+
+
+class _Follower:
+    """The fetch of one follower that waits at the end of a partition."""
+
+    __slots__ = ("callback", "handle", "known", "offset", "waiting")
+
+    def __init__(
+        self, waiting: "dict[_Follower, None]", offset: int, known: int | None, callback: Callable[[], None]
+    ) -> None:
+        self.waiting = waiting
+        self.offset = offset
+        self.known = known
+        self.callback = callback
+        self.handle: asyncio.Handle | None = None  # once it has been woken
+
+    def cancel(self) -> None:
+        if self.handle is None:
+            self.waiting.pop(self, None)
+        else:
+            self.handle.cancel()
 
 
 class ReplicaWaiters:
@@ -180,33 +245,29 @@ class ReplicaWaiters:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: dict[object, tuple[int, int | None, Callable[[], None]]] = {}
+        self._waiting: dict[_Follower, None] = {}
 
     def add(self, offset: int, callback: Callable[[], None], *, known_high_watermark: int | None) -> Cancel:
         """Have `callback` called once, when the log ends behind `offset` or the known high watermark has moved."""
-        key = object()
-        self._waiting[key] = (offset, known_high_watermark, callback)
-
-        def cancel() -> None:
-            self._waiting.pop(key, None)
-
-        return cancel
+        follower = _Follower(self._waiting, offset, known_high_watermark, callback)
+        self._waiting[follower] = None
+        return follower.cancel
 
     def wake(self, log_end: int, high_watermark: int) -> None:
         """Call those for whom there is news."""
         if not self._waiting:
             return
         ready = [
-            (key, callback)
-            for key, (offset, known, callback) in self._waiting.items()
-            if offset < log_end or (known is not None and known < high_watermark)
+            follower
+            for follower in self._waiting
+            if follower.offset < log_end or (follower.known is not None and follower.known < high_watermark)
         ]
-        for key, callback in ready:
-            del self._waiting[key]
-            self._loop.call_soon(callback)
+        for follower in ready:
+            del self._waiting[follower]
+            follower.handle = self._loop.call_soon(follower.callback)
 
     def wake_all(self) -> None:
         """Call all of them, because this replica leads no more or goes away."""
-        for _, _, callback in self._waiting.values():
-            self._loop.call_soon(callback)
+        for follower in self._waiting:
+            follower.handle = self._loop.call_soon(follower.callback)
         self._waiting.clear()

@@ -101,7 +101,7 @@ class ReplicaRuntime(PartitionRunner):
         self._run(self._core.become_follower(leader_epoch, leader_id))
         if led and not self._core.is_leader:
             # Who waits here for more is to ask the new leader.
-            self._waiters.wake_all()
+            self.waiters.wake_all()
             self._replica_waiters.wake_all()
             self._role_changed()
 

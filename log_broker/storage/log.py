@@ -314,12 +314,37 @@ class PartitionLog:
             next_offset = int.from_bytes(segment.file.read_at(stop, 8), "big")
         else:
             next_offset = self._bases[at + 1] if at + 1 < len(self._bases) else self.end_offset
-        cursors = self._cursors
-        if len(cursors) >= CURSORS_MAX and next_offset not in cursors:
-            del cursors[next(iter(cursors))]
         if next_offset > segment.base_offset:  # zeros may follow, where the disk has lost what was there
-            cursors[next_offset] = (segment, stop)
+            self._remember(next_offset, segment, stop)
         return data
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        cursors = self._cursors
+        if len(cursors) >= CURSORS_MAX and offset not in cursors:
+            del cursors[next(iter(cursors))]
+        cursors[offset] = (segment, position)
+
+    def bytes_between(self, offset: int, end_offset: int) -> int | None:
+        """
+        Count the bytes of the batches from the one that holds `offset` up to `end_offset`, a batch boundary.
+
+        None when they are not all in one segment. Reads headers at the most, where a position is not known.
+        """
+        at = max(bisect_right(self._bases, offset) - 1, 0)
+        last = len(self._bases) - 1
+        segment = self._segments[at]
+        known = self._cursors.get(offset)
+        if known is None or known[0] is not segment:
+            known = segment, segment.position_of(offset)
+            self._remember(offset, *known)
+        start = known[1]
+        while start >= segment.size and at < last:  # the next one begins behind it
+            at, start = at + 1, 0
+            segment = self._segments[at]
+        if at < last and end_offset > self._bases[at + 1]:
+            return None
+        whole = at == last and end_offset >= self.end_offset
+        return (segment.size if whole else segment.position_of(end_offset)) - start
 
     def _keep_open(self, segment: Segment) -> None:
         """Keep the sealed segments that were read last open, and only them."""

@@ -1,13 +1,12 @@
 """
 Fetch: read each partition and answer when there is enough, when the client's patience ends or when something is wrong.
 
-A waiting request holds no data. It is read anew when a partition moves, so what is sent is what is there then. What a
-request reads, and what of that its response names, is decided by its session (`core/fetch_session.py`).
+A waiting request holds no data: it counts what comes, and reads when that is enough, so what is sent is what is there
+then. What a request reads, and what of that its response names, is decided by its session (`core/fetch_session.py`).
 """
 
 import asyncio
 import secrets
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from log_broker.core.fetch_session import (
@@ -20,7 +19,7 @@ from log_broker.core.fetch_session import (
     Refused,
 )
 from log_broker.errors import ErrorCode
-from log_broker.records.batch import batches_in
+from log_broker.records.batch import HEADER_BYTES, batches_in
 from log_broker.server.current_leader import WRONG_LEADER, current_leader, endpoints_of
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.preferred_replica import NO_REPLICA, preferred_replica
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 _METADATA = METADATA_TOPIC_ID.bytes
 CONGESTED_RETRY_SECONDS = 0.05
 WAIT_MS_MAX = 5 * 60 * 1000
+BATCH_BYTES_MIN = HEADER_BYTES
 FROM_FOLLOWERS = 11  # clients of this version know what a follower may answer
 
 
@@ -80,20 +80,47 @@ def _fresh_id(sessions: FetchSessions) -> int:
 
 
 class _Fetch:
-    """One request until it is answered or its connection is gone."""
+    """
+    One request until it is answered or its connection is gone.
 
-    __slots__ = ("_cancels", "_header", "_node", "_plan", "_rack", "_request", "_slot", "_timer")
+    While it waits it knows how many bytes there are, and looks only at the partitions that have moved, all those of one
+    turn of the loop together. What it answers is read once, when there is enough.
+    """
+
+    __slots__ = (
+        "_committed",
+        "_counted",
+        "_enough",
+        "_header",
+        "_look_handle",
+        "_moved",
+        "_node",
+        "_plan",
+        "_rack",
+        "_request",
+        "_slot",
+        "_timer",
+        "_total",
+        "_watched",
+    )
 
     def __init__(self, node: "Node", header: RequestHeader, request: FetchRequest, plan: Plan, slot: "Slot") -> None:
         self._node = node
         self._header = header
         self._request = request
         self._plan = plan
+        self._committed = request.isolation_level == READ_COMMITTED
         # With a selector the leader sends clients that say where they are to a replica near them.
         self._rack = request.rack if node.config.replica_selector_class else b""
         self._slot = slot
-        self._cancels: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._enough = 0  # bytes
+        self._total = 0  # bytes that are there, as of the last look
+        self._counted: dict[int, int] = {}  # of these, those of each partition that has any
+        # The partitions that it waits at, in the order of the plan: their position is what they are called by.
+        self._watched: list[tuple[PartitionRuntime, FetchedPartition]] = []
+        self._moved: list[tuple[int, int]] = []  # those to be looked at, as `moved` was told of them
+        self._look_handle: asyncio.Handle | None = None
 
     def start(self) -> None:
         wait_ms = min(self._request.wait_ms_max, WAIT_MS_MAX)
@@ -105,23 +132,51 @@ class _Fetch:
         self._wait()
 
     def _wait(self) -> None:
-        for topic in self._plan.topics:
-            name = self._name_of(topic.name)
-            if name is None:
-                continue
-            for asked in topic.partitions:
-                runtime = self._node.logs.get(name, asked.partition)
-                if runtime is not None:
-                    self._cancels.append(
-                        runtime.on_readable(asked.offset, self._readable, isolation_level=self._request.isolation_level)
-                    )
+        """Stand at the end of what was counted in each partition. An answer that is not urgent has read up to there."""
+        committed = self._committed
+        for at, (runtime, asked) in enumerate(self._watched):
+            end = runtime.last_stable_offset if committed else runtime.high_watermark
+            runtime.waiters.add(self, at, max(asked.offset, end), committed=committed)
 
-    def _readable(self) -> None:
-        if self._timer is None or self._slot.closed:
-            return  # answered or given up in the same turn
-        self._stop_waiting()
-        if not self._try(last_chance=False):
-            self._wait()
+    def moved(self, at: int, offset: int) -> None:
+        """See `readers.Reader`."""
+        self._moved.append((at, offset))
+        if self._look_handle is None:
+            self._look_handle = asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        """Count what has come in the partitions that have moved since the last look, and answer if it is enough."""
+        self._look_handle = None
+        if self._slot.closed:
+            return  # its connection is about to say so
+        moved, self._moved = self._moved, []
+        if not all(self._count(at, offset) for at, offset in moved):
+            self._stop_waiting()
+            if not self._try(last_chance=False):
+                self._wait()
+        elif self._total >= self._enough:
+            self._stop_waiting()
+            self._try(last_chance=True)
+
+    def _count(self, at: int, offset: int) -> bool:
+        """Count what there is of a partition, and wait behind that; False when everything has to be looked at again."""
+        if offset < 0:
+            return False
+        if self._total + BATCH_BYTES_MIN >= self._enough:
+            self._total = self._enough  # whatever has come is enough
+            return True
+        runtime, asked = self._watched[at]
+        try:
+            unread = runtime.unread_bytes(asked.offset, isolation_level=self._request.isolation_level)
+        except OSError:
+            return False
+        if unread is None or unread[0] > asked.bytes_max:
+            return False  # more than may be sent of it: waiting brings nothing
+        size, end = unread
+        self._total += size - self._counted.get(at, 0)
+        self._counted[at] = size
+        runtime.waiters.add(self, at, end, committed=self._committed)
+        return True
 
     def _time_is_up(self) -> None:
         self._timer = None
@@ -136,9 +191,14 @@ class _Fetch:
             self._timer = None
 
     def _stop_waiting(self) -> None:
-        for cancel in self._cancels:
-            cancel()
-        self._cancels.clear()
+        for runtime, _ in self._watched:
+            runtime.waiters.remove(self)
+        self._watched.clear()
+        self._counted.clear()
+        self._moved.clear()
+        if self._look_handle is not None:
+            self._look_handle.cancel()
+            self._look_handle = None
 
     def _try(self, *, last_chance: bool) -> bool:
         """Read everything; answer if that is enough, and say whether it is settled when to go on."""
@@ -152,17 +212,27 @@ class _Fetch:
         total = 0
         urgent = last_chance or not self._plan.topics
         topics = []
+        watched: list[tuple[PartitionRuntime, FetchedPartition]] = []
+        counted: dict[int, int] = {}
+        find = self._node.logs.get
         for topic in self._plan.topics:
             name = self._name_of(topic.name)
             partitions = []
             for asked in topic.partitions:
-                data, size = self._read(name, asked, room, first=total == 0)
-                total += size
-                room = max(room - size, 0)
-                urgent = urgent or data.error is not ErrorCode.NONE or data.preferred_replica >= 0
+                runtime = None if name is None else find(name, asked.partition)
+                data, size = self._read(name, runtime, asked, room, first=total == 0)
+                if size:
+                    counted[len(watched)] = size
+                    total += size
+                    room = max(room - size, 0)
+                if data.error is not ErrorCode.NONE or data.preferred_replica >= 0:
+                    urgent = True
+                elif runtime is not None:
+                    watched.append((runtime, asked))
                 partitions.append(data)
             topics.append((topic.name, partitions))
         if not urgent and total < enough and not self._is_cut_short(topics):
+            self._enough, self._total, self._watched, self._counted = enough, total, watched, counted
             return False
         self._forget()
         self._answer(topics)
@@ -186,8 +256,7 @@ class _Fetch:
                 for chunk in data.records:
                     for _, header in batches_in(chunk):
                         position = header.last_offset + 1
-                committed = self._request.isolation_level == READ_COMMITTED
-                if position < (data.last_stable_offset if committed else data.high_watermark):
+                if position < (data.last_stable_offset if self._committed else data.high_watermark):
                     return True
         return False
 
@@ -225,10 +294,11 @@ class _Fetch:
         behind = asked.offset > runtime.log_end_offset
         return ErrorCode.OFFSET_NOT_AVAILABLE if behind else ErrorCode.NONE, NO_REPLICA
 
-    def _read(self, topic: str | None, asked: FetchedPartition, room: int, *, first: bool) -> tuple[PartitionData, int]:
+    def _read(
+        self, topic: str | None, runtime: PartitionRuntime | None, asked: FetchedPartition, room: int, *, first: bool
+    ) -> tuple[PartitionData, int]:
         if topic is None:
             return PartitionData(asked.partition, ErrorCode.UNKNOWN_TOPIC_ID, -1, -1, -1, ()), 0
-        runtime = self._node.logs.get(topic, asked.partition)
         if runtime is None:
             error = self._node.absence_of(topic, asked.partition)
         else:

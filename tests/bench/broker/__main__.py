@@ -21,7 +21,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from rich.console import Console
 
-from tests.bench.broker import loads, upkeep
+from tests.bench.broker import loads, upkeep, waiting
 from tests.bench.broker.arena import PROGRESS, Arena, Scale
 from tests.bench.broker.rows import Row, row_of_json, table_of
 from tests.peers.kafka_jars import KAFKA_VERSION, KafkaJarsError, require_kafka_jars
@@ -31,6 +31,7 @@ GROUPS: dict[str, Callable[[Arena], list[Row]]] = {
     "single": loads.single,
     "consume": loads.consume,
     "compressed": loads.compressed,
+    "waiting": waiting.waiting,
     "start": upkeep.start,
     "memory": upkeep.memory,
     "partitions-1000": upkeep.partitions_1000,

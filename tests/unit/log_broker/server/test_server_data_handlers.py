@@ -296,7 +296,7 @@ async def test_a_fetch_whose_client_is_gone_leaves_nothing_behind(broker) -> Non
     await produced(broker.produce((0, batch(b"a"))))
     await asyncio.sleep(0)
     assert not slot.filled.done()
-    assert not broker.node.logs.get("t", 0)._waiters._waiting
+    assert not len(broker.node.logs.get("t", 0).waiters)
 
 
 async def test_something_wrong_is_answered_at_once(broker) -> None:

@@ -1,0 +1,286 @@
+"""What waiting fetches cost: each write is looked at once, whatever waits for it and however often it was asked for."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from log_broker.config import BrokerConfig, TopicConfig
+from log_broker.core.fetch_session import FetchSessions
+from log_broker.errors import ErrorCode
+from log_broker.records import build_batch
+from log_broker.server.handlers import fetch
+from log_broker.server.log_manager import LogManager
+from log_broker.server.memory_budget import MemoryBudget
+from log_broker.server.readers import Waiters
+from log_broker.storage.memory_files import MemoryFileSystem
+from log_broker.wire.framing import RequestHeader
+
+NOW_MS = 1_700_000_000_000
+PLENTY = 1 << 20
+BATCH = bytes(build_batch([(NOW_MS, b"key", b"value", ())]))
+
+
+class CountedFiles(MemoryFileSystem):
+    """Counts reads."""
+
+    reads = 0
+
+    def fail_read_if_asked(self) -> None:
+        self.reads += 1
+        super().fail_read_if_asked()
+
+
+class Node:
+    """What the handler asks of a node."""
+
+    def __init__(self, logs: LogManager, files: CountedFiles, memory_limit: int) -> None:
+        self.logs = logs
+        self.files = files
+        self.config = BrokerConfig(data_dir=Path("data"))
+        self.fetch_sessions = FetchSessions(slots_max=10)
+        self.memory = MemoryBudget(asyncio.get_running_loop(), memory_limit)
+
+    def clock_ms(self) -> int:
+        return NOW_MS
+
+    def absence_of(self, topic: str, partition: int) -> ErrorCode:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def waiting_at(self, partitions: Iterable[int]) -> int:
+        return sum(len(self.logs.get("t", at).waiters) for at in partitions)  # type: ignore[union-attr]
+
+    async def written(self, partitions: Iterable[int]) -> None:
+        """Append one batch to each within one turn of the loop; return when those who waited have been told."""
+        answers = []
+        for at in partitions:
+            runtime = self.logs.get("t", at)
+            assert runtime is not None
+            answers.append(asyncio.get_running_loop().create_future())
+            runtime.append(BATCH, acks=1, done=answers[-1].set_result)
+        assert {answer.error for answer in await asyncio.gather(*answers)} == {ErrorCode.NONE}
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+class Slot:
+    """Keeps what it is filled with."""
+
+    must_wait = False
+
+    def __init__(self) -> None:
+        self.answer: bytes | None = None
+        self.closed = False
+        self.gone: Callable[[], None] = lambda: None
+
+    def complete(self, *chunks) -> None:
+        assert self.answer is None
+        self.answer = b"".join(chunks)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self.gone = callback
+
+    def close(self) -> None:
+        self.closed = True
+        self.gone()
+
+    def found(self) -> list[tuple[int, ErrorCode, int]]:
+        """(partition, error, bytes) of each partition in the answer, in its order."""
+        assert self.answer is not None
+        at = struct.calcsize(">iihi")
+        (topics,) = struct.unpack_from(">i", self.answer, at)
+        at += 4
+        found = []
+        for _ in range(topics):
+            (length,) = struct.unpack_from(">h", self.answer, at)
+            (count,) = struct.unpack_from(">i", self.answer, at + 2 + length)
+            at += 6 + length
+            for _ in range(count):
+                partition, code, _, _, _, _, _, size = struct.unpack_from(">ihqqqiii", self.answer, at)
+                at += struct.calcsize(">ihqqqiii") + size
+                found.append((partition, ErrorCode(code), size))
+        assert at == len(self.answer)
+        return found
+
+
+@asynccontextmanager
+async def broker(partitions: int, *, memory_limit: int = 1 << 30, **overrides: str) -> AsyncIterator[Node]:
+    files = CountedFiles()
+    logs = LogManager(Path("logs"), asyncio.get_running_loop(), validator=None, clock_ms=lambda: NOW_MS, files=files)
+    named = {name.replace("_", "."): value for name, value in overrides.items()}
+    config = TopicConfig.from_overrides({"fluvial.durability": "memory", **named}, None)
+    logs.open_all(lambda topic: config)
+    for at in range(partitions):
+        logs.create("t", at, UUID(int=1), config)
+    try:
+        yield Node(logs, files, memory_limit)
+    finally:
+        await logs.close()
+
+
+def send(
+    node: Node,
+    asked: Iterable[tuple[int, int]],
+    *,
+    bytes_min: int,
+    wait_ms: int = 60_000,
+    partition_bytes: int = PLENTY,
+    slot: Slot | None = None,
+) -> Slot:
+    """Send a Fetch version 11 without a session for (partition, offset)s of the topic `t`."""
+    entries = [struct.pack(">iiqqi", at, -1, offset, -1, partition_bytes) for at, offset in asked]
+    body = struct.pack(">iiiibii", -1, wait_ms, bytes_min, 50 << 20, 0, 0, -1)
+    body += struct.pack(">ih", 1, 1) + b"t" + struct.pack(">i", len(entries)) + b"".join(entries)
+    body += struct.pack(">ih", 0, 0)
+    slot = slot or Slot()
+    header = RequestHeader(api_key=1, api_version=11, correlation_id=42, client_id="test")
+    fetch.handle(node, header, memoryview(body), slot)  # type: ignore[arg-type]
+    return slot
+
+
+@pytest.mark.parametrize("partitions", [200, 400])
+async def test_each_partition_that_is_written_is_looked_at_once(partitions: int) -> None:
+    async with broker(partitions) as node:
+        everything = range(partitions)
+        slot = send(node, [(at, 0) for at in everything], bytes_min=partitions * len(BATCH) * 4)
+        for _ in range(3):
+            await node.written(everything)
+        assert slot.answer is None
+        waited = node.files.reads
+        assert waited <= 3 * partitions, "what is there is counted, at the most by a look at where it lies"
+        await node.written(everything)
+        assert slot.found() == [(at, ErrorCode.NONE, 4 * len(BATCH)) for at in everything]
+        assert node.files.reads - waited <= 4 * partitions, "and read once"
+        assert node.waiting_at(everything) == 0
+
+
+async def test_a_turn_that_writes_many_partitions_wakes_a_fetch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    loop = asyncio.get_running_loop()
+    call_soon = loop.call_soon
+
+    def counted(callback, *arguments, **options):
+        called.append(getattr(callback, "__qualname__", ""))
+        return call_soon(callback, *arguments, **options)
+
+    async with broker(100) as node:
+        await node.written(range(100))  # the first write of each waits for the disk
+        slot = send(node, [(at, 1) for at in range(100)], bytes_min=PLENTY)
+        monkeypatch.setattr(loop, "call_soon", counted)
+        await node.written(range(100))
+        monkeypatch.undo()
+        assert slot.answer is None
+        assert len([name for name in called if "_Fetch" in name]) == 1
+        slot.close()
+
+
+async def test_a_partition_that_is_named_two_thousand_times_is_read_once() -> None:
+    async with broker(2) as node:
+        asked = [(0, 7)] * 1999 + [(1, 0), (0, 0)]
+        slot = send(node, asked, bytes_min=2 * len(BATCH))
+        assert node.waiting_at([0, 1]) == 2
+        await node.written([0])
+        assert slot.answer is None
+        await node.written([1])
+        assert slot.found() == [(0, ErrorCode.NONE, len(BATCH)), (1, ErrorCode.NONE, len(BATCH))], "the last counts"
+        assert node.files.reads <= 8
+
+
+async def test_what_was_there_before_counts_with_what_comes() -> None:
+    async with broker(3) as node:
+        await node.written([0, 0, 1])
+        slot = send(node, [(0, 0), (1, 0), (2, 0)], bytes_min=5 * len(BATCH))
+        await node.written([2])
+        assert slot.answer is None
+        await node.written([0])
+        assert [size // len(BATCH) for _, _, size in slot.found()] == [3, 1, 1]
+
+
+async def test_a_fetch_for_anything_is_answered_without_counting() -> None:
+    async with broker(2) as node:
+        slot = send(node, [(0, 0), (1, 0)], bytes_min=1)
+        await node.written([1])
+        assert [size for _, _, size in slot.found()] == [0, len(BATCH)]
+        assert node.files.reads == 2, "where its offset lies, and the bytes there"
+
+
+async def test_more_than_may_be_sent_of_a_partition_is_not_waited_for() -> None:
+    async with broker(1) as node:
+        slot = send(node, [(0, 0)], bytes_min=10 * len(BATCH), partition_bytes=2 * len(BATCH))
+        await node.written([0, 0])
+        assert slot.answer is None
+        await node.written([0])
+        assert slot.found() == [(0, ErrorCode.NONE, 2 * len(BATCH))]
+
+
+async def test_a_new_segment_ends_the_wait() -> None:
+    async with broker(1, segment_bytes=str(2 * len(BATCH))) as node:
+        await node.written([0])
+        slot = send(node, [(0, 0)], bytes_min=100 * len(BATCH))
+        await node.written([0])
+        assert slot.answer is None
+        await node.written([0])
+        assert slot.found() == [(0, ErrorCode.NONE, 2 * len(BATCH))]
+
+
+async def test_a_partition_that_goes_away_ends_the_wait() -> None:
+    async with broker(3) as node:
+        slot = send(node, [(at, 0) for at in range(3)], bytes_min=PLENTY)
+        await node.logs.get("t", 1).close()  # type: ignore[union-attr]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert node.waiting_at([0, 2]) == 2, "closed and still there: it may come back"
+        slot.close()
+        assert node.waiting_at([0, 2]) == 0
+
+
+async def test_who_is_gone_is_not_called_although_the_call_was_under_way() -> None:
+    async with broker(2) as node:
+        runtime = node.logs.get("t", 0)
+        assert runtime is not None
+        called: list[int] = []
+        cancel = runtime.on_readable(0, lambda: called.append(1))
+        runtime.waiters.wake_all()
+        cancel()
+        cancel()
+        slot = send(node, [(0, 0), (1, 0)], bytes_min=1)
+        runtime.waiters.wake_all()
+        slot.close()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert (called, slot.answer, node.waiting_at([0, 1])) == ([], None, 0)
+
+
+class Noted:
+    """A reader that notes what it is told."""
+
+    def __init__(self, waiters: Waiters) -> None:
+        self.waiters = waiters
+        self.told: list[tuple[int, int]] = []
+
+    def moved(self, at: int, offset: int) -> None:
+        self.told.append((at, offset))
+        if offset >= 0:
+            self.waiters.add(self, at, offset + 10, committed=False)  # as one does that goes on waiting
+
+
+def test_only_those_are_told_who_may_read_more() -> None:
+    waiters = Waiters()
+    plain, committed, behind = Noted(waiters), Noted(waiters), Noted(waiters)
+    waiters.add(plain, 1, 0, committed=False)
+    waiters.add(committed, 2, 0, committed=True)
+    waiters.add(behind, 3, 5, committed=False)
+    waiters.wake(5, 0)
+    assert (plain.told, committed.told, behind.told) == ([(1, 0)], [], [])
+    waiters.wake(6, 1)
+    assert (plain.told, committed.told, behind.told) == ([(1, 0)], [(2, 0)], [(3, 5)])
+    assert len(waiters) == 3
+    waiters.remove(plain)
+    waiters.remove(plain)
+    waiters.wake_all()
+    assert (plain.told, committed.told, behind.told) == ([(1, 0)], [(2, 0), (2, -1)], [(3, 5), (3, -1)])
+    assert len(waiters) == 0
