@@ -27,6 +27,7 @@ from log_broker.server.replica import ReplicaRuntime
 from log_broker.storage.append_job import SealedSync
 from log_broker.storage.compaction import CompactionJob, CompactionPlan, Rewritten, plan_compaction
 from log_broker.storage.segment_swap import complete, stage
+from log_broker.storage.time_search import batch_of_time, latest_timestamp
 
 _log = logging.getLogger(__name__)
 
@@ -279,7 +280,7 @@ class PartitionRuntime(ReplicaRuntime):
         opened = 0
         while True:
             end_offset = self._core.high_watermark
-            step = self._log.batch_of_time(timestamp_ms, from_offset=offset, end_offset=end_offset)
+            step = batch_of_time(self._log.segments, timestamp_ms, from_offset=offset, end_offset=end_offset)
             if step is None:
                 return None
             batch, behind = step
@@ -310,10 +311,10 @@ class PartitionRuntime(ReplicaRuntime):
 
     async def offset_of_max_timestamp(self) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record with the largest timestamp; raises OSError and BrokerError."""
-        latest = self._log.latest_timestamp()
+        latest = latest_timestamp(self._log.segments)
         while latest is None:
             await asyncio.sleep(0)
-            latest = self._log.latest_timestamp()
+            latest = latest_timestamp(self._log.segments)
         return await self.offset_for_timestamp(latest) if latest >= 0 else None
 
     # Keeping.

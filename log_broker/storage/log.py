@@ -38,7 +38,6 @@ from log_broker.storage.truncation import TruncationJob
 
 SNAPSHOTS_KEPT = 2  # as Kafka: the latest, and the one before in case the latest is damaged
 CURSORS_MAX = 64
-HEADERS_AT_ONCE_MAX = 5_000  # of batches that a search reads before others have their turn
 OPEN_SEALED_MAX = 2  # sealed segments of one partition whose file and indexes stay open for readers
 
 
@@ -384,47 +383,6 @@ class PartitionLog:
         """Write what recovery found behind `from_offset` in segments that grow no more; raises OSError."""
         for base_offset in self._bases[max(bisect_right(self._bases, from_offset) - 1, 0) : -1]:
             self.aborted.save(base_offset)
-
-    def batch_of_time(self, timestamp: int, *, from_offset: int, end_offset: int) -> tuple[bytes, int] | None:
-        """
-        Look for a batch in [from_offset, end_offset) whose header says that it has a record so late.
-
-        Returns (the batch, the offset behind it), None when there is none. A search that takes long returns (no bytes,
-        the offset to go on from) in between. Raises OSError.
-        """
-        looked = 0
-        for at in range(max(bisect_right(self._bases, from_offset) - 1, 0), len(self._segments)):
-            segment = self._segments[at]
-            if not segment.size:
-                continue
-            if not segment.knows_times:
-                if looked:
-                    return b"", max(self._bases[at], from_offset)
-                looked = HEADERS_AT_ONCE_MAX
-            if segment.max_timestamp[0] < timestamp:
-                continue
-            start = segment.position_of(max(segment.search_start(timestamp), from_offset))
-            for position, header in scan(segment.file, start, segment.size, read_bytes=64 * 1024):
-                if header.base_offset >= end_offset:
-                    return None
-                if header.max_timestamp >= timestamp:
-                    return segment.file.read_at(position, header.size), header.last_offset + 1
-                looked += 1
-                if looked >= HEADERS_AT_ONCE_MAX:
-                    return b"", header.last_offset + 1
-        return None
-
-    def latest_timestamp(self) -> int | None:
-        """
-        Return the largest timestamp that a batch's header names, -1 when there is none. Raises OSError.
-
-        None says that one more segment was looked at and that it is to be asked again.
-        """
-        for segment in self._segments:
-            if segment.size and not segment.knows_times:
-                _ = segment.max_timestamp
-                return None
-        return max((segment.max_timestamp[0] for segment in self._segments if segment.size), default=-1)
 
     # Truncation.
 

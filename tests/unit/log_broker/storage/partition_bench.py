@@ -28,6 +28,7 @@ from log_broker.storage.files import FileSystem
 from log_broker.storage.log import PartitionLog
 from log_broker.storage.recovery import open_partition
 from log_broker.storage.segment_swap import complete, stage
+from log_broker.storage.time_search import batch_of_time, latest_timestamp
 from log_broker.storage.truncation import TruncationJob
 
 DIRECTORY = Path("data/t-0")
@@ -132,7 +133,8 @@ class Bench:
 
     def find_time(self, timestamp: int, *, from_offset: int = 0, end_offset: int) -> tuple[int, int] | None:
         """Search as a broker does, without the turns of its event loop."""
-        while (step := self.log.batch_of_time(timestamp, from_offset=from_offset, end_offset=end_offset)) is not None:
+        segments = self.log.segments
+        while (step := batch_of_time(segments, timestamp, from_offset=from_offset, end_offset=end_offset)) is not None:
             batch, behind = step
             if batch and (found := first_of_time(batch, timestamp, from_offset, end_offset)) is not None:
                 return found
@@ -140,7 +142,7 @@ class Bench:
         return None
 
     def find_max_timestamp(self, *, end_offset: int) -> tuple[int, int] | None:
-        while (latest := self.log.latest_timestamp()) is None:
+        while (latest := latest_timestamp(self.log.segments)) is None:
             pass
         return self.find_time(latest, end_offset=end_offset)
 

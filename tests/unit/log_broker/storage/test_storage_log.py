@@ -11,11 +11,12 @@ from partition_bench import Bench
 from log_broker.config import TopicConfig
 from log_broker.errors import ErrorCode
 from log_broker.records import batches_in, build_batch
-from log_broker.storage import log as log_module
+from log_broker.storage import time_search
 from log_broker.storage.data_directory import DataDirectory, DataDirectoryError
 from log_broker.storage.files import IOV_MAX, OsFileSystem
 from log_broker.storage.index import OffsetIndex, TimeIndex
 from log_broker.storage.memory_files import MemoryFileSystem
+from log_broker.storage.time_search import batch_of_time, latest_timestamp
 
 
 def config(**overrides: str) -> TopicConfig:
@@ -122,13 +123,13 @@ def test_records_out_of_time_order_are_found_too() -> None:
 
 def test_a_search_by_time_is_made_in_pieces(monkeypatch) -> None:
     """Batches older than the first one have no entry in the time index, so each header has to be looked at."""
-    monkeypatch.setattr(log_module, "HEADERS_AT_ONCE_MAX", 10)
+    monkeypatch.setattr(time_search, "HEADERS_AT_ONCE_MAX", 10)
     bench = bench_of(segment_bytes="1000000")
     for time in (500, *[100] * 95, 600):
         bench.append(build_batch([(time, b"k", b"v", ())]))
     bench.settle()
     offset, steps = 0, 0
-    while not (step := bench.log.batch_of_time(550, from_offset=offset, end_offset=97))[0]:
+    while not (step := batch_of_time(bench.log.segments, 550, from_offset=offset, end_offset=97))[0]:
         assert step[1] > offset, "it gets on"
         offset, steps = step[1], steps + 1
     assert steps == 9
@@ -143,7 +144,7 @@ def test_the_times_of_one_segment_are_read_at_a_time() -> None:
     segments = [segment for segment in again.log.segments[:-1] if segment.size]
     assert len(segments) > 3
     known = []
-    while again.log.latest_timestamp() is None:
+    while latest_timestamp(again.log.segments) is None:
         known.append(sum(segment.knows_times for segment in segments))
     assert known == list(range(1, len(segments) + 1))
 
