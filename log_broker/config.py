@@ -397,7 +397,12 @@ _BROKER_KEYS = (
         least=1,
         read_only=True,
     ),
-    _long("producer.id.expiration.ms", DAY_MS, "How long a silent idempotent producer is remembered.", least=1),
+    _long(
+        "producer.id.expiration.ms",
+        DAY_MS,
+        "How long a silent idempotent producer is remembered, by the broker's clock.",
+        least=1,
+    ),
     _int(
         "num.recovery.threads.per.data.dir", 2, "Threads that open and recover logs at start.", least=1, read_only=True
     ),
