@@ -158,6 +158,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def hold(self, size: int) -> None:
+        """Count bytes that a request keeps in memory beside its own; its slot gives them back."""
+        self._bytes_held += size
+        self._account()
+
     def slot_done(self, slot: Slot, response_bytes: int) -> None:
         """Note that `slot` is filled; what is ready leaves at the end of the turn."""
         self._bytes_held += response_bytes

@@ -43,6 +43,7 @@ class SlotOwner(Protocol):
     peer: str
 
     def must_wait(self, slot: "Slot") -> bool: ...
+    def hold(self, size: int) -> None: ...
     def slot_done(self, slot: "Slot", response_bytes: int) -> None: ...
     def fail(self, reason: str) -> None: ...
 
@@ -72,9 +73,19 @@ class Slot:
         return self._connection.must_wait(self)
 
     @property
+    def owner(self) -> "SlotOwner":
+        """The connection that the request came by."""
+        return self._connection
+
+    @property
     def peer(self) -> str:
         """The client's address, `host:port`."""
         return self._connection.peer
+
+    def hold(self, size: int) -> None:
+        """Count bytes that the request keeps in memory beside its own, until it is answered."""
+        self.bytes_held += size
+        self._connection.hold(size)
 
     def complete(self, *chunks: Buffer) -> None:
         """Give the whole response, header included; the length before it is added here."""
@@ -231,6 +242,9 @@ class _Nested:
 
     def must_wait(self, slot: Slot) -> bool:
         return False
+
+    def hold(self, size: int) -> None:
+        """The connection that has brought the outer request counts its memory."""
 
     def slot_done(self, slot: Slot, response_bytes: int) -> None:
         if not self.answer.done():

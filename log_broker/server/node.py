@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ from log_broker.server.broker_lifecycle import BrokerLifecycle
 from log_broker.server.connection import STAGING_BYTES, Connection
 from log_broker.server.controller import Controller
 from log_broker.server.counters import Counters
-from log_broker.server.dispatch import dispatch, dispatch_while_starting
+from log_broker.server.dispatch import SlotOwner, dispatch, dispatch_while_starting
 from log_broker.server.events import Events
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
@@ -145,6 +145,8 @@ class Node:
         self.replica_fetches = ReplicaFetches(self)
         self.replicas = ReplicaManager(self)
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
+        # The connections of which a fetch waits, and what stands behind it.
+        self.waiting_fetches: dict[SlotOwner, deque[Callable[[], bool]]] = {}
         self.metadata_answers = AnswerCache()
         self.ack_deadlines = AckDeadlines(self.loop)
         self.counters = Counters()

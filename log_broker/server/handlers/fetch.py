@@ -7,6 +7,8 @@ then. What a request reads, and what of that its response names, is decided by i
 
 import asyncio
 import secrets
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from log_broker.core.fetch_session import (
@@ -21,6 +23,7 @@ from log_broker.core.fetch_session import (
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import HEADER_BYTES, batches_in
 from log_broker.server.current_leader import WRONG_LEADER, current_leader, endpoints_of
+from log_broker.server.memory_budget import FREE_BYTES
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.preferred_replica import NO_REPLICA, preferred_replica
 from log_broker.server.quorum_fetch import fetch_metadata
@@ -33,36 +36,60 @@ from log_broker.wire.replica_fetch import VERSION as REPLICA_VERSION
 from log_broker.wire.replica_fetch import replica_request
 
 if TYPE_CHECKING:
-    from log_broker.server.dispatch import Slot
+    from log_broker.server.dispatch import Slot, SlotOwner
     from log_broker.server.node import Node
 
 _METADATA = METADATA_TOPIC_ID.bytes
-CONGESTED_RETRY_SECONDS = 0.05
+CONGESTED_RETRY_MS = 50
 WAIT_MS_MAX = 5 * 60 * 1000
+WAITING_BYTES = 512  # what a fetch that waits holds for each of its partitions, about
 BATCH_BYTES_MIN = HEADER_BYTES
 FROM_FOLLOWERS = 11  # clients of this version know what a follower may answer
 
 
 def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
-    """Answer one Fetch request, possibly later."""
+    """
+    Answer one Fetch request, possibly later.
+
+    One fetch of a connection waits at a time, as with Kafka, which reads no request before it has answered the last:
+    those that were sent behind it begin when it is answered.
+    """
+    behind = node.waiting_fetches.get(slot.owner)
+    if behind is not None:
+        behind.append(partial(_begin, node, header, body, slot))
+    else:
+        _begin(node, header, body, slot)
+
+
+def _begin(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> bool:
+    """Handle a request that is its connection's first; say whether the next is to wait for it."""
     try:
         request = parse_request(body, header.api_version)
     except MalformedRequestError as error:
         slot.fail_connection(str(error))
-        return
+        return False
     if request.replica_id >= 0:
         if header.api_version == FETCH_VERSION and request.topics and request.topics[0].name == _METADATA:
             fetch_metadata(node, header, body, slot)
-            return
+            return False
         _handle_replica(node, header, request, slot)
-        return
+        return False
     session_id, epoch, topics, forgotten = request[5:9]
     by_id = header.api_version >= TOPIC_IDS_FROM
     plan = node.fetch_sessions.begin(session_id, epoch, topics, forgotten, node.clock_ms(), by_id=by_id)
     if isinstance(plan, Refused):
         slot.complete(*encode_response(header.correlation_id, header.api_version, [], error=plan.error))
-        return
-    _Fetch(node, header, request, plan, slot).start()
+        return False
+    return _Fetch(node, header, request, plan, slot).start()
+
+
+def _next(node: "Node", owner: "SlotOwner") -> None:
+    """Begin with the fetch that stands behind one that has ended, if there is one."""
+    behind = node.waiting_fetches[owner]
+    if not behind or owner.is_closed:
+        del node.waiting_fetches[owner]
+    elif not behind.popleft()():
+        asyncio.get_running_loop().call_soon(_next, node, owner)
 
 
 def _handle_replica(node: "Node", header: RequestHeader, request: FetchRequest, slot: "Slot") -> None:
@@ -92,6 +119,7 @@ class _Fetch:
         "_counted",
         "_enough",
         "_header",
+        "_is_waiting",
         "_look_handle",
         "_moved",
         "_node",
@@ -114,6 +142,7 @@ class _Fetch:
         self._rack = request.rack if node.config.replica_selector_class else b""
         self._slot = slot
         self._timer: asyncio.TimerHandle | None = None
+        self._is_waiting = False
         self._enough = 0  # bytes
         self._total = 0  # bytes that are there, as of the last look
         self._counted: dict[int, int] = {}  # of these, those of each partition that has any
@@ -122,14 +151,37 @@ class _Fetch:
         self._moved: list[tuple[int, int]] = []  # those to be looked at, as `moved` was told of them
         self._look_handle: asyncio.Handle | None = None
 
-    def start(self) -> None:
+    def start(self) -> bool:
+        """Answer, or wait for what is asked; say whether it waits."""
         wait_ms = min(self._request.wait_ms_max, WAIT_MS_MAX)
         if self._try(last_chance=wait_ms <= 0):
-            return
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(wait_ms / 1000, self._time_is_up)
-        self._slot.on_close(self._forget)
-        self._wait()
+            return self._is_waiting
+        if self._may_be_held():
+            self._wait()
+        else:
+            self._watched.clear()
+            wait_ms = min(wait_ms, CONGESTED_RETRY_MS)
+        self._pause(wait_ms / 1000)
+        return True
+
+    def _may_be_held(self) -> bool:
+        """Whether there is memory for this fetch to wait; only large ones are asked, as a share of it is free."""
+        size = len(self._watched) * WAITING_BYTES
+        if size <= FREE_BYTES:
+            return True
+        memory = self._node.memory
+        if memory.held + size > memory.limit // 2:
+            return False
+        self._slot.hold(size)
+        return True
+
+    def _pause(self, seconds: float) -> None:
+        """Let the connection's next fetches wait until this one is answered, in so much time at the latest."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_is_up)
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._node.waiting_fetches.setdefault(self._slot.owner, deque())
+            self._slot.on_close(self._forget)
 
     def _wait(self) -> None:
         """Stand at the end of what was counted in each partition. An answer that is not urgent has read up to there."""
@@ -185,10 +237,14 @@ class _Fetch:
             self._try(last_chance=True)
 
     def _forget(self) -> None:
+        """End, because it is answered or its connection is gone."""
         self._stop_waiting()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._is_waiting:
+            self._is_waiting = False
+            asyncio.get_running_loop().call_soon(_next, self._node, self._slot.owner)
 
     def _stop_waiting(self) -> None:
         for runtime, _ in self._watched:
@@ -240,9 +296,10 @@ class _Fetch:
 
     def _wait_for_memory(self) -> None:
         """Hold nothing until the client has read what it has, or others have given memory back."""
-        self._forget()
-        self._slot.on_close(self._forget)
-        self._timer = asyncio.get_running_loop().call_later(CONGESTED_RETRY_SECONDS, self._time_is_up)
+        self._stop_waiting()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._pause(CONGESTED_RETRY_MS / 1000)
 
     def _is_cut_short(self, topics: list[tuple[bytes, list[PartitionData]]]) -> bool:
         """

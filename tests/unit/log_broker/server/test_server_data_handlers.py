@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ class Node:
     def __init__(self, logs: LogManager) -> None:
         self.logs = logs
         self.config = BrokerConfig(data_dir=Path("data"))
+        self.waiting_fetches: dict[Any, deque[Callable[[], bool]]] = {}
         self.fetch_sessions = FetchSessions(slots_max=10)
         self.memory = MemoryBudget(asyncio.get_running_loop(), 1 << 30)
         self.ack_deadlines = AckDeadlines(asyncio.get_running_loop())
@@ -55,14 +57,15 @@ class Node:
 
 
 class Slot:
-    """Keeps what it is filled with."""
+    """Keeps what it is filled with; the only one of its connection."""
 
     must_wait = False
 
     def __init__(self) -> None:
+        self.owner = self
         self.filled: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self.failure: str | None = None
-        self.closed = False
+        self.closed = self.is_closed = False
         self.callbacks: list[Callable[[], None]] = []
 
     def complete(self, *chunks) -> None:

@@ -2,11 +2,12 @@
 
 import asyncio
 import struct
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from hypothesis import given, settings
@@ -36,6 +37,7 @@ class Node:
     def __init__(self, logs: LogManager, *, slots_max: int = 10) -> None:
         self.logs = logs
         self.config = BrokerConfig(data_dir=Path("data"))
+        self.waiting_fetches: dict[Any, deque[Callable[[], bool]]] = {}
         self.fetch_sessions = FetchSessions(slots_max=slots_max)
         self.memory = MemoryBudget(asyncio.get_running_loop(), 1 << 30)
 
@@ -47,13 +49,14 @@ class Node:
 
 
 class Slot:
-    """Keeps what it is filled with."""
+    """Keeps what it is filled with; the only one of its connection."""
 
     must_wait = False
 
     def __init__(self) -> None:
+        self.owner = self
         self.filled: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.closed = False
+        self.closed = self.is_closed = False
         self.gone: Callable[[], None] = lambda: None
 
     def complete(self, *chunks) -> None:

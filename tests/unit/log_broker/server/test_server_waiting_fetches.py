@@ -2,9 +2,12 @@
 
 import asyncio
 import struct
+import tracemalloc
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -42,6 +45,7 @@ class Node:
         self.logs = logs
         self.files = files
         self.config = BrokerConfig(data_dir=Path("data"))
+        self.waiting_fetches: dict[Any, deque[Callable[[], bool]]] = {}
         self.fetch_sessions = FetchSessions(slots_max=10)
         self.memory = MemoryBudget(asyncio.get_running_loop(), memory_limit)
 
@@ -67,25 +71,36 @@ class Node:
             await asyncio.sleep(0)
 
 
+class Owner:
+    """A connection."""
+
+    is_closed = False
+
+
 class Slot:
     """Keeps what it is filled with."""
 
     must_wait = False
+    closed = False
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Owner | None = None) -> None:
+        self.owner = owner or Owner()
         self.answer: bytes | None = None
-        self.closed = False
+        self.bytes_held = 0
         self.gone: Callable[[], None] = lambda: None
 
     def complete(self, *chunks) -> None:
         assert self.answer is None
         self.answer = b"".join(chunks)
 
+    def hold(self, size: int) -> None:
+        self.bytes_held += size
+
     def on_close(self, callback: Callable[[], None]) -> None:
         self.gone = callback
 
     def close(self) -> None:
-        self.closed = True
+        self.closed = self.owner.is_closed = True
         self.gone()
 
     def found(self) -> list[tuple[int, ErrorCode, int]]:
@@ -206,6 +221,66 @@ async def test_a_fetch_for_anything_is_answered_without_counting() -> None:
         await node.written([1])
         assert [size for _, _, size in slot.found()] == [0, len(BATCH)]
         assert node.files.reads == 2, "where its offset lies, and the bytes there"
+
+
+async def test_one_fetch_of_a_connection_waits_at_a_time() -> None:
+    owner = Owner()
+    async with broker(1) as node:
+        slots = [send(node, [(0, 0)], bytes_min=1, slot=Slot(owner)) for _ in range(4)]
+        other = send(node, [(0, 0)], bytes_min=PLENTY)
+        assert node.waiting_at([0]) == 2
+        await node.written([0])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert [slot.found()[0][2] for slot in slots] == [len(BATCH)] * 4, "those behind are answered in turn"
+        assert (other.answer, len(node.waiting_fetches)) == (None, 1)
+        slots = [send(node, [(0, 1)], bytes_min=1, wait_ms=1, slot=Slot(owner)) for _ in range(3)]
+        while slots[-1].answer is None:
+            await asyncio.sleep(0.001)
+        assert [slot.found()[0][2] for slot in slots] == [0] * 3, "each waits for its time"
+        slots = [send(node, [(0, 1)], bytes_min=1, slot=Slot(owner)) for _ in range(3)]
+        slots[0].close()
+        other.close()
+        await node.written([0])
+        assert [slot.answer for slot in slots] == [None] * 3
+        assert (node.waiting_at([0]), node.waiting_fetches) == (0, {})
+
+
+async def test_what_large_fetches_hold_while_they_wait_is_bounded() -> None:
+    partitions = 200
+    async with broker(partitions, memory_limit=1 << 20) as node:
+        slots = []
+        for _ in range(10):
+            slots.append(send(node, [(at, 0) for at in range(partitions)], bytes_min=1))
+            node.memory.change(slots[-1].bytes_held)
+        held = sum(slot.bytes_held for slot in slots)
+        assert 0 < held <= 1 << 19, "half of what requests and answers may hold together"
+        waiting = [slot for slot in slots if slot.bytes_held]
+        assert node.waiting_at([0]) == len(waiting) < len(slots)
+        while any(slot.answer is None for slot in slots if slot not in waiting):
+            await asyncio.sleep(0.01)
+        assert all(slot.answer is None for slot in waiting), "others are answered with what there is"
+        for slot in waiting:
+            slot.close()
+        assert node.waiting_at(range(partitions)) == 0
+
+
+async def test_a_waiting_fetch_takes_no_more_memory_than_is_counted() -> None:
+    partitions = 500
+    async with broker(partitions) as node:
+        send(node, [(at, 0) for at in range(partitions)], bytes_min=1).close()
+        await asyncio.sleep(0)
+        asked = [(at, 10**12 + at) for at in range(partitions)]
+        for at in range(partitions):  # offsets that are no small numbers
+            node.logs.get("t", at)._core.written_end = 2 * 10**12  # type: ignore[union-attr]
+        tracemalloc.start()
+        try:
+            slot = send(node, asked, bytes_min=1)
+            held = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert held < slot.bytes_held
+        slot.close()
 
 
 async def test_more_than_may_be_sent_of_a_partition_is_not_waited_for() -> None:
