@@ -31,6 +31,7 @@ FOUNDING_US = 20 * SECOND_US
 TROUBLE_US = 8 * SECOND_US
 PATIENCE_US = 90 * SECOND_US
 CLASSIC, MODERN, MIXED = "classic", "modern", "mixed"  # groups, by what their members speak
+SLOW_SHARE = 0.05  # of what disks do
 SIZES = ((3, 3), (4, 3), (5, 3), (5, 5))  # how many brokers, and how many of them vote
 
 
@@ -59,6 +60,8 @@ class ClusterWorld(Cluster):
         self.faults_done: list[Fault] = []
         self.clients: list[Client] = []
         self.kernel.after_event = self._check
+        for machine in self.machines.values():
+            machine.disk.slow_share = SLOW_SHARE
 
     @property
     def acknowledged(self) -> int:

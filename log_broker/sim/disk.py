@@ -19,8 +19,7 @@ from log_broker.storage.memory_files import MemoryFileSystem, ProcessKilled
 
 PAGE_BYTES = 64  # far less than those of a real disk, as the files are
 SYNCS_OF_A_JOB = 4  # after one of which a process is killed
-SLOW_SHARE = 0.05  # of the jobs take as long as the sync of a large file
-SLOW_US = 100_000
+SLOW_US = 100_000  # as the sync of a large file
 
 Job = Callable[[], None]
 
@@ -46,6 +45,7 @@ class SimulatedDisk:
         self.job_us = (100, 2_000)
         self.is_full = False
         self.threads = threads
+        self.slow_share = 0.0  # of the jobs take up to SLOW_US
         self._kernel = kernel
         self._random = kernel.stream(f"disk/{name}")
         self._waiting: deque[tuple[Job, Callable[[OSError | None], None]]] = deque()
@@ -85,9 +85,9 @@ class SimulatedDisk:
     def _begin(self, begun: _UnderWay) -> None:
         low, high = self.job_us
         takes_us = self._random.randint(low, high)
-        if self.threads > 1 and self._random.random() < SLOW_SHARE:
+        if self.slow_share and self._random.random() < self.slow_share:
             takes_us = max(takes_us, self._random.randint(0, SLOW_US))
-        if self._random.random() < 0.5:
+        if self.threads > 1 and self._random.random() < 0.5:
             self._kernel.after(int(takes_us * self._random.random()), lambda: self._do(begun))
         self._kernel.after(takes_us, lambda: self._end(begun))
 
@@ -116,7 +116,8 @@ class SimulatedDisk:
         """Do the jobs of a process that may be gone before they have done all of their syncs."""
         for begun in self._under_way:
             if not begun.is_done and self._random.random() < share:
-                self.files.syncs_left = self._random.randint(0, SYNCS_OF_A_JOB)
+                first = self._random.random() < 0.7
+                self.files.syncs_left = 0 if first else self._random.randint(1, SYNCS_OF_A_JOB)
                 with suppress(ProcessKilled):
                     self._try(begun.job)
                 self.files.syncs_left = None
