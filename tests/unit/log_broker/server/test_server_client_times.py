@@ -237,16 +237,16 @@ async def test_a_search_by_time_passes_over_records_without_one(broker: Broker) 
     now_ms = broker.now_ms
     for timestamp in (-1, now_ms, -1, now_ms + 5, -1):
         await broker.append(timestamp)
-    assert broker.runtime.offset_for_timestamp(0) == (1, now_ms)
-    assert broker.runtime.offset_for_timestamp(now_ms + 1) == (3, now_ms + 5)
-    assert broker.runtime.offset_for_timestamp(now_ms + 6) is None
-    assert broker.runtime.offset_of_max_timestamp() == (3, now_ms + 5)
+    assert await broker.runtime.offset_for_timestamp(0) == (1, now_ms)
+    assert await broker.runtime.offset_for_timestamp(now_ms + 1) == (3, now_ms + 5)
+    assert await broker.runtime.offset_for_timestamp(now_ms + 6) is None
+    assert await broker.runtime.offset_of_max_timestamp() == (3, now_ms + 5)
 
 
 async def test_where_no_record_has_a_time_none_is_found(broker: Broker) -> None:
     await broker.append(-1)
-    assert broker.runtime.offset_for_timestamp(0) is None
-    assert broker.runtime.offset_of_max_timestamp() is None
+    assert await broker.runtime.offset_for_timestamp(0) is None
+    assert await broker.runtime.offset_of_max_timestamp() is None
 
 
 async def test_a_bound_on_the_past_takes_records_without_a_time(tmp_path: Path) -> None:
