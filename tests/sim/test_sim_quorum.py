@@ -19,7 +19,6 @@ FIRST, LAST = map(int, os.environ.get("SIM_SEEDS", "0:6").split(":"))
 
 # Those that the first seeds find; the whole table is `make sim-mutations`.
 QUICK = (
-    "a lost disk keeps its name",
     "acknowledges before fsync",
     "answers before it is committed",
     "changes voters before its epoch counts",
