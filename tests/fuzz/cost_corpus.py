@@ -32,8 +32,9 @@ TOPICS: Mapping[str, Mapping[str, str]] = {
     "bounded": {"message.timestamp.before.max.ms": "3600000", "message.timestamp.after.max.ms": "3600000"},
     "appended": {"message.timestamp.type": "LogAppendTime", "compression.type": "gzip"},
     "wide": {},
+    "x" * 40: {},  # a name for regular expressions to try
 }
-PRODUCED_TO = tuple(TOPICS)[1:]
+PRODUCED_TO = tuple(TOPICS)[1:-1]
 BROKERS_ONLY = frozenset(api.key for api in APIS.values() if api.inter_broker)
 # What ends the world that the others need.
 LAST = frozenset({ApiKey.REMOVE_RAFT_VOTER, ApiKey.UNREGISTER_BROKER, ApiKey.UPDATE_FEATURES})
@@ -52,6 +53,7 @@ class World:
     cluster_id: str = ""
     now_ms: int = 0
     batch: bytes = b""
+    made: int = 0  # counts topics, so that each CreateTopics makes another
 
 
 STRINGS = {
@@ -80,7 +82,8 @@ STRINGS = {
 }
 NULL_IF_MAY_BE = frozenset(
     {
-        "cluster_id", "group_instance_id", "instance_id", "transactional_id", "replica_directory_id", "cursor", "rack_id",
+        "cluster_id", "group_instance_id", "instance_id", "transactional_id", "replica_directory_id", "cursor",
+        "rack_id",
         "voter_directory_id", "candidate_directory_id", "resource_name_filter", "principal_filter", "host_filter",
         "transactional_id_pattern", "match", "subscribed_topic_regex", "server_assignor", "topic_partitions", "reason",
         "assignments", "replicas", "configuration_keys", "member_epoch",
@@ -131,7 +134,7 @@ OWN: Mapping[ApiKey, Mapping[str, Any]] = {
     ApiKey.PRODUCE: {"transactional_id": None},
     ApiKey.JOIN_GROUP: {"member_id": "", "group_id": "joined", "name": "range"},
     ApiKey.INIT_PRODUCER_ID: {"transactional_id": None, "producer_id": -1, "producer_epoch": -1},
-    ApiKey.CREATE_TOPICS: {"name": "made", "assignments": (), "configs": ()},
+    ApiKey.CREATE_TOPICS: {"assignments": (), "configs": ()},
     ApiKey.DELETE_TOPICS: {"name": "made", "topic_names": "made", "topic_id": None},
     ApiKey.METADATA: {"topic_id": None},
     ApiKey.LIST_GROUPS: {"states_filter": "Stable", "types_filter": "classic"},
@@ -191,13 +194,18 @@ VARIANTS: Mapping[ApiKey, Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-def values_of(world: World, key: ApiKey, version: int, *, variant: str = "", tagged: bool = False) -> Values:
+def values_of(
+    world: World, key: ApiKey, version: int, *, variant: str = "", tagged: bool = False, more: Mapping[str, Any] = {}
+) -> Values:
     """
     Return the values of a request that the world's node should answer well.
 
     Fields with a tag are left out, as clients mostly do, unless they are asked for.
     """
-    own = {**OWN.get(key, {}), **(VARIANTS[key][variant] if variant else {})}
+    own = {**OWN.get(key, {}), **(VARIANTS[key][variant] if variant else {}), **more}
+    if key is ApiKey.CREATE_TOPICS:
+        world.made += 1
+        own["name"] = f"made-{world.made}-"
     description = description_of(key, max(version, 3) if key is ApiKey.PRODUCE else version, "request")
     return _values(world, own, description, tagged)
 
@@ -273,7 +281,7 @@ async def make_world(port: int) -> World:
         "include_cluster_authorized_operations": False, "include_topic_authorized_operations": False})  # fmt: skip
     world.cluster_id = metadata.cluster_id
     for attempt in range(100):
-        for kind, name in ((0, "group"), (1, "tx")):
+        for kind, name in ((0, "group"), (1, "tx"), (1, "x" * 40)):
             await wire.ask(ApiKey.FIND_COORDINATOR, 4, {"key_type": kind, "coordinator_keys": (name,)})
         asked = {"transactional_id": "tx", "transaction_timeout": 600_000, "producer_id": -1, "producer_epoch": -1}
         answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)
@@ -289,6 +297,7 @@ async def make_world(port: int) -> World:
         assert attempt < 99, (answer, joined)
         await asyncio.sleep(0.05)
     world.producer = answer.producer_id, answer.producer_epoch
+    await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, asked | {"transactional_id": "x" * 40})
     world.generation = joined.generation_id
     await wire.ask(
         ApiKey.SYNC_GROUP,

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import cramjam
-from cost_corpus import PRODUCED_TO, VARIANTS, Values, World
+from cost_corpus import PRODUCED_TO, VARIANTS, Values, World, values_of
+from cost_node import REQUEST_BYTES_MAX as FRAME_BYTES_MAX
+from fuzz_node import framed
 
 from log_broker.records import Codec
 from log_broker.records.batch import HEADER, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, MAGIC, seal
@@ -29,8 +31,9 @@ BITS |= {"timedelta_i64": 64, "datetime_i64": 64, "error_code": 16}
 CLIENT_ID = "cost"
 GROWTH = (10, 100, 1_000, 10_000, 20_000)
 BOMB_GROWTH = (100, 1_000, 10_000, 100_000, 1_000_000)
-PIPELINED = (10, 100, 500)
+PIPELINED = (10, 100, 500, 5_000)
 CONNECTIONS = (4, 16, 64)
+NO_REQUEST = (struct.error, KeyError, ValueError, OverflowError, TypeError, AttributeError)
 REQUEST_BYTES_MAX = 4 << 20  # larger ones pay for their cost
 
 
@@ -122,6 +125,7 @@ def growths_of(key: ApiKey, place: Place) -> Iterator[tuple[Mutation, ...]]:
             yield tuple(Mutation("distinct", path, size) for size in GROWTH)
         case "string":
             yield tuple(Mutation("long", path, size) for size in (1_000, 30_000, 1_000_000))
+            yield tuple(Mutation("pattern", path, size) for size in (1, 10, 100))
         case "bytes":
             yield tuple(Mutation("long", path, size) for size in (1_000, 100_000, 1_000_000))
             yield tuple(Mutation("nested", path, size) for size in (10, 1_000, 100_000))
@@ -139,7 +143,9 @@ def edges_of(kind: str) -> tuple[int, ...]:
     if kind.startswith("uint"):
         return ((1 << bits) - 1,)
     top = 1 << (bits - 1)
-    return tuple(dict.fromkeys((top - 1, top - 2, -top, -1, 0, 1, min(100_000, top - 3))))
+    return tuple(
+        dict.fromkeys((top - 1, top - 2, -top, -1, 0, 1, *(size for size in (1_000, 10_000, 100_000) if size < top)))
+    )
 
 
 def random_case(rng: Random) -> Case:
@@ -168,6 +174,19 @@ def random_case(rng: Random) -> Case:
 
 
 # Making the bytes.
+
+
+def frames_of(world: World, case: Case) -> list[bytes]:
+    """Return what each connection sends; raises one of NO_REQUEST where the wire cannot say it."""
+    world.topic = case.topic
+    try:
+        values = values_of(world, case.key, case.version, variant=case.variant, tagged=case.tagged)
+        frame = framed(request_of(world, case, values))
+    finally:
+        world.topic = "plain"
+    if case.bytes_sent >= 0:
+        frame = struct.pack(">i", FRAME_BYTES_MAX) + frame[4 : 4 + case.bytes_sent]
+    return [frame * case.pipelined] * case.connections
 
 
 def request_of(world: World, case: Case, values: Values) -> bytes:
@@ -208,6 +227,8 @@ def _apply(world: World, values: Values, key: ApiKey, version: int, mutation: Mu
             holder[last] = [_another(old[0], at) for at in range(mutation.size)] if old else old
         case "long":
             holder[last] = b"\1" * mutation.size if isinstance(old, bytes) else "x" * mutation.size
+        case "pattern":
+            holder[last] = "(x+)+" * mutation.size + "y"
         case "nested":
             holder[last] = struct.pack(">i", mutation.size) * (mutation.size // 4)
         case "bomb":

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -51,10 +51,13 @@ class DeadNodeError(Exception):
 class CostNode:
     """The handle. What it says of turns and memory is since the last `reset`."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, settings: Mapping[str, object] = {}, *, port: int = 0) -> None:
+        self._settings = {**settings, **({"port": port} if port else {})}
         self._own = folder is None
         # In memory: what is measured is not the disk.
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="cost-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+        self.folder = folder or Path(
+            tempfile.mkdtemp(prefix="cost-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+        )
         self.meter = Meter(self.folder / "meter")
         self.killed_at = 0.0  # CPU seconds of the turn for which it was ended
         self.port = self.registry_port = 0
@@ -67,6 +70,7 @@ class CostNode:
             sys.executable,
             str(Path(__file__)),
             str(self.folder),
+            json.dumps(self._settings),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -117,7 +121,7 @@ class CostNode:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     async def numbers(self) -> dict[str, int]:
-        """What it holds that outlives a restart, and what grows with use: see `_numbers_of`."""
+        """What it holds that outlives a restart, and what grows with use: see `numbers_of`."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"numbers\n")
         async with asyncio.timeout(TURN_SECONDS_KILLED * 6):
@@ -189,7 +193,7 @@ def temporary_node() -> Iterator[CostNode]:
 # The process itself.
 
 
-def _numbers_of(connection: Any) -> dict[str, int]:
+def numbers_of(connection: Any) -> dict[str, int]:
     """Read by the names of this code base's objects; what a version does not have is left out."""
     node = connection._node
     image = node.cluster
@@ -201,7 +205,9 @@ def _numbers_of(connection: Any) -> dict[str, int]:
         "partitions": sum(len(topic.partitions) for topic in image.topics.values()),
         "brokers": len(image.brokers),
         "broker epoch": max((broker.epoch for broker in image.brokers.values()), default=0),
-        "leader epoch": max((each.leader_epoch for topic in image.topics.values() for each in topic.partitions), default=0),
+        "leader epoch": max(
+            (each.leader_epoch for topic in image.topics.values() for each in topic.partitions), default=0
+        ),
         "partition epoch": max(
             (each.partition_epoch for topic in image.topics.values() for each in topic.partitions), default=0
         ),
@@ -217,9 +223,11 @@ async def _serve(folder: Path, loop: MeteredLoop, told: TextIO) -> None:
     from fluvial.node import NodeOptions, run
     from log_broker.config import BrokerConfig
 
-    ports = _free_ports(2)
-    config = BrokerConfig(data_dir=folder / "data", port=ports[0]).with_settings(
-        {name: str(value) for name, value in SETTINGS.items()}
+    own = json.loads(sys.argv[2])
+    ports = free_ports(2)
+    ports[0] = own.pop("port", ports[0])
+    config = BrokerConfig(data_dir=folder / "data", port=ports[0], node_id=own.pop("node.id", 0)).with_settings(
+        {name: str(value) for name, value in {**SETTINGS, **own}.items()}
     )
 
     def ready() -> None:
@@ -231,12 +239,12 @@ async def _serve(folder: Path, loop: MeteredLoop, told: TextIO) -> None:
     def asked() -> None:
         if not os.read(sys.stdin.fileno(), 100):
             os._exit(0)  # whoever started this is gone
-        print(json.dumps(_numbers_of(loop.servers[0]())), file=told, flush=True)  # type: ignore[operator]
+        print(json.dumps(numbers_of(loop.servers[0]())), file=told, flush=True)  # type: ignore[operator]
 
     await run(NodeOptions(broker=config, registry_port=ports[1]), ready)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     import socket
 
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]

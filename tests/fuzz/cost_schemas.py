@@ -60,7 +60,9 @@ def _avro_chain(size: int, leaf: str) -> tuple[str, str]:
     inner: Any = _avro_leaf(leaf)
     for _ in range(size):
         inner = {"type": "array", "items": inner}
-    return "AVRO", "".join(_nested_text('{"type":"array","items":', size, json.dumps(inner if size < 1 else _avro_leaf(leaf)), "}"))
+    return "AVRO", "".join(
+        _nested_text('{"type":"array","items":', size, json.dumps(inner if size < 1 else _avro_leaf(leaf)), "}")
+    )
 
 
 def _nested_text(before: str, size: int, inner: str, after: str) -> str:
@@ -94,7 +96,11 @@ def _avro_enum(size: int, leaf: str) -> tuple[str, str]:
 def _avro_recursive(size: int, leaf: str) -> tuple[str, str]:
     """Records that all name each other."""
     fields = [{"name": "leaf", "type": _avro_leaf(leaf)}]
-    inner = {"type": "record", "name": "R", "fields": [*fields, *({"name": f"f{at}", "type": "R"} for at in range(size))]}
+    inner = {
+        "type": "record",
+        "name": "R",
+        "fields": [*fields, *({"name": f"f{at}", "type": "R"} for at in range(size))],
+    }
     return _avro(inner)
 
 
@@ -254,7 +260,9 @@ async def call(port: int, method: str, path: str, body: Any) -> tuple[int, bytes
 
 
 async def run_schemas(
-    search: Search, names: Iterator[str] | list[str] | None = None, at_each: Callable[[], object] = lambda: None
+    search: Search,
+    names: Iterator[str] | list[str] | None = None,
+    at_each: Callable[[int], object] = lambda count: None,
 ) -> None:
     """Grow each shape."""
     for name in names or SHAPES:
@@ -266,10 +274,10 @@ async def run_schemas(
                 break
             if len(first[1]) > SCHEMA_BYTES_MAX or await _tried(search, f"schema {name} x {size}", first, second):
                 break
-        at_each()
+        at_each(1)
 
 
-async def run_small_schemas(search: Search, seed: int, indexes: range, at_each: Callable[[], object]) -> None:
+async def run_small_schemas(search: Search, seed: int, indexes: range, at_each: Callable[[int], object]) -> None:
     """Pairs of schemas of any two shapes and small sizes, as many as wanted."""
     names = sorted(SHAPES)
     for index in indexes:
@@ -280,7 +288,7 @@ async def run_small_schemas(search: Search, seed: int, indexes: range, at_each: 
         sizes = [rng.choice([size for size in shape.sizes if size <= 32]) for shape in (one, other)]
         first, second = one.make(sizes[0], rng.choice("ab")), other.make(sizes[1], rng.choice("ab"))
         await _tried(search, f"schemas {seed}:{index}", first, second)
-        at_each()
+        at_each(1)
 
 
 async def _tried(search: Search, place: str, first: tuple[str, str], second: tuple[str, str]) -> bool:

@@ -18,10 +18,12 @@ from cost_corpus import LAST, VARIANTS, World, make_world, values_of
 from cost_mutations import (
     CONNECTIONS,
     GROWTH,
+    NO_REQUEST,
     PIPELINED,
     REQUEST_BYTES_MAX,
     Case,
     Mutation,
+    frames_of,
     growths_of,
     places_of,
     random_case,
@@ -35,8 +37,8 @@ from cost_node import (
     CostNode,
     DeadNodeError,
 )
-from cost_node import REQUEST_BYTES_MAX as FRAME_BYTES_MAX
 from fuzz_node import Wire, framed
+from fuzz_requests import RequestFuzzer
 
 from log_broker.records import build_batch
 from log_broker.wire.apis import APIS, ApiKey
@@ -44,6 +46,10 @@ from log_broker.wire.apis import APIS, ApiKey
 PATIENCE_SECONDS = 0.15  # a request may well be one that waits
 PROBE_SECONDS = 60.0
 STEPS_A_NODE = 1_500
+VOLLEY = 64
+LANES = 8
+SEARCHED_SHARE = 0.1  # of the requests of volleys come from the search
+PING = framed(struct.pack(">hhih", ApiKey.API_VERSIONS, 0, 0x70696E67, -1))
 CPU_SECONDS_MAX = 2.0  # of the whole process, for one step
 CPU_SECONDS_A_BYTE = 20e-6
 DISK_BYTES_LEAST = 8 << 20
@@ -225,7 +231,9 @@ class Bench:
         except (DeadNodeError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             await asyncio.sleep(0.1)
             cost.failure = (
-                f"the node {node.why()}" if not node.is_running else f"another client's probe: {str(error) or repr(error)}"
+                f"the node {node.why()}"
+                if not node.is_running
+                else f"another client's probe: {str(error) or repr(error)}"
             )
         cost.turn = max(node.meter.longest, node.killed_at)
         cost.where = node.meter.where
@@ -249,37 +257,49 @@ class Bench:
             if self.node.cpu() == now:
                 return
 
+    async def volley(self, frames: Sequence[bytes]) -> Cost:
+        """Send each frame by one of a few connections, and an ApiVersions behind it that shows that it got through."""
+        async with self.measured(sum(map(len, frames)), requests=len(frames)) as cost:
+            await asyncio.gather(*(self._lane(frames[lane::LANES]) for lane in range(LANES)))
+        return cost
+
+    async def _lane(self, frames: Sequence[bytes]) -> None:
+        assert self.node is not None
+        wire: Wire | None = None
+        for frame in frames:
+            try:
+                wire = wire or await Wire.open(self.node.port)
+                wire.writer.write(frame + PING)
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    while (await wire.frame())[:4] != PING[8:12]:
+                        pass
+            except (TimeoutError, OSError, asyncio.IncompleteReadError):
+                if wire is not None:
+                    await wire.close()
+                wire = None
+        if wire is not None:
+            await wire.close()
+
     async def send(self, frames: Sequence[bytes], *, requests: int = 1, files: bool = False) -> Cost:
         async with self.measured(sum(map(len, frames)), requests=requests, files=files) as cost:
             await self._exchange(frames, PATIENCE_SECONDS)
         return cost
 
     def frames_of(self, case: Case) -> list[bytes]:
-        """Return what each connection sends; raises struct.error or MemoryError where there is no such request."""
-        world = self.world
-        world.topic = case.topic
-        frame = framed(request_of(world, case, _values(world, case)))
-        world.topic = "plain"
-        if case.bytes_sent >= 0:
-            frame = struct.pack(">i", FRAME_BYTES_MAX) + frame[4 : 4 + case.bytes_sent]
-        return [frame * case.pipelined] * case.connections
-
-
-def _values(world: World, case: Case) -> dict[str, Any]:
-    return values_of(world, case.key, case.version, variant=case.variant, tagged=case.tagged)
+        """See `cost_mutations.frames_of`."""
+        return frames_of(self.world, case)
 
 
 class Search:
     """What was tried and what came of it."""
 
-    def __init__(self, *, say: Callable[[str], object] = print, at_each: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, *, say: Callable[[str], object] = print) -> None:
         self.bench = Bench()
         self.findings: list[Finding] = []
         self.once: list[str] = []  # out of bounds, but not when tried again
         self.counts: Counter[str] = Counter()
         self.dearest: dict[str, tuple[float, str]] = {}  # the longest turn of each api
         self._say = say
-        self._at_each = at_each
 
     async def grow(self, place: str, cases: Iterable[Case], *, files: bool = False) -> None:
         """Try each case until one is out of bounds, which is tried once more on a node of its own."""
@@ -287,7 +307,7 @@ class Search:
             await self.bench.ready()
             try:
                 frames = self.bench.frames_of(case)
-            except (struct.error, KeyError, ValueError, OverflowError, TypeError, AttributeError):
+            except NO_REQUEST:
                 continue
             if len(frames[0]) > REQUEST_BYTES_MAX:
                 return
@@ -313,6 +333,20 @@ class Search:
         self.once.append(f"{what}: {cost.broken()}")
         return False
 
+    async def tried_frame(self, place: str, what: str, frame: bytes) -> bool:
+        """As `tried`, for bytes of which nothing more is known."""
+        costs = []
+        for fresh in (False, False, True):
+            await self.bench.ready(fresh=fresh)
+            costs.append(await self.bench.send([frame]))
+            if not fresh and not costs[-1].broken():
+                return False
+            kinds = {kind: said for kind, said in costs[-1].broken().items() if kind in costs[0].broken()}
+            if len(costs) > 1 and kinds:
+                await self.keep(Finding(what, kinds, costs[-1], place))
+                return True
+        return False
+
     async def keep(self, found: Finding) -> None:
         self.findings.append(found)
         self._say(str(found))
@@ -321,10 +355,9 @@ class Search:
 
     def note(self, what: str, cost: Cost) -> None:
         self.counts["steps"] += 1
-        api = what.split()[0]
+        api = what.split(maxsplit=1)[0]
         if cost.turn > self.dearest.get(api, (0.0, ""))[0]:
             self.dearest[api] = (cost.turn, what)
-        self._at_each()
 
 
 def grid(keys: Iterable[ApiKey]) -> Iterator[tuple[str, list[Case]]]:
@@ -353,9 +386,12 @@ def grid(keys: Iterable[ApiKey]) -> Iterator[tuple[str, list[Case]]]:
                     yield f"{key.name} {'.'.join(place.path)}", cases
 
 
-async def run_grid(search: Search, keys: Sequence[ApiKey]) -> None:
+async def run_grid(
+    search: Search, keys: Sequence[ApiKey], at_each: Callable[[int], object] = lambda count: None
+) -> None:
     for place, cases in grid(keys):
         await search.grow(place, cases, files=any("edge" in str(case) or "distinct" in str(case) for case in cases))
+        at_each(len(cases))
 
 
 async def run_random(search: Search, seed: int, indexes: range) -> None:
@@ -364,3 +400,42 @@ async def run_random(search: Search, seed: int, indexes: range) -> None:
         if case.key in LAST:
             continue
         await search.grow(f"random {seed}:{index}", [case], files=index % 20 == 0)
+
+
+async def run_volleys(
+    search: Search, seed: int, indexes: range, at_each: Callable[[int], object] = lambda count: None
+) -> None:
+    """
+    Throw many requests over a few connections at once; of those that pass a bound together each is tried alone.
+
+    Most are broken in their bytes, the others are those of the search.
+    """
+    fuzzer = RequestFuzzer(seed)
+    for first in range(indexes.start, indexes.stop, VOLLEY):
+        numbers = range(first, min(first + VOLLEY, indexes.stop))
+        await search.bench.ready()
+        requests = [_of_volley(search, fuzzer, seed, index) for index in numbers]
+        cost = await search.bench.volley([frame for _, frame in requests])
+        search.counts["requests over sockets"] += len(numbers)
+        if cost.broken():
+            before = len(search.findings)
+            for index, (what, frame) in zip(numbers, requests, strict=True):
+                await search.tried_frame(f"volley {seed}:{index}", what, frame)
+            # Turns in which several lanes' requests met are no finding; what was broken otherwise is.
+            if len(search.findings) == before and cost.broken().keys() - {"turn", "cpu"}:
+                kinds = {kind: said for kind, said in cost.broken().items() if kind not in ("turn", "cpu")}
+                await search.keep(Finding(f"requests {first} to {numbers.stop} of seed {seed}", kinds, cost, "volley"))
+        at_each(len(numbers))
+
+
+def _of_volley(search: Search, fuzzer: RequestFuzzer, seed: int, index: int) -> tuple[str, bytes]:
+    rng = Random(seed << 40 | index)
+    if rng.random() < SEARCHED_SHARE:
+        case = random_case(rng)._replace(connections=1)
+        if case.key not in LAST:
+            with contextlib.suppress(*NO_REQUEST):
+                (frame,) = search.bench.frames_of(case)
+                if len(frame) <= REQUEST_BYTES_MAX:
+                    return str(case), frame
+    frame = framed(fuzzer.request(index))
+    return f"bytes {frame[4:40].hex()}", frame

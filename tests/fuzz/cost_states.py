@@ -1,17 +1,16 @@
 """
 What is stored or held first, and then every request on top of it: cost that someone else has prepared.
 
-A state is grown like any other input; each size is a node of its own, on which every api is asked once as it is, in each
-of its variants, and with each number of its request at an edge.
+A state is grown like any other input; each size is a node of its own, on which every api is asked once as it is, in
+each of its variants, and with each number of its request at an edge.
 """
 
 import asyncio
 import contextlib
-import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from cost_corpus import LAST, PRODUCED_TO, VARIANTS, WIDE
-from cost_mutations import Case, Mutation, bomb_of, edges_of, places_of, versions_of
+from cost_mutations import NO_REQUEST, Case, Mutation, bomb_of, edges_of, places_of, versions_of
 from cost_search import Bench, Finding, Search
 from fuzz_node import Wire, framed
 
@@ -34,7 +33,9 @@ async def _all(port: int, requests: Requests) -> int:
     try:
         for begin in range(0, len(requests), ROW):
             row = requests[begin : begin + ROW]
-            wire.writer.write(b"".join(framed(write_request(key, version, 1, "state", values)) for key, version, values in row))
+            wire.writer.write(
+                b"".join(framed(write_request(key, version, 1, "state", values)) for key, version, values in row)
+            )
             async with asyncio.timeout(60):
                 for _ in row:
                     await wire.frame()
@@ -94,7 +95,13 @@ def _topics(bench: Bench, size: int) -> Requests:
 
 
 def _partitions(bench: Bench, size: int) -> Requests:
-    topic = {"name": "many", "num_partitions": min(size, 2_000), "replication_factor": 1, "assignments": (), "configs": ()}
+    topic = {
+        "name": "many",
+        "num_partitions": min(size, 2_000),
+        "replication_factor": 1,
+        "assignments": (),
+        "configs": (),
+    }
     return [(ApiKey.CREATE_TOPICS, 5, {"topics": [topic], "timeout": 10_000, "validate_only": False})]
 
 
@@ -127,7 +134,8 @@ def _members(bench: Bench, size: int) -> Requests:
 def _consumers(bench: Bench, size: int) -> Requests:
     return [
         (ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, {
-            "group_id": "consumers", "member_id": f"member-{at}", "member_epoch": 0, "instance_id": None, "rack_id": None,
+            "group_id": "consumers", "member_id": f"member-{at}", "member_epoch": 0, "instance_id": None,
+            "rack_id": None,
             "rebalance_timeout": 60_000, "subscribed_topic_names": ("wide",), "server_assignor": None,
             "topic_partitions": (),
         })
@@ -137,8 +145,8 @@ def _consumers(bench: Bench, size: int) -> Requests:
 
 def _transactions(bench: Bench, size: int) -> Requests:
     return [
-        (ApiKey.INIT_PRODUCER_ID, 3, {"transactional_id": f"many-{at}", "transaction_timeout": 60_000, "producer_id": -1,
-                                      "producer_epoch": -1})
+        (ApiKey.INIT_PRODUCER_ID, 3, {"transactional_id": f"many-{at}", "transaction_timeout": 60_000,
+                                      "producer_id": -1, "producer_epoch": -1})
         for at in range(min(size, 10_000))
     ]  # fmt: skip
 
@@ -165,8 +173,8 @@ def _aborted(bench: Bench, size: int) -> Requests:
 
 def _sessions(bench: Bench, size: int) -> Requests:
     partitions = [
-        {"partition": at, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1, "partition_max_bytes": 1,
-         "last_fetched_epoch": -1}
+        {"partition": at, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
+         "partition_max_bytes": 1, "last_fetched_epoch": -1}
         for at in range(WIDE)
     ]  # fmt: skip
     values = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1, "isolation_level": 0, "session_id": 0,
@@ -188,7 +196,7 @@ def _configs(bench: Bench, size: int) -> Requests:
         "resources": [
             {
                 "resource_type": 2, "resource_name": "plain",
-                "configs": [{"name": "retention.ms", "config_operation": 0, "value": str(1_000_000 + at)}],
+                "configs": [{"name": "retention.ms", "config_operation": 0, "value": str(1_000_000 + size)}],
             }
         ],
         "validate_only": False,
@@ -224,8 +232,8 @@ STATES: Mapping[str, Callable[[Bench, int], Requests]] = {
     "segments": _segments,
     "config changes": _configs,
 }
-SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
-SIZES_OF_REQUESTS = (100, 1_000, 10_000)
+SIZES = (10_000, 100_000, 1_000_000)
+SIZES_OF_REQUESTS = (1_000, 10_000)
 
 
 def asked_of_state(now_ms: int, keys: Sequence[ApiKey]) -> list[Case]:
@@ -236,21 +244,27 @@ def asked_of_state(now_ms: int, keys: Sequence[ApiKey]) -> list[Case]:
         for variant in ("", *VARIANTS.get(key, {})):
             cases.append(Case(key, version, variant=variant))
             for place in places_of(key, version):
-                times = (now_ms, now_ms + 50, now_ms - 1) if place.path[-1] == "timestamp" else ()
-                edges = (*edges_of(place.kind)[-2:], *times, -2, -3, -4, -5) if times else edges_of(place.kind)[:3] if place.kind in ("int64",) else ()
+                if place.kind != "int64":
+                    continue
+                edges = edges_of(place.kind)
+                if place.path[-1] == "timestamp":
+                    edges = (now_ms, now_ms + 50, now_ms - 1, -2, -3, -4, -5, *edges)
                 cases += [Case(key, version, (Mutation("edge", place.path, edge),), variant=variant) for edge in edges]
     return cases
 
 
 async def run_states(
-    search: Search, names: Sequence[str], keys: Sequence[ApiKey] = (), at_each: Callable[[], object] = lambda: None
+    search: Search,
+    names: Sequence[str],
+    keys: Sequence[ApiKey] = (),
+    at_each: Callable[[int], object] = lambda count: None,
 ) -> None:
     asked = keys or [api.key for api in APIS.values() if api.key not in LAST and api.key not in CHANGING]
     for name in names:
         for size in SIZES if "records" in name else SIZES_OF_REQUESTS:
             if await _is_dear(search, name, size, asked):
                 break
-        at_each()
+        at_each(1)
 
 
 async def _is_dear(search: Search, name: str, size: int, keys: Sequence[ApiKey]) -> bool:
@@ -281,7 +295,7 @@ async def _is_dear(search: Search, name: str, size: int, keys: Sequence[ApiKey])
             await bench.ready()
             assert bench.node is not None
             await _all(bench.node.port, STATES[name](bench, size))
-        with contextlib.suppress(struct.error, KeyError, ValueError, OverflowError, TypeError, AttributeError):
+        with contextlib.suppress(*NO_REQUEST):
             if await _tried_twice(search, place, case):
                 dear.add(case.key)
                 found = True
