@@ -36,14 +36,14 @@ _PARTITION_OF = itemgetter(0)
 
 
 class FetchedPartition(NamedTuple):
-    """What a request asks of one partition; only replicas say what their own log is like."""
+    """What a request asks of one partition, in the order of the wire; only replicas say what their own log is like."""
 
     partition: int
     leader_epoch: int
     offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
     bytes_max: int
-    last_fetched_epoch: int = -1
-    log_start_offset: int = -1
 
 
 class FetchedTopic(NamedTuple):

@@ -233,6 +233,26 @@ class PartitionRuntime(ReplicaRuntime):
             self.storage_errors += 1
         return result
 
+    # What follows is asked of each of the many partitions of a fetch, most of which have nothing new.
+
+    def is_read_up_to(self, offset: int, leader_epoch: int, committed: bool) -> bool:  # noqa: FBT001 a keyword costs
+        """
+        Whether this is the leader of an epoch, -1 for any, and has nothing to read from `offset` on.
+
+        False says nothing: it is for `check_leader_epoch` and `read` to say more.
+        """
+        core = self._core
+        return (
+            offset == (core.last_stable_offset if committed else core.high_watermark)
+            and core.is_leader
+            and (leader_epoch < 0 or leader_epoch == core.epochs.current)
+        )
+
+    def offsets(self) -> tuple[int, int, int]:
+        """Return (high watermark, last stable offset, log start offset)."""
+        core = self._core
+        return core.high_watermark, core.last_stable_offset, core.log_start_offset
+
     def unread_bytes(self, offset: int, *, isolation_level: int = 0) -> tuple[int, int] | None:
         """
         Return (bytes, end offset) of what `read` would find from `offset` on, without reading any of it.

@@ -165,7 +165,8 @@ class Waiters:
     def add(self, reader: Reader, at: int, offset: int, *, committed: bool) -> None:
         """Have `reader.moved(at, offset)` called once, when there is more to read behind `offset`."""
         self._waiting[committed][reader] = (offset, at)
-        self._lowest[committed] = min(self._lowest[committed], offset)
+        if offset < self._lowest[committed]:  # noqa: PLR1730 called for each partition of each fetch that waits
+            self._lowest[committed] = offset
 
     def remove(self, reader: Reader) -> None:
         """Forget a reader; one that does not wait here is no error."""

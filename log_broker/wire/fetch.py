@@ -60,14 +60,17 @@ NO_REPLICA = -1
 _SESSION = struct.Struct(">ii")
 _PARTITION = {
     4: struct.Struct(">iqi"),  # index, fetch offset, max bytes
-    5: struct.Struct(">iqqi"),  # and the follower's log start
-    9: struct.Struct(">iiqqi"),  # and the leader epoch
-    12: struct.Struct(">iiqiqi"),  # and the last fetched epoch
+    5: struct.Struct(">iq8xi"),  # and the follower's log start
+    9: struct.Struct(">iiq8xi"),  # and the leader epoch
+    12: struct.Struct(">iiqiqix"),  # and the last fetched epoch; behind it the number of tagged fields
 }
 _ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">iq")  # epoch, its end offset
 _ANSWER_V4 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
+# A whole partition without records, aborted transactions and tagged fields: as above, and the preferred replica.
+_EMPTY_V11 = struct.Struct(">ihqqqiii")
+_EMPTY_V12 = struct.Struct(">ihqqqBiBB")
 
 
 class FetchRequest(NamedTuple):
@@ -168,31 +171,35 @@ def _parse_name(reader: Reader, body: memoryview, version: int) -> bytes:
 
 def _parse_topic(reader: Reader, body: memoryview, version: int) -> FetchedTopic:
     name = _parse_name(reader, body, version)
-    partitions = []
-    for _ in range(reader.array_length()):
-        if version >= FLEXIBLE_FROM:
-            layout = _PARTITION[12]
-            index, epoch, offset, last_epoch, log_start, bytes_max = layout.unpack_from(body, reader.position)
-            reader.position += layout.size
-            reader.tagged_fields()
-            partitions.append(FetchedPartition(index, epoch, offset, bytes_max, last_epoch, log_start))
-            continue
-        if version >= _LEADER_EPOCH_FROM:
-            layout = _PARTITION[9]
-            index, epoch, offset, _, bytes_max = layout.unpack_from(body, reader.position)
-        elif version >= _LOG_START_FROM:
-            layout = _PARTITION[5]
-            index, offset, _, bytes_max = layout.unpack_from(body, reader.position)
-            epoch = -1
+    count = reader.array_length()
+    start = reader.position
+    if version >= FLEXIBLE_FROM:
+        layout = _PARTITION[12]
+        end = start + count * layout.size
+        # The byte behind each is the number of its tagged fields, of which clients have none.
+        if bytes(body[start + layout.size - 1 : end : layout.size]).count(0) == count:
+            partitions = list(map(FetchedPartition._make, layout.iter_unpack(body[start:end])))
+            reader.position = end
         else:
-            layout = _PARTITION[4]
-            index, offset, bytes_max = layout.unpack_from(body, reader.position)
-            epoch = -1
-        reader.position += layout.size
-        reader.tagged_fields()
-        partitions.append(FetchedPartition(index, epoch, offset, bytes_max))
+            partitions = [_parse_tagged(reader, body) for _ in range(count)]
+    else:
+        layout = _PARTITION[max(least for least in _PARTITION if least <= version)]
+        reader.position += count * layout.size
+        found = layout.iter_unpack(body[start : reader.position])
+        if version >= _LEADER_EPOCH_FROM:
+            partitions = [FetchedPartition(at, epoch, offset, -1, -1, size) for at, epoch, offset, size in found]
+        else:
+            partitions = [FetchedPartition(at, -1, offset, -1, -1, size) for at, offset, size in found]
     reader.tagged_fields()
     return FetchedTopic(name, partitions)
+
+
+def _parse_tagged(reader: Reader, body: memoryview) -> FetchedPartition:
+    layout = _PARTITION[12]
+    asked = FetchedPartition._make(layout.unpack_from(body, reader.position))
+    reader.position += layout.size - 1
+    reader.tagged_fields()
+    return asked
 
 
 def _parse_forgotten(reader: Reader, body: memoryview, version: int) -> ForgottenTopic:
@@ -232,6 +239,12 @@ def encode_response(
         out += name
         _write_count(out, len(partitions), flexible=flexible)
         for data in partitions:
+            if not data[5] and version >= _RACK_FROM and not data[6] and data[8] is None and data[9] is None:
+                if flexible:
+                    out += _EMPTY_V12.pack(data[0], data[1], data[2], data[3], data[4], 1, data[7], 1, 0)
+                else:
+                    out += _EMPTY_V11.pack(data[0], data[1], data[2], data[3], data[4], 0, data[7], 0)
+                continue
             size = sum(map(len, data.records))
             _write_partition(out, data, size, version)
             if size:

@@ -204,7 +204,9 @@ def test_fetch_requests(version, wait, min_bytes, max_bytes, isolation, session,
     assert [(t.name, list(t.partitions)) for t in read.forgotten] == (
         [(topic_key(version, name), partitions) for name, partitions in forgotten] if version >= 7 else []
     )
-    assert [(t.name, [p[:4] for p in t.partitions]) for t in read.topics] == [
+    assert [
+        (t.name, [(p.partition, p.leader_epoch, p.offset, p.bytes_max) for p in t.partitions]) for t in read.topics
+    ] == [
         (
             topic_key(version, name),
             [

@@ -9,6 +9,7 @@ import asyncio
 import secrets
 from collections import deque
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from log_broker.core.fetch_session import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from log_broker.server.node import Node
 
 _METADATA = METADATA_TOPIC_ID.bytes
+_NONE = ErrorCode.NONE
 CONGESTED_RETRY_MS = 50
 WAIT_MS_MAX = 5 * 60 * 1000
 WAITING_BYTES = 512  # what a fetch that waits holds for each of its partitions, about
@@ -185,10 +187,12 @@ class _Fetch:
 
     def _wait(self) -> None:
         """Stand at the end of what was counted in each partition. An answer that is not urgent has read up to there."""
-        committed = self._committed
+        committed, counted = self._committed, self._counted
         for at, (runtime, asked) in enumerate(self._watched):
-            end = runtime.last_stable_offset if committed else runtime.high_watermark
-            runtime.waiters.add(self, at, max(asked.offset, end), committed=committed)
+            offset = asked[2]
+            if at in counted:
+                offset = runtime.last_stable_offset if committed else runtime.high_watermark
+            runtime.waiters.add(self, at, offset, committed=committed)
 
     def moved(self, at: int, offset: int) -> None:
         """See `readers.Reader`."""
@@ -201,14 +205,14 @@ class _Fetch:
         self._look_handle = None
         if self._slot.closed:
             return  # its connection is about to say so
-        moved, self._moved = self._moved, []
-        if not all(self._count(at, offset) for at, offset in moved):
+        if not all(self._count(at, offset) for at, offset in self._moved):
             self._stop_waiting()
             if not self._try(last_chance=False):
                 self._wait()
         elif self._total >= self._enough:
-            self._stop_waiting()
-            self._try(last_chance=True)
+            self._answer_waited()
+        else:
+            self._moved.clear()
 
     def _count(self, at: int, offset: int) -> bool:
         """Count what there is of a partition, and wait behind that; False when everything has to be looked at again."""
@@ -258,24 +262,27 @@ class _Fetch:
 
     def _try(self, *, last_chance: bool) -> bool:
         """Read everything; answer if that is enough, and say whether it is settled when to go on."""
-        request = self._request
-        memory = self._node.memory
         if self._slot.must_wait:
             self._wait_for_memory()
             return True
-        room = min(max(request.bytes_max, 0), self._node.config.fetch_max_bytes, memory.answer_bytes_max)
-        enough = min(request.bytes_min, room)
+        room = self._room()
+        enough = min(self._request.bytes_min, room)
         total = 0
         urgent = last_chance or not self._plan.topics
-        topics = []
+        topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]] = []
         watched: list[tuple[PartitionRuntime, FetchedPartition]] = []
         counted: dict[int, int] = {}
         find = self._node.logs.get
+        committed, may_be_idle = self._committed, not self._rack
         for topic in self._plan.topics:
             name = self._name_of(topic.name)
-            partitions = []
+            partitions: list[PartitionData | PartitionRuntime] = []
             for asked in topic.partitions:
-                runtime = None if name is None else find(name, asked.partition)
+                runtime = None if name is None else find(name, asked[0])
+                if runtime is not None and may_be_idle and runtime.is_read_up_to(asked[2], asked[1], committed):
+                    watched.append((runtime, asked))
+                    partitions.append(runtime)
+                    continue
                 data, size = self._read(name, runtime, asked, room, first=total == 0)
                 if size:
                     counted[len(watched)] = size
@@ -294,6 +301,29 @@ class _Fetch:
         self._answer(topics)
         return True
 
+    def _answer_waited(self) -> None:
+        """Answer what was waited for: of the other partitions it is known that there is nothing to read."""
+        if self._slot.must_wait:
+            self._wait_for_memory()
+            return
+        watched, changed = self._watched, sorted({at for at, _ in self._moved} | self._counted.keys())
+        found: list[PartitionData | PartitionRuntime] = [runtime for runtime, _ in watched]
+        room = self._room()
+        total = 0
+        for at in changed:
+            runtime, asked = watched[at]
+            found[at], size = self._read(runtime.topic, runtime, asked, room, first=total == 0)
+            total += size
+            room = max(room - size, 0)
+        self._forget()
+        rest = iter(found)
+        self._answer([(topic.name, list(islice(rest, len(topic.partitions)))) for topic in self._plan.topics])
+
+    def _room(self) -> int:
+        """How many bytes of records an answer may have now."""
+        memory = self._node.memory
+        return min(max(self._request.bytes_max, 0), self._node.config.fetch_max_bytes, memory.answer_bytes_max)
+
     def _wait_for_memory(self) -> None:
         """Hold nothing until the client has read what it has, or others have given memory back."""
         self._stop_waiting()
@@ -301,7 +331,7 @@ class _Fetch:
             self._timer.cancel()
         self._pause(CONGESTED_RETRY_MS / 1000)
 
-    def _is_cut_short(self, topics: list[tuple[bytes, list[PartitionData]]]) -> bool:
+    def _is_cut_short(self, topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]]) -> bool:
         """
         Whether more could be read now but for the limits, which fall between batches: waiting would bring nothing.
 
@@ -309,6 +339,8 @@ class _Fetch:
         """
         for topic, (_, found) in zip(self._plan.topics, topics, strict=True):
             for asked, data in zip(topic.partitions, found, strict=True):
+                if not isinstance(data, PartitionData):
+                    continue
                 position = asked.offset
                 for chunk in data.records:
                     for _, header in batches_in(chunk):
@@ -317,11 +349,22 @@ class _Fetch:
                     return True
         return False
 
-    def _answer(self, topics: list[tuple[bytes, list[PartitionData]]]) -> None:
+    def _answer(self, topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]]) -> None:
+        """Answer with what was found. A runtime stands for a partition of which there is nothing but its offsets."""
+        whole = [
+            (
+                topic.name,
+                [
+                    data if isinstance(data, PartitionData) else PartitionData(asked[0], _NONE, *data.offsets(), ())
+                    for data, asked in zip(found, topic.partitions, strict=True)
+                ],
+            )
+            for (_, found), topic in zip(topics, self._plan.topics, strict=True)
+        ]
         sessions = self._node.fetch_sessions
         fresh_id = _fresh_id(sessions) if isinstance(self._plan, Opening) else NO_SESSION
-        response = sessions.finish(self._plan, topics, fresh_id=fresh_id, now_ms=self._node.clock_ms())
-        leaders = [data.leader for _, found in topics for data in found if data.leader is not None]
+        response = sessions.finish(self._plan, whole, fresh_id=fresh_id, now_ms=self._node.clock_ms())
+        leaders = [data.leader for _, found in whole for data in found if data[8] is not None]
         self._slot.complete(
             *encode_response(
                 self._header.correlation_id,

@@ -42,7 +42,7 @@ class Found(NamedTuple):
 
 
 def asked(*keys: Key, offset: int = 0) -> list[FetchedTopic]:
-    return [FetchedTopic(name, [FetchedPartition(index, -1, offset, 100)]) for name, index in keys]
+    return [FetchedTopic(name, [FetchedPartition(index, -1, offset, -1, -1, 100)]) for name, index in keys]
 
 
 def forgotten(*keys: Key) -> list[ForgottenTopic]:

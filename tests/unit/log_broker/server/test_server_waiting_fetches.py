@@ -157,7 +157,15 @@ def send(
     return slot
 
 
-@pytest.mark.parametrize("partitions", [200, 400])
+async def eventually(condition: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it did not come true")
+
+
+@pytest.mark.parametrize("partitions", [100, 200])
 async def test_each_partition_that_is_written_is_looked_at_once(partitions: int) -> None:
     async with broker(partitions) as node:
         everything = range(partitions)
@@ -235,8 +243,7 @@ async def test_one_fetch_of_a_connection_waits_at_a_time() -> None:
         assert [slot.found()[0][2] for slot in slots] == [len(BATCH)] * 4, "those behind are answered in turn"
         assert (other.answer, len(node.waiting_fetches)) == (None, 1)
         slots = [send(node, [(0, 1)], bytes_min=1, wait_ms=1, slot=Slot(owner)) for _ in range(3)]
-        while slots[-1].answer is None:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: slots[-1].answer is not None)
         assert [slot.found()[0][2] for slot in slots] == [0] * 3, "each waits for its time"
         slots = [send(node, [(0, 1)], bytes_min=1, slot=Slot(owner)) for _ in range(3)]
         slots[0].close()
@@ -257,8 +264,7 @@ async def test_what_large_fetches_hold_while_they_wait_is_bounded() -> None:
         assert 0 < held <= 1 << 19, "half of what requests and answers may hold together"
         waiting = [slot for slot in slots if slot.bytes_held]
         assert node.waiting_at([0]) == len(waiting) < len(slots)
-        while any(slot.answer is None for slot in slots if slot not in waiting):
-            await asyncio.sleep(0.01)
+        await eventually(lambda: all(slot.answer is not None for slot in slots if slot not in waiting))
         assert all(slot.answer is None for slot in waiting), "others are answered with what there is"
         for slot in waiting:
             slot.close()
