@@ -7,6 +7,7 @@ observers' disks are memory, a record is decoded once, and one image stands for 
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -93,6 +94,8 @@ class FakeBroker:
             files=MemoryFileSystem(),
             pool=_NoDisk(self.loop),
             cluster_id=lambda: self.cluster_id or None,
+            broker_address=lambda _node_id: None,
+            unix_s=lambda: int(time.time()),
         )
         self.peers = Peers(self.quorum.address_of)
         self.authority = Authority(cast(Any, self))
