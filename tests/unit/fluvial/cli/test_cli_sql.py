@@ -67,7 +67,7 @@ def test_a_mistake_is_one_line_and_no_answer(cli: Cli, query: str, says: str) ->
 
 def test_a_lost_file_of_a_table_is_one_line_with_the_repair(cli: Cli) -> None:
     path = cli.data_dir / "warehouse" / "state" / "things"
-    cli.ok("sql", f"create table delta.`{path}` using delta as select id from range(3)")
+    cli.ok("sql", f"create table delta.`{path}` using delta as select 1 as id")
     [file] = path.glob("*.parquet")
     file.unlink()
     done = cli.run("sql", "--format", "json", "select * from state.things")
