@@ -291,7 +291,7 @@ class PartitionLog:
             if start < end:
                 return self._read_segment(at, segment, start, end, bytes_max, at_least_one=at_least_one)
             at += 1
-            if offset < end_offset and not self._may_have_gaps:
+            if offset < end_offset and start >= segment.size and not self._may_have_gaps:
                 behind = self._bases[at] if at < len(self._bases) else self.end_offset
                 raise MissingRecordsError(segment, max(offset, segment.base_offset), behind)
         return b""
