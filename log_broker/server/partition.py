@@ -222,7 +222,7 @@ class PartitionRuntime(ReplicaRuntime):
 
     # What follows is asked of each of the many partitions of a fetch, most of which have nothing new.
 
-    def is_read_up_to(self, offset: int, leader_epoch: int, committed: bool) -> bool:  # noqa: FBT001 a keyword costs
+    def is_read_up_to(self, offset: int, leader_epoch: int, committed: bool) -> bool:
         """
         Whether this is the leader of an epoch, -1 for any, and has nothing to read from `offset` on.
 
