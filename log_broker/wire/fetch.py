@@ -43,6 +43,7 @@ SESSION_FROM = 7
 _LOG_START_FROM = 5
 _LEADER_EPOCH_FROM = 9
 _RACK_FROM = 11
+EMPTY_FROM = 11  # versions that `encode_empty` writes
 TOPIC_IDS_FROM = 13
 _NO_REPLICA_FROM = 15  # the replica id became a tagged field, which a client does not send
 TOPIC_ID_BYTES = 16
@@ -67,7 +68,7 @@ _ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">iq")  # epoch, its end offset
 _ANSWER_V4 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
-# A whole partition without records, aborted transactions and tagged fields: as above, and the preferred replica.
+# As above, then the number of aborted transactions, the preferred replica, the records and, last, the tagged fields.
 _EMPTY_V11 = struct.Struct(">ihqqqiii")
 _EMPTY_V12 = struct.Struct(">ihqqqBiBB")
 
@@ -213,13 +214,17 @@ def _parse_forgotten(reader: Reader, body: memoryview, version: int) -> Forgotte
 def encode_response(
     correlation_id: int,
     version: int,
-    topics: Sequence[tuple[bytes, Sequence[PartitionData]]],
+    topics: Sequence[tuple[bytes, Sequence[PartitionData | bytes]]],
     *,
     error: ErrorCode = ErrorCode.NONE,
     session_id: int = NO_SESSION,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
-    """Write the response with its header, as buffers to be sent one behind the other: records are not copied."""
+    """
+    Write the response with its header, as buffers to be sent one behind the other: records are not copied.
+
+    Bytes stand for a partition that `encode_empty` has written.
+    """
     flexible = version >= FLEXIBLE_FROM
     no_tags = b"\0" if flexible else b""
     chunks: list[Buffer] = []
@@ -238,11 +243,8 @@ def encode_response(
         out += name
         _write_count(out, len(partitions), flexible=flexible)
         for data in partitions:
-            if not data[5] and version >= _RACK_FROM and not data[6] and data[8] is None and data[9] is None:
-                if flexible:
-                    out += _EMPTY_V12.pack(data[0], data[1], data[2], data[3], data[4], 1, data[7], 1, 0)
-                else:
-                    out += _EMPTY_V11.pack(data[0], data[1], data[2], data[3], data[4], 0, data[7], 0)
+            if isinstance(data, bytes):
+                out += data
                 continue
             size = sum(map(len, data.records))
             _write_partition(out, data, size, version)
@@ -256,6 +258,15 @@ def encode_response(
     if out:
         chunks.append(out)
     return chunks
+
+
+def encode_empty(
+    partition: int, high_watermark: int, last_stable_offset: int, log_start_offset: int, *, flexible: bool
+) -> bytes:
+    """Write a partition of a response in which there is nothing to read, from version 11 on."""
+    if flexible:
+        return _EMPTY_V12.pack(partition, 0, high_watermark, last_stable_offset, log_start_offset, 1, -1, 1, 0)
+    return _EMPTY_V11.pack(partition, 0, high_watermark, last_stable_offset, log_start_offset, 0, -1, 0)
 
 
 def _write_partition(out: bytearray, data: PartitionData, size: int, version: int) -> None:

@@ -8,6 +8,7 @@ then. What a request reads, and what of that its response names, is decided by i
 import asyncio
 import secrets
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from log_broker.core.fetch_session import (
     Opening,
     Plan,
     Refused,
+    Sessionless,
 )
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import HEADER_BYTES, batches_in
@@ -29,7 +31,16 @@ from log_broker.server.partition import PartitionRuntime
 from log_broker.server.preferred_replica import NO_REPLICA, preferred_replica
 from log_broker.server.quorum_fetch import fetch_metadata
 from log_broker.server.readers import READ_COMMITTED
-from log_broker.wire.fetch import TOPIC_IDS_FROM, FetchRequest, PartitionData, encode_response, parse_request
+from log_broker.wire.fetch import (
+    EMPTY_FROM,
+    FLEXIBLE_FROM,
+    TOPIC_IDS_FROM,
+    FetchRequest,
+    PartitionData,
+    encode_empty,
+    encode_response,
+    parse_request,
+)
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.quorum import FETCH_VERSION, METADATA_TOPIC_ID
 from log_broker.wire.reading import MalformedRequestError
@@ -351,27 +362,55 @@ class _Fetch:
 
     def _answer(self, topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]]) -> None:
         """Answer with what was found. A runtime stands for a partition of which there is nothing but its offsets."""
+        if isinstance(self._plan, Sessionless) and self._header.api_version >= EMPTY_FROM:
+            encode = _encode_flexible if self._header.api_version >= FLEXIBLE_FROM else _encode_fixed
+            self._respond(
+                [
+                    (
+                        name,
+                        [data if isinstance(data, PartitionData) else data.empty_answer(encode) for data in found],
+                    )
+                    for name, found in topics
+                ]
+            )
+            return
         whole = [
             (
-                topic.name,
+                name,
                 [
-                    data if isinstance(data, PartitionData) else PartitionData(asked[0], _NONE, *data.offsets(), ())
-                    for data, asked in zip(found, topic.partitions, strict=True)
+                    data
+                    if isinstance(data, PartitionData)
+                    else PartitionData(data.partition, _NONE, *data.offsets(), ())
+                    for data in found
                 ],
             )
-            for (_, found), topic in zip(topics, self._plan.topics, strict=True)
+            for name, found in topics
         ]
         sessions = self._node.fetch_sessions
         fresh_id = _fresh_id(sessions) if isinstance(self._plan, Opening) else NO_SESSION
         response = sessions.finish(self._plan, whole, fresh_id=fresh_id, now_ms=self._node.clock_ms())
-        leaders = [data.leader for _, found in whole for data in found if data[8] is not None]
+        self._respond(response.topics, error=response.error, session_id=response.session_id)
+
+    def _respond(
+        self,
+        topics: Sequence[tuple[bytes, Sequence[PartitionData | bytes]]],
+        *,
+        error: ErrorCode = ErrorCode.NONE,
+        session_id: int = NO_SESSION,
+    ) -> None:
+        leaders = [
+            data.leader
+            for _, found in topics
+            for data in found
+            if isinstance(data, PartitionData) and data.leader is not None
+        ]
         self._slot.complete(
             *encode_response(
                 self._header.correlation_id,
                 self._header.api_version,
-                response.topics,
-                error=response.error,
-                session_id=response.session_id,
+                topics,
+                error=error,
+                session_id=session_id,
                 endpoints=endpoints_of(self._node, leaders) if leaders else (),
             )
         )
@@ -430,6 +469,10 @@ class _Fetch:
             result.aborted,
         )
         return data, result.size
+
+
+_encode_flexible = partial(encode_empty, flexible=True)
+_encode_fixed = partial(encode_empty, flexible=False)
 
 
 def _elsewhere(runtime: PartitionRuntime, asked: FetchedPartition, preferred: int) -> PartitionData:
