@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import time
 import tracemalloc
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -11,15 +12,20 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from log_broker.config import BrokerConfig, TopicConfig
+from log_broker.core.controller import CreateTopic
 from log_broker.core.fetch_session import FetchSessions
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
 from log_broker.server.handlers import fetch
 from log_broker.server.log_manager import LogManager
+from log_broker.server.machine import RealMachine
 from log_broker.server.memory_budget import MemoryBudget
+from log_broker.server.node import Node
 from log_broker.server.readers import Waiters
+from log_broker.storage.files import File, OsFileSystem
 from log_broker.storage.memory_files import MemoryFileSystem
 from log_broker.wire.framing import RequestHeader
 
@@ -38,7 +44,7 @@ class CountedFiles(MemoryFileSystem):
         super().fail_read_if_asked()
 
 
-class Node:
+class FakeNode:
     """What the handler asks of a node."""
 
     def __init__(self, logs: LogManager, files: CountedFiles, memory_limit: int) -> None:
@@ -123,7 +129,7 @@ class Slot:
 
 
 @asynccontextmanager
-async def broker(partitions: int, *, memory_limit: int = 1 << 30, **overrides: str) -> AsyncIterator[Node]:
+async def broker(partitions: int, *, memory_limit: int = 1 << 30, **overrides: str) -> AsyncIterator[FakeNode]:
     files = CountedFiles()
     logs = LogManager(Path("logs"), asyncio.get_running_loop(), validator=None, clock_ms=lambda: NOW_MS, files=files)
     named = {name.replace("_", "."): value for name, value in overrides.items()}
@@ -132,13 +138,13 @@ async def broker(partitions: int, *, memory_limit: int = 1 << 30, **overrides: s
     for at in range(partitions):
         logs.create("t", at, UUID(int=1), config)
     try:
-        yield Node(logs, files, memory_limit)
+        yield FakeNode(logs, files, memory_limit)
     finally:
         await logs.close()
 
 
 def send(
-    node: Node,
+    node: FakeNode,
     asked: Iterable[tuple[int, int]],
     *,
     bytes_min: int,
@@ -205,7 +211,6 @@ async def test_a_partition_that_is_named_two_thousand_times_is_read_once() -> No
     async with broker(2) as node:
         asked = [(0, 7)] * 1999 + [(1, 0), (0, 0)]
         slot = send(node, asked, bytes_min=2 * len(BATCH))
-        assert node.waiting_at([0, 1]) == 2
         await node.written([0])
         assert slot.answer is None
         await node.written([1])
@@ -365,3 +370,69 @@ def test_only_those_are_told_who_may_read_more() -> None:
     waiters.wake_all()
     assert (plain.told, committed.told, behind.told) == ([(1, 0)], [(2, 0), (2, -1)], [(3, 5), (3, -1)])
     assert len(waiters) == 0
+
+
+class CountedFile:
+    """A file that counts the reads of its system."""
+
+    def __init__(self, file: File, system: "CountedDisk") -> None:
+        self._file = file
+        self._system = system
+
+    def __getattr__(self, name: str):
+        return getattr(self._file, name)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        self._system.reads += 1
+        return self._file.read_at(position, length)
+
+
+class CountedDisk(OsFileSystem):
+    reads = 0
+
+    def open(self, path: Path) -> File:
+        return CountedFile(super().open(path), self)  # type: ignore[return-value]
+
+
+def exchange(address: str, partitions: int, rounds: int) -> int:
+    """Have a stock consumer wait for much more than stock producers bring at a time; return how much it got."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "g",
+            "fetch.min.bytes": 1_000_000,
+            "fetch.wait.max.ms": 1000,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.assign([TopicPartition("t", at, OFFSET_BEGINNING) for at in range(partitions)])
+    producers = [Producer({"bootstrap.servers": address, "acks": acks}) for acks in ("1", "all")]
+    consumer.poll(0.5)
+    for number in range(rounds * partitions):
+        producers[number % 2].produce("t", b"value", partition=number % partitions)
+        if number % 10 == 0:
+            producers[0].flush(10)
+            producers[1].flush(10)
+    assert not sum(producer.flush(30) for producer in producers)
+    got, deadline = 0, time.monotonic() + 30
+    while got < rounds * partitions and time.monotonic() < deadline:
+        got += len(consumer.consume(10_000, 0.5))
+    consumer.close()
+    return got
+
+
+async def test_a_stock_consumer_that_waits_for_much_makes_each_write_be_read_a_few_times(tmp_path: Path) -> None:
+    partitions, rounds = 100, 10
+    machine = RealMachine()
+    machine.files = disk = CountedDisk()
+    node = Node(BrokerConfig(data_dir=tmp_path, port=0), machine=machine)
+    await node.start()
+    try:
+        await node.ensure_topic(
+            CreateTopic(name="t", topic_id="1" * 32, partitions=partitions, overrides={"fluvial.durability": "memory"})
+        )
+        before = disk.reads
+        assert await asyncio.to_thread(exchange, f"127.0.0.1:{node.port}", partitions, rounds) == rounds * partitions
+        assert disk.reads - before < 6 * rounds * partitions
+    finally:
+        await node.stop()
