@@ -47,6 +47,7 @@ EMPTY_FROM = 11  # versions that `encode_empty` writes
 TOPIC_IDS_FROM = 13
 _NO_REPLICA_FROM = 15  # the replica id became a tagged field, which a client does not send
 TOPIC_ID_BYTES = 16
+ELEMENTS_MAX = 50_000  # topics and partitions of one request, which is read and answered within a turn of the loop
 
 ENDPOINTS_FROM = 16  # and with them the leader of each partition that is led elsewhere
 _REPLICA_STATE_TAG = 1
@@ -106,7 +107,7 @@ class PartitionData(NamedTuple):
 
 def parse_request(body: memoryview, version: int) -> FetchRequest:
     """Read the request behind its header; raises MalformedRequestError."""
-    reader = Reader(body, flexible=version >= FLEXIBLE_FROM)
+    reader = Reader(body, flexible=version >= FLEXIBLE_FROM, elements_max=ELEMENTS_MAX)
     try:
         if version >= _NO_REPLICA_FROM:
             limits = (NO_REPLICA, *_LIMITS_WITHOUT_REPLICA.unpack_from(body))

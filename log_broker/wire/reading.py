@@ -26,15 +26,17 @@ class Reader:
     Reads the primitive types of the protocol from the front on.
 
     Raises struct.error, IndexError or ValueError when the bytes end early or a length is impossible. Array lengths are
-    checked against the bytes that are left, so a length alone makes nobody reserve memory, and against ELEMENTS_MAX.
+    checked against the bytes that are left, so a length alone makes nobody reserve memory, and together against
+    `elements_max`.
     """
 
-    __slots__ = ("_body", "_elements", "_flexible", "position")
+    __slots__ = ("_body", "_elements", "_elements_max", "_flexible", "position")
 
-    def __init__(self, body: memoryview, *, flexible: bool) -> None:
+    def __init__(self, body: memoryview, *, flexible: bool, elements_max: int = ELEMENTS_MAX) -> None:
         self._body = body
         self._flexible = flexible
         self._elements = 0
+        self._elements_max = elements_max
         self.position = 0
 
     def int8(self) -> int:
@@ -105,7 +107,7 @@ class Reader:
         """Add to the elements of this request and return how many these are."""
         if count > 0:
             self._elements += count
-            if count > len(self._body) - self.position or self._elements > ELEMENTS_MAX:
+            if count > len(self._body) - self.position or self._elements > self._elements_max:
                 raise ValueError(f"an array of {count} elements in {len(self._body) - self.position} bytes")
         return count
 

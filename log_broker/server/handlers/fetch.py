@@ -8,7 +8,7 @@ then. What a request reads, and what of that its response names, is decided by i
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from log_broker.core.fetch_session import (
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import HEADER_BYTES, batches_in
 from log_broker.server.current_leader import WRONG_LEADER, current_leader, endpoints_of
+from log_broker.server.dispatch import answer_failure
 from log_broker.server.memory_budget import FREE_BYTES
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.preferred_replica import NO_REPLICA, preferred_replica
@@ -55,6 +56,7 @@ _METADATA = METADATA_TOPIC_ID.bytes
 _NONE = ErrorCode.NONE
 CONGESTED_RETRY_MS = 50
 WAIT_MS_MAX = 5 * 60 * 1000
+SLICE_PARTITIONS = 2_000  # looked at in one turn of the loop
 WAITING_BYTES = 512  # what a fetch that waits holds for each of its partitions, about
 BATCH_BYTES_MIN = HEADER_BYTES
 FROM_FOLLOWERS = 11  # clients of this version know what a follower may answer
@@ -69,7 +71,7 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     """
     behind = node.waiting_fetches.get(slot.owner)
     if behind is not None:
-        behind.append(partial(_begin, node, header, body, slot))
+        behind.append((header, body, slot))
     else:
         _begin(node, header, body, slot)
 
@@ -101,7 +103,14 @@ def _next(node: "Node", owner: "SlotOwner") -> None:
     behind = node.waiting_fetches[owner]
     if not behind or owner.is_closed:
         del node.waiting_fetches[owner]
-    elif not behind.popleft()():
+        return
+    header, body, slot = behind.popleft()
+    waits = False
+    try:
+        waits = _begin(node, header, body, slot)
+    except Exception as error:
+        answer_failure(header, slot, error, body)
+    if not waits:
         asyncio.get_running_loop().call_soon(_next, node, owner)
 
 
@@ -132,6 +141,7 @@ class _Fetch:
         "_counted",
         "_enough",
         "_header",
+        "_is_sliced",
         "_is_waiting",
         "_look_handle",
         "_moved",
@@ -142,6 +152,7 @@ class _Fetch:
         "_slot",
         "_timer",
         "_total",
+        "_wait_ms",
         "_watched",
     )
 
@@ -155,7 +166,9 @@ class _Fetch:
         self._rack = request.rack if node.config.replica_selector_class else b""
         self._slot = slot
         self._timer: asyncio.TimerHandle | None = None
+        self._wait_ms = min(request.wait_ms_max, WAIT_MS_MAX)
         self._is_waiting = False
+        self._is_sliced = False  # whether it was looked at in more than one turn
         self._enough = 0  # bytes
         self._total = 0  # bytes that are there, as of the last look
         self._counted: dict[int, int] = {}  # of these, those of each partition that has any
@@ -166,16 +179,23 @@ class _Fetch:
 
     def start(self) -> bool:
         """Answer, or wait for what is asked; say whether it waits."""
-        wait_ms = min(self._request.wait_ms_max, WAIT_MS_MAX)
-        if self._try(last_chance=wait_ms <= 0):
-            return self._is_waiting
-        if self._may_be_held():
-            self._wait()
+        self._attempt(self._look_at_all(last_chance=self._wait_ms <= 0))
+        return self._is_waiting
+
+    def _attempt(self, steps: Generator[None, None, bool]) -> None:
+        """Look at everything, and wait if that does not settle it; of very many partitions at some in each turn."""
+        self._look_handle = None
+        if self._slot.closed and self._is_waiting:
+            return  # its connection is about to say so
+        try:
+            next(steps)
+        except StopIteration as end:
+            if not end.value:
+                self._wait()
         else:
-            self._watched.clear()
-            wait_ms = min(wait_ms, CONGESTED_RETRY_MS)
-        self._pause(wait_ms / 1000)
-        return True
+            self._is_sliced = True
+            self._keep_turn()
+            self._look_handle = asyncio.get_running_loop().call_soon(self._attempt, steps)
 
     def _may_be_held(self) -> bool:
         """Whether there is memory for this fetch to wait; only large ones are asked, as a share of it is free."""
@@ -188,9 +208,13 @@ class _Fetch:
         self._slot.hold(size)
         return True
 
-    def _pause(self, seconds: float) -> None:
-        """Let the connection's next fetches wait until this one is answered, in so much time at the latest."""
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_is_up)
+    def _pause(self, milliseconds: int) -> None:
+        """Wait for so long at the most."""
+        self._timer = asyncio.get_running_loop().call_later(milliseconds / 1000, self._time_is_up)
+        self._keep_turn()
+
+    def _keep_turn(self) -> None:
+        """Let the connection's next fetches wait until this one is answered."""
         if not self._is_waiting:
             self._is_waiting = True
             self._node.waiting_fetches.setdefault(self._slot.owner, deque())
@@ -198,12 +222,28 @@ class _Fetch:
 
     def _wait(self) -> None:
         """Stand at the end of what was counted in each partition. An answer that is not urgent has read up to there."""
+        if self._timer is None and not self._may_be_held():
+            self._watched.clear()
+            self._pause(min(self._wait_ms, CONGESTED_RETRY_MS))
+            return
         committed, counted = self._committed, self._counted
         for at, (runtime, asked) in enumerate(self._watched):
             offset = asked[2]
             if at in counted:
                 offset = runtime.last_stable_offset if committed else runtime.high_watermark
             runtime.waiters.add(self, at, offset, committed=committed)
+        if self._is_sliced:
+            self._find_moved()
+        if self._timer is None:
+            self._pause(self._wait_ms)
+
+    def _find_moved(self) -> None:
+        """Take note of partitions that have moved between the look at them and now."""
+        self._is_sliced = False
+        for at, (runtime, asked) in enumerate(self._watched):
+            end = runtime.last_stable_offset if self._committed else runtime.high_watermark
+            if runtime.is_closed or asked.offset < end:
+                self.moved(at, -1 if runtime.is_closed else asked.offset)
 
     def moved(self, at: int, offset: int) -> None:
         """See `readers.Reader`."""
@@ -218,8 +258,10 @@ class _Fetch:
             return  # its connection is about to say so
         if not all(self._count(at, offset) for at, offset in self._moved):
             self._stop_waiting()
-            if not self._try(last_chance=False):
-                self._wait()
+            self._attempt(self._look_at_all(last_chance=False))
+        elif self._total >= self._enough and len(self._watched) > SLICE_PARTITIONS:
+            self._stop_waiting()
+            self._attempt(self._look_at_all(last_chance=True))
         elif self._total >= self._enough:
             self._answer_waited()
         else:
@@ -249,7 +291,7 @@ class _Fetch:
         self._timer = None
         self._stop_waiting()
         if not self._slot.closed:
-            self._try(last_chance=True)
+            self._attempt(self._look_at_all(last_chance=True))
 
     def _forget(self) -> None:
         """End, because it is answered or its connection is gone."""
@@ -271,8 +313,8 @@ class _Fetch:
             self._look_handle.cancel()
             self._look_handle = None
 
-    def _try(self, *, last_chance: bool) -> bool:
-        """Read everything; answer if that is enough, and say whether it is settled when to go on."""
+    def _look_at_all(self, *, last_chance: bool) -> Generator[None, None, bool]:
+        """Read everything; answer if that is enough, and return whether it is settled when to go on."""
         if self._slot.must_wait:
             self._wait_for_memory()
             return True
@@ -283,12 +325,17 @@ class _Fetch:
         topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]] = []
         watched: list[tuple[PartitionRuntime, FetchedPartition]] = []
         counted: dict[int, int] = {}
+        left = SLICE_PARTITIONS
         find = self._node.logs.get
         committed, may_be_idle = self._committed, not self._rack
         for topic in self._plan.topics:
             name = self._name_of(topic.name)
             partitions: list[PartitionData | PartitionRuntime] = []
             for asked in topic.partitions:
+                if not left:
+                    yield
+                    left = SLICE_PARTITIONS
+                left -= 1
                 runtime = None if name is None else find(name, asked[0])
                 if runtime is not None and may_be_idle and runtime.is_read_up_to(asked[2], asked[1], committed):
                     watched.append((runtime, asked))
@@ -340,7 +387,7 @@ class _Fetch:
         self._stop_waiting()
         if self._timer is not None:
             self._timer.cancel()
-        self._pause(CONGESTED_RETRY_MS / 1000)
+        self._pause(CONGESTED_RETRY_MS)
 
     def _is_cut_short(self, topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]]) -> bool:
         """

@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from log_broker.config import BrokerConfig, TopicConfig
 from log_broker.core.controller import CreateTopic
 from log_broker.core.fetch_session import FetchSessions
-from log_broker.errors import ErrorCode
+from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import build_batch
 from log_broker.server.handlers import fetch
 from log_broker.server.log_manager import LogManager
@@ -51,7 +51,7 @@ class FakeNode:
         self.logs = logs
         self.files = files
         self.config = BrokerConfig(data_dir=Path("data"))
-        self.waiting_fetches: dict[Any, deque[Callable[[], bool]]] = {}
+        self.waiting_fetches: dict[Any, deque[Any]] = {}
         self.fetch_sessions = FetchSessions(slots_max=10)
         self.memory = MemoryBudget(asyncio.get_running_loop(), memory_limit)
 
@@ -292,6 +292,46 @@ async def test_a_waiting_fetch_takes_no_more_memory_than_is_counted() -> None:
             tracemalloc.stop()
         assert held < slot.bytes_held
         slot.close()
+
+
+@pytest.mark.parametrize("written", [[0], [0, 39]])
+async def test_very_many_partitions_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch, written) -> None:
+    monkeypatch.setattr(fetch, "SLICE_PARTITIONS", 5)
+    async with broker(40) as node:
+        everything = range(40)
+        await node.written(everything)
+        owner = Owner()
+        slot = send(node, [(at, 1) for at in everything], bytes_min=len(written) * len(BATCH), slot=Slot(owner))
+        behind = send(node, [(0, 0)], bytes_min=1, slot=Slot(owner))
+        assert node.waiting_at(everything) == 0, "not all have been looked at"
+        await node.written(written)  # of which 0 has been looked at
+        await eventually(lambda: slot.answer is not None)
+        assert {at: size for at, _, size in slot.found() if size} == dict.fromkeys(written, len(BATCH))
+        await eventually(lambda: behind.answer is not None)
+        unknown = send(node, [(at, 0) for at in range(100, 200)], bytes_min=1, wait_ms=0)
+        assert unknown.answer is None
+        await eventually(lambda: unknown.answer is not None)
+        assert unknown.found() == [(at, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0) for at in range(100, 200)]
+        gone = send(node, [(at, 2) for at in everything], bytes_min=1)
+        gone.close()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (gone.answer, node.waiting_at(everything), node.waiting_fetches) == (None, 0, {})
+
+
+async def test_a_fetch_that_fails_behind_another_is_answered() -> None:
+    def fail(topic: str, partition: int) -> ErrorCode:
+        raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "nothing can be said of it")
+
+    owner = Owner()
+    async with broker(1) as node:
+        node.absence_of = fail  # type: ignore[method-assign]
+        slots = [send(node, [(at, 0)], bytes_min=1, slot=Slot(owner)) for at in (0, 9, 0)]
+        await node.written([0])
+        await eventually(lambda: all(slot.answer is not None for slot in slots))
+        assert struct.unpack_from(">h", slots[1].answer or b"", 8) == (ErrorCode.KAFKA_STORAGE_ERROR,)
+        assert [slots[at].found()[0][2] for at in (0, 2)] == [len(BATCH)] * 2
+        await eventually(lambda: node.waiting_fetches == {})
 
 
 async def test_more_than_may_be_sent_of_a_partition_is_not_waited_for() -> None:
