@@ -126,10 +126,12 @@ def merged(topics: Sequence[FetchedTopic]) -> Sequence[FetchedTopic]:
 
     What names none twice is returned as it is.
     """
-    if len({topic.name for topic in topics}) == len(topics) and all(
-        len(set(map(_PARTITION_OF, topic.partitions))) == len(topic.partitions) for topic in topics
-    ):
-        return topics
+    if len(topics) == 1 or len({topic.name for topic in topics}) == len(topics):
+        for _, partitions in topics:
+            if len(partitions) > 1 and len(set(map(_PARTITION_OF, partitions))) < len(partitions):
+                break
+        else:
+            return topics
     found = {(topic.name, asked.partition): asked for topic in topics for asked in topic.partitions}
     if len(found) == sum(len(topic.partitions) for topic in topics):
         return topics

@@ -65,6 +65,10 @@ _PARTITION = {
     9: struct.Struct(">iiq8xi"),  # and the leader epoch
     12: struct.Struct(">iiqiqix"),  # and the last fetched epoch; behind it the number of tagged fields
 }
+_LAYOUT_OF = {
+    version: _PARTITION[max(least for least in _PARTITION if least <= version)]
+    for version in range(VERSION_MIN, VERSION_MAX + 1)
+}
 _ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">iq")  # epoch, its end offset
 _ANSWER_V4 = struct.Struct(">ihqq")
@@ -121,8 +125,8 @@ def parse_request(body: memoryview, version: int) -> FetchRequest:
             reader.position += _SESSION.size
         topics = [_parse_topic(reader, body, version) for _ in range(reader.array_length())]
         forgotten: Sequence[ForgottenTopic] = ()
-        if version >= SESSION_FROM:
-            forgotten = [_parse_forgotten(reader, body, version) for _ in range(reader.array_length())]
+        if version >= SESSION_FROM and (count := reader.array_length()):
+            forgotten = [_parse_forgotten(reader, body, version) for _ in range(count)]
         rack = reader.string() if version >= _RACK_FROM else b""
         replica = None
         if version >= _NO_REPLICA_FROM and body[reader.position]:
@@ -174,23 +178,24 @@ def _parse_topic(reader: Reader, body: memoryview, version: int) -> FetchedTopic
     name = _parse_name(reader, body, version)
     count = reader.array_length()
     start = reader.position
-    if version >= FLEXIBLE_FROM:
-        layout = _PARTITION[12]
-        end = start + count * layout.size
-        # The byte behind each is the number of its tagged fields, of which clients have none.
-        if bytes(body[start + layout.size - 1 : end : layout.size]).count(0) == count:
-            partitions = list(map(FetchedPartition._make, layout.iter_unpack(body[start:end])))
-            reader.position = end
-        else:
-            partitions = [_parse_tagged(reader, body) for _ in range(count)]
-    else:
-        layout = _PARTITION[max(least for least in _PARTITION if least <= version)]
-        reader.position += count * layout.size
-        found = layout.iter_unpack(body[start : reader.position])
+    layout = _LAYOUT_OF[version]
+    end = start + count * layout.size
+    if end > len(body):
+        raise ValueError(f"{count} partitions in {len(body) - start} bytes")
+    if version < FLEXIBLE_FROM:
+        reader.position = end
+        found = layout.iter_unpack(body[start:end])
         if version >= _LEADER_EPOCH_FROM:
-            partitions = [FetchedPartition(at, epoch, offset, -1, -1, size) for at, epoch, offset, size in found]
-        else:
-            partitions = [FetchedPartition(at, -1, offset, -1, -1, size) for at, offset, size in found]
+            return FetchedTopic(
+                name, [FetchedPartition(at, epoch, offset, -1, -1, size) for at, epoch, offset, size in found]
+            )
+        return FetchedTopic(name, [FetchedPartition(at, -1, offset, -1, -1, size) for at, offset, size in found])
+    # The byte behind each is the number of its tagged fields, of which clients have none.
+    if not any(body[start + layout.size - 1 : end : layout.size]):
+        partitions = list(map(FetchedPartition._make, layout.iter_unpack(body[start:end])))
+        reader.position = end
+    else:
+        partitions = [_parse_tagged(reader, body) for _ in range(count)]
     reader.tagged_fields()
     return FetchedTopic(name, partitions)
 
@@ -299,7 +304,9 @@ def _partition_tags(data: PartitionData, version: int) -> bytes:
 
 
 def _write_count(out: bytearray, count: int, *, flexible: bool) -> None:
-    if flexible:
-        write_uvarint(out, count + 1)
-    else:
+    if not flexible:
         out += _INT32.pack(count)
+    elif count < 127:
+        out.append(count + 1)
+    else:
+        write_uvarint(out, count + 1)

@@ -56,7 +56,8 @@ class Reader:
 
     def array_length(self) -> int:
         """Read the number of elements; a null array has none."""
-        return max(self._counted(self._compact_length() if self._flexible else self.int32()), 0)
+        count = self._compact_length() if self._flexible else self.int32()
+        return self._counted(count) if count > 0 else 0
 
     def string(self) -> bytes:
         """Read a string that must not be null, as its UTF-8 bytes."""
@@ -112,6 +113,10 @@ class Reader:
         return count
 
     def _compact_length(self) -> int:
+        first: int = self._body[self.position]
+        if first < 0x80:  # as good as always
+            self.position += 1
+            return first - 1
         length, self.position = read_uvarint(self._body, self.position)
         return length - 1
 

@@ -69,8 +69,7 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     One fetch of a connection waits at a time, as with Kafka, which reads no request before it has answered the last:
     those that were sent behind it begin when it is answered.
     """
-    behind = node.waiting_fetches.get(slot.owner)
-    if behind is not None:
+    if node.waiting_fetches and (behind := node.waiting_fetches.get(slot.owner)) is not None:
         behind.append((header, body, slot))
     else:
         _begin(node, header, body, slot)
@@ -141,8 +140,10 @@ class _Fetch:
         "_counted",
         "_enough",
         "_header",
+        "_is_settled",
         "_is_sliced",
         "_is_waiting",
+        "_leaders",
         "_look_handle",
         "_moved",
         "_node",
@@ -168,6 +169,8 @@ class _Fetch:
         self._timer: asyncio.TimerHandle | None = None
         self._wait_ms = min(request.wait_ms_max, WAIT_MS_MAX)
         self._is_waiting = False
+        self._is_settled = False  # whether it is answered, or it is known when to look again
+        self._leaders: list[tuple[int, int] | None] = []  # who is to be asked instead
         self._is_sliced = False  # whether it was looked at in more than one turn
         self._enough = 0  # bytes
         self._total = 0  # bytes that are there, as of the last look
@@ -182,26 +185,22 @@ class _Fetch:
         self._attempt(self._look_at_all(last_chance=self._wait_ms <= 0))
         return self._is_waiting
 
-    def _attempt(self, steps: Generator[None, None, bool]) -> None:
+    def _attempt(self, steps: Generator[None, None, None]) -> None:
         """Look at everything, and wait if that does not settle it; of very many partitions at some in each turn."""
         self._look_handle = None
-        if self._slot.closed and self._is_waiting:
+        if self._is_waiting and self._slot.closed:
             return  # its connection is about to say so
-        try:
-            next(steps)
-        except StopIteration as end:
-            if not end.value:
-                self._wait()
-        else:
+        for _ in steps:
             self._is_sliced = True
             self._keep_turn()
             self._look_handle = asyncio.get_running_loop().call_soon(self._attempt, steps)
+            return
+        if not self._is_settled:
+            self._wait()
 
     def _may_be_held(self) -> bool:
-        """Whether there is memory for this fetch to wait; only large ones are asked, as a share of it is free."""
+        """Whether there is memory for this large fetch to wait; of small ones that is not asked, as a share is free."""
         size = len(self._watched) * WAITING_BYTES
-        if size <= FREE_BYTES:
-            return True
         memory = self._node.memory
         if memory.held + size > memory.limit // 2:
             return False
@@ -222,7 +221,7 @@ class _Fetch:
 
     def _wait(self) -> None:
         """Stand at the end of what was counted in each partition. An answer that is not urgent has read up to there."""
-        if self._timer is None and not self._may_be_held():
+        if self._timer is None and len(self._watched) * WAITING_BYTES > FREE_BYTES and not self._may_be_held():
             self._watched.clear()
             self._pause(min(self._wait_ms, CONGESTED_RETRY_MS))
             return
@@ -256,10 +255,12 @@ class _Fetch:
         self._look_handle = None
         if self._slot.closed:
             return  # its connection is about to say so
-        if not all(self._count(at, offset) for at, offset in self._moved):
-            self._stop_waiting()
-            self._attempt(self._look_at_all(last_chance=False))
-        elif self._total >= self._enough and len(self._watched) > SLICE_PARTITIONS:
+        for at, offset in self._moved:
+            if not self._count(at, offset):
+                self._stop_waiting()
+                self._attempt(self._look_at_all(last_chance=False))
+                return
+        if self._total >= self._enough and len(self._watched) > SLICE_PARTITIONS:
             self._stop_waiting()
             self._attempt(self._look_at_all(last_chance=True))
         elif self._total >= self._enough:
@@ -301,7 +302,11 @@ class _Fetch:
             self._timer = None
         if self._is_waiting:
             self._is_waiting = False
-            asyncio.get_running_loop().call_soon(_next, self._node, self._slot.owner)
+            node, owner = self._node, self._slot.owner
+            if node.waiting_fetches[owner]:
+                asyncio.get_running_loop().call_soon(_next, node, owner)
+            else:
+                del node.waiting_fetches[owner]
 
     def _stop_waiting(self) -> None:
         for runtime, _ in self._watched:
@@ -313,11 +318,13 @@ class _Fetch:
             self._look_handle.cancel()
             self._look_handle = None
 
-    def _look_at_all(self, *, last_chance: bool) -> Generator[None, None, bool]:
-        """Read everything; answer if that is enough, and return whether it is settled when to go on."""
+    def _look_at_all(self, *, last_chance: bool) -> Generator[None, None, None]:
+        """Read everything, with a pause after each slice; answer if that is enough, or it is not settled what comes."""
+        self._is_settled = True
+        self._leaders.clear()
         if self._slot.must_wait:
             self._wait_for_memory()
-            return True
+            return
         room = self._room()
         enough = min(self._request.bytes_min, room)
         total = 0
@@ -326,6 +333,7 @@ class _Fetch:
         watched: list[tuple[PartitionRuntime, FetchedPartition]] = []
         counted: dict[int, int] = {}
         left = SLICE_PARTITIONS
+        all_idle = True
         find = self._node.logs.get
         committed, may_be_idle = self._committed, not self._rack
         for topic in self._plan.topics:
@@ -341,6 +349,7 @@ class _Fetch:
                     watched.append((runtime, asked))
                     partitions.append(runtime)
                     continue
+                all_idle = False
                 data, size = self._read(name, runtime, asked, room, first=total == 0)
                 if size:
                     counted[len(watched)] = size
@@ -352,12 +361,13 @@ class _Fetch:
                     watched.append((runtime, asked))
                 partitions.append(data)
             topics.append((topic.name, partitions))
-        if not urgent and total < enough and not self._is_cut_short(topics):
+        if not urgent and total < enough and (all_idle or not self._is_cut_short(topics)):
             self._enough, self._total, self._watched, self._counted = enough, total, watched, counted
-            return False
-        self._forget()
+            self._is_settled = False
+            return
+        if self._is_waiting:
+            self._forget()
         self._answer(topics)
-        return True
 
     def _answer_waited(self) -> None:
         """Answer what was waited for: of the other partitions it is known that there is nothing to read."""
@@ -409,14 +419,12 @@ class _Fetch:
 
     def _answer(self, topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]]) -> None:
         """Answer with what was found. A runtime stands for a partition of which there is nothing but its offsets."""
-        if isinstance(self._plan, Sessionless) and self._header.api_version >= EMPTY_FROM:
+        plan = self._plan
+        if isinstance(plan, Sessionless) and self._header.api_version >= EMPTY_FROM:
             encode = _encode_flexible if self._header.api_version >= FLEXIBLE_FROM else _encode_fixed
             self._respond(
                 [
-                    (
-                        name,
-                        [data if isinstance(data, PartitionData) else data.empty_answer(encode) for data in found],
-                    )
+                    (name, [data if isinstance(data, PartitionData) else data.empty_answer(encode) for data in found])
                     for name, found in topics
                 ]
             )
@@ -434,8 +442,8 @@ class _Fetch:
             for name, found in topics
         ]
         sessions = self._node.fetch_sessions
-        fresh_id = _fresh_id(sessions) if isinstance(self._plan, Opening) else NO_SESSION
-        response = sessions.finish(self._plan, whole, fresh_id=fresh_id, now_ms=self._node.clock_ms())
+        fresh_id = _fresh_id(sessions) if isinstance(plan, Opening) else NO_SESSION
+        response = sessions.finish(plan, whole, fresh_id=fresh_id, now_ms=self._node.clock_ms())
         self._respond(response.topics, error=response.error, session_id=response.session_id)
 
     def _respond(
@@ -445,12 +453,6 @@ class _Fetch:
         error: ErrorCode = ErrorCode.NONE,
         session_id: int = NO_SESSION,
     ) -> None:
-        leaders = [
-            data.leader
-            for _, found in topics
-            for data in found
-            if isinstance(data, PartitionData) and data.leader is not None
-        ]
         self._slot.complete(
             *encode_response(
                 self._header.correlation_id,
@@ -458,7 +460,7 @@ class _Fetch:
                 topics,
                 error=error,
                 session_id=session_id,
-                endpoints=endpoints_of(self._node, leaders) if leaders else (),
+                endpoints=endpoints_of(self._node, self._leaders) if self._leaders else (),
             )
         )
 
@@ -496,7 +498,9 @@ class _Fetch:
         if runtime is None or error is not ErrorCode.NONE:
             data = PartitionData(asked.partition, error, -1, -1, -1, ())
             if error in WRONG_LEADER:
-                data = data._replace(leader=current_leader(self._node, topic, asked.partition))
+                leader = current_leader(self._node, topic, asked.partition)
+                data = data._replace(leader=leader)
+                self._leaders.append(leader)
             return data, 0
         result = runtime.read(
             asked.offset,
