@@ -73,9 +73,9 @@ class ClassicSide(ConsumerMembers):
         def after(now_ms: int) -> None:
             if replaced is not None:
                 self._forget_timers(replaced)
-            self._joins.pop(member_id, None)
-            self._revocations.pop(member_id, None)
-            self._syncs[member_id] = now_ms + join.rebalance_timeout_ms
+            self._joins.drop(member_id)
+            self._revocations.drop(member_id)
+            self._syncs.set(member_id, now_ms + join.rebalance_timeout_ms)
             self._hear(member_id, now_ms)
 
         return Decision(draft=draft, answer=answer, after=after, downgrade=downgrade)
@@ -117,7 +117,7 @@ class ClassicSide(ConsumerMembers):
         )
 
         def after(now_ms: int) -> None:
-            self._syncs.pop(member_id, None)
+            self._syncs.drop(member_id)
             self._hear(member_id, now_ms)
 
         return Decision(draft=Draft(self.state), answer=answer, after=after)
@@ -134,7 +134,8 @@ class ClassicSide(ConsumerMembers):
         ):
             error = ErrorCode.REBALANCE_IN_PROGRESS
             timeout_ms = self.state.subscriptions[member_id].rebalance_timeout_ms
-            self._joins.setdefault(member_id, now_ms + timeout_ms)
+            if member_id not in self._joins:
+                self._joins.set(member_id, now_ms + timeout_ms)
         return Decision(draft=Draft(self.state), answer=error)
 
     def _decide_classic_leave(self, leave: Leave, now_ms: int) -> Decision:

@@ -108,7 +108,7 @@ class ConsumerGroup(ClassicSide):
         if self._is_writing:
             return None
         timers = (self._sessions, self._revocations, self._joins, self._syncs)
-        return min((deadline for each in timers for deadline in each.values()), default=None)
+        return min((at for each in timers if (at := each.earliest_ms()) is not None), default=None)
 
     def tick(self, now_ms: int) -> list[Effect]:
         deadline = self.next_deadline_ms()
@@ -232,8 +232,8 @@ class ConsumerGroup(ClassicSide):
     def _postpone(self, now_ms: int) -> None:
         """What is overdue could not be stored: try again, but not at once."""
         for timers in (self._sessions, self._revocations, self._joins, self._syncs):
-            for member_id, deadline in timers.items():
-                timers[member_id] = max(deadline, now_ms + RETRY_MS)
+            for member_id in timers.due(now_ms + RETRY_MS):
+                timers.set(member_id, now_ms + RETRY_MS)
 
     # The decisions about members of the new protocol.
 
@@ -262,8 +262,8 @@ class ConsumerGroup(ClassicSide):
         def after(at_ms: int) -> None:
             if replaced is not None:
                 self._forget_timers(replaced)
-            self._joins.pop(member_id, None)
-            self._syncs.pop(member_id, None)
+            self._joins.drop(member_id)
+            self._syncs.drop(member_id)
             self._hear(member_id, at_ms)
             self._watch_revocation(member_id, before, at_ms)
 
@@ -356,13 +356,13 @@ class ConsumerGroup(ClassicSide):
         draft.add(ConsumerRecord(RecordKind.CURRENT_MEMBER, beat.member_id, away))
 
         def after(_: int) -> None:
-            self._revocations.pop(beat.member_id, None)
+            self._revocations.drop(beat.member_id)
 
         return Decision(draft=draft, answer=answer, after=after)
 
     def _decide_expiry(self, now_ms: int) -> Decision:
         timers = (self._sessions, self._revocations, self._joins, self._syncs)
-        overdue = dict.fromkeys(key for each in timers for key, deadline in each.items() if deadline <= now_ms)
+        overdue = dict.fromkeys(member_id for each in timers for member_id in each.due(now_ms))
         lost = [member_id for member_id in overdue if member_id in self.state.subscriptions]
         for member_id in overdue.keys() - set(lost):
             self._forget_timers(member_id)

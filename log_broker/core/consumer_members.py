@@ -27,6 +27,7 @@ from log_broker.core.consumer_group_state import ConsumerState, hash_of_topics, 
 from log_broker.core.consumer_reconciliation import reconcile
 from log_broker.core.group_conversion import classic_members
 from log_broker.core.group_protocol import Effect, GroupRecord, Member, Persist
+from log_broker.core.timers import Timers
 from log_broker.errors import BrokerError, ErrorCode
 
 Outcome = Callable[[ErrorCode, int], list[Effect]]
@@ -100,10 +101,10 @@ class ConsumerMembers:
         self._settings = settings
         self._match_topics = match_topics
         self._cluster_version_seen = -1
-        self._sessions: dict[str, int] = {}  # member id -> when it is lost unless it is heard of
-        self._revocations: dict[str, int] = {}  # member id -> until when it must have given up what it has to
-        self._joins: dict[str, int] = {}  # classic member id -> until when it must have joined again
-        self._syncs: dict[str, int] = {}  # classic member id -> until when it must have asked for its assignment
+        self._sessions = Timers()  # by member id: when it is lost unless it is heard of
+        self._revocations = Timers()  # by member id: until when it must have given up what it has to
+        self._joins = Timers()  # by classic member's id: until when it must have joined again
+        self._syncs = Timers()  # by classic member's id: until when it must have asked for its assignment
 
     # The steps.
 
@@ -249,19 +250,19 @@ class ConsumerMembers:
             return
         classic = subscription.classic
         timeout_ms = self._settings().session_timeout_ms if classic is None else classic.session_timeout_ms
-        self._sessions[member_id] = now_ms + timeout_ms
+        self._sessions.set(member_id, now_ms + timeout_ms)
 
     def _watch_revocation(self, member_id: str, before: CurrentAssignment, now_ms: int) -> None:
         """A member that has to give up partitions has its rebalance timeout for it, from when it was first told."""
         current = self.state.owned_by(member_id)
         if current.state is not MemberState.UNREVOKED_PARTITIONS:
-            self._revocations.pop(member_id, None)
+            self._revocations.drop(member_id)
         elif current != before:
-            self._revocations[member_id] = now_ms + self.state.subscriptions[member_id].rebalance_timeout_ms
+            self._revocations.set(member_id, now_ms + self.state.subscriptions[member_id].rebalance_timeout_ms)
 
     def _forget_timers(self, member_id: str) -> None:
         for timers in (self._sessions, self._revocations, self._joins, self._syncs):
-            timers.pop(member_id, None)
+            timers.drop(member_id)
 
     def encoded(self, records: Iterable[ConsumerRecord]) -> tuple[GroupRecord, ...]:
         return tuple(encode(self._host.group_id, record) for record in records)

@@ -29,6 +29,7 @@ EPOCH_MAX = 2**31 - 1
 SESSION_ID_MAX = 2**31 - 1
 
 EVICTABLE_AFTER_MS = 120_000
+SESSION_PARTITIONS_MAX = 50_000  # each request of a session looks at all of them
 PARTITIONS_MAX = 1_000_000  # over all sessions: what clients can make the broker hold
 
 _NEVER_TOLD = -1
@@ -125,10 +126,12 @@ def merged(topics: Sequence[FetchedTopic]) -> Sequence[FetchedTopic]:
 
     What names none twice is returned as it is.
     """
-    if len({topic.name for topic in topics}) == len(topics) and all(
-        len(set(map(_PARTITION_OF, topic.partitions))) == len(topic.partitions) for topic in topics
-    ):
-        return topics
+    if len(topics) == 1 or len({topic.name for topic in topics}) == len(topics):
+        for _, partitions in topics:
+            if len(partitions) > 1 and len(set(map(_PARTITION_OF, partitions))) < len(partitions):
+                break
+        else:
+            return topics
     found = {(topic.name, asked.partition): asked for topic in topics for asked in topic.partitions}
     if len(found) == sum(len(topic.partitions) for topic in topics):
         return topics
@@ -267,7 +270,7 @@ class FetchSessions:
         if not session.partitions:
             self._end(session)
             return Sessionless(())
-        if self._partitions > PARTITIONS_MAX:
+        if self._partitions > PARTITIONS_MAX or len(session.partitions) > SESSION_PARTITIONS_MAX:
             self._end(session)
             return Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.last_used_ms = now_ms

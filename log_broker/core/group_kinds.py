@@ -147,7 +147,8 @@ class GroupKinds(GroupMembers):
             return [_refusal(event, ErrorCode.GROUP_ID_NOT_FOUND, message)]
         if self.state is not GroupState.EMPTY:
             return self._upgrade(event, self._support, now_ms)
-        self._invited.clear()
+        for member_id in list(self._invited):
+            self._uninvite(member_id)
         self.consumer = self._new_consumer(self.classic_tombstones())
         effects = self.consumer.handle(event, now_ms)
         self._drop_blank()
@@ -190,13 +191,14 @@ class GroupKinds(GroupMembers):
         effects: list[Effect] = []
         for member in members:
             self._send_back(member, effects)
-        before = (self.generation, self.protocol, self.leader, self.members, self.statics, self._is_stored)
+        was = (self.generation, self.protocol, self.leader, self.statics, self._is_stored)
         self.consumer = self._new_consumer(self.classic_tombstones())
         self.end()
 
         def failed(error: ErrorCode, at_ms: int, waiting: Sequence[MemberEvent]) -> list[Effect]:
             self.consumer = None
-            self.generation, self.protocol, self.leader, self.members, self.statics, self._is_stored = before
+            self.generation, self.protocol, self.leader, self.statics, self._is_stored = was
+            self._roster.replace_all(members)
             self.protocol_type = CONSUMER_PROTOCOL
             effects: list[Effect] = []
             for late in waiting:
@@ -214,7 +216,8 @@ class GroupKinds(GroupMembers):
             effects.append(Reply(member.join_token, answer))
         if member.sync_token is not None:
             effects.append(Reply(member.sync_token, SyncAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS)))
-        member.join_token = member.sync_token = None
+        self._roster.wait_with_join(member, None)
+        self._roster.wait_with_sync(member, None)
 
     # What `ConsumerGroup` asks of its host.
 

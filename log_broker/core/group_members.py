@@ -33,6 +33,7 @@ from log_broker.core.group_protocol import (
     to_retry,
 )
 from log_broker.core.group_records import StoredGroup, StoredMember, encode_group, encode_group_key
+from log_broker.core.group_roster import Roster
 from log_broker.errors import ErrorCode
 
 # A newcomer is not asked for heartbeats before its first generation; without an end a vanished one would stay for ever.
@@ -56,7 +57,7 @@ class GroupMembers:
     Members and generations of one group; `Group` adds its offsets.
 
     Always: a member waits with a Join only in PREPARING and with a Sync only in COMPLETING; `leader` is a member or
-    None; every value of `statics` is a member.
+    None; every value of `statics` is a member; the roster's timers have those who are invited as well.
     """
 
     def __init__(self, group_id: str, *, initial_delay_ms: int = 0, members_max: int = 2**31 - 1) -> None:
@@ -66,7 +67,7 @@ class GroupMembers:
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
+        self._roster = Roster()
         self.statics: dict[str, str] = {}  # instance id -> member id
         self.empty_since_ms = 0
         self._initial_delay_ms = initial_delay_ms
@@ -79,12 +80,16 @@ class GroupMembers:
         self._persists = 0
         self._is_stored = False  # whether the log may hold a record of the group itself
 
+    @property
+    def members(self) -> dict[str, Member]:
+        return self._roster.members
+
     def adopt(self, members: Sequence[Member], generation: int) -> None:
         """Begin as a stable group of these members, which spoke the classic protocol in a group of the new one."""
         self.generation = generation
         self.protocol_type = CONSUMER_PROTOCOL
         self.protocol = choose_protocol(list(members))
-        self.members = {member.member_id: member for member in members}
+        self._roster.replace_all(members)
         self.statics = {member.instance_id: member.member_id for member in members if member.instance_id is not None}
         self.leader = members[0].member_id
         self.state = GroupState.STABLE
@@ -94,7 +99,7 @@ class GroupMembers:
         self.state = GroupState.EMPTY
         self.generation = 0
         self.protocol_type = self.protocol = self.leader = None
-        self.members = {}
+        self._roster.replace_all(())
         self.statics = {}
         self._is_stored = False
 
@@ -104,8 +109,8 @@ class GroupMembers:
         self.protocol_type = stored.protocol_type or None
         self.protocol = stored.protocol
         self.leader = stored.leader
-        self.members = {
-            member.member_id: Member(
+        self._roster.replace_all(
+            Member(
                 member_id=member.member_id,
                 instance_id=member.instance_id,
                 client_id=member.client_id,
@@ -117,7 +122,7 @@ class GroupMembers:
                 deadline_ms=now_ms + member.session_timeout_ms,
             )
             for member in stored.members
-        }
+        )
         self.statics = {
             member.instance_id: member.member_id for member in stored.members if member.instance_id is not None
         }
@@ -129,24 +134,26 @@ class GroupMembers:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` must be called next, at the latest."""
-        deadlines = list(self._invited.values())
+        deadlines = [self._roster.timers.earliest_ms()]
         if self.state is GroupState.PREPARING:
             deadlines.append(self._join_deadline_ms)
         # Once all have synced, only the assignment's being stored is waited for, however long that takes.
-        if self.state is GroupState.COMPLETING and any(each.sync_token is None for each in self.members.values()):
+        if self.state is GroupState.COMPLETING and self._roster.synced < len(self.members):
             deadlines.append(self._sync_deadline_ms)
-        deadlines += [member.deadline_ms for member in self.members.values() if _may_expire(member)]
-        return min(deadlines, default=None)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def tick(self, now_ms: int) -> Sequence[Effect]:
         """Do what has become due by time alone."""
         effects: list[Effect] = []
-        for member_id in [key for key, deadline in self._invited.items() if deadline <= now_ms]:
-            del self._invited[member_id]
-        lost = [member for member in self.members.values() if _may_expire(member) and member.deadline_ms <= now_ms]
+        lost: dict[str, Member] = {}
+        for name in self._roster.timers.due(now_ms):
+            if self._invited.pop(name, None) is None:
+                lost[name] = self.members[name]
+            else:
+                self._roster.timers.drop(name)
         if self.state is GroupState.COMPLETING and self._sync_deadline_ms <= now_ms:
-            lost += [member for member in self.members.values() if member.sync_token is None and member not in lost]
-        for member in lost:
+            lost |= {name: member for name, member in self.members.items() if member.sync_token is None}
+        for member in lost.values():
             self._drop(member, effects)
         if lost:
             self._disturb(now_ms, effects)
@@ -172,7 +179,7 @@ class GroupMembers:
         if not join.member_id:
             self._join_newcomer(join, now_ms, effects)
         elif join.member_id in self._invited:
-            del self._invited[join.member_id]
+            self._uninvite(join.member_id)
             self._add(join, join.member_id, now_ms, effects)
         else:
             self._rejoin(join, self.members[join.member_id], now_ms, effects)
@@ -196,22 +203,25 @@ class GroupMembers:
     def _has_seat(self, join: Join) -> bool:
         # In a rebalance only those have a seat that have come back: the others may be gone.
         preparing = self.state is GroupState.PREPARING
-        seated = [key for key, member in self.members.items() if not preparing or member.join_token is not None]
+        member = self.members.get(join.member_id)
+        if member is not None and (not preparing or member.join_token is not None):
+            return True
         returns = join.instance_id is not None and join.instance_id in self.statics
-        return join.member_id in seated or returns or len(seated) < self._members_max
+        return returns or (self._roster.joined if preparing else len(self.members)) < self._members_max
 
     def _supports(self, join: Join) -> bool:
-        others = [member for member in self.members.values() if member.member_id != join.member_id]
-        if self.state is GroupState.EMPTY or not others:
+        if self.state is GroupState.EMPTY or len(self.members) == (join.member_id in self.members):
             return True
-        common = set.intersection(*({name for name, _ in member.protocols} for member in others))
-        return join.protocol_type == self.protocol_type and any(name in common for name, _ in join.protocols)
+        return join.protocol_type == self.protocol_type and any(
+            self._roster.all_others_know(name, join.member_id) for name, _ in join.protocols
+        )
 
     def _join_newcomer(self, join: Join, now_ms: int, effects: list[Effect]) -> None:
         if join.instance_id is not None and join.instance_id in self.statics:
             self._replace_static(join, now_ms, effects)
         elif join.instance_id is None and join.id_round_trip:
             self._invited[join.fresh_id] = now_ms + join.session_timeout_ms
+            self._roster.timers.set(join.fresh_id, now_ms + join.session_timeout_ms)
             effects.append(Reply(join.token, JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.fresh_id)))
         else:
             self._add(join, join.fresh_id, now_ms, effects)
@@ -225,13 +235,13 @@ class GroupMembers:
             session_timeout_ms=join.session_timeout_ms,
             rebalance_timeout_ms=join.rebalance_timeout_ms,
             protocols=join.protocols,
-            join_token=join.token,
             is_new=True,
             deadline_ms=now_ms + NEW_MEMBER_TIMEOUT_MS,
         )
         if self.state is GroupState.EMPTY:
             self.protocol_type = join.protocol_type
-        self.members[member_id] = member
+        self._roster.put(member)
+        self._roster.wait_with_join(member, join.token)
         if join.instance_id is not None:
             self.statics[join.instance_id] = member_id
         if self.leader is None:
@@ -253,11 +263,11 @@ class GroupMembers:
         if member.join_token is not None:
             stale = JoinAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member.member_id)
             effects.append(Reply(member.join_token, stale))
-        member.join_token = join.token
+        self._roster.wait_with_join(member, join.token)
         self._disturb(now_ms, effects)
 
     def _update(self, member: Member, join: Join, now_ms: int) -> None:
-        member.protocols = join.protocols
+        self._roster.change_protocols(member, join.protocols)
         member.session_timeout_ms = join.session_timeout_ms
         member.rebalance_timeout_ms = join.rebalance_timeout_ms
         member.client_id = join.client_id
@@ -267,12 +277,13 @@ class GroupMembers:
     def _replace_static(self, join: Join, now_ms: int, effects: list[Effect]) -> None:
         """A static member came back as another process: it takes its place and assignment over (KIP-345)."""
         assert join.instance_id is not None, "only a static member is replaced"
-        old = self.members.pop(self.statics[join.instance_id])
+        old = self.members[self.statics[join.instance_id]]
         self._answer_waiting(old, ErrorCode.FENCED_INSTANCE_ID, effects)
+        self._roster.take_out(old)
         member = replace(old, member_id=join.fresh_id, join_token=None, sync_token=None)
         was_leader = self.leader == old.member_id
         said = old.metadata(self.protocol or "")
-        self.members[member.member_id] = member
+        self._roster.put(member)
         self.statics[join.instance_id] = member.member_id
         if was_leader:
             self.leader = member.member_id
@@ -282,7 +293,7 @@ class GroupMembers:
             if same and choose_protocol(list(self.members.values())) == self.protocol:
                 self._keep_static(join, member, old.member_id if was_leader else None, effects)
                 return
-        member.join_token = join.token
+        self._roster.wait_with_join(member, join.token)
         self._disturb(now_ms, effects)
 
     def _keep_static(self, join: Join, member: Member, led_as: str | None, effects: list[Effect]) -> None:
@@ -310,7 +321,7 @@ class GroupMembers:
             for member in self.members.values():
                 if member.sync_token is not None:
                     effects.append(Reply(member.sync_token, SyncAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS)))
-                    member.sync_token = None
+                    self._roster.wait_with_sync(member, None)
                     self._hear(member, now_ms)
         timeout_ms = max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
         first_round = self.state is GroupState.EMPTY and self._initial_delay_ms > 0
@@ -322,7 +333,7 @@ class GroupMembers:
     def _finish_joining_if_complete(self, now_ms: int, effects: list[Effect]) -> None:
         if self._join_deadline_ms_max is not None and self.members:
             return
-        if not self._invited and all(member.join_token is not None for member in self.members.values()):
+        if not self._invited and self._roster.joined == len(self.members):
             self._finish_joining(now_ms, effects)
 
     def _join_time_is_up(self, now_ms: int, effects: list[Effect]) -> None:
@@ -357,7 +368,7 @@ class GroupMembers:
             self._hear(member, now_ms)
             if member.join_token is not None:
                 effects.append(Reply(member.join_token, self._join_answer(member)))
-                member.join_token = None
+                self._roster.wait_with_join(member, None)
 
     def _join_answer(self, member: Member) -> JoinAnswer:
         protocol = self.protocol or ""
@@ -395,7 +406,7 @@ class GroupMembers:
         effects: list[Effect] = []
         if member.sync_token is not None:
             effects.append(Reply(member.sync_token, SyncAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID)))
-        member.sync_token = sync.token
+        self._roster.wait_with_sync(member, sync.token)
         if member.member_id == self.leader:
             assignments = {member_id: sync.assignments.get(member_id, b"") for member_id in self.members}
             generation = self.generation
@@ -417,7 +428,7 @@ class GroupMembers:
             for member in self.members.values():
                 if member.sync_token is not None:
                     effects.append(Reply(member.sync_token, SyncAnswer(error=to_retry(error))))
-                    member.sync_token = None
+                    self._roster.wait_with_sync(member, None)
             self._disturb(now_ms, effects)
             return effects
         self.state = GroupState.STABLE
@@ -425,7 +436,7 @@ class GroupMembers:
             member.assignment = assignments[member.member_id]
             if member.sync_token is not None:
                 effects.append(Reply(member.sync_token, self._sync_answer(member)))
-                member.sync_token = None
+                self._roster.wait_with_sync(member, None)
             self._hear(member, now_ms)
         return effects
 
@@ -449,7 +460,7 @@ class GroupMembers:
         for member_id, instance_id in leave.members:
             error = ErrorCode.NONE
             if member_id in self._invited:
-                del self._invited[member_id]
+                self._uninvite(member_id)
                 anyone = True
             else:
                 if not member_id and instance_id is not None:
@@ -500,12 +511,16 @@ class GroupMembers:
 
     def _hear(self, member: Member, now_ms: int) -> None:
         timeout_ms = NEW_MEMBER_TIMEOUT_MS if member.is_new else member.session_timeout_ms
-        member.deadline_ms = now_ms + timeout_ms
+        self._roster.hear(member, now_ms + timeout_ms)
+
+    def _uninvite(self, member_id: str) -> None:
+        del self._invited[member_id]
+        self._roster.timers.drop(member_id)
 
     def _drop(self, member: Member, effects: list[Effect]) -> None:
         """Take a member out; the caller sees to the rebalance."""
         self._answer_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID, effects)
-        del self.members[member.member_id]
+        self._roster.take_out(member)
         if member.instance_id is not None and self.statics.get(member.instance_id) == member.member_id:
             del self.statics[member.instance_id]
         if self.leader == member.member_id:
@@ -553,10 +568,6 @@ class GroupMembers:
             ),
         )
         return encode_group_key(self.group_id), encode_group(stored)
-
-
-def _may_expire(member: Member) -> bool:
-    return member.is_new or not member.is_waiting
 
 
 def ignore_outcome(error: ErrorCode, now_ms: int) -> list[Effect]:

@@ -4,8 +4,10 @@ How a replica of a partition writes: gathers batches, has them written together,
 This is the part of `core.partition` that leaders and followers share.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from log_broker.config import TopicConfig
@@ -293,8 +295,9 @@ class PartitionWriting:
         while self._awaiting and self._awaiting[0][0] <= end:
             _, token, result = self._awaiting.popleft()
             replies.append(Reply(token, result))
-        while self._answered_alone and self._answered_alone[0][1] <= end:
-            del self._answered_alone[0]
+        alone = self._answered_alone
+        if alone and alone[0][1] <= end:
+            del alone[: bisect_right(alone, end, key=itemgetter(1))]
 
     def _write_failed(self, event: WriteFailed) -> Sequence[Effect]:
         self._writing = False

@@ -2,7 +2,8 @@
 How long produce requests wait for the followers: each for what its client allows, then it is told REQUEST_TIMED_OUT.
 
 Clients mostly all allow the same time, so requests of one timeout wait in one queue, in order, and one timer stands for
-all of them. An answered request is dropped when it comes to the front: nothing has to be taken out or cancelled.
+all of them. An answered request is dropped when it comes to the front: nothing has to be taken out or cancelled. Where
+clients name ever other timeouts, those beyond the first `QUEUES_MAX` share a queue with their like and wait longer.
 """
 
 import asyncio
@@ -10,6 +11,8 @@ from collections import deque
 from typing import Protocol
 
 SWEEP_SECONDS_MIN = 0.01
+QUEUES_MAX = 64
+TIMEOUT_MS_MAX = 15 * 60 * 1000  # no stock client allows more
 
 
 class Waiting(Protocol):
@@ -32,7 +35,9 @@ class AckDeadlines:
 
     def add(self, request: Waiting, timeout_ms: int) -> None:
         """See that the request is told when its time is up; with no time at all, in the next turn."""
-        timeout_ms = max(timeout_ms, 0)
+        timeout_ms = min(max(timeout_ms, 0), TIMEOUT_MS_MAX)
+        if timeout_ms not in self._queues and len(self._queues) >= QUEUES_MAX:
+            timeout_ms = 1 << timeout_ms.bit_length()
         queue = self._queues.get(timeout_ms)
         if queue is None:
             queue = self._queues[timeout_ms] = deque()

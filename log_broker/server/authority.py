@@ -45,7 +45,7 @@ class Authority:
         self._quorum: Quorum
         self._epoch: int | None = None  # that this node decides under
         self._head: ClusterImage | None = None  # with all that is proposed; None when that is what is committed
-        self._proposed: set[asyncio.Future[Proposed]] = set()
+        self._proposed: dict[asyncio.Future[Proposed], None] = {}  # in their order
 
     def follow(self, quorum: "Quorum") -> None:
         """Take the replica over whose log the decisions are in."""
@@ -82,7 +82,7 @@ class Authority:
         if not records:
             # What it has seen may be proposed only; an answer must not speak of what never comes to be.
             if self._proposed:
-                await asyncio.wait(self._proposed)
+                await asyncio.wait((next(reversed(self._proposed)),))  # they are committed in their order
             return
         head = base.draft()
         for record in records:
@@ -90,7 +90,7 @@ class Authority:
         answer = self._quorum.propose(self._epoch, encode_all(records))
         if not answer.done():
             self._head = head
-            self._proposed.add(answer)
+            self._proposed[answer] = None
             answer.add_done_callback(self._settled)
         # The proposal is not taken back if whoever waits for it goes away.
         result = await asyncio.shield(answer)
@@ -120,7 +120,7 @@ class Authority:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.answer_seconds_max):
                 while command.name not in self._node.cluster.topics:
-                    await self._quorum.wait_for_news(_RETRY_SECONDS)
+                    await self._quorum.wait_for_news(_RETRY_SECONDS, lambda: command.name in self._node.cluster.topics)
 
     async def add_partitions(self, topic: str, count: int) -> None:
         """Give a topic more partitions, `count` in all; raises BrokerError."""
@@ -222,7 +222,7 @@ class Authority:
         task = asyncio.ensure_future(asking)
         try:
             while not task.done():
-                news = self._quorum.news()
+                news = self._quorum.news(lambda: self.controller_id != controller_id)
                 either: set[asyncio.Future[Any]] = {task, news}
                 left = max(deadline - self._node.loop.time(), 0)
                 await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
@@ -234,7 +234,7 @@ class Authority:
             task.cancel()
 
     def _settled(self, answer: "asyncio.Future[Proposed]") -> None:
-        self._proposed.discard(answer)
+        self._proposed.pop(answer, None)
         if not self._proposed:
             self._head = None
 

@@ -151,7 +151,7 @@ def dispatch(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) 
     try:
         handler(node, header, body, slot)
     except Exception as error:
-        _answer_failure(header, slot, error, body)
+        answer_failure(header, slot, error, body)
 
 
 def _load(api: Api) -> Handler:
@@ -271,7 +271,7 @@ def control(handle: ControlHandler) -> Handler:
                 return
             if header.api_key in _CONTROLLERS_ONLY:
                 refusal = BrokerError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
-                _answer_failure(header, slot, refusal, body)
+                answer_failure(header, slot, refusal, body)
                 return
         answer = handle(node, context, request)
         if isinstance(answer, Mapping | bytes | bytearray):
@@ -295,10 +295,10 @@ async def _answer_later(node: "Node", context: RequestContext, answer: Awaitable
         slot.fail_connection("the broker is stopping")
         raise
     except Exception as error:
-        _answer_failure(header, slot, error, body)
+        answer_failure(header, slot, error, body)
 
 
-def _answer_failure(header: RequestHeader, slot: Slot, error: Exception, body: memoryview) -> None:
+def answer_failure(header: RequestHeader, slot: Slot, error: Exception, body: memoryview) -> None:
     """Answer with the code of a BrokerError; anything else is our own fault and goes to the log."""
     if isinstance(error, BrokerError):
         code, message = error.code, str(error)

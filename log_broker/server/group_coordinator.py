@@ -7,6 +7,7 @@ A group belongs to the partition that its name hashes to, and to whoever leads t
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from log_broker.records.control import EndMarker
 from log_broker.records.record import Record
 from log_broker.server.coordinator_shards import Shard, Shards
 from log_broker.server.deadlines import Deadlines
+from log_broker.server.internal_log import readable
 from log_broker.server.topic_patterns import match_topics
 from log_broker.server.trouble import Trouble
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 HASHES_KEPT = 10_000
-FATE_CHECK_S = 0.05
+FATE_CHECK_S = 1.0  # of those who are not told that they coordinate no more
 
 Token = asyncio.Future[Any]
 GroupShard = Shard[Group]
@@ -202,7 +204,9 @@ class GroupCoordinator:
         while shard.may_append:
             if shard.runtime.high_watermark >= end_offset:
                 return ErrorCode.NONE
-            await asyncio.sleep(FATE_CHECK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FATE_CHECK_S):
+                    await readable(shard.runtime, end_offset - 1)
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _persist_transactional(

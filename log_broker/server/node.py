@@ -33,7 +33,7 @@ from log_broker.server.broker_lifecycle import BrokerLifecycle
 from log_broker.server.connection import STAGING_BYTES, Connection
 from log_broker.server.controller import Controller
 from log_broker.server.counters import Counters
-from log_broker.server.dispatch import SlotOwner, dispatch, dispatch_while_starting
+from log_broker.server.dispatch import Slot, SlotOwner, dispatch, dispatch_while_starting
 from log_broker.server.events import Events
 from log_broker.server.group_coordinator import GroupCoordinator, partition_of
 from log_broker.server.internal_log import TopicLog
@@ -58,6 +58,7 @@ from log_broker.server.replica_fetches import ReplicaFetches
 from log_broker.server.replica_manager import ReplicaManager
 from log_broker.server.transaction_coordinator import TransactionCoordinator
 from log_broker.server.voter_membership import tell_address
+from log_broker.wire.framing import RequestHeader
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class Node:
         self.replicas = ReplicaManager(self)
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         # The connections of which a fetch waits, and what stands behind it.
-        self.waiting_fetches: dict[SlotOwner, deque[Callable[[], bool]]] = {}
+        self.waiting_fetches: dict[SlotOwner, deque[tuple[RequestHeader, memoryview, Slot]]] = {}
         self.metadata_answers = AnswerCache()
         self.ack_deadlines = AckDeadlines(self.loop)
         self.counters = Counters()

@@ -52,6 +52,8 @@ class AtRisk(NamedTuple):
 class PartitionRuntime(ReplicaRuntime):
     """One replica: written to where it leads, read, and kept."""
 
+    _empty_answer: tuple[tuple[int, int, int], object, bytes] | None = None
+
     @property
     def config(self) -> TopicConfig:
         return self._core.config
@@ -247,6 +249,16 @@ class PartitionRuntime(ReplicaRuntime):
             and core.is_leader
             and (leader_epoch < 0 or leader_epoch == core.epochs.current)
         )
+
+    def empty_answer(self, encode: Callable[[int, int, int, int], bytes]) -> bytes:
+        """Return `encode(partition, *offsets)`, which is kept for as long as it is asked for and they stay the same."""
+        core, kept = self._core, self._empty_answer
+        offsets = core.high_watermark, core.last_stable_offset, core.log_start_offset
+        if kept is not None and kept[0] == offsets and kept[1] is encode:
+            return kept[2]
+        answer = encode(self.partition, *offsets)
+        self._empty_answer = offsets, encode, answer
+        return answer
 
     def offsets(self) -> tuple[int, int, int]:
         """Return (high watermark, last stable offset, log start offset)."""

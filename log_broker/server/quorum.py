@@ -44,6 +44,11 @@ from log_broker.wire import quorum as messages
 
 _log = logging.getLogger(__name__)
 
+
+def _always() -> bool:
+    return True
+
+
 REVIVE_SECONDS = 1.0
 GOODBYE_SECONDS_MAX = 0.5
 
@@ -116,7 +121,7 @@ class Quorum:
         self._surroundings: _Surroundings | None = None
         self._applied_end = 0
         self._endpoints: dict[int, tuple[str, int]] = {}  # as the others told
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._promises: dict[asyncio.Future[Any], Any] = {}
         self._leads = False
         self._known: tuple[int | None, int] = (None, 0)
@@ -229,16 +234,20 @@ class Quorum:
         promise.add_done_callback(lambda each: self._promises.pop(each, None))
         return promise
 
-    def news(self) -> "asyncio.Future[None]":
-        """Return what is done when something has been replayed or another leader is known."""
+    def news(self, is_so: Callable[[], bool] = _always) -> "asyncio.Future[None]":
+        """
+        Return what is done when something has been replayed or another leader is known, and `is_so` says yes then.
+
+        Many may wait at once, so nobody should be woken who would only look and wait again.
+        """
         news: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.add(news)
-        news.add_done_callback(self._waiting.discard)
+        self._waiting[news] = is_so
+        news.add_done_callback(lambda each: self._waiting.pop(each, None))
         return news
 
-    async def wait_for_news(self, seconds: float) -> None:
-        """Return when there are news or the time is up."""
-        news = self.news()
+    async def wait_for_news(self, seconds: float, is_so: Callable[[], bool] = _always) -> None:
+        """Return when there are news, see `news`, or the time is up."""
+        news = self.news(is_so)
         await asyncio.wait((news,), timeout=seconds)
         news.cancel()
 
@@ -388,8 +397,8 @@ class Quorum:
         self.tell_news()
 
     def tell_news(self) -> None:
-        for news in list(self._waiting):
-            if not news.done():
+        for news, is_so in list(self._waiting.items()):
+            if not news.done() and is_so():
                 news.set_result(None)
 
     def look_who_leads(self) -> None:

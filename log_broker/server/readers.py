@@ -183,9 +183,13 @@ class Waiters:
     def _wake(self, committed: int, end: int) -> None:
         waiting = self._waiting[committed]
         ready = [(reader, place) for reader, place in waiting.items() if place[0] < end]
-        for reader, _ in ready:
-            del waiting[reader]
-        self._lowest[committed] = min((offset for offset, _ in waiting.values()), default=OFFSET_MAX)
+        if len(ready) == len(waiting):
+            waiting.clear()
+            self._lowest[committed] = OFFSET_MAX
+        else:
+            for reader, _ in ready:
+                del waiting[reader]
+            self._lowest[committed] = min(offset for offset, _ in waiting.values())
         for reader, (offset, at) in ready:
             reader.moved(at, offset)
 

@@ -109,7 +109,7 @@ class Api:
 _NEVER = 1 << 15
 _ELEMENTS_MAX = {
     # Brokers name all partitions that another one leads, or that they lead themselves.
-    ApiKey.FETCH: ELEMENTS_MAX,
+    ApiKey.FETCH: 50_000,
     ApiKey.ALTER_PARTITION: ELEMENTS_MAX,
     ApiKey.WRITE_TXN_MARKERS: 40_000,  # 10,000 partitions, each of a topic and a transaction of its own
     # Tools name all partitions of a cluster, each with its replicas.

@@ -44,6 +44,7 @@ SESSION_FROM = 7
 _LOG_START_FROM = 5
 _LEADER_EPOCH_FROM = 9
 _RACK_FROM = 11
+EMPTY_FROM = 11  # versions that `encode_empty` writes
 TOPIC_IDS_FROM = 13
 _NO_REPLICA_FROM = 15  # the replica id became a tagged field, which a client does not send
 TOPIC_ID_BYTES = 16
@@ -64,11 +65,15 @@ _PARTITION = {
     9: struct.Struct(">iiq8xi"),  # and the leader epoch
     12: struct.Struct(">iiqiqix"),  # and the last fetched epoch; behind it the number of tagged fields
 }
+_LAYOUT_OF = {
+    version: _PARTITION[max(least for least in _PARTITION if least <= version)]
+    for version in range(VERSION_MIN, VERSION_MAX + 1)
+}
 _ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">iq")  # epoch, its end offset
 _ANSWER_V4 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
-# A whole partition without records, aborted transactions and tagged fields: as above, and the preferred replica.
+# As above, then the number of aborted transactions, the preferred replica, the records and, last, the tagged fields.
 _EMPTY_V11 = struct.Struct(">ihqqqiii")
 _EMPTY_V12 = struct.Struct(">ihqqqBiBB")
 
@@ -120,8 +125,8 @@ def parse_request(body: memoryview, version: int) -> FetchRequest:
             reader.position += _SESSION.size
         topics = [_parse_topic(reader, body, version) for _ in range(reader.array_length())]
         forgotten: Sequence[ForgottenTopic] = ()
-        if version >= SESSION_FROM:
-            forgotten = [_parse_forgotten(reader, body, version) for _ in range(reader.array_length())]
+        if version >= SESSION_FROM and (count := reader.array_length()):
+            forgotten = [_parse_forgotten(reader, body, version) for _ in range(count)]
         rack = reader.string() if version >= _RACK_FROM else b""
         replica = None
         if version >= _NO_REPLICA_FROM and body[reader.position]:
@@ -173,23 +178,24 @@ def _parse_topic(reader: Reader, body: memoryview, version: int) -> FetchedTopic
     name = _parse_name(reader, body, version)
     count = reader.array_length()
     start = reader.position
-    if version >= FLEXIBLE_FROM:
-        layout = _PARTITION[12]
-        end = start + count * layout.size
-        # The byte behind each is the number of its tagged fields, of which clients have none.
-        if bytes(body[start + layout.size - 1 : end : layout.size]).count(0) == count:
-            partitions = list(map(FetchedPartition._make, layout.iter_unpack(body[start:end])))
-            reader.position = end
-        else:
-            partitions = [_parse_tagged(reader, body) for _ in range(count)]
-    else:
-        layout = _PARTITION[max(least for least in _PARTITION if least <= version)]
-        reader.position += count * layout.size
-        found = layout.iter_unpack(body[start : reader.position])
+    layout = _LAYOUT_OF[version]
+    end = start + count * layout.size
+    if end > len(body):
+        raise ValueError(f"{count} partitions in {len(body) - start} bytes")
+    if version < FLEXIBLE_FROM:
+        reader.position = end
+        found = layout.iter_unpack(body[start:end])
         if version >= _LEADER_EPOCH_FROM:
-            partitions = [FetchedPartition(at, epoch, offset, -1, -1, size) for at, epoch, offset, size in found]
-        else:
-            partitions = [FetchedPartition(at, -1, offset, -1, -1, size) for at, offset, size in found]
+            return FetchedTopic(
+                name, [FetchedPartition(at, epoch, offset, -1, -1, size) for at, epoch, offset, size in found]
+            )
+        return FetchedTopic(name, [FetchedPartition(at, -1, offset, -1, -1, size) for at, offset, size in found])
+    # The byte behind each is the number of its tagged fields, of which clients have none.
+    if not any(body[start + layout.size - 1 : end : layout.size]):
+        partitions = list(map(FetchedPartition._make, layout.iter_unpack(body[start:end])))
+        reader.position = end
+    else:
+        partitions = [_parse_tagged(reader, body) for _ in range(count)]
     reader.tagged_fields()
     return FetchedTopic(name, partitions)
 
@@ -214,13 +220,17 @@ def _parse_forgotten(reader: Reader, body: memoryview, version: int) -> Forgotte
 def encode_response(
     correlation_id: int,
     version: int,
-    topics: Sequence[tuple[bytes, Sequence[PartitionData]]],
+    topics: Sequence[tuple[bytes, Sequence[PartitionData | bytes]]],
     *,
     error: ErrorCode = ErrorCode.NONE,
     session_id: int = NO_SESSION,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
-    """Write the response with its header, as buffers to be sent one behind the other: records are not copied."""
+    """
+    Write the response with its header, as buffers to be sent one behind the other: records are not copied.
+
+    Bytes stand for a partition that `encode_empty` has written.
+    """
     flexible = version >= FLEXIBLE_FROM
     no_tags = b"\0" if flexible else b""
     chunks: list[Buffer] = []
@@ -239,11 +249,8 @@ def encode_response(
         out += name
         _write_count(out, len(partitions), flexible=flexible)
         for data in partitions:
-            if not data[5] and version >= _RACK_FROM and not data[6] and data[8] is None and data[9] is None:
-                if flexible:
-                    out += _EMPTY_V12.pack(data[0], data[1], data[2], data[3], data[4], 1, data[7], 1, 0)
-                else:
-                    out += _EMPTY_V11.pack(data[0], data[1], data[2], data[3], data[4], 0, data[7], 0)
+            if isinstance(data, bytes):
+                out += data
                 continue
             size = sum(map(len, data.records))
             _write_partition(out, data, size, version)
@@ -257,6 +264,15 @@ def encode_response(
     if out:
         chunks.append(out)
     return chunks
+
+
+def encode_empty(
+    partition: int, high_watermark: int, last_stable_offset: int, log_start_offset: int, *, flexible: bool
+) -> bytes:
+    """Write a partition of a response in which there is nothing to read, from version 11 on."""
+    if flexible:
+        return _EMPTY_V12.pack(partition, 0, high_watermark, last_stable_offset, log_start_offset, 1, -1, 1, 0)
+    return _EMPTY_V11.pack(partition, 0, high_watermark, last_stable_offset, log_start_offset, 0, -1, 0)
 
 
 def _write_partition(out: bytearray, data: PartitionData, size: int, version: int) -> None:
@@ -288,7 +304,9 @@ def _partition_tags(data: PartitionData, version: int) -> bytes:
 
 
 def _write_count(out: bytearray, count: int, *, flexible: bool) -> None:
-    if flexible:
-        write_uvarint(out, count + 1)
-    else:
+    if not flexible:
         out += _INT32.pack(count)
+    elif count < 127:
+        out.append(count + 1)
+    else:
+        write_uvarint(out, count + 1)

@@ -27,16 +27,17 @@ class Reader:
     Reads the primitive types of the protocol from the front on.
 
     Raises struct.error, IndexError or ValueError when the bytes end early or a length is impossible. Array lengths are
-    checked against the bytes that are left, so a length alone makes nobody reserve memory, and against `elements_max`.
+    checked against the bytes that are left, so a length alone makes nobody reserve memory, and together against
+    `elements_max`.
     """
 
     __slots__ = ("_body", "_elements", "_elements_max", "_flexible", "position")
 
     def __init__(self, body: memoryview, *, flexible: bool, elements_max: int = ELEMENTS_MAX) -> None:
         self._body = body
-        self._elements_max = elements_max
         self._flexible = flexible
         self._elements = 0
+        self._elements_max = elements_max
         self.position = 0
 
     def int8(self) -> int:
@@ -56,7 +57,8 @@ class Reader:
 
     def array_length(self) -> int:
         """Read the number of elements; a null array has none."""
-        return max(self._counted(self._compact_length() if self._flexible else self.int32()), 0)
+        count = self._compact_length() if self._flexible else self.int32()
+        return self._counted(count) if count > 0 else 0
 
     def string(self) -> bytes:
         """Read a string that must not be null, as its UTF-8 bytes."""
@@ -116,6 +118,10 @@ class Reader:
         return count
 
     def _compact_length(self) -> int:
+        first: int = self._body[self.position]
+        if first < 0x80:  # as good as always
+            self.position += 1
+            return first - 1
         length, self.position = read_uvarint(self._body, self.position)
         return length - 1
 

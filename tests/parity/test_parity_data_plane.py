@@ -223,6 +223,17 @@ def test_fetch_requests(version, wait, min_bytes, max_bytes, isolation, session,
     ]
 
 
+@pytest.mark.parametrize("version", range(fetch.EMPTY_FROM, FETCH_VERSIONS[-1] + 1))
+@FEW
+@given(partition=int32, offsets=st.tuples(int64, int64, int64))
+def test_a_partition_without_anything_to_read_is_written_the_same_at_once(version, partition, offsets) -> None:
+    flexible = version >= fetch.FLEXIBLE_FROM
+    empty = fetch.encode_empty(partition, *offsets, flexible=flexible)
+    whole = fetch.PartitionData(partition, ErrorCode.NONE, *offsets, ())
+    answers = [fetch.encode_response(7, version, [(bytes(16), [each, whole])]) for each in (empty, whole)]
+    assert b"".join(answers[0]) == b"".join(answers[1])
+
+
 partition_data = st.builds(
     fetch.PartitionData,
     partition=int32,

@@ -8,6 +8,7 @@ then. What a request reads, and what of that its response names, is decided by i
 import asyncio
 import secrets
 from collections import deque
+from collections.abc import Generator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -20,16 +21,27 @@ from log_broker.core.fetch_session import (
     Opening,
     Plan,
     Refused,
+    Sessionless,
 )
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import HEADER_BYTES, batches_in
 from log_broker.server.current_leader import WRONG_LEADER, current_leader, endpoints_of
+from log_broker.server.dispatch import answer_failure
 from log_broker.server.memory_budget import FREE_BYTES
 from log_broker.server.partition import PartitionRuntime
 from log_broker.server.preferred_replica import NO_REPLICA, preferred_replica
 from log_broker.server.quorum_fetch import fetch_metadata
 from log_broker.server.readers import READ_COMMITTED
-from log_broker.wire.fetch import TOPIC_IDS_FROM, FetchRequest, PartitionData, encode_response, parse_request
+from log_broker.wire.fetch import (
+    EMPTY_FROM,
+    FLEXIBLE_FROM,
+    TOPIC_IDS_FROM,
+    FetchRequest,
+    PartitionData,
+    encode_empty,
+    encode_response,
+    parse_request,
+)
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.quorum import FETCH_VERSION, METADATA_TOPIC_ID
 from log_broker.wire.reading import MalformedRequestError
@@ -44,6 +56,7 @@ _METADATA = METADATA_TOPIC_ID.bytes
 _NONE = ErrorCode.NONE
 CONGESTED_RETRY_MS = 50
 WAIT_MS_MAX = 5 * 60 * 1000
+SLICE_PARTITIONS = 2_000  # looked at in one turn of the loop
 WAITING_BYTES = 512  # what a fetch that waits holds for each of its partitions, about
 BATCH_BYTES_MIN = HEADER_BYTES
 FROM_FOLLOWERS = 11  # clients of this version know what a follower may answer
@@ -56,9 +69,8 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     One fetch of a connection waits at a time, as with Kafka, which reads no request before it has answered the last:
     those that were sent behind it begin when it is answered.
     """
-    behind = node.waiting_fetches.get(slot.owner)
-    if behind is not None:
-        behind.append(partial(_begin, node, header, body, slot))
+    if node.waiting_fetches and (behind := node.waiting_fetches.get(slot.owner)) is not None:
+        behind.append((header, body, slot))
     else:
         _begin(node, header, body, slot)
 
@@ -90,7 +102,14 @@ def _next(node: "Node", owner: "SlotOwner") -> None:
     behind = node.waiting_fetches[owner]
     if not behind or owner.is_closed:
         del node.waiting_fetches[owner]
-    elif not behind.popleft()():
+        return
+    header, body, slot = behind.popleft()
+    waits = False
+    try:
+        waits = _begin(node, header, body, slot)
+    except Exception as error:
+        answer_failure(header, slot, error, body)
+    if not waits:
         asyncio.get_running_loop().call_soon(_next, node, owner)
 
 
@@ -121,7 +140,10 @@ class _Fetch:
         "_counted",
         "_enough",
         "_header",
+        "_is_settled",
+        "_is_sliced",
         "_is_waiting",
+        "_leaders",
         "_look_handle",
         "_moved",
         "_node",
@@ -131,6 +153,7 @@ class _Fetch:
         "_slot",
         "_timer",
         "_total",
+        "_wait_ms",
         "_watched",
     )
 
@@ -144,7 +167,11 @@ class _Fetch:
         self._rack = request.rack if node.config.replica_selector_class else b""
         self._slot = slot
         self._timer: asyncio.TimerHandle | None = None
+        self._wait_ms = min(request.wait_ms_max, WAIT_MS_MAX)
         self._is_waiting = False
+        self._is_settled = False  # whether it is answered, or it is known when to look again
+        self._leaders: list[tuple[int, int] | None] = []  # who is to be asked instead
+        self._is_sliced = False  # whether it was looked at in more than one turn
         self._enough = 0  # bytes
         self._total = 0  # bytes that are there, as of the last look
         self._counted: dict[int, int] = {}  # of these, those of each partition that has any
@@ -155,31 +182,38 @@ class _Fetch:
 
     def start(self) -> bool:
         """Answer, or wait for what is asked; say whether it waits."""
-        wait_ms = min(self._request.wait_ms_max, WAIT_MS_MAX)
-        if self._try(last_chance=wait_ms <= 0):
-            return self._is_waiting
-        if self._may_be_held():
+        self._attempt(self._look_at_all(last_chance=self._wait_ms <= 0))
+        return self._is_waiting
+
+    def _attempt(self, steps: Generator[None, None, None]) -> None:
+        """Look at everything, and wait if that does not settle it; of very many partitions at some in each turn."""
+        self._look_handle = None
+        if self._is_waiting and self._slot.closed:
+            return  # its connection is about to say so
+        for _ in steps:
+            self._is_sliced = True
+            self._keep_turn()
+            self._look_handle = asyncio.get_running_loop().call_soon(self._attempt, steps)
+            return
+        if not self._is_settled:
             self._wait()
-        else:
-            self._watched.clear()
-            wait_ms = min(wait_ms, CONGESTED_RETRY_MS)
-        self._pause(wait_ms / 1000)
-        return True
 
     def _may_be_held(self) -> bool:
-        """Whether there is memory for this fetch to wait; only large ones are asked, as a share of it is free."""
+        """Whether there is memory for this large fetch to wait; of small ones that is not asked, as a share is free."""
         size = len(self._watched) * WAITING_BYTES
-        if size <= FREE_BYTES:
-            return True
         memory = self._node.memory
         if memory.held + size > memory.limit // 2:
             return False
         self._slot.hold(size)
         return True
 
-    def _pause(self, seconds: float) -> None:
-        """Let the connection's next fetches wait until this one is answered, in so much time at the latest."""
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_is_up)
+    def _pause(self, milliseconds: int) -> None:
+        """Wait for so long at the most."""
+        self._timer = asyncio.get_running_loop().call_later(milliseconds / 1000, self._time_is_up)
+        self._keep_turn()
+
+    def _keep_turn(self) -> None:
+        """Let the connection's next fetches wait until this one is answered."""
         if not self._is_waiting:
             self._is_waiting = True
             self._node.waiting_fetches.setdefault(self._slot.owner, deque())
@@ -187,12 +221,28 @@ class _Fetch:
 
     def _wait(self) -> None:
         """Stand at the end of what was counted in each partition. An answer that is not urgent has read up to there."""
+        if self._timer is None and len(self._watched) * WAITING_BYTES > FREE_BYTES and not self._may_be_held():
+            self._watched.clear()
+            self._pause(min(self._wait_ms, CONGESTED_RETRY_MS))
+            return
         committed, counted = self._committed, self._counted
         for at, (runtime, asked) in enumerate(self._watched):
             offset = asked[2]
             if at in counted:
                 offset = runtime.last_stable_offset if committed else runtime.high_watermark
             runtime.waiters.add(self, at, offset, committed=committed)
+        if self._is_sliced:
+            self._find_moved()
+        if self._timer is None:
+            self._pause(self._wait_ms)
+
+    def _find_moved(self) -> None:
+        """Take note of partitions that have moved between the look at them and now."""
+        self._is_sliced = False
+        for at, (runtime, asked) in enumerate(self._watched):
+            end = runtime.last_stable_offset if self._committed else runtime.high_watermark
+            if runtime.is_closed or asked.offset < end:
+                self.moved(at, -1 if runtime.is_closed else asked.offset)
 
     def moved(self, at: int, offset: int) -> None:
         """See `readers.Reader`."""
@@ -205,10 +255,14 @@ class _Fetch:
         self._look_handle = None
         if self._slot.closed:
             return  # its connection is about to say so
-        if not all(self._count(at, offset) for at, offset in self._moved):
+        for at, offset in self._moved:
+            if not self._count(at, offset):
+                self._stop_waiting()
+                self._attempt(self._look_at_all(last_chance=False))
+                return
+        if self._total >= self._enough and len(self._watched) > SLICE_PARTITIONS:
             self._stop_waiting()
-            if not self._try(last_chance=False):
-                self._wait()
+            self._attempt(self._look_at_all(last_chance=True))
         elif self._total >= self._enough:
             self._answer_waited()
         else:
@@ -238,7 +292,7 @@ class _Fetch:
         self._timer = None
         self._stop_waiting()
         if not self._slot.closed:
-            self._try(last_chance=True)
+            self._attempt(self._look_at_all(last_chance=True))
 
     def _forget(self) -> None:
         """End, because it is answered or its connection is gone."""
@@ -248,7 +302,11 @@ class _Fetch:
             self._timer = None
         if self._is_waiting:
             self._is_waiting = False
-            asyncio.get_running_loop().call_soon(_next, self._node, self._slot.owner)
+            node, owner = self._node, self._slot.owner
+            if node.waiting_fetches[owner]:
+                asyncio.get_running_loop().call_soon(_next, node, owner)
+            else:
+                del node.waiting_fetches[owner]
 
     def _stop_waiting(self) -> None:
         for runtime, _ in self._watched:
@@ -260,11 +318,13 @@ class _Fetch:
             self._look_handle.cancel()
             self._look_handle = None
 
-    def _try(self, *, last_chance: bool) -> bool:
-        """Read everything; answer if that is enough, and say whether it is settled when to go on."""
+    def _look_at_all(self, *, last_chance: bool) -> Generator[None, None, None]:
+        """Read everything, with a pause after each slice; answer if that is enough, or it is not settled what comes."""
+        self._is_settled = True
+        self._leaders.clear()
         if self._slot.must_wait:
             self._wait_for_memory()
-            return True
+            return
         room = self._room()
         enough = min(self._request.bytes_min, room)
         total = 0
@@ -272,17 +332,24 @@ class _Fetch:
         topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]] = []
         watched: list[tuple[PartitionRuntime, FetchedPartition]] = []
         counted: dict[int, int] = {}
+        left = SLICE_PARTITIONS
+        all_idle = True
         find = self._node.logs.get
         committed, may_be_idle = self._committed, not self._rack
         for topic in self._plan.topics:
             name = self._name_of(topic.name)
             partitions: list[PartitionData | PartitionRuntime] = []
             for asked in topic.partitions:
+                if not left:
+                    yield
+                    left = SLICE_PARTITIONS
+                left -= 1
                 runtime = None if name is None else find(name, asked[0])
                 if runtime is not None and may_be_idle and runtime.is_read_up_to(asked[2], asked[1], committed):
                     watched.append((runtime, asked))
                     partitions.append(runtime)
                     continue
+                all_idle = False
                 data, size = self._read(name, runtime, asked, room, first=total == 0)
                 if size:
                     counted[len(watched)] = size
@@ -294,12 +361,13 @@ class _Fetch:
                     watched.append((runtime, asked))
                 partitions.append(data)
             topics.append((topic.name, partitions))
-        if not urgent and total < enough and not self._is_cut_short(topics):
+        if not urgent and total < enough and (all_idle or not self._is_cut_short(topics)):
             self._enough, self._total, self._watched, self._counted = enough, total, watched, counted
-            return False
-        self._forget()
+            self._is_settled = False
+            return
+        if self._is_waiting:
+            self._forget()
         self._answer(topics)
-        return True
 
     def _answer_waited(self) -> None:
         """Answer what was waited for: of the other partitions it is known that there is nothing to read."""
@@ -329,7 +397,7 @@ class _Fetch:
         self._stop_waiting()
         if self._timer is not None:
             self._timer.cancel()
-        self._pause(CONGESTED_RETRY_MS / 1000)
+        self._pause(CONGESTED_RETRY_MS)
 
     def _is_cut_short(self, topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]]) -> bool:
         """
@@ -351,28 +419,48 @@ class _Fetch:
 
     def _answer(self, topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]]) -> None:
         """Answer with what was found. A runtime stands for a partition of which there is nothing but its offsets."""
+        plan = self._plan
+        if isinstance(plan, Sessionless) and self._header.api_version >= EMPTY_FROM:
+            encode = _encode_flexible if self._header.api_version >= FLEXIBLE_FROM else _encode_fixed
+            self._respond(
+                [
+                    (name, [data if isinstance(data, PartitionData) else data.empty_answer(encode) for data in found])
+                    for name, found in topics
+                ]
+            )
+            return
         whole = [
             (
-                topic.name,
+                name,
                 [
-                    data if isinstance(data, PartitionData) else PartitionData(asked[0], _NONE, *data.offsets(), ())
-                    for data, asked in zip(found, topic.partitions, strict=True)
+                    data
+                    if isinstance(data, PartitionData)
+                    else PartitionData(data.partition, _NONE, *data.offsets(), ())
+                    for data in found
                 ],
             )
-            for (_, found), topic in zip(topics, self._plan.topics, strict=True)
+            for name, found in topics
         ]
         sessions = self._node.fetch_sessions
-        fresh_id = _fresh_id(sessions) if isinstance(self._plan, Opening) else NO_SESSION
-        response = sessions.finish(self._plan, whole, fresh_id=fresh_id, now_ms=self._node.clock_ms())
-        leaders = [data.leader for _, found in whole for data in found if data[8] is not None]
+        fresh_id = _fresh_id(sessions) if isinstance(plan, Opening) else NO_SESSION
+        response = sessions.finish(plan, whole, fresh_id=fresh_id, now_ms=self._node.clock_ms())
+        self._respond(response.topics, error=response.error, session_id=response.session_id)
+
+    def _respond(
+        self,
+        topics: Sequence[tuple[bytes, Sequence[PartitionData | bytes]]],
+        *,
+        error: ErrorCode = ErrorCode.NONE,
+        session_id: int = NO_SESSION,
+    ) -> None:
         self._slot.complete(
             *encode_response(
                 self._header.correlation_id,
                 self._header.api_version,
-                response.topics,
-                error=response.error,
-                session_id=response.session_id,
-                endpoints=endpoints_of(self._node, leaders) if leaders else (),
+                topics,
+                error=error,
+                session_id=session_id,
+                endpoints=endpoints_of(self._node, self._leaders) if self._leaders else (),
             )
         )
 
@@ -410,7 +498,9 @@ class _Fetch:
         if runtime is None or error is not ErrorCode.NONE:
             data = PartitionData(asked.partition, error, -1, -1, -1, ())
             if error in WRONG_LEADER:
-                data = data._replace(leader=current_leader(self._node, topic, asked.partition))
+                leader = current_leader(self._node, topic, asked.partition)
+                data = data._replace(leader=leader)
+                self._leaders.append(leader)
             return data, 0
         result = runtime.read(
             asked.offset,
@@ -430,6 +520,10 @@ class _Fetch:
             result.aborted,
         )
         return data, result.size
+
+
+_encode_flexible = partial(encode_empty, flexible=True)
+_encode_fixed = partial(encode_empty, flexible=False)
 
 
 def _elsewhere(runtime: PartitionRuntime, asked: FetchedPartition, preferred: int) -> PartitionData:

@@ -1,6 +1,7 @@
 """The group machine: every event in every state, then the stories of a rebalance."""
 
 import itertools
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -84,6 +85,13 @@ class Driver:
             assert member.sync_token is None or group.state is GroupState.COMPLETING
         if group.state in {GroupState.EMPTY, GroupState.DEAD}:
             assert not group.members
+        roster, members = group._roster, group.members.values()
+        assert roster.joined == sum(member.join_token is not None for member in members)
+        assert roster.synced == sum(member.sync_token is not None for member in members)
+        known = Counter(name for member in members for name in {name for name, _ in member.protocols})
+        assert roster._speakers == known
+        expiring = {m.member_id: m.deadline_ms for m in members if m.is_new or not m.is_waiting}
+        assert roster.timers._at == expiring | group._invited
 
     def join(self, member_id: str = "", **fields: Any) -> Any:
         defaults: dict[str, Any] = {

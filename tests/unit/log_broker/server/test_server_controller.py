@@ -148,6 +148,15 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
             await cluster.beat(node_id, want_fence=True)  # a node that stops waits for others that are there
 
 
+async def test_those_are_woken_by_a_change_whose_condition_holds(cluster: Cluster) -> None:
+    quorum, topics = cluster.node.quorum, cluster.node.cluster.topics
+    every, made, other = quorum.news(), quorum.news(lambda: "made" in topics), quorum.news(lambda: "other" in topics)
+    await cluster.client.create("made")
+    await asyncio.wait((every, made), timeout=10)
+    assert (every.done(), made.done(), other.done()) == (True, True, False)
+    other.cancel()
+
+
 async def test_a_broker_comes_in_is_fenced_and_comes_again_under_another_epoch(cluster: Cluster) -> None:
     old = cluster.epochs[1]
     assert (await cluster.register(1)).broker_epoch == old, "the answer may have been lost"

@@ -20,7 +20,7 @@ from log_broker.core.fetch_session import FetchSessions
 from log_broker.core.replication import Leadership
 from log_broker.errors import ErrorCode
 from log_broker.records import Codec, batches_in, build_batch
-from log_broker.server.ack_deadlines import AckDeadlines
+from log_broker.server.ack_deadlines import QUEUES_MAX, AckDeadlines
 from log_broker.server.handlers import fetch, list_offsets, produce
 from log_broker.server.log_manager import LogManager
 from log_broker.server.memory_budget import MemoryBudget
@@ -379,6 +379,32 @@ async def test_acks_all_waits_for_followers_as_long_as_the_client_allows(broker,
     assert [error for _, error, _ in await produced(in_time)] == [ErrorCode.NONE] * len(partitions)
     alone = [error for _, error, _ in await produced(broker.produce((1, batch(b"x")), timeout_ms=0))]
     assert alone == [ErrorCode.NONE], "who leads alone waits for nobody"
+
+
+class Request:
+    """A request that waits for followers."""
+
+    is_answered = False
+
+    def time_is_up(self) -> None:
+        self.is_answered = True
+
+
+async def test_ever_other_timeouts_share_queues_and_an_end() -> None:
+    clock = HeldClock()
+    deadlines = AckDeadlines(clock)
+    requests = [Request() for _ in range(1000)]
+    for at, request in enumerate(requests):
+        deadlines.add(request, 1000 + at)
+    assert len(deadlines._queues) <= QUEUES_MAX + 31
+    clock.advance(1.0)
+    assert [request.is_answered for request in requests] == [True] + [False] * 999
+    clock.advance(1.1)
+    assert all(request.is_answered for request in requests)
+    for_ever = Request()
+    deadlines.add(for_ever, 2**31 - 1)
+    clock.advance(15 * 60)
+    assert for_ever.is_answered
 
 
 @pytest.mark.parametrize("handler", [produce.handle, fetch.handle, list_offsets.handle])

@@ -37,7 +37,7 @@ class Node:
     def __init__(self, logs: LogManager, *, slots_max: int = 10) -> None:
         self.logs = logs
         self.config = BrokerConfig(data_dir=Path("data"))
-        self.waiting_fetches: dict[Any, deque[Callable[[], bool]]] = {}
+        self.waiting_fetches: dict[Any, deque[Any]] = {}
         self.fetch_sessions = FetchSessions(slots_max=slots_max)
         self.memory = MemoryBudget(asyncio.get_running_loop(), 1 << 30)
 

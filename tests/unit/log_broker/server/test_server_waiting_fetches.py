@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import time
 import tracemalloc
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -11,15 +12,20 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from log_broker.config import BrokerConfig, TopicConfig
+from log_broker.core.controller import CreateTopic
 from log_broker.core.fetch_session import FetchSessions
-from log_broker.errors import ErrorCode
+from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import build_batch
 from log_broker.server.handlers import fetch
 from log_broker.server.log_manager import LogManager
+from log_broker.server.machine import RealMachine
 from log_broker.server.memory_budget import MemoryBudget
+from log_broker.server.node import Node
 from log_broker.server.readers import Waiters
+from log_broker.storage.files import File, OsFileSystem
 from log_broker.storage.memory_files import MemoryFileSystem
 from log_broker.wire.framing import RequestHeader
 
@@ -38,14 +44,14 @@ class CountedFiles(MemoryFileSystem):
         super().fail_read_if_asked()
 
 
-class Node:
+class FakeNode:
     """What the handler asks of a node."""
 
     def __init__(self, logs: LogManager, files: CountedFiles, memory_limit: int) -> None:
         self.logs = logs
         self.files = files
         self.config = BrokerConfig(data_dir=Path("data"))
-        self.waiting_fetches: dict[Any, deque[Callable[[], bool]]] = {}
+        self.waiting_fetches: dict[Any, deque[Any]] = {}
         self.fetch_sessions = FetchSessions(slots_max=10)
         self.memory = MemoryBudget(asyncio.get_running_loop(), memory_limit)
 
@@ -123,7 +129,7 @@ class Slot:
 
 
 @asynccontextmanager
-async def broker(partitions: int, *, memory_limit: int = 1 << 30, **overrides: str) -> AsyncIterator[Node]:
+async def broker(partitions: int, *, memory_limit: int = 1 << 30, **overrides: str) -> AsyncIterator[FakeNode]:
     files = CountedFiles()
     logs = LogManager(Path("logs"), asyncio.get_running_loop(), validator=None, clock_ms=lambda: NOW_MS, files=files)
     named = {name.replace("_", "."): value for name, value in overrides.items()}
@@ -132,13 +138,13 @@ async def broker(partitions: int, *, memory_limit: int = 1 << 30, **overrides: s
     for at in range(partitions):
         logs.create("t", at, UUID(int=1), config)
     try:
-        yield Node(logs, files, memory_limit)
+        yield FakeNode(logs, files, memory_limit)
     finally:
         await logs.close()
 
 
 def send(
-    node: Node,
+    node: FakeNode,
     asked: Iterable[tuple[int, int]],
     *,
     bytes_min: int,
@@ -205,7 +211,6 @@ async def test_a_partition_that_is_named_two_thousand_times_is_read_once() -> No
     async with broker(2) as node:
         asked = [(0, 7)] * 1999 + [(1, 0), (0, 0)]
         slot = send(node, asked, bytes_min=2 * len(BATCH))
-        assert node.waiting_at([0, 1]) == 2
         await node.written([0])
         assert slot.answer is None
         await node.written([1])
@@ -289,6 +294,46 @@ async def test_a_waiting_fetch_takes_no_more_memory_than_is_counted() -> None:
         slot.close()
 
 
+@pytest.mark.parametrize("written", [[0], [0, 39]])
+async def test_very_many_partitions_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch, written) -> None:
+    monkeypatch.setattr(fetch, "SLICE_PARTITIONS", 5)
+    async with broker(40) as node:
+        everything = range(40)
+        await node.written(everything)
+        owner = Owner()
+        slot = send(node, [(at, 1) for at in everything], bytes_min=len(written) * len(BATCH), slot=Slot(owner))
+        behind = send(node, [(0, 0)], bytes_min=1, slot=Slot(owner))
+        assert node.waiting_at(everything) == 0, "not all have been looked at"
+        await node.written(written)  # of which 0 has been looked at
+        await eventually(lambda: slot.answer is not None)
+        assert {at: size for at, _, size in slot.found() if size} == dict.fromkeys(written, len(BATCH))
+        await eventually(lambda: behind.answer is not None)
+        unknown = send(node, [(at, 0) for at in range(100, 200)], bytes_min=1, wait_ms=0)
+        assert unknown.answer is None
+        await eventually(lambda: unknown.answer is not None)
+        assert unknown.found() == [(at, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0) for at in range(100, 200)]
+        gone = send(node, [(at, 2) for at in everything], bytes_min=1)
+        gone.close()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (gone.answer, node.waiting_at(everything), node.waiting_fetches) == (None, 0, {})
+
+
+async def test_a_fetch_that_fails_behind_another_is_answered() -> None:
+    def fail(topic: str, partition: int) -> ErrorCode:
+        raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "nothing can be said of it")
+
+    owner = Owner()
+    async with broker(1) as node:
+        node.absence_of = fail  # type: ignore[method-assign]
+        slots = [send(node, [(at, 0)], bytes_min=1, slot=Slot(owner)) for at in (0, 9, 0)]
+        await node.written([0])
+        await eventually(lambda: all(slot.answer is not None for slot in slots))
+        assert struct.unpack_from(">h", slots[1].answer or b"", 8) == (ErrorCode.KAFKA_STORAGE_ERROR,)
+        assert [slots[at].found()[0][2] for at in (0, 2)] == [len(BATCH)] * 2
+        await eventually(lambda: node.waiting_fetches == {})
+
+
 async def test_more_than_may_be_sent_of_a_partition_is_not_waited_for() -> None:
     async with broker(1) as node:
         slot = send(node, [(0, 0)], bytes_min=10 * len(BATCH), partition_bytes=2 * len(BATCH))
@@ -365,3 +410,69 @@ def test_only_those_are_told_who_may_read_more() -> None:
     waiters.wake_all()
     assert (plain.told, committed.told, behind.told) == ([(1, 0)], [(2, 0), (2, -1)], [(3, 5), (3, -1)])
     assert len(waiters) == 0
+
+
+class CountedFile:
+    """A file that counts the reads of its system."""
+
+    def __init__(self, file: File, system: "CountedDisk") -> None:
+        self._file = file
+        self._system = system
+
+    def __getattr__(self, name: str):
+        return getattr(self._file, name)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        self._system.reads += 1
+        return self._file.read_at(position, length)
+
+
+class CountedDisk(OsFileSystem):
+    reads = 0
+
+    def open(self, path: Path) -> File:
+        return CountedFile(super().open(path), self)  # type: ignore[return-value]
+
+
+def exchange(address: str, partitions: int, rounds: int) -> int:
+    """Have a stock consumer wait for much more than stock producers bring at a time; return how much it got."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "g",
+            "fetch.min.bytes": 1_000_000,
+            "fetch.wait.max.ms": 1000,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.assign([TopicPartition("t", at, OFFSET_BEGINNING) for at in range(partitions)])
+    producers = [Producer({"bootstrap.servers": address, "acks": acks}) for acks in ("1", "all")]
+    consumer.poll(0.5)
+    for number in range(rounds * partitions):
+        producers[number % 2].produce("t", b"value", partition=number % partitions)
+        if number % 10 == 0:
+            producers[0].flush(10)
+            producers[1].flush(10)
+    assert not sum(producer.flush(30) for producer in producers)
+    got, deadline = 0, time.monotonic() + 30
+    while got < rounds * partitions and time.monotonic() < deadline:
+        got += len(consumer.consume(10_000, 0.5))
+    consumer.close()
+    return got
+
+
+async def test_a_stock_consumer_that_waits_for_much_makes_each_write_be_read_a_few_times(tmp_path: Path) -> None:
+    partitions, rounds = 100, 10
+    machine = RealMachine()
+    machine.files = disk = CountedDisk()
+    node = Node(BrokerConfig(data_dir=tmp_path, port=0), machine=machine)
+    await node.start()
+    try:
+        await node.ensure_topic(
+            CreateTopic(name="t", topic_id="1" * 32, partitions=partitions, overrides={"fluvial.durability": "memory"})
+        )
+        before = disk.reads
+        assert await asyncio.to_thread(exchange, f"127.0.0.1:{node.port}", partitions, rounds) == rounds * partitions
+        assert disk.reads - before < 6 * rounds * partitions
+    finally:
+        await node.stop()
