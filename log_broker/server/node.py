@@ -30,7 +30,7 @@ from log_broker.interfaces import RecordValidator
 from log_broker.server.ack_deadlines import AckDeadlines
 from log_broker.server.authority import Authority
 from log_broker.server.broker_lifecycle import BrokerLifecycle
-from log_broker.server.connection import STAGING_BYTES, Connection
+from log_broker.server.connection import Connection
 from log_broker.server.controller import Controller
 from log_broker.server.counters import Counters
 from log_broker.server.dispatch import dispatch, dispatch_while_starting
@@ -57,6 +57,7 @@ from log_broker.server.replica_fetches import ReplicaFetches
 from log_broker.server.replica_manager import ReplicaManager
 from log_broker.server.transaction_coordinator import TransactionCoordinator
 from log_broker.server.voter_membership import tell_address
+from log_broker.wire.framing import STAGING_BYTES
 
 _log = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ class Node:
         self.metadata_answers = AnswerCache()
         self.ack_deadlines = AckDeadlines(self.loop)
         self.counters = Counters()
-        self.memory = MemoryBudget(self.loop, _memory_limit(config))
+        self.memory = MemoryBudget(self.loop, _memory_limit(config), request_bytes_max=config.socket_request_max_bytes)
         self.connections: dict[Connection, None] = {}  # in the order in which they came
         self._connections_of: Counter[str] = Counter()
         self.cluster_id = ""
@@ -422,7 +423,7 @@ class Node:
             self.config = config
             self.cluster.set_defaults(config)
             self.fetch_sessions.slots_max = config.max_incremental_fetch_session_cache_slots
-            self.memory.limit = _memory_limit(config)
+            self.memory.resize(_memory_limit(config), request_bytes_max=config.socket_request_max_bytes)
 
     def _identify(self) -> None:
         config = self.static_config

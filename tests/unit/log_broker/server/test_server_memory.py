@@ -231,7 +231,7 @@ async def test_who_keeps_memory_from_others_and_does_nothing_is_parted_from(
     monkeypatch.setattr(node_module, "STALLED_SECONDS_MAX", 0.3)
     monkeypatch.setattr(node_module, "IDLE_CHECK_SECONDS_MAX", 0.1)
     async with running(tmp_path) as node:
-        begun = struct.pack(">i", 3 * MIB) + bytes(100_000)
+        begun = struct.pack(">i", 3 * MIB) + bytes(3 * MIB - 1)  # what is only announced keeps nobody waiting
         half = [await asyncio.open_connection("127.0.0.1", node.port) for _ in range(5)]
         try:
             for _, writer in half:
