@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from log_broker.records.batch import Buffer
-from log_broker.server.dispatch import Slot
+from log_broker.server.dispatch import LARGE_ANSWERS, Slot
 from log_broker.server.memory_budget import FREE_BYTES
 from log_broker.wire.framing import FrameCutter, FrameTooLargeError, read_header
 from log_broker.wire.reading import MalformedRequestError
@@ -187,6 +187,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def hold(self, size: int) -> None:
+        """Count bytes that a request keeps in memory beside its own; its slot gives them back."""
+        self._bytes_held += size
+        self._account()
+
     def slot_done(self, slot: Slot, response_bytes: int) -> None:
         """Note that `slot` is filled; what is ready leaves at the end of the turn."""
         self._bytes_held += response_bytes
@@ -203,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         backlog = self._backlog
         turn_ends = 0.0
-        while backlog and self._has_room() and not self._is_out_of_memory() and not self.is_closed:
+        while backlog and self._has_room() and not self._lacks_memory() and not self.is_closed:
             self._request(backlog.popleft())
             if not backlog and self._cutter.uncut is not None:
                 self._cut_more()
@@ -253,8 +258,13 @@ class Connection(asyncio.BufferedProtocol):
         wanted = self.bytes_wanted()
         lacking = self._cutter.pending - self._cutter.held
         if self._backlog:
-            allowed = False
-        elif wanted:
+            self._waits_for_memory = True
+            if self._is_beyond_its_share():
+                self._budget.wait(self)
+            else:
+                self._budget.wait_for_answer(self)
+            return False
+        if wanted:
             allowed = self._budget.admits(wanted, self, lacking)
         else:
             allowed = self._cutter.spare > 0 or self._held() < FREE_BYTES or not self._budget.is_reserved
@@ -303,12 +313,23 @@ class Connection(asyncio.BufferedProtocol):
             change, self._counted = counted - self._counted, counted
             self._budget.change(change)
 
-    def _is_out_of_memory(self) -> bool:
-        """Whether this connection holds more than its share and there is no more for those who want more."""
+    def _lacks_memory(self) -> bool:
+        """Whether the next request must wait until others have given memory back."""
+        return self._is_beyond_its_share() or (self._budget.is_full and self._has_large_answer(self._backlog[0]))
+
+    def _is_beyond_its_share(self) -> bool:
         return self._budget.is_reserved and self._bytes_held > FREE_BYTES
 
+    def _has_large_answer(self, frame: memoryview) -> bool:
+        return int.from_bytes(frame[:2], "big") in LARGE_ANSWERS
+
     def _has_room(self) -> bool:
-        return self._writable and len(self._slots) < UNANSWERED_REQUESTS_MAX and self._bytes_held < UNANSWERED_BYTES_MAX
+        if not self._writable or len(self._slots) >= UNANSWERED_REQUESTS_MAX:
+            return False
+        held = self._bytes_held
+        if held <= ANSWER_BYTES_AHEAD_MAX or not self._backlog:
+            return held < UNANSWERED_BYTES_MAX
+        return held < UNANSWERED_BYTES_MAX and not self._has_large_answer(self._backlog[0])
 
     def _request(self, frame: memoryview) -> None:
         try:

@@ -17,6 +17,7 @@ from log_broker.wire.framing import STAGING_BYTES
 
 FREE_BYTES = 64 * 1024
 ANSWER_BYTES_LEAST = 64 * 1024
+CONGESTED_RETRY_SECONDS = 0.05  # after which it is looked again whether there is room for an answer
 
 
 class Holder(Protocol):
@@ -46,6 +47,7 @@ class MemoryBudget:
 
     __slots__ = (
         "_answering",
+        "_answers",
         "_finishing",
         "_lacking",
         "_limit",
@@ -66,6 +68,7 @@ class MemoryBudget:
         self._request_bytes_max = request_bytes_max
         self._waiting: dict[Holder, int] = {}  # who wants some bytes, and how many it lacks until its request is whole
         self._sharing: dict[Holder, None] = {}  # who waits to go beyond its share by it does not know how much
+        self._answers: dict[Holder, None] = {}  # who waits until an answer may be made for it
         self._resume_asked = False
         self._lacking: dict[Holder, int] = {}  # of requests that hold memory and are not complete
         self._finishing: Holder | None = None  # the one of them that may take what the others have left free
@@ -89,7 +92,7 @@ class MemoryBudget:
     @property
     def waiting(self) -> int:
         """How many connections are not read from for want of memory."""
-        return len(self._waiting) + len(self._sharing)
+        return len(self._waiting) + len(self._sharing) + len(self._answers)
 
     def admits(self, size: int, holder: Holder | None = None, lacking: int = 0) -> bool:
         """
@@ -129,6 +132,7 @@ class MemoryBudget:
 
     def wait(self, holder: Holder, lacking: int = 0) -> None:
         """Have `holder.memory_freed` called when there is memory for what it wants; see `admits`."""
+        self._answers.pop(holder, None)
         if holder.bytes_wanted():
             self._sharing.pop(holder, None)
             self._waiting[holder] = lacking
@@ -136,9 +140,15 @@ class MemoryBudget:
             self._sharing[holder] = None
         self._ask_resume()
 
+    def wait_for_answer(self, holder: Holder) -> None:
+        """Have `holder.memory_freed` called when an answer may be made for it."""
+        self.leave(holder)
+        self._answers[holder] = None
+
     def leave(self, holder: Holder) -> None:
         """Forget a holder that waits no longer."""
         self._sharing.pop(holder, None)
+        self._answers.pop(holder, None)
         if self._waiting.pop(holder, None) is not None:
             self._ask_resume()
 
@@ -157,7 +167,7 @@ class MemoryBudget:
         return True
 
     def _ask_resume(self) -> None:
-        if (self._waiting or self._sharing) and not self._resume_asked:
+        if (self._waiting or self._sharing or self._answers) and not self._resume_asked:
             self._resume_asked = True
             self._loop.call_soon(self._resume)
 
@@ -165,6 +175,10 @@ class MemoryBudget:
         self._resume_asked = False
         while (holder := self._next()) is not None:
             del self._waiting[holder]
+            holder.memory_freed()
+        while self._answers and not self.is_full:
+            holder = next(iter(self._answers))
+            del self._answers[holder]
             holder.memory_freed()
         promised = 0  # to those who will say how much only when they are read
         while self._sharing and not self.is_reserved and promised <= self._limit - self.held - self._request_bytes_max:

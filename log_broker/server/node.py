@@ -67,24 +67,32 @@ IDLE_CHECK_SECONDS_MAX = 10.0
 STALLED_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 5.0
 CACHED_ANSWERS_MAX = 64
+CACHED_ANSWERS_BYTES_MAX = 8 * 1024 * 1024
 
 
 class AnswerCache:
-    """Encoded Metadata answers by what was asked; cleared whenever the image changes."""
+    """
+    Encoded Metadata answers by what was asked; cleared whenever the image changes.
+
+    They take CACHED_ANSWERS_BYTES_MAX at the most, or are one.
+    """
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, bytes] = {}
+        self._bytes = 0
 
     def get(self, key: Hashable) -> bytes | None:
         return self._answers.get(key)
 
     def put(self, key: Hashable, answer: bytes) -> None:
-        if len(self._answers) >= CACHED_ANSWERS_MAX:
-            self._answers.clear()
+        if len(self._answers) >= CACHED_ANSWERS_MAX or self._bytes + len(answer) > CACHED_ANSWERS_BYTES_MAX:
+            self.clear()
         self._answers[key] = answer
+        self._bytes += len(answer)
 
     def clear(self) -> None:
         self._answers.clear()
+        self._bytes = 0
 
 
 def _memory_limit(config: BrokerConfig) -> int:
@@ -148,6 +156,7 @@ class Node:
         self.metadata_answers = AnswerCache()
         self.ack_deadlines = AckDeadlines(self.loop)
         self.counters = Counters()
+        self.large_answers = asyncio.Lock()  # for those that are made in several turns of the loop
         self.memory = MemoryBudget(self.loop, _memory_limit(config), request_bytes_max=config.socket_request_max_bytes)
         self.connections: dict[Connection, None] = {}  # in the order in which they came
         self._connections_of: Counter[str] = Counter()

@@ -1,5 +1,6 @@
 """DescribeConfigs: of topics, of this broker and of consumer groups."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from log_broker.errors import BrokerError, ErrorCode
@@ -17,7 +18,7 @@ GROUP = 32
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     with_docs = getattr(request, "include_documentation", False)
     results = []
-    for resource in request.resources:
+    for resource in _once(request.resources):
         error, message, entries = ErrorCode.NONE, None, []
         try:
             entries = _entries(node, resource)
@@ -38,6 +39,12 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
             }
         )
     return {"results": results}
+
+
+def _once(resources: "Iterable[Any]") -> "Iterable[Any]":
+    """Leave out what is named again: a few bytes would have a hundred settings answered."""
+    named = ((each.resource_type, each.resource_name, each.configuration_keys) for each in resources)
+    return dict(zip(named, resources, strict=True)).values()
 
 
 def _entries(node: "Node", resource: Any) -> "list[Values]":
