@@ -303,8 +303,8 @@ def control(handle: ControlHandler) -> Handler:
 
 async def room_for_answer(slot: Slot) -> None:
     """Return when a large answer may be made, or nobody waits for it any more."""
-    while slot.must_wait and not slot.closed:
-        await asyncio.sleep(CONGESTED_RETRY_SECONDS)  # noqa: ASYNC110 much may end it, and few wait
+    while slot.must_wait and not slot.closed:  # noqa: ASYNC110 much may end it, and few wait
+        await asyncio.sleep(CONGESTED_RETRY_SECONDS)
 
 
 async def _alone(lock: asyncio.Lock, slot: Slot, answer: Awaitable[Values | Encoded]) -> Values | Encoded:

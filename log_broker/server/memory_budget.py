@@ -107,10 +107,11 @@ class MemoryBudget:
         """Note how many bytes a request that holds memory will still take, 0 if there is none or it needs no more."""
         if size:
             self._lacking[holder] = size
-        elif self._lacking.pop(holder, 0):
-            if holder is self._finishing:
-                self._finishing = None
-            self._ask_resume()
+            return
+        self._lacking.pop(holder, None)
+        if holder is self._finishing:
+            self._finishing = None
+        self._ask_resume()
 
     def change(self, by: int) -> None:
         """Count bytes that are held from now on, or with a negative number no longer are."""
@@ -144,6 +145,7 @@ class MemoryBudget:
         """Have `holder.memory_freed` called when an answer may be made for it."""
         self.leave(holder)
         self._answers[holder] = None
+        self._ask_resume()
 
     def leave(self, holder: Holder) -> None:
         """Forget a holder that waits no longer."""
