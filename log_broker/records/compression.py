@@ -8,6 +8,7 @@ a search by timestamp, internal topics. The bound holds everywhere: 1 MB of zstd
 import struct
 import zlib
 from enum import IntEnum
+from mmap import mmap
 
 import cramjam
 
@@ -35,6 +36,10 @@ _XERIAL_HEADER_BYTES = len(_XERIAL_MAGIC) + 8
 _XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = struct.Struct(">i")
+
+_MAPPED_BYTES_MIN = 4 * 1024 * 1024
+_GZIP_BYTES = 64 * 1024  # of the source that are given to zlib at once, which copies what it leaves over
+_PART_BYTES = 1024 * 1024
 
 _LZ4_DEFAULT = 9  # by which Kafka means lz4's fast compressor, not the high compressor's ninth level
 _LZ4_FAST = 1
@@ -102,8 +107,8 @@ def _decompress_into(codec: Codec, into: object, data: Buffer, bytes_max: int) -
     assert callable(into)
     source = bytes(data)
     size = min(max(4 * len(source), 16 * 1024), bytes_max)
+    out: bytearray | mmap = bytearray(size)
     while True:
-        out = bytearray(size)
         try:
             written = int(into(source, out))
         except cramjam.DecompressionError as error:
@@ -113,36 +118,52 @@ def _decompress_into(codec: Codec, into: object, data: Buffer, bytes_max: int) -
             return memoryview(out)[:written]
         if size == bytes_max:
             raise DecompressionBoundError(codec, bytes_max)
-        size = min(4 * size, bytes_max)
+        size = min(4 * size, bytes_max) if size < _MAPPED_BYTES_MIN else bytes_max
+        del out  # before there is the next
+        out = _memory(size)
 
 
-def _gunzip(data: Buffer, bytes_max: int) -> bytes:
+def _memory(size: int) -> bytearray | mmap:
+    """Return memory to decompress into: of a large piece only what is written to is really taken, but that costs."""
+    return bytearray(size) if size <= _MAPPED_BYTES_MIN else mmap(-1, size)
+
+
+def _gunzip(data: Buffer, bytes_max: int) -> Buffer:
     """gzip may hold several members one behind the other."""
-    out: list[bytes] = []
-    room = bytes_max
-    rest: bytes = bytes(data)
-    while rest:
-        member = zlib.decompressobj(wbits=31)
+    source = memoryview(data)
+    out = bytearray()
+    position = 0
+    while position < len(source):
+        position = _gunzip_member(source, position, out, bytes_max)
+    return out
+
+
+def _gunzip_member(source: memoryview, position: int, out: bytearray, bytes_max: int) -> int:
+    """Append one member to `out` and return where it ends; in parts: zlib holds what it returns twice for a while."""
+    member = zlib.decompressobj(wbits=31)
+    part = b""
+    while not member.eof:
+        piece: Buffer = member.unconsumed_tail
+        if not piece and len(part) < _PART_BYTES:
+            piece = source[position : position + _GZIP_BYTES]
+            position += len(piece)
+            if not piece:
+                raise CompressionFailedError(Codec.GZIP, "it ends early")
         try:
-            part = member.decompress(rest, room + 1)
+            part = member.decompress(piece, _PART_BYTES)
         except zlib.error as error:
             raise CompressionFailedError(Codec.GZIP, error) from None
-        room -= len(part)
-        if room < 0:
+        if len(out) + len(part) > bytes_max:
             raise DecompressionBoundError(Codec.GZIP, bytes_max)
-        if not member.eof:
-            raise CompressionFailedError(Codec.GZIP, "it ends early")
-        out.append(part)
-        rest = member.unused_data
-    return out[0] if len(out) == 1 else b"".join(out)
+        out += part
+    return position - len(member.unused_data)
 
 
-def _unsnappy(data: Buffer, bytes_max: int) -> bytes:
+def _unsnappy(data: Buffer, bytes_max: int) -> Buffer:
     source = bytes(data)
     if not source.startswith(_XERIAL_MAGIC):
         return _unsnappy_block(source, bytes_max)
-    out: list[bytes] = []
-    room = bytes_max
+    out = bytearray()
     position = _XERIAL_HEADER_BYTES
     while position < len(source):
         if position + 4 > len(source):
@@ -151,19 +172,19 @@ def _unsnappy(data: Buffer, bytes_max: int) -> bytes:
         position += 4
         if length < 0 or position + length > len(source):
             raise CompressionFailedError(Codec.SNAPPY, "a block is cut short")
-        block = _unsnappy_block(source[position : position + length], room)
-        room -= len(block)
-        out.append(block)
+        out += _unsnappy_block(source[position : position + length], bytes_max - len(out))
         position += length
-    return b"".join(out)
+    return out
 
 
-def _unsnappy_block(block: bytes, bytes_max: int) -> bytes:
+def _unsnappy_block(block: bytes, bytes_max: int) -> Buffer:
     try:
         # The length stands in front of a raw block, so it is known before any memory is taken.
-        if cramjam.snappy.decompress_raw_len(block) > bytes_max:
+        length = cramjam.snappy.decompress_raw_len(block)
+        if length > bytes_max:
             raise DecompressionBoundError(Codec.SNAPPY, bytes_max)
-        return bytes(cramjam.snappy.decompress_raw(block))
+        out = _memory(length)
+        return memoryview(out)[: cramjam.snappy.decompress_raw_into(block, out)]
     except cramjam.DecompressionError as error:
         raise CompressionFailedError(Codec.SNAPPY, error) from None
 

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from log_broker.records.batch import Buffer
-from log_broker.server.dispatch import Slot
+from log_broker.server.dispatch import LARGE_ANSWERS, Slot
 from log_broker.server.memory_budget import FREE_BYTES
 from log_broker.wire.framing import FrameCutter, FrameTooLargeError, read_header
 from log_broker.wire.reading import MalformedRequestError
@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-STAGING_BYTES = 256 * 1024
 UNANSWERED_REQUESTS_MAX = 512
 UNANSWERED_BYTES_MAX = 64 * 1024 * 1024
-WRITE_BUFFER_BYTES_MAX = 1024 * 1024
+CUT_REQUESTS_MAX = 64  # that are not handled yet; of more the bytes are kept
+ANSWER_BYTES_AHEAD_MAX = 1024 * 1024  # of large answers behind one that is not ready
+UNSENT_BYTES_MAX = 64 * 1024  # beyond it a client does not read, and what is unsent counts
+UNANSWERED_REQUEST_BYTES = 2 * 1024  # what one takes beside its own bytes, a Fetch that waits for one
+LEAST_READ_BYTES = 1024
+TURN_SECONDS_MAX = 0.01  # of one connection's requests in a row
 _JOIN_BYTES_MAX = 64 * 1024
 
 
@@ -44,24 +48,26 @@ class Connection(asyncio.BufferedProtocol):
         self._staging = node.staging
         self._budget = node.memory
         self._counted = 0  # bytes that the budget knows of
-        self._admitted = 0  # of these, the length of the request that is being read
         self._waits_for_memory = False
         self._slots: deque[Slot] = deque()
         self._backlog: deque[memoryview] = deque()  # requests that were read and must wait
         self._bytes_held = 0
         self._flush_asked = False
+        self._work_asked = False
         self._reading = True
         self._writable = True
         self._transport: asyncio.Transport | None = None
         self.is_closed = False
         self.host = self.peer = "?"
         self.last_active = self._loop.time()
-        self.held_since = 0.0  # when the budget first heard of what is held now
+        self._unread_since = 0.0  # while the client does not read its answers
+        self._begun_at = 0.0  # while a large request is read, later by the time in which it was not read on
+        self._paused_at = 0.0
         self._arrived = 0.0  # when bytes came last; the loop's own time stands still within a turn
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         peer = transport.get_extra_info("peername")
         if peer:
             self.host = peer[0]
@@ -77,6 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slots.clear()
         self._backlog.clear()
         self._bytes_held = 0
+        self._budget.lacks(self, 0)
         self._budget.change(-self._counted)
         self._budget.leave(self)
         self._counted = 0
@@ -85,23 +92,33 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         room = self._cutter.room()
-        # A small rest goes through the staging buffer, where what follows it arrives in the same system call.
-        return self._staging if room is None or len(room) < STAGING_BYTES else room
+        if room is not None:
+            return room
+        if not self._budget.is_reserved:
+            return self._staging
+        # What is left is for requests that have begun: no more is taken than the share of this connection and what it
+        # has been allowed. It stops being read if that is nothing.
+        spare = self._cutter.spare
+        free = FREE_BYTES - (self._bytes_held + self._cutter.held - spare)
+        return self._staging[: max(free, spare, LEAST_READ_BYTES)]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._arrived = monotonic()
         self.last_active = self._loop.time()
         self._counters.bytes_in += nbytes
-        room = self._cutter.room()
         try:
-            if room is None or len(room) < STAGING_BYTES:
-                self._backlog.extend(self._cutter.take(self._staging[:nbytes]))
+            if self._cutter.room() is None:
+                self._backlog.extend(self._cutter.take(self._staging[:nbytes], frames_max=CUT_REQUESTS_MAX))
             else:
                 frame = self._cutter.filled(nbytes)
                 if frame is not None:
                     self._backlog.append(frame)
+                elif self._cutter.spare:
+                    return  # it has its memory, so there is nothing to decide
         except FrameTooLargeError as error:
             self.fail(str(error))
+        if self._backlog:
+            self._begun_at = 0.0
         self._work()
 
     def eof_received(self) -> bool:
@@ -109,6 +126,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable = False
+        self._unread_since = self._loop.time()
         self._work()
 
     def resume_writing(self) -> None:
@@ -121,27 +139,38 @@ class Connection(asyncio.BufferedProtocol):
         waits_for_us = bool(self._slots) and self._writable
         return self.last_active < deadline and not waits_for_us
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether an answer is ready that the client has not read."""
+        return not self.is_closed and (not self._writable or (bool(self._slots) and self._slots[0].is_done))
+
     def must_wait(self, slot: Slot) -> bool:
         """Whether the answer for `slot` should not be made now; the one that others stand behind must not wait long."""
         if not self._writable:
             return True
         if self._slots and self._slots[0] is slot:
-            return self._budget.is_full and self._bytes_held <= FREE_BYTES
-        return self._budget.is_full or self._bytes_held > WRITE_BUFFER_BYTES_MAX
+            if not self._budget.is_full:
+                return False
+            # Those that hold memory and wait for an answer would wait for each other, so one of them has its answer.
+            return self._bytes_held <= FREE_BYTES or not self._budget.takes_turn(self)
+        return self._budget.is_full or self._bytes_held > ANSWER_BYTES_AHEAD_MAX
 
     def holds_memory_since(self, deadline: float) -> bool:
         """Whether it has held memory since `deadline` and only the client can change that."""
-        waits_for_us = bool(self._slots) and self._writable
-        return self._counted > 0 and self.held_since < deadline and not waits_for_us and not self._waits_for_memory
+        if not self._counted or self._waits_for_memory:
+            return False
+        if not self._writable:
+            return self._unread_since < deadline
+        # However many answers it waits for: a request that is not complete is not ours to finish.
+        return self._reading and self._cutter.pending > FREE_BYTES and self._begun_at < deadline
 
     def bytes_wanted(self) -> int:
-        """Return the length of the request that is being read, if it is a large one."""
-        pending = self._cutter.pending
-        return pending if pending > FREE_BYTES else 0
+        """Return by how much the request that is being read must grow; 0 while others before it wait."""
+        return 0 if self._backlog else self._cutter.wanted
 
     def memory_freed(self) -> None:
         self._waits_for_memory = False
-        self._admitted = self._cutter.pending
+        self._grow(self.bytes_wanted())
         self._work()
 
     def close(self) -> None:
@@ -167,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         """Note that `slot` is filled; what is ready leaves at the end of the turn."""
         self._bytes_held += response_bytes
         slot.bytes_held += response_bytes
-        if response_bytes > FREE_BYTES:
+        if self._bytes_held - self._counted > FREE_BYTES:
             self._account()
         if self._slots and self._slots[0] is slot and not self._flush_asked:
             self._flush_asked = True
@@ -178,51 +207,129 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed or self._transport is None:
             return
         backlog = self._backlog
-        while backlog and self._has_room() and not self.is_closed:
+        turn_ends = 0.0
+        while backlog and self._has_room() and not self._lacks_memory() and not self.is_closed:
             self._request(backlog.popleft())
-        reading = not backlog and self._has_room()
-        if self._counted or self._budget.is_full or self._cutter.pending > FREE_BYTES or self._bytes_held > FREE_BYTES:
-            reading = self._ask_for_memory() and reading
+            if not backlog and self._cutter.uncut is not None:
+                self._cut_more()
+            if backlog:
+                now = monotonic()
+                turn_ends = turn_ends or now + TURN_SECONDS_MAX
+                if now > turn_ends:
+                    self._work_later()
+                    break
+        reading = self._has_room() and not self._work_asked
+        if backlog or self._counted or self._budget.is_reserved or self._cutter.pending > FREE_BYTES:
+            self._account()
+            if reading:
+                reading = self._ask_for_memory()
+            elif self._waits_for_memory:
+                self._stop_waiting()
         if reading != self._reading and not self.is_closed:
             self._reading = reading
             if reading:
+                if self._begun_at:
+                    self._begun_at += self._loop.time() - self._paused_at
                 self._transport.resume_reading()
             else:
+                self._paused_at = self._loop.time()
                 self._transport.pause_reading()
 
+    def _work_later(self) -> None:
+        """Let others have their turn before the next request is handled."""
+        if not self._work_asked:
+            self._work_asked = True
+            self._loop.call_soon(self._work_again)
+
+    def _work_again(self) -> None:
+        self._work_asked = False
+        self._work()
+
+    def _cut_more(self) -> None:
+        try:
+            self._backlog.extend(self._cutter.take_uncut(frames_max=CUT_REQUESTS_MAX))
+        except FrameTooLargeError as error:
+            self.fail(str(error))
+
     def _ask_for_memory(self) -> bool:
-        """Count what is held, and say whether more may be read; if not, there will be word when it may."""
+        """Say whether more may be read; if not, `memory_freed` is called when it may."""
         if self.is_closed:
             return False
-        pending = self._cutter.pending
-        if pending <= FREE_BYTES:
-            self._admitted = 0
-            allowed = not self._budget.is_full
-        else:
-            allowed = self._admitted > 0 or (not self._waits_for_memory and self._budget.admits(pending))
-            self._admitted = pending if allowed else 0
-        self._account()
-        if not allowed and not self._waits_for_memory:
+        wanted = self.bytes_wanted()
+        lacking = self._cutter.pending - self._cutter.held
+        if self._backlog:
             self._waits_for_memory = True
-            self._budget.wait(self)
+            if self._is_beyond_its_share():
+                self._budget.wait(self)
+            else:
+                self._budget.wait_for_answer(self)
+            return False
+        if wanted:
+            allowed = self._budget.admits(wanted, self, lacking)
+        else:
+            allowed = self._cutter.spare > 0 or self._held() < FREE_BYTES or not self._budget.is_reserved
+        if allowed:
+            if self._waits_for_memory:
+                self._stop_waiting()
+            self._grow(wanted)
+        else:
+            self._waits_for_memory = True
+            self._budget.wait(self, lacking)
         return allowed
 
+    def _stop_waiting(self) -> None:
+        self._waits_for_memory = False
+        self._budget.leave(self)
+
+    def _grow(self, size: int) -> None:
+        """Let the request that is being read grow by `size` bytes."""
+        if size:
+            self._cutter.allow(size)
+            self._account()
+
+    def _held(self) -> int:
+        """Requests, one in the making, and answers not yet sent."""
+        uncut = self._cutter.uncut
+        held = (
+            self._bytes_held + self._cutter.held + sum(map(len, self._backlog)) + (0 if uncut is None else len(uncut))
+        )
+        if not self._writable and self._transport is not None:
+            held += self._transport.get_write_buffer_size()
+        return held
+
     def _account(self) -> None:
-        """Tell the budget what is held beyond the free share: requests, one in the making, and answers not yet sent."""
+        """Tell the budget what is held beyond the free share, and what the request that is being read still lacks."""
         if self.is_closed or self._transport is None:
             return
-        held = self._bytes_held + self._admitted + sum(map(len, self._backlog))
-        if not self._writable:
-            held += self._transport.get_write_buffer_size()
-        counted = max(held - FREE_BYTES, 0)
+        cutter = self._cutter
+        is_large = cutter.held > FREE_BYTES
+        if not is_large:
+            self._begun_at = 0.0
+        elif not self._begun_at:
+            self._begun_at = self._loop.time()
+        self._budget.lacks(self, cutter.pending - cutter.held if is_large else 0)
+        counted = max(self._held() - FREE_BYTES, 0)
         if counted != self._counted:
-            if not self._counted:
-                self.held_since = self._loop.time()
             change, self._counted = counted - self._counted, counted
             self._budget.change(change)
 
+    def _lacks_memory(self) -> bool:
+        """Whether the next request must wait until others have given memory back."""
+        return self._is_beyond_its_share() or (self._budget.is_full and self._has_large_answer(self._backlog[0]))
+
+    def _is_beyond_its_share(self) -> bool:
+        return self._budget.is_reserved and self._bytes_held > FREE_BYTES
+
+    def _has_large_answer(self, frame: memoryview) -> bool:
+        return int.from_bytes(frame[:2], "big") in LARGE_ANSWERS
+
     def _has_room(self) -> bool:
-        return self._writable and len(self._slots) < UNANSWERED_REQUESTS_MAX and self._bytes_held < UNANSWERED_BYTES_MAX
+        if not self._writable or len(self._slots) >= UNANSWERED_REQUESTS_MAX:
+            return False
+        held = self._bytes_held
+        if held <= ANSWER_BYTES_AHEAD_MAX or not self._backlog:
+            return held < UNANSWERED_BYTES_MAX
+        return held < UNANSWERED_BYTES_MAX and not self._has_large_answer(self._backlog[0])
 
     def _request(self, frame: memoryview) -> None:
         try:
@@ -230,10 +337,10 @@ class Connection(asyncio.BufferedProtocol):
         except MalformedRequestError as error:
             self.fail(str(error))
             return
-        slot = Slot(self, len(frame))
+        slot = Slot(self, len(frame) + UNANSWERED_REQUEST_BYTES)
         slot.began = self._arrived
         self._slots.append(slot)
-        self._bytes_held += len(frame)
+        self._bytes_held += slot.bytes_held
         self._dispatch(self._node, header, body, slot)
 
     def _flush(self) -> None:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import Buffer
 from log_broker.server.counters import Durations
+from log_broker.server.memory_budget import CONGESTED_RETRY_SECONDS
 from log_broker.server.peers import CLIENT_ID
 from log_broker.wire.apis import APIS, Api, ApiKey
-from log_broker.wire.control import read_request, write_refusal, write_response
+from log_broker.wire.control import read_counted_request, write_refusal, write_response
 from log_broker.wire.framing import RequestHeader, read_header
 from log_broker.wire.reading import MalformedRequestError
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 WRITTEN_AT_ONCE_MAX = 100  # elements of an array of an answer
+ELEMENT_BYTES = 256  # what an element of a request takes when it has been read, about
+ELEMENTS_LEFT_OUT = 64
 
 Handler = Callable[["Node", RequestHeader, memoryview, "Slot"], None]
 Values = Mapping[str, Any]
@@ -183,6 +186,26 @@ _PASSED_ON = frozenset(
         ApiKey.REMOVE_RAFT_VOTER,
     }
 )
+# Their answers follow what the node holds and not what was asked: they are made when there is memory for them,
+LARGE_ANSWERS = frozenset(
+    {
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.LIST_CONFIG_RESOURCES,
+        ApiKey.LIST_GROUPS,
+        ApiKey.LIST_TRANSACTIONS,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_FETCH,
+    }
+)
+# and of those that take several turns of the event loop one after the other.
+_MADE_ALONE = frozenset({ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_PRODUCERS})
 _ASKED_OF_STARTING = frozenset({ApiKey.API_VERSIONS, ApiKey.DESCRIBE_QUORUM})
 # What nodes ask the controller itself: another tells them that it is not, and they look for the one that is.
 _CONTROLLERS_ONLY = frozenset(
@@ -260,10 +283,12 @@ def control(handle: ControlHandler) -> Handler:
 
     def handler(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) -> None:
         try:
-            request = read_request(header.api_key, header.api_version, body)
+            request, elements = read_counted_request(header.api_key, header.api_version, body)
         except MalformedRequestError as error:
             slot.fail_connection(str(error))
             return
+        if elements > ELEMENTS_LEFT_OUT:
+            slot.hold(elements * ELEMENT_BYTES)
         context = RequestContext(header, slot, body)
         if not node.is_controller:
             if header.api_key in _PASSED_ON:
@@ -277,9 +302,22 @@ def control(handle: ControlHandler) -> Handler:
         if isinstance(answer, Mapping | bytes | bytearray):
             slot.complete(_encode(header, answer))
         else:
-            node.run(_answer_later(node, context, answer))
+            made_alone = node.large_answers if header.api_key in _MADE_ALONE else None
+            node.run(_answer_later(node, context, answer if made_alone is None else _alone(made_alone, slot, answer)))
 
     return handler
+
+
+async def room_for_answer(slot: Slot) -> None:
+    """Return when a large answer may be made, or nobody waits for it any more."""
+    while slot.must_wait and not slot.closed:  # noqa: ASYNC110 much may end it, and few wait
+        await asyncio.sleep(CONGESTED_RETRY_SECONDS)
+
+
+async def _alone(lock: asyncio.Lock, slot: Slot, answer: Awaitable[Values | Encoded]) -> Values | Encoded:
+    async with lock:
+        await room_for_answer(slot)
+        return await answer
 
 
 async def _answer_later(node: "Node", context: RequestContext, answer: Awaitable[Values | Encoded]) -> None:

@@ -40,13 +40,13 @@ class FetchLink(asyncio.BufferedProtocol):
             lost(str(exc) if exc is not None else "it closed the connection")
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        self._cutter.allow(self._cutter.wanted)
         room = self._cutter.room()
-        return self._staging if room is None or len(room) < len(self._staging) else room
+        return self._staging if room is None else room
 
     def buffer_updated(self, nbytes: int) -> None:
         self.received += nbytes
-        room = self._cutter.room()
-        if room is None or len(room) < len(self._staging):
+        if self._cutter.room() is None:
             try:
                 frames = self._cutter.take(self._staging[:nbytes])
             except FrameTooLargeError as error:

@@ -30,7 +30,7 @@ from log_broker.interfaces import RecordValidator
 from log_broker.server.ack_deadlines import AckDeadlines
 from log_broker.server.authority import Authority
 from log_broker.server.broker_lifecycle import BrokerLifecycle
-from log_broker.server.connection import STAGING_BYTES, Connection
+from log_broker.server.connection import Connection
 from log_broker.server.controller import Controller
 from log_broker.server.counters import Counters
 from log_broker.server.dispatch import Slot, SlotOwner, dispatch, dispatch_while_starting
@@ -58,7 +58,7 @@ from log_broker.server.replica_fetches import ReplicaFetches
 from log_broker.server.replica_manager import ReplicaManager
 from log_broker.server.transaction_coordinator import TransactionCoordinator
 from log_broker.server.voter_membership import tell_address
-from log_broker.wire.framing import RequestHeader
+from log_broker.wire.framing import STAGING_BYTES, RequestHeader
 
 _log = logging.getLogger(__name__)
 
@@ -68,24 +68,32 @@ IDLE_CHECK_SECONDS_MAX = 10.0
 STALLED_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 5.0
 CACHED_ANSWERS_MAX = 64
+CACHED_ANSWERS_BYTES_MAX = 8 * 1024 * 1024
 
 
 class AnswerCache:
-    """Encoded Metadata answers by what was asked; cleared whenever the image changes."""
+    """
+    Encoded Metadata answers by what was asked; cleared whenever the image changes.
+
+    They take CACHED_ANSWERS_BYTES_MAX at the most, or are one.
+    """
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, bytes] = {}
+        self._bytes = 0
 
     def get(self, key: Hashable) -> bytes | None:
         return self._answers.get(key)
 
     def put(self, key: Hashable, answer: bytes) -> None:
-        if len(self._answers) >= CACHED_ANSWERS_MAX:
-            self._answers.clear()
+        if len(self._answers) >= CACHED_ANSWERS_MAX or self._bytes + len(answer) > CACHED_ANSWERS_BYTES_MAX:
+            self.clear()
         self._answers[key] = answer
+        self._bytes += len(answer)
 
     def clear(self) -> None:
         self._answers.clear()
+        self._bytes = 0
 
 
 def _memory_limit(config: BrokerConfig) -> int:
@@ -152,7 +160,8 @@ class Node:
         self.ack_deadlines = AckDeadlines(self.loop)
         self.counters = Counters()
         self.loop_lag = LoopLag(self)
-        self.memory = MemoryBudget(self.loop, _memory_limit(config))
+        self.large_answers = asyncio.Lock()  # for those that are made in several turns of the loop
+        self.memory = MemoryBudget(self.loop, _memory_limit(config), request_bytes_max=config.socket_request_max_bytes)
         self.connections: dict[Connection, None] = {}  # in the order in which they came
         self._connections_of: Counter[str] = Counter()
         self.cluster_id = ""
@@ -430,7 +439,7 @@ class Node:
             self.config = config
             self.cluster.set_defaults(config)
             self.fetch_sessions.slots_max = config.max_incremental_fetch_session_cache_slots
-            self.memory.limit = _memory_limit(config)
+            self.memory.resize(_memory_limit(config), request_bytes_max=config.socket_request_max_bytes)
 
     def _identify(self) -> None:
         config = self.static_config

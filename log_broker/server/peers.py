@@ -16,9 +16,11 @@ from log_broker.wire.apis import ApiKey
 from log_broker.wire.control import read_response, write_request
 
 ANSWER_SECONDS_MAX = 30.0
+ANSWER_BYTES_MAX = 128 * 1024 * 1024
 CLIENT_ID = "broker"
 
 _LENGTH = struct.Struct(">i")
+_CORRELATION_BYTES = 4
 
 
 class PeerLink:
@@ -102,12 +104,14 @@ class PeerLink:
         try:
             while True:
                 (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+                if not _CORRELATION_BYTES <= length <= ANSWER_BYTES_MAX:
+                    raise ConnectionAbortedError(f"an answer of {length} bytes")
                 content = await reader.readexactly(length)
                 if not waiting:
                     raise ConnectionAbortedError("an answer came that nobody asked for")
                 answer = waiting.popleft()
                 if not answer.done():  # who asked may have given up
-                    answer.set_result(content[4:])
+                    answer.set_result(content[_CORRELATION_BYTES:])
         except (OSError, EOFError) as error:
             self._fail(error)
         finally:

@@ -180,7 +180,8 @@ class _Waiting:
         self._handles.append(self._fetches.loop.call_later(seconds, callback))
 
     def _try(self) -> bool:
-        answers = self.session.collect(min(max(self._request.bytes_max, 0), BYTES_MAX))
+        bytes_max = min(max(self._request.bytes_max, 0), BYTES_MAX, self._fetches.node.memory.answer_bytes_max)
+        answers = self.session.collect(bytes_max)
         if answers:
             self._answer(answers)
         return bool(answers)

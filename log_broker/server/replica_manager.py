@@ -19,11 +19,11 @@ from log_broker.core.replica_fetcher import FetcherSettings, ReplicaFetcher
 from log_broker.core.replica_messages import UNKNOWN, Place
 from log_broker.core.replication import IsrProposal
 from log_broker.core.replication_quota import ReplicationQuota, ThrottledReplicas
-from log_broker.server.connection import STAGING_BYTES
 from log_broker.server.isr_proposals import IsrProposals, leadership_of
 from log_broker.server.leader_fetching import LeaderFetching
 from log_broker.server.log_repair import LogRepair
 from log_broker.server.partition import PartitionRuntime
+from log_broker.wire.framing import STAGING_BYTES
 
 if TYPE_CHECKING:
     from log_broker.server.node import Node

@@ -51,11 +51,16 @@ def read_request(api_key: int, version: int, body: memoryview) -> Any:
 
     Raises MalformedRequestError when the bytes are not such a request.
     """
+    return read_counted_request(api_key, version, body)[0]
+
+
+def read_counted_request(api_key: int, version: int, body: memoryview) -> tuple[Any, int]:
+    """Read a request and count the elements of its arrays; see `read_request`."""
     description = description_of(api_key, version, "request")
     elements_max = APIS[api_key].elements_max if api_key in APIS else ELEMENTS_MAX
     reader = MessageReader(body, flexible=description.__flexible__, elements_max=elements_max)
     try:
-        return codec_of(description).read(reader)
+        return codec_of(description).read(reader), reader.elements
     except (struct.error, IndexError, ValueError) as error:
         raise MalformedRequestError(f"{_name_of(api_key)} v{version}: {error}") from None
 

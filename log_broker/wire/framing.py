@@ -19,6 +19,11 @@ from log_broker.wire.reading import MalformedRequestError
 LENGTH_BYTES = 4
 HEADER_BYTES_MIN = 10
 HEADER_TAGS_MAX = 1000  # none is defined so far
+STAGING_BYTES = 256 * 1024  # of the buffer that connections share
+DIRECT_FROM_BYTES = 32 * 1024
+GROWTH = 8  # a large request's memory is at most so many times what has come of it, so that it seldom moves
+STEP_BYTES_MAX = 16 * 1024 * 1024
+_ZEROS = memoryview(bytes(STEP_BYTES_MAX))  # never written to, so all of it is the system's one page of zeros
 _LENGTH = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 
@@ -45,40 +50,84 @@ class FrameCutter:
     """
     Yields each request in memory of its own, so that it stays valid and writable as long as someone holds it.
 
-    Bytes arrive either in a buffer that many connections share (`take`), from which small requests are copied, or
-    straight in the request's own memory once its length is known (`room` and `filled`): a large one is not copied.
+    Bytes arrive either in a buffer that many connections share (`take`), from which they are copied, or, once
+    DIRECT_FROM_BYTES of a large request are there, straight in the request's own memory (`room` and `filled`). That
+    memory grows with the bytes that have come, by a step that the owner must allow first (`wanted`, `allow`): a length
+    is a promise and costs nothing.
     """
 
-    __slots__ = ("_frame", "_have", "_length_bytes", "_limit", "pending")
+    __slots__ = ("_allowed", "_frame", "_have", "_length_bytes", "_limit", "pending", "uncut")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._length_bytes = b""  # the first bytes of a length that is not complete
-        self._frame: bytearray | None = None  # a request that is not complete, and how much of it is there
-        self._have = 0
-        self.pending = 0  # its length, 0 between requests
+        self._frame: bytearray | None = None  # a request that is not complete; at most its length
+        self._have = 0  # how much of that is filled
+        self._allowed = 0  # by how much it grows when it is read into next
+        self.pending = 0  # the length of that request, 0 between requests
+        self.uncut: memoryview | None = None  # a copy of bytes that `take` has left; they come before any others
 
     @property
     def is_between_frames(self) -> bool:
         """Whether every byte so far belongs to a whole request."""
         return self._frame is None and not self._length_bytes
 
+    @property
+    def held(self) -> int:
+        """Bytes of memory of the request that is not complete, with those that were allowed."""
+        return 0 if self._frame is None else len(self._frame) + self._allowed
+
+    @property
+    def spare(self) -> int:
+        """How many bytes of the request fit into what is held for it."""
+        return self.held - self._have
+
+    @property
+    def wanted(self) -> int:
+        """By how many bytes a large request must be allowed to grow before it is read on; 0 if there is room."""
+        if self._frame is None or self.spare or self._have < DIRECT_FROM_BYTES:
+            return 0
+        have, missing = self._have, self.pending - self._have
+        if missing < STAGING_BYTES:
+            return missing
+        step = STAGING_BYTES if have < STAGING_BYTES // 2 else (GROWTH - 1) * have
+        return min(missing, STEP_BYTES_MAX, step)
+
+    def allow(self, size: int) -> None:
+        """Let the request grow by `size` bytes."""
+        self._allowed += size
+
     def room(self) -> memoryview | None:
-        """Return the memory where the rest of the current request belongs, None when its length is not known yet."""
-        return None if self._frame is None else memoryview(self._frame)[self._have :]
+        """
+        Return the memory where the next bytes of the current request belong; None if they should come by `take`.
+
+        A small rest does: what follows it arrives in the same system call then.
+        """
+        frame = self._frame
+        if frame is None or self.pending - self._have < STAGING_BYTES:
+            return None
+        if self._allowed:
+            # Not `bytearray(n)` beside it: memory that is extended is often extended in place.
+            frame += _ZEROS[: self._allowed]
+            self._allowed = 0
+        return memoryview(frame)[self._have :] if len(frame) > self._have else None
 
     def filled(self, count: int) -> memoryview | None:
         """Note that `count` bytes were written into `room()`; return the request if it is complete."""
         assert self._frame is not None, "only a request whose length is known has room"
         self._have += count
-        if self._have < len(self._frame):
+        if self._have < self.pending:
             return None
         frame, self._frame = self._frame, None
-        self.pending = 0
+        self.pending = self._allowed = 0
         return memoryview(frame)
 
-    def take(self, data: memoryview) -> list[memoryview]:
-        """Copy `data` out and return the requests it completes; raises FrameTooLargeError."""
+    def take(self, data: memoryview, *, frames_max: int | None = None) -> list[memoryview]:
+        """
+        Copy `data` out and return the requests it completes; raises FrameTooLargeError.
+
+        What stands behind `frames_max` requests is left for later, in `uncut`: cut, a small one takes far more memory.
+        """
         frames: list[memoryview] = []
         position, end = 0, len(data)
         if self._frame is None and not self._length_bytes and end > LENGTH_BYTES:
@@ -86,13 +135,15 @@ class FrameCutter:
             if length == end - LENGTH_BYTES and length <= self._limit:
                 return [memoryview(bytearray(data[LENGTH_BYTES:]))]  # one whole request, as most often
         if self._frame is not None:
-            position = min(len(self._frame) - self._have, end)
-            self._frame[self._have : self._have + position] = data[:position]
-            whole = self.filled(position)
+            position = min(self.pending - self._have, end)
+            whole = self._append(self._frame, data[:position])
             if whole is None:
                 return frames
             frames.append(whole)
         while position < end:
+            if len(frames) == frames_max:
+                self.uncut = data[position:] if data.readonly else memoryview(bytes(data[position:]))
+                return frames
             missing = LENGTH_BYTES - len(self._length_bytes)
             if missing < LENGTH_BYTES or end - position < LENGTH_BYTES:
                 self._length_bytes += bytes(data[position : position + missing])
@@ -110,13 +161,26 @@ class FrameCutter:
                 frames.append(memoryview(bytearray(data[position : position + length])))
                 position += length
             else:
-                # Zeroed pages take no memory until bytes arrive, so an announced length alone costs nothing.
-                self._frame = bytearray(length)
+                self._frame = bytearray(data[position:end])
                 self.pending = length
                 self._have = end - position
-                self._frame[: self._have] = data[position:end]
                 return frames
         return frames
+
+    def take_uncut(self, *, frames_max: int) -> list[memoryview]:
+        """Cut what `take` has left, which comes before anything that arrives later."""
+        data, self.uncut = self.uncut, None
+        return [] if data is None else self.take(data, frames_max=frames_max)
+
+    def _append(self, frame: bytearray, data: memoryview) -> memoryview | None:
+        """Add bytes to the current request, in memory that it has and then in more; return it if it is complete."""
+        fitting = min(len(frame) - self._have, len(data))
+        if fitting:
+            memoryview(frame)[self._have : self._have + fitting] = data[:fitting]
+        if fitting < len(data):
+            self._allowed = max(self._allowed - (len(data) - fitting), 0)
+            frame += data[fitting:]
+        return self.filled(len(data))
 
 
 def read_header(frame: memoryview) -> tuple[RequestHeader, memoryview]:

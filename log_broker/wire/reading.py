@@ -40,6 +40,11 @@ class Reader:
         self._elements_max = elements_max
         self.position = 0
 
+    @property
+    def elements(self) -> int:
+        """How many elements of arrays and tagged fields there were so far."""
+        return self._elements
+
     def int8(self) -> int:
         value: int = self._body[self.position]
         self.position += 1

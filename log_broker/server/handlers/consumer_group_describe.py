@@ -18,7 +18,7 @@ MEMBER_IS_CONSUMER = 1
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     operations = {"authorized_operations": GROUP_OPERATIONS} if request.include_authorized_operations else {}
-    return {"groups": [{**_group(node, group_id), **operations} for group_id in request.group_ids]}
+    return {"groups": [{**_group(node, group_id), **operations} for group_id in dict.fromkeys(request.group_ids)]}
 
 
 def _group(node: "Node", group_id: str) -> "Values":

@@ -17,7 +17,7 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     operations = {}
     if getattr(request, "include_authorized_operations", False):
         operations["authorized_operations"] = GROUP_OPERATIONS
-    return {"groups": [{**_group(node, group_id), **operations} for group_id in request.groups]}
+    return {"groups": [{**_group(node, group_id), **operations} for group_id in dict.fromkeys(request.groups)]}
 
 
 def _group(node: "Node", group_id: str) -> "Values":

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
-    return {"transaction_states": [_describe(node, name) for name in request.transactional_ids]}
+    return {"transaction_states": [_describe(node, name) for name in dict.fromkeys(request.transactional_ids)]}
 
 
 def _describe(node: "Node", transactional_id: str) -> "Values":

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 from log_broker.core.cluster import INTERNAL_TOPICS, NO_LEADER, OFFSETS_TOPIC, TopicImage
 from log_broker.core.controller import CreateTopic, check_topic_name
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.dispatch import room_for_answer
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.control import write_response
 
@@ -48,7 +49,7 @@ def _names(node: "Node", version: int, request: Any) -> "tuple[str | UUID, ...] 
             names.append(topic_id if found is None else found.name)
         else:
             names.append(topic.name or "")
-    return tuple(names)
+    return tuple(dict.fromkeys(names))  # a topic that is named again is answered once, as with Kafka
 
 
 async def _create_and_answer(
@@ -68,6 +69,7 @@ async def _create_and_answer(
                 await node.ensure_topic(CreateTopic(name=name, topic_id=uuid4().hex))
         except BrokerError as error:
             errors[name] = error.code
+    await room_for_answer(context.slot)
     return _answer(node, context, request, names, errors)
 
 

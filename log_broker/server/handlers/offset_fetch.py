@@ -34,7 +34,7 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
                     require_stable=request.require_stable,
                     member=(getattr(group, "member_id", None), getattr(group, "member_epoch", NO_EPOCH)),
                 )
-                for group in request.groups
+                for group in {group.group_id: group for group in request.groups}.values()
             ]
         }
     return _group(
@@ -66,7 +66,10 @@ def _group(
         error = group.consumer.check_fetch(*member)
     wanted: list[tuple[str, list[int]]] = []
     if topics is not None:
-        wanted = [(topic.name, list(topic.partition_indexes)) for topic in topics]
+        named: dict[str, dict[int, None]] = {}  # what is named again is answered once
+        for topic in topics:
+            named.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        wanted = [(name, list(partitions)) for name, partitions in named.items()]
     elif group is not None:
         by_topic: dict[str, list[int]] = {}
         for name, partition in sorted(group.offsets.partitions()):

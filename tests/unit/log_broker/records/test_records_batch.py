@@ -1,8 +1,12 @@
 """The batch codec against itself, its limits and foreign framings."""
 
+import random
 import struct
+import subprocess
+import sys
 import zlib
 from contextlib import suppress
+from pathlib import Path
 
 import cramjam
 import pytest
@@ -129,6 +133,36 @@ def test_decompression_is_bounded(codec) -> None:
     with pytest.raises(DecompressionBoundError):
         decompress(codec, bomb, bytes_max=1_000_000)
     assert len(decompress(codec, bomb)) == 10_000_000
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel tells of memory by /proc")
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+def test_decompression_takes_the_memory_of_what_there_is(codec) -> None:
+    size = 40 << 20
+    script = f"""
+import sys
+from log_broker.records.compression import Codec, decompress
+def figure(name):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+batch = sys.stdin.buffer.read()
+before = figure("VmRSS")
+assert len(decompress(Codec({codec}), batch)) == {size}
+print(figure("VmHWM") - before)
+"""
+    batch = compress(codec, bytes(size))
+    found = subprocess.run([sys.executable, "-c", script], input=batch, stdout=subprocess.PIPE, check=True)
+    assert int(found.stdout) < 1.25 * size + (8 << 20)
+
+
+@pytest.mark.parametrize("parts", [(3_000_000,), (1 << 20, 1 << 20), (5, 0, 2_500_000, 7), (1 << 20, 0)])
+def test_gzip_is_the_same_in_parts(parts: tuple[int, ...]) -> None:
+    rng = random.Random(3)
+    plains = [rng.randbytes(size // 2) + bytes(size - size // 2) for size in parts]
+    data = b"".join(zlib.compress(plain, wbits=31) for plain in plains)
+    assert decompress(Codec.GZIP, data) == b"".join(plains)
+    with pytest.raises(CompressionFailedError, match="ends early"):
+        decompress(Codec.GZIP, data[:-1])
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])

@@ -231,7 +231,7 @@ async def test_who_keeps_memory_from_others_and_does_nothing_is_parted_from(
     monkeypatch.setattr(node_module, "STALLED_SECONDS_MAX", 0.3)
     monkeypatch.setattr(node_module, "IDLE_CHECK_SECONDS_MAX", 0.1)
     async with running(tmp_path) as node:
-        begun = struct.pack(">i", 3 * MIB) + bytes(100_000)
+        begun = struct.pack(">i", 3 * MIB) + bytes(3 * MIB - 1)  # what is only announced keeps nobody waiting
         half = [await asyncio.open_connection("127.0.0.1", node.port) for _ in range(5)]
         try:
             for _, writer in half:
@@ -243,6 +243,75 @@ async def test_who_keeps_memory_from_others_and_does_nothing_is_parted_from(
         finally:
             for _, writer in half:
                 writer.transport.abort()
+
+
+@pytest.mark.parametrize("waits", ["for a long poll", "for its answers to be read"])
+async def test_who_waits_for_us_as_well_is_parted_from_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str
+) -> None:
+    monkeypatch.setattr(node_module, "STALLED_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(node_module, "IDLE_CHECK_SECONDS_MAX", 0.1)
+    async with running(tmp_path) as node:
+        await fill(node, 40)
+        long_poll = fetched(0, bytes_min=1 << 30, wait_ms=300_000)
+        before = long_poll if waits == "for a long poll" else fetched(0)
+        begun = struct.pack(">i", 3 * MIB) + bytes(3 * MIB - 1)
+        wires = [Wire(*await asyncio.open_connection("127.0.0.1", node.port, limit=4096)) for _ in range(5)]
+        try:
+            for wire in wires:
+                wire.send(ApiKey.FETCH, 11, before)
+                wire.writer.write(begun)
+            async with open_wire(node) as wire:
+                answer = await wire.ask(ApiKey.PRODUCE, 9, produced(bytes(900_000)))
+                assert answer.responses[0].partition_responses[0].error_code == 0
+        finally:
+            for wire in wires:
+                wire.writer.transport.abort()
+        await eventually(lambda: node.memory.held == 0)
+
+
+async def test_a_row_of_large_requests_is_not_taken_for_one_that_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "STALLED_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(node_module, "IDLE_CHECK_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(MemoryBudget, "waiting", 1)  # somebody always does
+    value = random.Random(1).randbytes(900_000)
+    async with running(tmp_path) as node, open_wire(node) as wire:
+        request = write_request(ApiKey.PRODUCE, 9, 1, "large", produced(value))
+        stream = (struct.pack(">i", len(request)) + bytes(request)) * 8
+        half = len(request) // 2
+        wire.writer.write(stream[:half])
+        for at in range(half, len(stream), half):
+            await asyncio.sleep(0.15)  # each is there within its time, all together are not
+            wire.writer.write(stream[at : at + half])
+        for _ in range(8):
+            await wire.receive()
+
+
+async def test_a_limit_no_larger_than_the_largest_request_serves_all_the_same(tmp_path: Path) -> None:
+    limits = {"queued_max_request_bytes": str(2 * MIB), "socket_request_max_bytes": str(2 * MIB)}
+    async with running(tmp_path, **limits) as node:
+        await fill(node, 20)
+
+        async def produce() -> None:
+            async with open_wire(node) as wire:
+                for _ in range(3):
+                    wire.send(ApiKey.PRODUCE, 9, produced(bytes(900_000)))
+                    wire.send(ApiKey.METADATA, 1, {"topics": None})
+                for _ in range(6):
+                    await wire.receive()
+
+        async def consume() -> None:
+            async with open_wire(node) as wire:
+                for _ in range(100):
+                    wire.send(ApiKey.FETCH, 11, fetched(0))
+                for _ in range(100):
+                    assert len(await wire.receive()) > len(VALUE)
+
+        await asyncio.gather(*(produce() for _ in range(10)), *(consume() for _ in range(4)))
+        assert (node.memory.held, node.memory.waiting) == (0, 0)
+        await good_client_gets_through(node)
 
 
 async def test_a_half_open_connection_is_closed_after_its_time(tmp_path: Path) -> None:
@@ -330,3 +399,72 @@ async def test_what_is_larger_than_everything_goes_alone() -> None:
     budget.change(-1)
     await asyncio.sleep(0)
     assert large.served
+
+
+class Reading:
+    """A connection that reads one large request after the other as `Connection` does."""
+
+    def __init__(self, budget: MemoryBudget, rng: random.Random, lengths: list[int]) -> None:
+        self.budget = budget
+        self.rng = rng
+        self.lengths = lengths
+        self.held = self.wanted = 0
+
+    def run(self) -> None:
+        """Begin with a request: a first piece where there is room for any request, else what is admitted."""
+        if self.lengths:
+            if not self.budget.is_reserved:
+                self.take(min(self.rng.randrange(1, 257), self.lengths[0]))
+            self.go_on()
+
+    def take(self, size: int) -> None:
+        self.held += size
+        self.budget.lacks(self, self.lengths[0] - self.held)
+        self.budget.change(size)
+
+    def go_on(self) -> None:
+        lacking = self.lengths[0] - self.held
+        if not lacking:
+            self.lengths.pop(0)
+            asyncio.get_running_loop().call_later(self.rng.random() / 500, self.answered)
+            return
+        self.wanted = min(lacking, self.rng.randrange(1, 4000))
+        if self.budget.admits(self.wanted, self, lacking):
+            self.memory_freed()
+        else:
+            self.budget.wait(self, lacking)
+
+    def answered(self) -> None:
+        held, self.held = self.held, 0
+        self.budget.change(-held)
+        self.run()
+
+    def bytes_wanted(self) -> int:
+        return self.wanted
+
+    def memory_freed(self) -> None:
+        self.take(self.wanted)
+        asyncio.get_running_loop().call_later(self.rng.random() / 500, self.go_on)
+
+
+@pytest.mark.parametrize("limit", [10_000, 15_000, 60_000])
+async def test_requests_that_have_begun_can_always_be_finished(limit: int) -> None:
+    for seed in range(10):
+        rng = random.Random(seed)
+        budget = MemoryBudget(asyncio.get_running_loop(), limit, request_bytes_max=10_000)
+        readings = [
+            Reading(budget, rng, [rng.randrange(1000, 10_001) for _ in range(4)]) for _ in range(rng.randrange(2, 30))
+        ]
+        peak = 0
+        for reading in readings:
+            reading.run()
+        for _ in range(3000):
+            peak = max(peak, budget.held)
+            if not any(reading.lengths or reading.held for reading in readings):
+                break
+            await asyncio.sleep(0.001)
+        assert not any(reading.lengths or reading.held for reading in readings), (
+            f"seed {seed}: they wait for each other"
+        )
+        assert peak <= limit
+        assert (budget.held, budget.waiting) == (0, 0)
