@@ -149,6 +149,8 @@ class QuorumChecks:
         told = self.told(process.key)
         if epoch < told.epoch:
             raise InvariantError("epochs only grow", f"{process.key} goes from {told.epoch} to {epoch}")
+        if epoch > self._world.epoch_max():
+            raise InvariantError("epochs are within bounds", f"{process.key} is in epoch {epoch}")
         role = raft.role
         if isinstance(role, Leader):
             first = self.leaders.get(epoch)
