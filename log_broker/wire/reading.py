@@ -8,6 +8,7 @@ from log_broker.records.varint import read_uvarint
 # Elements of arrays and tagged fields in one request. Each takes hundreds of bytes of memory and microseconds of the
 # event loop, and may take a single byte on the wire.
 ELEMENTS_MAX = 200_000
+STRING_BYTES_MAX = 2**15 - 1  # in every version, as in Kafka: names are hashed, looked up and kept
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -66,6 +67,8 @@ class Reader:
     def nullable_string(self) -> bytes | None:
         if self._flexible:
             length = self._compact_length()
+            if length > STRING_BYTES_MAX:
+                raise ValueError(f"a string of {length} bytes")
         else:
             (length,) = _INT16.unpack_from(self._body, self.position)
             self.position += 2

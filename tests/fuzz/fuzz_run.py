@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fuzz_decoding import decode
 from fuzz_node import NodeUnderFire, fire
+from fuzz_persistent import run as run_persistent
 from fuzz_requests import RequestFuzzer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -32,6 +33,7 @@ def main() -> int:
         if count:
             with tempfile.TemporaryDirectory() as folder:
                 findings += _sockets(Path(folder), options, count, progress)
+        findings += _persistent(options, progress)
     for finding in findings:
         print(finding)
     print(f"{options.requests} requests of seed {options.seed}, {count} of them over sockets: {len(findings)} findings")
@@ -65,6 +67,15 @@ def _sockets(folder: Path, options: argparse.Namespace, count: int, progress: Pr
         report = asyncio.run(fire(node, options.seed, count, at_each=lambda: progress.advance(task)))
         print(report)
         return report.findings
+
+
+def _persistent(options: argparse.Namespace, progress: Progress) -> list[str]:
+    """Each field at its edges, and a look at what the node keeps: some 5,000 requests, whatever was asked for."""
+    task = progress.add_task("what lasts", total=None)
+    with tempfile.TemporaryDirectory() as folder:
+        report = asyncio.run(run_persistent(Path(folder), options.seed, at_each=lambda: progress.advance(task)))
+    print(f"{report.requests} requests with a field at an edge: {len(report.findings)} findings")
+    return report.findings
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -286,17 +286,6 @@ def _nobody_is_asked_back() -> list[Patch]:
     return [(Raft, "_told_of", lambda self, epoch, by: None)]
 
 
-def _only_voters_of_the_own_log_may_stand() -> list[Patch]:
-    """What looks safer: but a replica that is behind does not know all who vote (KIP-853)."""
-
-    def observe_request(self: Raft, epoch: int, leader_id: int, by: int) -> None:
-        if self.voters.current.get(by) is not None:
-            real(self, epoch, leader_id, by)
-
-    real = Raft._observe_request
-    return [(Raft, "_observe_request", observe_request)]
-
-
 MUTATIONS = named(
     _votes_twice,
     _forgets_its_vote_at_restart,
@@ -329,7 +318,6 @@ MUTATIONS = named(
     _a_vote_request_ends_an_epoch_that_has_a_leader,
     _a_fetch_ends_an_epoch,
     _nobody_is_asked_back,
-    _only_voters_of_the_own_log_may_stand,
 )
 
 
