@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     # All are on their way before the first is waited for: they share the writes of their partitions.
-    epoch_max = _coordinator_epoch_max(node)
+    epoch_max = coordinator_epoch_max(node)
     begun = [(marker, _begin(node, marker, epoch_max)) for marker in request.markers]
     return {"markers": [await _outcome(marker, answers) for marker, answers in begun]}
 
 
-def _coordinator_epoch_max(node: "Node") -> int:
+def coordinator_epoch_max(node: "Node") -> int:
     """
     Return the highest epoch that a coordinator can have: each has that of its leadership.
 
