@@ -22,6 +22,7 @@ from log_broker.core.features import LEVELS_KEPT_FROM, METADATA_VERSION, ToldRan
 from log_broker.errors import BrokerError, ErrorCode
 
 SESSION_MS = 9_000  # broker.session.timeout.ms
+BROKERS_MAX = 2_000  # that are registered, alive or not: all nodes keep all of them until they are unregistered
 SILENT_SHARE = 3  # a broker is silent after this part of a session, in which it should have been heard of
 UNKNOWN_EPOCH = -1
 
@@ -87,7 +88,8 @@ class BrokerRegistry:
 
         Raises BrokerError: DUPLICATE_BROKER_REGISTRATION while another process holds a session under the same id and
         has another data directory, since two that were given one id would otherwise throw each other out for ever;
-        INVALID_REGISTRATION for the data directory of another broker; UNSUPPORTED_VERSION for one that does not support
+        INVALID_REGISTRATION for the data directory of another broker; POLICY_VIOLATION for one too many;
+        UNSUPPORTED_VERSION for one that does not support
         the levels that the cluster is at.
         """
         levels = image.levels
@@ -100,6 +102,8 @@ class BrokerRegistry:
                     f"Broker {broker.node_id} is already registered with directory {wanted.directory}",
                 )
         known = image.brokers.get(wanted.node_id)
+        if known is None and len(image.brokers) >= BROKERS_MAX:
+            raise BrokerError(ErrorCode.POLICY_VIOLATION, f"{BROKERS_MAX} brokers are registered: unregister some")
         changes: list[MetadataRecord] = []
         if known is not None:
             if known.incarnation == wanted.incarnation and not known.has_ended:

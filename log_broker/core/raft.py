@@ -181,12 +181,19 @@ class Raft(Replica):
     # Changes of role
 
     def become_unattached(self, epoch: int, *, soon: bool = False) -> None:
-        """Have no leader; with `soon`, because the leader said that it is none, so that waiting gains nothing."""
+        """
+        Have no leader; with `soon`, because the leader said that it is none, so that waiting gains nothing.
+
+        Others may still name that leader: to ask them at once would be to go round in circles.
+        """
         self._leave_role()
         if epoch > self.epoch:
             self.save(QuorumState(epoch=epoch))
-        backoff_ms = 1 + self.jitter(self.config.election_backoff_max_ms)
-        self.role = Unattached(self, backoff_ms if soon else self.election_ms())
+        if soon:
+            backoff_ms = 1 + self.jitter(self.config.election_backoff_max_ms)
+            self.role = Unattached(self, backoff_ms, ask_ms=self.config.retry_backoff_ms)
+        else:
+            self.role = Unattached(self, self.election_ms())
 
     def become_prospective(self, *, last_leader: int | None) -> None:
         """Ask whether an election would be won."""

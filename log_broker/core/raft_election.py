@@ -25,10 +25,10 @@ class Unattached:
 
     leads = False
 
-    def __init__(self, raft: "Raft", election_ms: int) -> None:
+    def __init__(self, raft: "Raft", election_ms: int, ask_ms: int = 0) -> None:
         self._raft = raft
         self._election_ms = raft.now_ms + election_ms
-        self._ask_ms = raft.now_ms
+        self._ask_ms = raft.now_ms + ask_ms
         self._asked = 0
 
     def deadline_ms(self) -> int:

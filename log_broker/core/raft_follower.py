@@ -80,9 +80,13 @@ class Follower:
             self._ask()
 
     def on_response(self, request_id: int, body: RaftResponse) -> None:
-        if request_id != self._awaited or body.epoch != self._raft.epoch:
+        if request_id != self._awaited:
             return
         self._awaited = None
+        if body.epoch != self._raft.epoch:
+            # Whoever leads this epoch is in it: this node was named by somebody who does not know, or lies.
+            self._raft.become_unattached(self._raft.epoch, soon=True)
+            return
         match body:
             case FetchResponse():
                 self._fetched(body)

@@ -26,15 +26,18 @@ def read_offsets(node: "Node", request: Any) -> tuple[Offsets, Refused]:
         for partition in topic.partitions:
             place = (topic.name, partition.partition_index)
             metadata = partition.committed_metadata or ""
+            leader_epoch = getattr(partition, "committed_leader_epoch", -1)
             if not node.knows_partition(*place):
                 refused[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif len(metadata) > node.config.offset_metadata_max_bytes:
                 refused[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            elif partition.committed_offset < -1 or leader_epoch < -1:
+                refused[place] = ErrorCode.INVALID_REQUEST
             else:
                 offsets[place] = CommittedOffset(
                     offset=partition.committed_offset,
                     metadata=metadata,
-                    leader_epoch=getattr(partition, "committed_leader_epoch", -1),
+                    leader_epoch=leader_epoch,
                     timestamp_ms=now_ms,
                 )
     return offsets, refused

@@ -78,4 +78,6 @@ class Network:
     def _arrive(self, message: Message) -> None:
         if (message.source, message.target) in self.cut:
             return
-        self._receivers[message.target](message)
+        receive = self._receivers.get(message.target)
+        if receive is not None:
+            receive(message)

@@ -58,6 +58,7 @@ class QuorumChecks:
         self._high_watermarks: dict[tuple[ReplicaKey, int], int] = {}
         self._ledger = Ledger()  # of the committed entries, for every replica to equal
         self._digests: list[int] = [0]  # by end offset
+        self._decided: dict[int, int] = {}  # epoch -> how far all was committed by its end
         self._effective: set[tuple[int, int]] = set()
 
     @property
@@ -135,6 +136,7 @@ class QuorumChecks:
                     )
             else:
                 self._commit(offset, entry)
+                self._decided[process.raft.epoch] = offset + 1
         self._on_majority(process)
         self._same_ledger(process)
 
@@ -149,6 +151,8 @@ class QuorumChecks:
         told = self.told(process.key)
         if epoch < told.epoch:
             raise InvariantError("epochs only grow", f"{process.key} goes from {told.epoch} to {epoch}")
+        if epoch > self._world.epoch_max():
+            raise InvariantError("epochs are within bounds", f"{process.key} is in epoch {epoch}")
         role = raft.role
         if isinstance(role, Leader):
             first = self.leaders.get(epoch)
@@ -212,12 +216,16 @@ class QuorumChecks:
             offset += 1
 
     def _complete(self, process: "QuorumProcess") -> None:
-        """A new leader has all that was committed; by log matching the last such entry stands for all."""
+        """
+        A new leader has all that was committed in the epochs before its own; the last such entry stands for all.
+
+        Who was paused as it was elected may find that out when others have gone on without it, in a later epoch.
+        """
         log = process.raft.log
-        end = len(self.committed)
+        end = max((end for epoch, end in self._decided.items() if epoch < process.raft.epoch), default=0)
         if end > log.end_offset:
             raise InvariantError("leader completeness", f"{process.key} leads with {log.end_offset} of {end} entries")
-        if end > log.start_offset and log.epoch_at(end - 1) != self.committed[-1].epoch:
+        if end > log.start_offset and log.epoch_at(end - 1) != self.committed[end - 1].epoch:
             raise InvariantError("leader completeness", f"{process.key} leads with another entry at {end - 1}")
 
     def _commit(self, offset: int, entry: Entry) -> None:

@@ -28,10 +28,11 @@ from log_broker.core.raft_effects import (
 from log_broker.core.raft_log import Entry, EntryKind
 from log_broker.core.raft_messages import RaftRequest, RaftResponse
 from log_broker.core.raft_voters import ReplicaKey, Voter
-from log_broker.errors import ErrorCode
-from log_broker.sim.kernel import Action
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.sim.kernel import Action, InvariantError
 from log_broker.sim.network import Message
 from log_broker.sim.node import Node
+from log_broker.sim.quorum_stranger import Foreign
 from log_broker.storage.quorum_store import QuorumStore
 
 
@@ -140,6 +141,8 @@ class QuorumProcess:
                 self._command(message)
             case Change():
                 self._change(message)
+            case Foreign():
+                self._foreign(message)
             case _ if message.is_answer:
                 self.driver.handle(ResponseReceived(message.id, message.body))
             case _:
@@ -194,6 +197,19 @@ class QuorumProcess:
     def _leader(self) -> int:
         leader_id = self.raft.leader_id
         return -1 if leader_id is None else leader_id
+
+    def _foreign(self, message: Message) -> None:
+        try:
+            body = message.body.read()
+        except BrokerError:
+            return
+        if body is None:
+            return
+        before = self.raft.epoch
+        hears_leader = not self.raft.role.grants_pre_vote()
+        self.driver.handle(RequestReceived(message._replace(body=body), body))
+        if hears_leader and self.raft.epoch != before:
+            raise InvariantError("a stranger ends no epoch", f"{self.key} had a leader, and goes on from {before}")
 
     def _command(self, message: Message) -> None:
         command: Command = message.body

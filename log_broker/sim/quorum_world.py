@@ -1,5 +1,5 @@
 """
-The metadata quorum in simulation: replicas, clients that append, an operator who changes the voters.
+The metadata quorum in simulation: replicas, clients that append, operators who change the voters, a stranger.
 
 One run goes through five acts: trouble; healing, after which everything must come to rest and go on; the return of a
 node that was cut off, which must not disturb a leader that works; the loss of the leader to all others, who must go on
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from log_broker.core.raft import Raft
 from log_broker.core.raft_leader import Leader
-from log_broker.core.raft_replica import RaftConfig
+from log_broker.core.raft_replica import RaftConfig, epoch_bound
 from log_broker.core.raft_voters import ReplicaKey, Voter, VoterSet
 from log_broker.errors import ErrorCode
 from log_broker.sim.kernel import InvariantError, Kernel
@@ -22,13 +22,16 @@ from log_broker.sim.network import Message, Network
 from log_broker.sim.node import Node
 from log_broker.sim.quorum_checks import QuorumChecks
 from log_broker.sim.quorum_process import Change, Command, Outcome, QuorumProcess, WatchedDriver
+from log_broker.sim.quorum_stranger import Stranger, directory_of
 from log_broker.storage.quorum_store import QuorumStore
 
 SECOND_US = 1_000_000
 TROUBLE_US = 9 * SECOND_US
 PATIENCE_US = 60 * SECOND_US  # virtual, after healing: far more than elections with the timeouts below need
 COMMANDS_MIN = 100
+BEGAN_UNIX_S = 1_800_000_000
 
+_STRANGERS = 0.6  # so many seeds have one
 _CLIENT_ADDRESS = 100
 _OPERATOR_ADDRESS = 200
 
@@ -172,7 +175,7 @@ class QuorumWorld:
         self.config = draw_config(chance)
         self.voters_at_first = chance.choice((3, 3, 5))
         addresses = range(1, self.voters_at_first + 1 + chance.randint(1, 2))
-        self.keys = {address: ReplicaKey(address, f"d{address}.0") for address in addresses}
+        self.keys = {address: ReplicaKey(address, directory_of(address, 0)) for address in addresses}
         self.bootstrap = VoterSet(Voter(key=self.keys[address]) for address in range(1, self.voters_at_first + 1))
         self.checks = QuorumChecks(self)
         self._nodes = {address: Node(self.kernel, self.network, address, self._boot) for address in addresses}
@@ -182,6 +185,7 @@ class QuorumWorld:
             node.start()
         self.clients = [Client(self, _CLIENT_ADDRESS + number) for number in range(2)]
         self.operators = [Operator(self, _OPERATOR_ADDRESS + number) for number in range(2)]
+        self.stranger = Stranger(self) if chance.random() < _STRANGERS else None
 
     @property
     def nodes(self) -> Mapping[int, Node]:
@@ -201,6 +205,10 @@ class QuorumWorld:
             until_us=TROUBLE_US - SECOND_US,
             lasts_us=(SECOND_US // 20, 3 * SECOND_US // 2),
         )
+
+    def epoch_max(self) -> int:
+        """Return the highest epoch that is believed now: all have the same clock on the wall."""
+        return epoch_bound(BEGAN_UNIX_S + self.kernel.now_us // SECOND_US)
 
     def process(self, address: int) -> QuorumProcess | None:
         process = self._nodes[address].process
@@ -236,7 +244,7 @@ class QuorumWorld:
     def disk_lost(self, address: int) -> None:
         """A machine with another disk is another replica."""
         self.checks.lost_disks += 1
-        self.keys[address] = ReplicaKey(address, f"d{address}.{self.checks.lost_disks}")
+        self.keys[address] = ReplicaKey(address, directory_of(address, self.checks.lost_disks))
 
     def mending_change(self) -> Change | None:
         """Return what is missing to have as many living voters as at first."""
@@ -275,6 +283,7 @@ class QuorumWorld:
             recovered=found,
             jitter=self.kernel.stream(f"jitter/{node.address}/{node.incarnation}").randrange,
             now_ms=node.now_ms(),
+            epoch_max=self.epoch_max,
         )
         driver = WatchedDriver(raft, store, process, process)
         driver.watcher = self.checks

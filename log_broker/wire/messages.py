@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
 
 from log_broker.records.varint import read_uvarint, write_uvarint
-from log_broker.wire.reading import ELEMENTS_MAX, Reader
+from log_broker.wire.reading import ELEMENTS_MAX, STRING_BYTES_MAX, Reader
 
 Values = Mapping[str, Any]
 ReadValue = Callable[["MessageReader"], Any]
@@ -285,7 +285,7 @@ def _write_compact(out: bytearray, value: str | bytes | None) -> None:
     if value is None:
         out.append(0)
         return
-    raw = value.encode() if isinstance(value, str) else value
+    raw = _text(value) if isinstance(value, str) else value
     write_uvarint(out, len(raw) + 1)
     out += raw
 
@@ -294,9 +294,17 @@ def _write_string(out: bytearray, value: str | None) -> None:
     if value is None:
         out += b"\xff\xff"
         return
-    raw = value.encode()
+    raw = _text(value)
     out += _NUMBERS["int16"].pack(len(raw))
     out += raw
+
+
+def _text(value: str) -> bytes:
+    """Encode a string; a message that repeats what a client has sent may be longer than a string can be."""
+    raw = value.encode()
+    if len(raw) <= STRING_BYTES_MAX:
+        return raw
+    return raw[:STRING_BYTES_MAX].decode(errors="ignore").encode()
 
 
 def _write_bytes(out: bytearray, value: bytes | None) -> None:

@@ -36,13 +36,14 @@ from log_broker.core.raft_messages import (
     VoteResponse,
 )
 from log_broker.core.raft_replica import EPOCH_MAX
-from log_broker.core.raft_voters import ReplicaKey
+from log_broker.core.raft_voters import ReplicaKey, Voter
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.wire.apis import ApiKey
 
 METADATA_TOPIC_ID = UUID(int=1)
 FETCH_VERSION = 18
 LISTENER = "PLAINTEXT"
+HOST_LENGTH_MAX = 255  # of a name in the DNS
 _BYTES_MAX = 64 << 20
 _VOTERS_LENGTH = struct.Struct(">I")
 _NONE = -1
@@ -144,6 +145,22 @@ def question(body: RaftRequest, *, cluster_id: str | None, endpoint: tuple[str, 
             topics = ({"name": METADATA_TOPIC, "partitions": (partition,)},)
             values = {"cluster_id": cluster_id, "replica_id": body.replica.node_id, "topics": topics}
             return Question(ApiKey.FETCH_SNAPSHOT, 1, values)
+
+
+def read_voter(request: Any) -> Voter:
+    """Read whom AddRaftVoter and UpdateRaftVoter name; raises BrokerError(INVALID_REQUEST) if nobody can be there."""
+    if not request.listeners:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "A voter needs an address.")
+    listener = request.listeners[0]
+    if request.voter_id < 0 or not is_address(listener.host, listener.port):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "A voter's id and port are positive, and its host has a name.")
+    key = ReplicaKey(request.voter_id, as_directory_id(request.voter_directory_id))
+    return Voter(key=key, host=listener.host, port=listener.port)
+
+
+def is_address(host: str, port: int) -> bool:
+    """Whether a node can be reached there, as far as that can be seen: all nodes keep what one of them says."""
+    return 0 < len(host) <= HOST_LENGTH_MAX and 0 < port < 2**16
 
 
 def is_of_cluster(api: int, named: str | None, cluster_id: str | None) -> bool:

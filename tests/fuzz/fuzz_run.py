@@ -21,6 +21,7 @@ from pathlib import Path
 from cost_run import PARTS, Amounts, Order, run_all, run_beside, totals
 from fuzz_decoding import decode
 from fuzz_node import NodeUnderFire, fire
+from fuzz_persistent import run as run_persistent
 from fuzz_requests import RequestFuzzer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -54,6 +55,7 @@ def main() -> int:
             if count:
                 with tempfile.TemporaryDirectory() as folder:
                     findings += _sockets(Path(folder), options, count, progress)
+            findings += _persistent(options, progress)
         findings += _cost(options, progress)
     for finding in findings:
         print(finding)
@@ -119,6 +121,15 @@ def _cost(options: argparse.Namespace, progress: Progress) -> list[str]:
     if not options.part:
         findings += run_beside(options.seed, options.schemas, lambda count: None)
     return findings
+
+
+def _persistent(options: argparse.Namespace, progress: Progress) -> list[str]:
+    """Each field at its edges, and a look at what the node keeps: some 5,000 requests, whatever was asked for."""
+    task = progress.add_task("what lasts", total=None)
+    with tempfile.TemporaryDirectory() as folder:
+        report = asyncio.run(run_persistent(Path(folder), options.seed, at_each=lambda: progress.advance(task)))
+    print(f"{report.requests} requests with a field at an edge: {len(report.findings)} findings")
+    return report.findings
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -21,8 +21,8 @@ from log_broker.core.raft_election import Candidate, would_vote
 from log_broker.core.raft_follower import Follower
 from log_broker.core.raft_leader import Leader
 from log_broker.core.raft_log import OffsetAndEpoch, RaftLog, Snapshot
-from log_broker.core.raft_messages import FetchRequest, RaftResponse, VoteRequest, VoteResponse
-from log_broker.core.raft_replica import Replica
+from log_broker.core.raft_messages import NO_LEADER, FetchRequest, RaftResponse, VoteRequest, VoteResponse
+from log_broker.core.raft_replica import EPOCH_MAX, Replica
 from log_broker.core.raft_voters import VoterSet, replicated_offset
 from log_broker.errors import ErrorCode
 from log_broker.sim.cli import make_quorum
@@ -259,6 +259,33 @@ def _never_tells_who_leads() -> list[Patch]:
     ]
 
 
+def _an_epoch_is_taken_from_anybody() -> list[Patch]:
+    """As it was: whatever a request says of an epoch is adopted."""
+
+    def observe(self: Raft, epoch: int, leader_id: int) -> None:
+        with patch.object(self, "epoch_max", lambda: EPOCH_MAX):
+            real(self, epoch, leader_id)
+
+    real = Raft._observe
+    return [
+        (Raft, "_observe", observe),
+        (Raft, "_observe_request", lambda self, epoch, leader_id, by: self._observe(epoch, leader_id)),
+        (Raft, "_told_of", lambda self, epoch, by: self._observe(epoch, NO_LEADER)),
+    ]
+
+
+def _a_vote_request_ends_an_epoch_that_has_a_leader() -> list[Patch]:
+    return [(Raft, "_observe_request", lambda self, epoch, leader_id, by: self._observe(epoch, leader_id))]
+
+
+def _a_fetch_ends_an_epoch() -> list[Patch]:
+    return [(Raft, "_told_of", lambda self, epoch, by: self._observe(epoch, NO_LEADER))]
+
+
+def _nobody_is_asked_back() -> list[Patch]:
+    return [(Raft, "_told_of", lambda self, epoch, by: None)]
+
+
 MUTATIONS = named(
     _votes_twice,
     _forgets_its_vote_at_restart,
@@ -287,6 +314,10 @@ MUTATIONS = named(
     _no_pre_vote,
     _no_check_quorum,
     _never_tells_who_leads,
+    _an_epoch_is_taken_from_anybody,
+    _a_vote_request_ends_an_epoch_that_has_a_leader,
+    _a_fetch_ends_an_epoch,
+    _nobody_is_asked_back,
 )
 
 

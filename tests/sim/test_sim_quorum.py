@@ -19,7 +19,9 @@ FIRST, LAST = map(int, os.environ.get("SIM_SEEDS", "0:6").split(":"))
 
 # Those that the first seeds find; the whole table is `make sim-mutations`.
 QUICK = (
+    "a fetch ends an epoch",
     "acknowledges before fsync",
+    "an epoch is taken from anybody",
     "answers before it is committed",
     "changes voters before its epoch counts",
     "counts observers",
@@ -48,7 +50,7 @@ def test_every_promise_is_kept(seed: int) -> None:
 
 @pytest.mark.parametrize("mutation", QUICK)
 def test_a_broken_rule_is_noticed(mutation: str) -> None:
-    assert hunt(MUTATIONS, make_quorum, mutation, 8).check is not None
+    assert hunt(MUTATIONS, make_quorum, mutation, 12).check is not None
 
 
 def test_the_quick_mutations_are_of_the_table() -> None:

@@ -6,6 +6,10 @@ from uuid import UUID
 from log_broker.core.broker_registry import UNKNOWN_EPOCH, Registration
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.controller import active_controller
+from log_broker.wire.quorum import is_address
+
+FEATURES_MAX = 100
+NAME_LENGTH_MAX = 255
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -15,7 +19,7 @@ if TYPE_CHECKING:
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     if request.cluster_id != node.cluster_id:
         return {"error_code": ErrorCode.INCONSISTENT_CLUSTER_ID}
-    if request.broker_id < 0 or not request.listeners:
+    if not _is_sound(request):
         return {"error_code": ErrorCode.INVALID_REQUEST}
     listener = request.listeners[0]
     directories: tuple[UUID | None, ...] = getattr(request, "log_dirs", ())
@@ -36,3 +40,12 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     except BrokerError as error:
         return {"error_code": error.code}
     return {"error_code": ErrorCode.NONE, "broker_epoch": epoch}
+
+
+def _is_sound(request: Any) -> bool:
+    """Whether what a broker says of itself is of a size that all nodes can keep."""
+    if request.broker_id < 0 or not request.listeners or len(request.features) > FEATURES_MAX:
+        return False
+    names = (request.rack or "", *(feature.name for feature in request.features))
+    listener = request.listeners[0]
+    return is_address(listener.host, listener.port) and all(len(name) <= NAME_LENGTH_MAX for name in names)

@@ -32,8 +32,9 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
 
 
 async def _idempotent(node: "Node", producer_id: int, epoch: int) -> Answer:
-    if producer_id >= 0 and 0 <= epoch < EPOCH_MAX - 1:
-        # After a lost batch a client goes on with its id in a new epoch (KIP-360).
+    if 0 <= producer_id < node.cluster.next_producer_id and 0 <= epoch < EPOCH_MAX - 1:
+        # After a lost batch a client goes on with its id in a new epoch (KIP-360). One that nobody can have been given
+        # would be given to somebody else some day.
         return Answer(ErrorCode.NONE, producer_id, epoch + 1)
     return Answer(ErrorCode.NONE, await node.producer_ids.take(), 0)
 

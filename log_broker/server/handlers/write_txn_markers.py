@@ -2,8 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+from log_broker.core.cluster import TRANSACTIONS_TOPIC
+from log_broker.core.producer_state import NO_COORDINATOR_EPOCH
 from log_broker.core.transaction import BUMPS_EPOCH_FROM
 from log_broker.core.transaction_records import TopicPartition
+from log_broker.errors import ErrorCode
 from log_broker.records.control import EndMarker
 from log_broker.server.transaction_markers import Answer, Ending, write_marker
 
@@ -14,17 +17,34 @@ if TYPE_CHECKING:
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     # All are on their way before the first is waited for: they share the writes of their partitions.
-    begun = [(marker, _begin(node, marker)) for marker in request.markers]
+    epoch_max = coordinator_epoch_max(node)
+    begun = [(marker, _begin(node, marker, epoch_max)) for marker in request.markers]
     return {"markers": [await _outcome(marker, answers) for marker, answers in begun]}
 
 
-def _begin(node: "Node", asked: Any) -> dict[TopicPartition, Answer]:
+def coordinator_epoch_max(node: "Node") -> int:
+    """
+    Return the highest epoch that a coordinator can have: each has that of its leadership.
+
+    A partition remembers the epoch and refuses lower ones, so one that is made up would fence every coordinator there
+    is. One that this node has not heard of yet will ask again.
+    """
+    topic = node.cluster.topics.get(TRANSACTIONS_TOPIC)
+    return max((partition.leader_epoch for partition in topic.partitions), default=-1) if topic is not None else -1
+
+
+def _begin(node: "Node", asked: Any, epoch_max: int) -> dict[TopicPartition, Answer]:
+    places = dict.fromkeys((topic.name, partition) for topic in asked.topics for partition in topic.partition_indexes)
+    is_producer = 0 <= asked.producer_id < node.cluster.next_producer_id and asked.producer_epoch >= 0
+    if not is_producer or not NO_COORDINATOR_EPOCH <= asked.coordinator_epoch <= epoch_max:
+        refused: Answer = node.loop.create_future()
+        refused.set_result(ErrorCode.INVALID_REQUEST)
+        return dict.fromkeys(places, refused)
     ending = Ending(
         (asked.producer_id, asked.producer_epoch),
         EndMarker(asked.transaction_result, asked.coordinator_epoch),
         getattr(asked, "transaction_version", 0) >= BUMPS_EPOCH_FROM,
     )
-    places = dict.fromkeys((topic.name, partition) for topic in asked.topics for partition in topic.partition_indexes)
     return {place: write_marker(node, place, ending) for place in places}
 
 

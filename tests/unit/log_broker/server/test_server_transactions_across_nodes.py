@@ -13,6 +13,7 @@ from log_broker.core.controller import PRODUCER_ID_BLOCK
 from log_broker.core.transaction_records import TransactionState
 from log_broker.errors import ErrorCode
 from log_broker.records.control import EndMarker
+from log_broker.server.handlers.write_txn_markers import coordinator_epoch_max
 from log_broker.server.node import Node
 from log_broker.server.transaction_markers import Ending, MarkerSender
 from log_broker.server.transaction_partitions import join_transaction
@@ -161,16 +162,43 @@ async def test_a_partition_outside_the_transaction_is_refused_by_another_node(no
     assert transaction.current.partitions == {("t", 0), ("t", 1)}
 
 
+async def a_coordinator_epoch(nodes: list[Node]) -> int:
+    """Return an epoch that a coordinator has, once all nodes know of it, and of the first producer ids."""
+    await coordinated_by(nodes, 0)
+    await nodes[0].producer_ids.take()
+    epoch = max(each.leader_epoch for each in nodes[0].cluster.topics["__transaction_state"].partitions)
+    await eventually(lambda: all(coordinator_epoch_max(node) >= epoch for node in nodes))
+    await eventually(lambda: all(node.cluster.next_producer_id > 50 for node in nodes))
+    return epoch
+
+
+@pytest.mark.parametrize(
+    ("producer", "ahead"),
+    [((-1, 0), 0), ((3, -1), 0), ((2**63 - 1, 0), 0), ((3, 0), 1), ((3, 0), 2**31 - 2), ((3, 0), -(2**31))],
+)
+async def test_a_marker_of_a_producer_or_a_coordinator_that_cannot_be_is_refused(
+    nodes: list[Node], producer: tuple[int, int], ahead: int
+) -> None:
+    """One that names an epoch from the future would fence every coordinator to come."""
+    await topic_of(nodes, "t", [1])
+    epoch = await a_coordinator_epoch(nodes)
+    named = max(-(2**31), min(epoch + ahead, 2**31 - 1))
+    sender = MarkerSender(nodes[0])
+    assert await sender.write(("t", 0), Ending(producer, EndMarker(True, named))) is ErrorCode.INVALID_REQUEST
+    assert await sender.write(("t", 0), Ending((3, 0), EndMarker(True, epoch))) is NONE
+
+
 async def test_markers_for_one_node_travel_together_and_an_old_coordinator_is_fenced(nodes: list[Node]) -> None:
     await topic_of(nodes, "t", [1, 1, 1, 2])
     sender = MarkerSender(nodes[0])
-    new = [Ending((number, 0), EndMarker(True, 7)) for number in range(50)]
+    epoch = await a_coordinator_epoch(nodes)
+    new = [Ending((number, 0), EndMarker(True, epoch)) for number in range(50)]
     answers = [sender.write(("t", partition), ending) for ending in new for partition in range(4)]
     assert {await answer for answer in answers} == {NONE}
     requests = [node.counters.requests[ApiKey.WRITE_TXN_MARKERS].count for node in nodes]
     assert requests[0] == 0
     assert max(requests) <= 2
-    old = Ending((3, 0), EndMarker(True, 6))
+    old = Ending((3, 0), EndMarker(True, epoch - 1))
     assert await sender.write(("t", 0), old) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert await sender.write(("gone", 0), old) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
