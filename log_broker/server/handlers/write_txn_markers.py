@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    """Write every marker of the request, and answer when the last is written."""
     # All are on their way before the first is waited for: they share the writes of their partitions.
     epoch_max = coordinator_epoch_max(node)
     begun = [(marker, _begin(node, marker, epoch_max)) for marker in request.markers]
