@@ -115,7 +115,7 @@ def _cost(options: argparse.Namespace, progress: Progress) -> list[str]:
         orders,
         options.jobs,
         advance=lambda order, count: progress.advance(tasks[order.part], count),
-        say=progress.console.print,
+        say=lambda text: progress.console.print(text, soft_wrap=True, markup=False, highlight=False),
     )
     findings = [f"{order.part}: {finding}" for order, said in found.items() for finding in said]
     if not options.part:
