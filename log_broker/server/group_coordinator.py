@@ -27,7 +27,7 @@ from log_broker.records.record import Record
 from log_broker.server.coordinator_shards import Shard, Shards
 from log_broker.server.deadlines import Deadlines
 from log_broker.server.internal_log import readable
-from log_broker.server.topic_patterns import match_topics
+from log_broker.server.topic_patterns import match_names
 from log_broker.server.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ class GroupCoordinator:
         support = ConsumerSupport(
             cluster=self._node.cluster,
             settings=lambda: self.settings_of(group_id),
-            match_topics=match_topics,
+            match_topics=match_names,
         )
         return Group(
             group_id,

@@ -1,11 +1,12 @@
 """ListTransactions: the transactional ids that this broker coordinates."""
 
-import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from log_broker.core.transaction import Transaction
 from log_broker.core.transaction_records import TransactionState
-from log_broker.errors import ErrorCode
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.topic_patterns import match_names
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -14,15 +15,20 @@ if TYPE_CHECKING:
 _STATES = {state.label: state for state in TransactionState}
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    """List them; an expression is matched outside the event loop."""
     states = {_STATES[name] for name in request.state_filters if name in _STATES}
     producer_ids = set(request.producer_id_filters)
     longer_than_ms = getattr(request, "duration_filter", -1)
     pattern = getattr(request, "transactional_id_pattern", None)
-    try:
-        wanted = re.compile(pattern) if pattern else None
-    except re.error:
-        return {"error_code": ErrorCode.INVALID_REGULAR_EXPRESSION, "transaction_states": []}
+    matched: frozenset[str] | None = None
+    if pattern:
+        ids = [transaction.transactional_id for transaction in node.transactions.all()]
+        match = partial(match_names, pattern, ids, field="TransactionalIdPattern")
+        try:
+            matched = await node.loop.run_in_executor(None, match)
+        except BrokerError as error:
+            return {"error_code": error.code, "transaction_states": []}
     now_ms = node.clock_ms()
 
     def is_wanted(transaction: Transaction) -> bool:
@@ -31,7 +37,7 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
             not transaction.is_unused
             and (not request.state_filters or current.state in states)
             and (not producer_ids or current.producer_id in producer_ids)
-            and (wanted is None or wanted.fullmatch(transaction.transactional_id) is not None)
+            and (matched is None or transaction.transactional_id in matched)
             and (longer_than_ms < 0 or 0 <= current.start_ms < now_ms - longer_than_ms)
         )
 

@@ -89,10 +89,12 @@ class Forwarder:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _forward(self, request: Request) -> Response:
+        if self._http is None:
+            # Importing it and reading the certificates of the system take a tenth of a second.
+            made = await asyncio.to_thread(_http_client)
+            self._http = self._http or made
         import httpx
 
-        if self._http is None:
-            self._http = httpx.AsyncClient(timeout=FORWARD_SECONDS_MAX, trust_env=False)
         path = request.scope.get("raw_path", b"").partition(b"?")[0].decode("latin-1") or request.url.path
         query = f"?{request.url.query}" if request.url.query else ""
         headers = {name: request.headers[name] for name in _KEPT_HEADERS if name in request.headers}
@@ -112,6 +114,12 @@ class Forwarder:
         await self._registry.refresh_if_possible()
         kept = {name: answer.headers[name] for name in _KEPT_ANSWER_HEADERS if name in answer.headers}
         return Response(answer.content, answer.status_code, {"content-type": MEDIA_TYPE, **kept})
+
+
+def _http_client() -> "httpx.AsyncClient":
+    import httpx
+
+    return httpx.AsyncClient(timeout=FORWARD_SECONDS_MAX, trust_env=False)
 
 
 def _refusal(answer: "httpx.Response") -> RefusedError:

@@ -15,7 +15,7 @@ from log_broker.core.group_kinds import ConsumerSupport
 from log_broker.core.group_protocol import Persist, Persisted, Reply
 from log_broker.core.group_records import GroupKey, OffsetKey, decode_group, decode_key, decode_offset
 from log_broker.errors import ErrorCode
-from log_broker.server.topic_patterns import match_topics
+from log_broker.server.topic_patterns import match_names
 
 REBALANCE_MS = 60_000
 
@@ -36,7 +36,7 @@ class GroupDriver:
         self._topic_ids = itertools.count(1)
 
     def _new_group(self) -> Group:
-        support = ConsumerSupport(cluster=self.cluster, settings=lambda: self.settings, match_topics=match_topics)
+        support = ConsumerSupport(cluster=self.cluster, settings=lambda: self.settings, match_topics=match_names)
         return Group("g", support=support)
 
     @property

@@ -21,6 +21,7 @@ from log_broker.records.batch import TRANSACTIONAL
 from log_broker.server import transactional_produce
 from log_broker.server.node import Node
 from log_broker.server.readers import READ_COMMITTED
+from log_broker.server.topic_patterns import PATTERN_CHARACTERS_MAX
 from log_broker.server.transactional_produce import ProducedBatch, append_in_transaction
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.control import read_response, write_request
@@ -249,6 +250,27 @@ async def test_what_makes_no_sense_is_refused(tmp_path) -> None:
         listed = await wire.ask(ApiKey.LIST_TRANSACTIONS, 1, {"state_filters": ["Empty", "Odd"]})
         assert listed.unknown_state_filters == ("Odd",)
         assert [found.transactional_id for found in listed.transaction_states] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "error", "found"),
+    [("x+", NONE, ["x" * 40]), ("y", NONE, []), ("(x+)+y", NONE, []), ("(", ErrorCode.INVALID_REGULAR_EXPRESSION, [])],
+)
+async def test_transactions_are_listed_by_a_pattern_of_the_whole_id(tmp_path, pattern, error, found) -> None:
+    """`(x+)+y` takes Python's `re` longer than anybody waits."""
+    async with running(tmp_path) as wire:
+        assert await wire.init(transactional_id="x" * 40) is NONE
+        listed = await wire.ask(ApiKey.LIST_TRANSACTIONS, 2, {"transactional_id_pattern": pattern})
+        assert listed.error_code == error
+        assert [each.transactional_id for each in listed.transaction_states] == found
+
+
+async def test_a_pattern_is_bounded_in_length(tmp_path) -> None:
+    async with running(tmp_path) as wire:
+        listed = await wire.ask(
+            ApiKey.LIST_TRANSACTIONS, 2, {"transactional_id_pattern": "x" * (PATTERN_CHARACTERS_MAX + 1)}
+        )
+        assert listed.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
 async def test_an_id_that_nobody_uses_is_forgotten_for_good(tmp_path) -> None:
