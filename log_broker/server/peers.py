@@ -43,26 +43,43 @@ class PeerLink:
         self._correlation_id = 0
 
     async def ask(
-        self, api: ApiKey, version: int, values: dict[str, Any], *, timeout_seconds: float = ANSWER_SECONDS_MAX
+        self,
+        api: ApiKey,
+        version: int,
+        values: dict[str, Any],
+        *,
+        timeout_seconds: float = ANSWER_SECONDS_MAX,
+        alone: bool = False,
     ) -> Any:
-        """Send a request and return its answer; raises BrokerError(BROKER_NOT_AVAILABLE) when that fails."""
+        """
+        Send a request and return its answer; raises BrokerError(BROKER_NOT_AVAILABLE) when that fails.
+
+        With `alone` it is sent where no other answer is awaited: a connection with such a request is dropped before.
+        """
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         request = write_request(api, version, self._correlation_id, self._client_id, values)
-        answer = await self.ask_raw(bytes(request), timeout_seconds=timeout_seconds)
+        answer = await self.ask_raw(bytes(request), timeout_seconds=timeout_seconds, alone=alone)
         return read_response(api, version, memoryview(answer))
 
-    async def ask_raw(self, request: bytes, *, timeout_seconds: float = ANSWER_SECONDS_MAX) -> bytes:
+    async def ask_raw(
+        self, request: bytes, *, timeout_seconds: float = ANSWER_SECONDS_MAX, alone: bool = False
+    ) -> bytes:
         """Send a request as it stands and return the answer from behind its correlation id; errors as `ask`."""
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(timeout_seconds):
                 writer = await self._open()
+                while alone and self._waiting:
+                    self.close()
+                    writer = await self._open()
                 self._waiting.append(answer)
                 writer.write(_LENGTH.pack(len(request)) + request)
                 return await answer
         except (OSError, EOFError, TimeoutError) as error:
             # The order of answers is still known, but a peer that is this late is as good as gone.
-            self.close()
+            if writer is None or writer is self._writer:
+                self.close()
             reason = str(error) or type(error).__name__
             raise BrokerError(
                 ErrorCode.BROKER_NOT_AVAILABLE, f"the node at {self.address} does not answer: {reason}"

@@ -328,7 +328,12 @@ class Quorum:
         surroundings = self._surroundings
         try:
             response = await self.peers.link(to, purpose).ask(
-                asked.api, asked.version, asked.values, timeout_seconds=self._config.request_timeout_ms / 1000
+                asked.api,
+                asked.version,
+                asked.values,
+                timeout_seconds=self._config.request_timeout_ms / 1000,
+                # A leader takes a second fetch on a connection as proof that its answer to the first has arrived.
+                alone=isinstance(body, FetchRequest),
             )
             answer = messages.read_answer(body, response)
         except BrokerError as error:
