@@ -374,10 +374,14 @@ class TookTooLongError(Exception):
 
 @contextmanager
 def _within(cpu_seconds: float) -> Iterator[None]:
-    """Raise `TookTooLongError` in the block once this process has used so much CPU time; of the main thread only."""
+    """Raise `TookTooLongError` in the block once it has used so much CPU time; of the main thread only."""
+    until = time.thread_time() + cpu_seconds
 
     def ended(signum: int, frame: FrameType | None) -> None:
-        raise TookTooLongError
+        left = until - time.thread_time()
+        if left <= 0:
+            raise TookTooLongError
+        signal.setitimer(signal.ITIMER_VIRTUAL, left)  # the timer counts the other threads' time too
 
     before = signal.signal(signal.SIGVTALRM, ended)
     signal.setitimer(signal.ITIMER_VIRTUAL, cpu_seconds)

@@ -28,6 +28,7 @@ from log_broker.server import quarantine as quarantine_module
 from log_broker.server.handlers import create_topics, describe_configs, incremental_alter_configs, list_offsets
 from log_broker.server.partition import OPENED_FOR_TIME_MAX
 from log_broker.server.replica_manager import MADE_AT_ONCE_MAX
+from log_broker.wire import messages
 from log_broker.wire.apis import REQUEST_ELEMENTS_MAX, ApiKey
 from log_broker.wire.reading import STRING_BYTES_MAX
 
@@ -359,7 +360,8 @@ async def test_a_request_of_too_many_elements_ends_its_connection_unread(tmp_pat
         await probe(node)
 
 
-async def test_a_name_longer_than_any_ends_its_connection_unread(tmp_path: Path) -> None:
+async def test_a_name_longer_than_any_ends_its_connection_unread(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(messages, "STRING_BYTES_MAX", 2 * STRING_BYTES_MAX)  # what writes would shorten it
     async with running(tmp_path / "node") as (node, _):
         for length, is_read in ((STRING_BYTES_MAX, True), (STRING_BYTES_MAX + 1, False)):
             request = {"groups": ("g" * length,), "include_authorized_operations": False}
@@ -396,8 +398,10 @@ async def test_long_lists_are_answered_in_turns(tmp_path: Path, monkeypatch, api
 
     monkeypatch.setattr(module, name, noted)
     async with running(tmp_path / "node") as (_, client):
-        await client.create("t")
-        await client.ask(api, {**request_of(["t"] * 7), "include_synonyms": False, "include_documentation": False})
+        names = [f"t{number}" for number in range(7)]
+        for each in names:
+            await client.create(each)
+        await client.ask(api, {**request_of(names), "include_synonyms": False, "include_documentation": False})
     assert turns.count("a") == 7
     assert max(map(len, "".join(turns).split("t"))) == 2
 
