@@ -30,6 +30,9 @@ from log_broker.core.group_protocol import Effect, GroupRecord, Member, Persist
 from log_broker.core.timers import Timers
 from log_broker.errors import BrokerError, ErrorCode
 
+REGEXES_MAX = 100
+"""Of all members of a group: each is matched against every topic whenever the cluster's metadata has changed."""
+
 Outcome = Callable[[ErrorCode, int], list[Effect]]
 
 
@@ -139,10 +142,17 @@ class ConsumerMembers:
             draft.add(ConsumerRecord(RecordKind.GROUP, "", epoch))
 
     def _resolve_regexes(self, draft: Draft, now_ms: int, *, of: str | None = None) -> None:
-        """Match every expression against the topics there are now; only `of`, the sender's own, may be refused."""
+        """Match what has not been matched with the topics of now; only `of`, the sender's own, may be refused."""
         wanted = {subscription.regex for subscription in draft.state.subscriptions.values() if subscription.regex}
+        if len(wanted) > REGEXES_MAX and of is not None and of not in draft.state.regexes:
+            raise BrokerError(
+                ErrorCode.INVALID_REGULAR_EXPRESSION,
+                f"The members of group '{self._host.group_id}' may have {REGEXES_MAX} different regular expressions.",
+            )
         for regex in sorted(draft.state.regexes.keys() - wanted):
             draft.add(ConsumerRecord(RecordKind.REGEX, regex, None))
+        if self._cluster.version == self._cluster_version_seen:
+            wanted -= draft.state.regexes.keys()
         names = [name for name, topic in self._cluster.topics.items() if not topic.is_internal]
         for regex in sorted(wanted):
             try:

@@ -5,6 +5,7 @@ A broker of production as a simulated process: the whole node, on a virtual loop
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from log_broker.errors import BrokerError
 from log_broker.server.machine import Claim, Pool
 from log_broker.server.node import Node as BrokerNode
 from log_broker.server.sync_pool import THREADS
+from log_broker.sim.cost_checks import check_turn
 from log_broker.sim.entropy import WALL_CLOCK_MS
 from log_broker.sim.event_loop import VirtualLoop
 from log_broker.sim.kernel import Action, Kernel
@@ -203,6 +205,7 @@ class BrokerProcess:
             machine.kernel.after(RESTART_US, machine.start)
             return
         self.serves = True
+        self.loop.turn_took = partial(check_turn, machine.name)
         machine.kernel.trace(machine.name, "serves")
 
     def _listen_to(self, broker: BrokerNode) -> None:

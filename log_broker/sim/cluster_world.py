@@ -18,6 +18,7 @@ from log_broker.sim.cluster_nemesis import CLUSTER_KINDS, CLUSTER_WEIGHTS
 from log_broker.sim.cluster_operators import ClusterOperator
 from log_broker.sim.consumer_members import ConsumerMember, Seat
 from log_broker.sim.copiers import Copier
+from log_broker.sim.cost_checks import check_numbers
 from log_broker.sim.group_history import GroupHistory
 from log_broker.sim.history import History
 from log_broker.sim.kernel import InvariantError, Kernel
@@ -191,6 +192,9 @@ class ClusterWorld(Cluster):
         self.checks.complete()
         self.history.check_losses()
         self._check_copies()
+        for machine in self.machines.values():
+            if machine.broker is not None:
+                check_numbers(machine.name, machine.broker)
 
     def _are_done(self, kind: type[object]) -> bool:
         return all(_done(client) for client in self.clients if isinstance(client, kind))

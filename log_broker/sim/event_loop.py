@@ -9,6 +9,7 @@ gone its loop is dead: nothing on it runs any more, and what still holds it is i
 import asyncio
 import heapq
 import socket
+import time
 import warnings
 from asyncio import events
 from collections import deque
@@ -64,6 +65,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self, host: Host, streams: "Streams", failed: Callable[[str], None]) -> None:
         self.host = host
+        self.turn_took: Callable[[float], None] = _ignored  # is told the CPU seconds of each turn
         self.is_dead = False
         self._kernel = host.kernel
         self._streams = streams
@@ -137,6 +139,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if not handle._cancelled:
                 ready.append(handle)
         events._set_running_loop(self)
+        turn_took, began = self.turn_took, time.thread_time()
         try:
             for _ in range(len(ready)):
                 next_handle = ready.popleft()
@@ -146,6 +149,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                         return
         finally:
             events._set_running_loop(None)
+        turn_took(time.thread_time() - began)
         if ready:
             self._ask_turn()
         self._arm()
@@ -276,6 +280,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def is_closed(self) -> bool:
         return self.is_dead
+
+
+def _ignored(cpu_seconds: float) -> None:
+    """Nobody asks."""
 
 
 class VirtualServer:

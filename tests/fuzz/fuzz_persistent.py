@@ -21,12 +21,11 @@ from uuid import UUID, uuid4
 from log_broker.config import BROKER_KEYS, TOPIC_KEYS, BrokerConfig, ConfigKey, ConfigType
 from log_broker.core.cluster import METADATA_TOPIC
 from log_broker.core.features import told_of
-from log_broker.core.raft_replica import epoch_bound
-from log_broker.core.transaction import EPOCH_MAX as PRODUCER_EPOCH_MAX
 from log_broker.errors import BrokerError
 from log_broker.records import build_batch
 from log_broker.server.dispatch import answer_here
 from log_broker.server.node import Node
+from log_broker.sim.cost_checks import out_of_bounds
 from log_broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.control import description_of, read_response, write_request
@@ -45,11 +44,9 @@ SETTINGS = {
 }
 WAIT_SECONDS = 0.25  # of one that waits for what never comes, the answer is not waited for
 PROBE_SECONDS = 30.0
-TRANSACTION_MS_MAX = 900_000
 PEER = "stranger:1"
 TARGET, GOOD = "target", "good"
 MADE = "made-"
-EPOCHS_MAX = 100_000  # far more than a run of the fuzz begins of anything
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "timedelta_i32": 32, "timedelta_i64": 64, "uint16": 16}
 STRINGS = ("", "x" * 32_767, "x" * 40_000, "é" * 20_000, "\0", "../x")
 # What ends the node's own work by rights: these are only asked with a field that is wrong.
@@ -443,71 +440,6 @@ async def _produce(node: Node, *, transactional_id: str | None = None, **header:
     values = {"transactional_id": transactional_id, "acks": -1, "timeout": 5_000, "topic_data": [data]}
     answer = await ask(node, ApiKey.PRODUCE, 9, values)
     assert answer.responses[0].partition_responses[0].error_code == 0, answer
-
-
-def out_of_bounds(node: Node) -> list[str]:
-    """Name what is kept and cannot be, of the quorum, the image, the logs, the groups and the transactions."""
-    bad = [*_of_image(node), *_of_logs(node), *_of_coordinators(node)]
-    if not 0 <= node.quorum.epoch < EPOCHS_MAX <= epoch_bound(node.clock_ms() // 1000):
-        bad.append(f"the quorum is in epoch {node.quorum.epoch}")
-    return bad
-
-
-def _of_image(node: Node) -> Iterator[str]:
-    image = node.cluster
-    if not 0 <= image.next_producer_id < 10**9:
-        yield f"producer ids are reserved up to {image.next_producer_id}"
-    for broker in image.brokers.values():
-        if not (0 <= broker.node_id < 2**31 and 0 < broker.port < 2**16 and 0 < len(broker.host) <= 255):
-            yield f"broker {broker.node_id} at {broker.host[:50]}:{broker.port}"
-        if len(broker.rack or "") > 255:
-            yield f"a rack of {len(broker.rack or '')} characters"
-    for topic in image.topics.values():
-        for index, partition in enumerate(topic.partitions):
-            epochs = (partition.leader_epoch, partition.partition_epoch)
-            if not all(0 <= epoch < EPOCHS_MAX for epoch in epochs):
-                yield f"{topic.name}-{index} has the epochs {epochs}"
-            if not set(partition.replicas) <= set(image.brokers):
-                yield f"{topic.name}-{index} has the replicas {partition.replicas}"
-    for voter in node.quorum.voters:
-        if voter.key.node_id < 0 or not 0 < voter.port < 2**16 or len(voter.host) > 255:
-            yield f"the voter {voter}"
-    for overrides in (*image.broker_overrides.values(), *image.group_overrides.values()):
-        for name, text in overrides.items():
-            if len(text) > 32_767:
-                yield f"{name} is a text of {len(text)} characters"
-
-
-def _of_logs(node: Node) -> Iterator[str]:
-    for topic in node.cluster.topics.values():
-        for index in range(len(topic.partitions)):
-            runtime = node.logs.get(topic.name, index)
-            if runtime is None:
-                continue
-            core = runtime._core
-            if not 0 <= core.log_start_offset <= core.high_watermark <= core.written_end < 10**9:
-                yield f"{topic.name}-{index}: {core.log_start_offset} … {core.high_watermark} … {core.written_end}"
-            for producer_id, entry in core.producers.all().items():
-                numbers = (entry.epoch, entry.coordinator_epoch)
-                if producer_id < 0 or not 0 <= entry.epoch <= PRODUCER_EPOCH_MAX:
-                    yield f"{topic.name}-{index}: producer {producer_id} in epoch {entry.epoch}"
-                if not -1 <= entry.coordinator_epoch < EPOCHS_MAX:
-                    yield f"{topic.name}-{index}: producer {producer_id} with epochs {numbers}"
-
-
-def _of_coordinators(node: Node) -> Iterator[str]:
-    for group in node.groups.all():
-        for place, committed in group.offsets._offsets.items():
-            if committed.offset < -1 or committed.leader_epoch < -1 or len(committed.metadata) > 4096:
-                yield f"group {group.group_id[:50]}: {place} is at {committed}"
-        if len(group.group_id.encode()) > 32_767:
-            yield f"a group whose name has {len(group.group_id)} characters"
-    for transaction in node.transactions.all():
-        current = transaction.current
-        if not (0 <= current.producer_id < 10**9 and -1 <= current.producer_epoch <= PRODUCER_EPOCH_MAX):
-            yield f"transactional id {transaction.transactional_id[:50]}: {current}"
-        if not 0 < current.timeout_ms <= TRANSACTION_MS_MAX:
-            yield f"a transaction with a timeout of {current.timeout_ms} ms"
 
 
 # Runs

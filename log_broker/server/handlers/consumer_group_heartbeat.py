@@ -7,7 +7,6 @@ from log_broker.core.consumer_events import ConsumerHeartbeat, ConsumerHeartbeat
 from log_broker.core.consumer_group_records import Places
 from log_broker.core.features import GROUP_VERSION
 from log_broker.errors import ErrorCode
-from log_broker.server.topic_patterns import load_engine
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -28,8 +27,6 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     if error is not ErrorCode.NONE:
         return _values(ConsumerHeartbeatAnswer(error=error, message=error.name, member_id=request.member_id))
     regex = getattr(request, "subscribed_topic_regex", None)
-    if regex:
-        await node.loop.run_in_executor(None, load_engine)
     topics = request.subscribed_topic_names
     answer = node.groups.ask(
         request.group_id,

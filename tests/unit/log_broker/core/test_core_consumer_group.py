@@ -1,10 +1,12 @@
 """Groups of the new protocol (KIP-848): the stories of a rebalance, fencing, static members, restarts."""
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 from consumer_group_driver import REBALANCE_MS, Client, GroupDriver, settle
 
+from log_broker.core import consumer_members
 from log_broker.core.consumer_events import ConsumerHeartbeat
 from log_broker.core.consumer_group_records import (
     NO_PLACES,
@@ -147,6 +149,38 @@ def test_a_regular_expression_is_matched_against_whole_names_of_topics_old_and_n
     assert client(driver, "b", regex="(").beat().error is ErrorCode.INVALID_REGULAR_EXPRESSION
     a.leave()
     assert not driver.consumer.state.regexes
+
+
+def test_a_metadata_change_matches_no_more_expressions_than_a_group_may_have(driver: GroupDriver, monkeypatch) -> None:
+    monkeypatch.setattr(consumer_members, "REGEXES_MAX", 2)
+    driver.create_topic("tea", 2)
+    clients = [client(driver, name, regex=regex) for name, regex in (("a", "t.*"), ("b", "te.*"), ("c", "t.*"))]
+    settle(clients)
+    assert client(driver, "d", regex="tea").beat().error is ErrorCode.INVALID_REGULAR_EXPRESSION
+    clients[1].leave()
+    d = client(driver, "d", regex="tea")
+    settle([clients[0], clients[2], d])
+    assert set(driver.consumer.state.regexes) == {"t.*", "tea"}
+
+
+def test_who_joins_has_its_own_expression_matched_alone(driver: GroupDriver, monkeypatch) -> None:
+    driver.create_topic("tea", 2)
+    first = client(driver, "a", regex="t.*")
+    settle([first])
+    matched: list[str] = []
+    consumer = driver.consumer
+    real = consumer._match_topics
+
+    def match(regex: str, names: Collection[str]) -> frozenset[str]:
+        matched.append(regex)
+        return real(regex, names)
+
+    monkeypatch.setattr(consumer, "_match_topics", match)
+    settle([first, client(driver, "b", regex="te.*")])
+    assert set(matched) == {"te.*"}
+    driver.create_topic("toe", 1)
+    settle([first])
+    assert set(matched) == {"te.*", "t.*"}
 
 
 def test_an_expression_that_another_broker_let_in_stands_for_no_topics(driver: GroupDriver) -> None:
