@@ -6,6 +6,7 @@
 
 import argparse
 import asyncio
+import gc
 import ipaddress
 import logging
 import signal
@@ -67,6 +68,7 @@ async def serve(config: BrokerConfig) -> None:
             f"log_broker: open to the network: whoever reaches {config.host} can read, write and administer everything "
             "there, for nothing asks who they are\n"
         )
+    gc.freeze()  # what is loaded by now stays: a full collection need not go through it each time
     sys.stdout.write(f"listening on {node.advertised_host}:{node.port}\n")
     sys.stdout.flush()
     await stopping.wait()

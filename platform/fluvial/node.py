@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import os
 import signal
@@ -112,6 +113,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
             if not is_loopback(broker.host):
                 log.warning(OPEN_TO_THE_NETWORK.format(broker.host))
             log.info("ready", node_id=broker.node_id, port=broker.port, registry_port=options.registry_port)
+            gc.freeze()  # what is loaded by now stays: a full collection need not go through it each time
             ready()
             await stopping.wait()
             log.info("stopping", node_id=broker.node_id)

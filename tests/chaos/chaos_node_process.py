@@ -6,6 +6,8 @@ It dials from the address that FLUVIAL_CHAOS_ADDRESS names, by which the proxies
 The faults come in at the interfaces that a node is given, its machine's files and its clock; faults.json in the folder
 that FLUVIAL_CHAOS_FAULTS names says which, and is looked at again every time: {"clock_ms": 5000, "disk_full": true}.
 
+With FLUVIAL_CHAOS_METER the turns of its event loop are measured in the file of that name (`cost_meter`).
+
 How far each log is on the disk is written down there as well, in synced/, a file of 8 bytes for each: with SIGKILL, the
 system keeps what was not synced, and this tells what a power cut would have taken (`chaos_nodes.OurNode.lose_power`).
 """
@@ -28,6 +30,7 @@ from log_broker.records.batch import Buffer
 from log_broker.server.machine import RealMachine
 from log_broker.server.node import Node, wall_clock_ms
 from log_broker.storage.files import File, OsFileSystem
+from tests.fuzz.cost_meter import Meter, MeteredLoop
 
 SIZE = struct.Struct(">q")
 
@@ -132,16 +135,40 @@ class CrampedMachine(RealMachine):
         self.files = CrampedFileSystem(faults)
 
 
-class DiallingLoop(uvloop.Loop):
-    """An event loop whose connections come from the node's own address."""
+class Dialling:
+    """An event loop's connections come from the node's own address."""
 
     async def create_connection(self, *words: Any, **settings: Any) -> Any:
         """Connect from there."""
         return await super().create_connection(*words, **settings, local_addr=(os.environ["FLUVIAL_CHAOS_ADDRESS"], 0))
 
 
+class DiallingLoop(Dialling, uvloop.Loop):
+    """The loop of production."""
+
+
+class MeasuredLoop(Dialling, MeteredLoop):
+    """Python's own loop, each turn measured from when the node serves on."""
+
+
+class MeasuredNode(Node):
+    """A node whose start, which keeps nobody waiting, is not counted."""
+
+    async def start(self, *words: Any, **named: Any) -> None:
+        """Start, then forget how long turns took until here."""
+        await super().start(*words, **named)
+        assert isinstance(self.loop, MeasuredLoop)
+        self.loop.meter.watch_this_thread()
+        self.loop.call_soon(self.loop.meter.reset)
+
+
 if __name__ == "__main__":
-    entry.loop_factory = lambda: DiallingLoop
     faults = Faults(Path(os.environ["FLUVIAL_CHAOS_FAULTS"]))
-    entry.Node = partial(Node, clock_ms=faults.clock_ms, machine=CrampedMachine(faults))  # type: ignore[assignment, misc]
+    meter_path = os.environ.get("FLUVIAL_CHAOS_METER")
+    kind: type[Node] = Node
+    entry.loop_factory = lambda: DiallingLoop
+    if meter_path:
+        kind = MeasuredNode
+        entry.loop_factory = lambda: partial(MeasuredLoop, Meter(Path(meter_path)))
+    entry.Node = partial(kind, clock_ms=faults.clock_ms, machine=CrampedMachine(faults))  # type: ignore[assignment, misc]
     sys.exit(entry.main())

@@ -11,18 +11,21 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.fuzz.cost_meter import TURN_SECONDS_MAX, Meter
 from tests.peers.kafka_jars import kafka_command, run_kafka
 
 ROOT = Path(__file__).parents[2]
 BEHIND_PROXY = "127.0.0.1"
 PROXY = "127.0.0.2"
 STOP_SECONDS_MAX = 60.0
+MEASURED = 1  # the node whose turns are
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
 KAFKA_FLAGS = ("-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
@@ -154,6 +157,10 @@ class NodeProcess(ABC):
             return None
         return f"node {self.node_id} ended with {self._process.returncode}:\n{self.log_text()[-3000:]}"
 
+    def long_turns(self) -> list[str]:
+        """Say which turns of its event loop took longer than one may, where they are measured."""
+        return []
+
     def log_text(self) -> str:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
@@ -205,7 +212,21 @@ class OurNode(NodeProcess):
             "PYTHONPATH": path,
             "FLUVIAL_CHAOS_FAULTS": str(self.folder),
             "FLUVIAL_CHAOS_ADDRESS": self.address or "",
+            "FLUVIAL_CHAOS_METER": str(self.folder / f"meter-{time.monotonic_ns()}") if self.is_measured else "",
         }
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the turns of its event loop are measured: not of all, for that takes another loop than production's."""
+        return self.node_id == MEASURED
+
+    def long_turns(self) -> list[str]:
+        meters = [Meter(path) for path in sorted(self.folder.glob("meter-*"))]
+        return [
+            f"a turn of the event loop of node {self.name} took {meter.longest * 1e3:.0f} ms of CPU: {meter.where}"
+            for meter in meters
+            if meter.longest > TURN_SECONDS_MAX
+        ]
 
     def fault(self, **faults: Any) -> None:
         """Set `clock_ms` or `disk_full` (`chaos_node_process`)."""

@@ -121,6 +121,8 @@ def storm(
     for key, log in logs.items():
         report.broken += sequences_that_are_wrong(key, log)
     report.broken += copies_that_are_wrong(end)
+    for node in cluster.nodes.values():
+        report.broken += node.long_turns()
     return report
 
 

@@ -22,14 +22,13 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "platform")]
 
 from cost_corpus import LAST, World, make_world
-from cost_meter import Meter, MeteredLoop, limit_memory
+from cost_meter import TURN_SECONDS_MAX, Meter, MeteredLoop, limit_memory
 from cost_mutations import NO_REQUEST, REQUEST_BYTES_MAX, frames_of, random_case
 from cost_node import (
     ADDRESS_SPACE,
     BUDGET_BYTES,
     MEMORY_SLACK,
     SETTINGS,
-    TURN_SECONDS_MAX,
     free_ports,
     numbers_of,
 )

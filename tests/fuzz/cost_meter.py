@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+TURN_SECONDS_MAX = 0.050
 PAGE_BYTES = 4096
 SAMPLE_SECONDS = 0.02
 SAMPLED_FROM_SECONDS = 0.03  # a turn that has taken so much already is looked at: what is it doing

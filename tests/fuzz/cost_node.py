@@ -27,7 +27,6 @@ if __name__ == "__main__":
 from cost_meter import Meter, MeteredLoop, limit_memory
 
 ADDRESS_SPACE = 4 << 30
-TURN_SECONDS_MAX = 0.050
 TURN_SECONDS_KILLED = 5.0
 START_SECONDS_MAX = 60.0
 MEMORY_SLACK = 16 << 20

@@ -11,8 +11,9 @@ from random import Random
 from typing import NamedTuple
 
 from cost_corpus import LAST, VARIANTS
+from cost_meter import TURN_SECONDS_MAX
 from cost_mutations import NO_REQUEST, REQUEST_BYTES_MAX, Case, Mutation, places_of, versions_of
-from cost_node import TURN_SECONDS_MAX, DeadNodeError
+from cost_node import DeadNodeError
 from cost_search import PATIENCE_SECONDS, Cost, Finding, Search
 from fuzz_node import Wire
 

@@ -5,7 +5,6 @@ The cost fuzzer as a whole: its parts, each in a process of its own, and what th
 """
 
 import asyncio
-import importlib
 import json
 import multiprocessing
 import os
@@ -23,7 +22,7 @@ from typing import Any
 from cost_bulk import BLOCK
 from cost_corpus import LAST
 from cost_meter import Meter
-from cost_node import TURN_SECONDS_KILLED, TURN_SECONDS_MAX
+from cost_node import TURN_SECONDS_KILLED
 from cost_pairs import run_pairs
 from cost_quorum import run_quorum
 from cost_schemas import SHAPES, run_schemas, run_small_schemas
@@ -38,7 +37,6 @@ KEYS = [api.key for api in APIS.values() if api.key not in LAST]
 CONFIRMED_MAX = 60  # candidates of the bulk that are tried alone
 BLOCK_SECONDS_MAX = 600.0
 IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
-BESIDE = ("fuzz_persistent",)  # fuzzers of their own with `run(seed, count, progress) -> list[str]`
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,15 +292,3 @@ def _received(queue: Any) -> Iterator[tuple[str, Order, Any]]:
         yield queue.get(timeout=0.2)
         while True:
             yield queue.get_nowait()
-
-
-def run_beside(seed: int, count: int, progress: Callable[[int], object]) -> list[str]:
-    """Run the fuzzers of other subjects that are there, each with a share of `count`."""
-    findings = []
-    for name in BESIDE:
-        with suppress(ModuleNotFoundError):
-            findings += importlib.import_module(name).run(seed, count, progress)
-    return findings
-
-
-__all__ = ["PARTS", "TURN_SECONDS_MAX", "Amounts", "Order", "run_all", "run_beside", "totals"]

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from cost_corpus import LAST, VARIANTS, World, make_world, values_of
+from cost_meter import TURN_SECONDS_MAX
 from cost_mutations import (
     CONNECTIONS,
     GROWTH,
@@ -33,7 +34,6 @@ from cost_mutations import (
 from cost_node import (
     BUDGET_BYTES,
     MEMORY_SLACK,
-    TURN_SECONDS_MAX,
     CostNode,
     DeadNodeError,
 )

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from cost_run import PARTS, Amounts, Order, run_all, run_beside, totals
+from cost_run import PARTS, Amounts, Order, run_all, totals
 from fuzz_decoding import decode
 from fuzz_node import NodeUnderFire, fire
 from fuzz_persistent import run as run_persistent
@@ -117,10 +117,7 @@ def _cost(options: argparse.Namespace, progress: Progress) -> list[str]:
         advance=lambda order, count: progress.advance(tasks[order.part], count),
         say=lambda text: progress.console.print(text, soft_wrap=True, markup=False, highlight=False),
     )
-    findings = [f"{order.part}: {finding}" for order, said in found.items() for finding in said]
-    if not options.part:
-        findings += run_beside(options.seed, options.schemas, lambda count: None)
-    return findings
+    return [f"{order.part}: {finding}" for order, said in found.items() for finding in said]
 
 
 def _persistent(options: argparse.Namespace, progress: Progress) -> list[str]:

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 from cost_corpus import LAST, values_of
-from cost_meter import Meter, MeteredLoop
+from cost_meter import TURN_SECONDS_MAX, Meter, MeteredLoop
 from cost_mutations import Case, Mutation, versions_of
-from cost_node import TURN_SECONDS_MAX
 from cost_pairs import run_pairs
 from cost_run import Amounts, Order, run_part
 from cost_schemas import run_schemas
