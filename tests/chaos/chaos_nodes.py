@@ -217,7 +217,7 @@ class OurNode(NodeProcess):
 
     @property
     def is_measured(self) -> bool:
-        """Whether the turns of its event loop are measured: not of all, for that takes another loop than production's."""
+        """Whether the turns of its event loop are measured, which takes another loop than production's."""
         return self.node_id == MEASURED
 
     def long_turns(self) -> list[str]:

@@ -221,9 +221,6 @@ def numbers_of(connection: Any) -> dict[str, int]:
 async def _serve(folder: Path, loop: MeteredLoop, told: TextIO) -> None:
     from fluvial.node import NodeOptions, run
     from log_broker.config import BrokerConfig
-    from log_broker.server.topic_patterns import load_engine
-
-    load_engine()  # 84 MiB of Arrow, once in a node's life, whoever sends the first regular expression
 
     own = json.loads(sys.argv[2])
     ports = free_ports(2)
