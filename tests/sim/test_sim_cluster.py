@@ -11,7 +11,10 @@ from cluster_mutations import MUTATIONS
 from hash_seeds import answers_under_two_hash_seeds
 from mutation_hunt import broken, hunt
 
+from log_broker.sim import broker_process, cost_checks
 from log_broker.sim.cli import make_cluster
+from log_broker.sim.cost_checks import LONG_TURN
+from log_broker.sim.kernel import InvariantError
 from log_broker.sim.runner import run_seed
 
 # Those that the first seeds find; the whole table is `make sim-mutations`.
@@ -63,6 +66,33 @@ def test_a_broken_rule_is_noticed_by_its_seed(mutation: str) -> None:
 def test_a_mutation_replaces_what_is_there(mutation: str) -> None:
     with broken(MUTATIONS, mutation):
         pass
+
+
+def test_a_long_turn_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_checks, "TURN_SECONDS_MAX", 0.0)
+    failure = run_seed(make_cluster, FIRST).failure
+    assert failure is not None
+    assert failure.check == LONG_TURN
+
+
+def test_a_turn_that_is_long_once_was_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[str] = []
+
+    def stalled(name: str, cpu_seconds: float) -> None:
+        if not runs:
+            runs.append(name)
+            raise InvariantError(LONG_TURN, name)
+
+    monkeypatch.setattr(broker_process, "check_turn", stalled)
+    assert run_seed(make_cluster, FIRST).failure is None
+    assert runs
+
+
+def test_a_number_out_of_bounds_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_checks, "EPOCHS_MAX", 1)
+    failure = run_seed(make_cluster, FIRST).failure
+    assert failure is not None
+    assert failure.check == "numbers that last are within their bounds"
 
 
 def test_a_seed_is_the_same_run_in_another_process() -> None:
