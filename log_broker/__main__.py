@@ -6,7 +6,6 @@
 
 import argparse
 import asyncio
-import gc
 import ipaddress
 import logging
 import signal
@@ -17,6 +16,7 @@ from log_broker.config import BrokerConfig
 from log_broker.core.cluster_records import UnknownMetadataRecordError
 from log_broker.errors import BrokerError
 from log_broker.quorum_arguments import add_quorum_arguments, quorum_settings, set_settings
+from log_broker.server import process_memory
 from log_broker.server.event_loop import loop_factory
 from log_broker.server.machine import BindError
 from log_broker.server.node import Node
@@ -68,7 +68,7 @@ async def serve(config: BrokerConfig) -> None:
             f"log_broker: open to the network: whoever reaches {config.host} can read, write and administer everything "
             "there, for nothing asks who they are\n"
         )
-    gc.freeze()  # what is loaded by now stays: a full collection need not go through it each time
+    process_memory.settle()
     sys.stdout.write(f"listening on {node.advertised_host}:{node.port}\n")
     sys.stdout.flush()
     await stopping.wait()

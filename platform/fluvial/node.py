@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import errno
-import gc
 import logging
 import os
 import signal
@@ -42,6 +41,7 @@ from fluvial.schemas_log import SchemasLog, follow
 from log_broker.config import BrokerConfig
 from log_broker.errors import BrokerError
 from log_broker.quorum_arguments import add_quorum_arguments, quorum_settings, set_settings
+from log_broker.server import process_memory
 from log_broker.server.machine import BindError
 from log_broker.server.node import Node
 from log_broker.storage.data_directory import DataDirectoryError
@@ -113,7 +113,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
             if not is_loopback(broker.host):
                 log.warning(OPEN_TO_THE_NETWORK.format(broker.host))
             log.info("ready", node_id=broker.node_id, port=broker.port, registry_port=options.registry_port)
-            gc.freeze()  # what is loaded by now stays: a full collection need not go through it each time
+            process_memory.settle()
             ready()
             await stopping.wait()
             log.info("stopping", node_id=broker.node_id)
