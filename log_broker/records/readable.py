@@ -18,6 +18,7 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import HEADER_BYTES, Buffer
 
 RECORD_BYTES_MIN = 7  # one byte for each field of a record without key, value and headers
+HEADERS_MAX = 100_000  # of a record: two bytes each, or next to nothing when they are compressed
 HEADERS_AT_ONCE_MAX = 10_000  # of the records of a batch, in one turn of an event loop
 _INT_BYTES_MAX = 5  # of a varint of 32 bits; Java's consumer reads no longer one
 _LONG_BYTES_MAX = 10
@@ -192,6 +193,8 @@ def _headers_end(section: Buffer, position: int, end: int, headers: HeadersLeft 
     number, position = _number(section, position, _INT_BYTES_MAX)
     if number & 1 or number > end - position:  # each header has two bytes at least
         raise MalformedRecordsError("a record has more headers than bytes")
+    if number >> 1 > HEADERS_MAX:
+        raise MalformedRecordsError(f"a record has more than {HEADERS_MAX} headers")
     if headers is not None:
         headers.take(number >> 1)
     for _ in range(number >> 1):

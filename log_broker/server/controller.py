@@ -105,11 +105,10 @@ class Controller:
         """Decide on the ISRs that a leader wants; raises BrokerError also for a broker epoch that is over."""
         outcomes: list[Outcome] = []
 
-        def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
+        def decide(some: Sequence[IsrWish], image: ClusterImage) -> Sequence[MetadataRecord]:
             check_broker_epoch(image, node_id, broker_epoch)
-            outcomes.clear()
             records: list[MetadataRecord] = []
-            for wish in wishes:
+            for wish in some:
                 try:
                     change = alter_partition(image, node_id, wish)
                     self._check_leavers(image, wish)
@@ -126,7 +125,8 @@ class Controller:
                 outcomes.append(Outcome(ErrorCode.NEW_LEADER_ELECTED if has_moved else ErrorCode.NONE, image=now))
             return records
 
-        await self._submit(decide)
+        async for some in in_turns(wishes, PARTITIONS_AT_ONCE_MAX):
+            await self._submit(partial(decide, some))
         return outcomes
 
     def _check_leavers(self, image: ClusterImage, wish: IsrWish) -> None:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+READ_AT_ONCE_BYTES = 16 * 1024  # of a request of the control plane; an element may take a few bytes
 WRITTEN_AT_ONCE_MAX = 100  # elements of an array of an answer
+WRITTEN_WITHIN_MAX = 1000  # of all arrays within one of these
 ELEMENT_BYTES = 256  # what an element of a request takes when it has been read, about
 ELEMENTS_LEFT_OUT = 64
 
@@ -282,30 +284,58 @@ def control(handle: ControlHandler) -> Handler:
     """Wrap a control handler: reads the request and writes what it returns, at once or when it has been awaited."""
 
     def handler(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) -> None:
+        context = RequestContext(header, slot, body)
+        read = partial(read_counted_request, header.api_key, header.api_version, body)
+        if len(body) > READ_AT_ONCE_BYTES:
+            node.run(_read_aside(node, context, handle, read))
+            return
         try:
-            request, elements = read_counted_request(header.api_key, header.api_version, body)
+            request, elements = read()
         except MalformedRequestError as error:
             slot.fail_connection(str(error))
             return
-        if elements > ELEMENTS_LEFT_OUT:
-            slot.hold(elements * ELEMENT_BYTES)
-        context = RequestContext(header, slot, body)
-        if not node.is_controller:
-            if header.api_key in _PASSED_ON:
-                node.run(_answer_later(node, context, node.authority.forward(context)))
-                return
-            if header.api_key in _CONTROLLERS_ONLY:
-                refusal = BrokerError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
-                answer_failure(header, slot, refusal, body)
-                return
-        answer = handle(node, context, request)
-        if isinstance(answer, Mapping | bytes | bytearray):
-            slot.complete(_encode(header, answer))
-        else:
-            made_alone = node.large_answers if header.api_key in _MADE_ALONE else None
-            node.run(_answer_later(node, context, answer if made_alone is None else _alone(made_alone, slot, answer)))
+        _handle(node, context, handle, request, elements)
 
     return handler
+
+
+async def _read_aside(
+    node: "Node", context: RequestContext, handle: ControlHandler, read: Callable[[], tuple[Any, int]]
+) -> None:
+    """Read a large request outside the event loop and then handle it."""
+    header, slot, body = context
+    try:
+        request, elements = await node.logs.aside(read)
+        _handle(node, context, handle, request, elements)
+    except MalformedRequestError as error:
+        slot.fail_connection(str(error))
+    except asyncio.CancelledError:
+        slot.fail_connection("the broker is stopping")
+        raise
+    except Exception as error:
+        answer_failure(header, slot, error, body)
+
+
+def _handle(node: "Node", context: RequestContext, handle: ControlHandler, request: Any, elements: int) -> None:
+    header, slot, body = context
+    if elements > ELEMENTS_LEFT_OUT:
+        slot.hold(elements * ELEMENT_BYTES)
+    if not node.is_controller:
+        if header.api_key in _PASSED_ON:
+            node.run(_answer_later(node, context, node.authority.forward(context)))
+            return
+        if header.api_key in _CONTROLLERS_ONLY:
+            refusal = BrokerError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
+            answer_failure(header, slot, refusal, body)
+            return
+    answer = handle(node, context, request)
+    if not isinstance(answer, Mapping | bytes | bytearray):
+        made_alone = node.large_answers if header.api_key in _MADE_ALONE else None
+        node.run(_answer_later(node, context, answer if made_alone is None else _alone(made_alone, slot, answer)))
+    elif _is_long(answer):
+        node.run(_encode_aside(node, context, answer))
+    else:
+        slot.complete(_encode(header, answer))
 
 
 async def room_for_answer(slot: Slot) -> None:
@@ -323,17 +353,23 @@ async def _alone(lock: asyncio.Lock, slot: Slot, answer: Awaitable[Values | Enco
 async def _answer_later(node: "Node", context: RequestContext, answer: Awaitable[Values | Encoded]) -> None:
     header, slot, body = context
     try:
+        if header.api_key in _PASSED_ON:
+            await node.decisions.begin()
         values = await answer
         if _is_long(values):
-            encoded = await node.logs.aside(partial(_encode, header, values))
+            await _encode_aside(node, context, values)
         else:
-            encoded = _encode(header, values)
-        slot.complete(encoded)
+            slot.complete(_encode(header, values))
     except asyncio.CancelledError:
         slot.fail_connection("the broker is stopping")
         raise
     except Exception as error:
         answer_failure(header, slot, error, body)
+
+
+async def _encode_aside(node: "Node", context: RequestContext, values: Values | Encoded) -> None:
+    header, slot, _ = context
+    slot.complete(await node.logs.aside(partial(_encode, header, values)))
 
 
 def answer_failure(header: RequestHeader, slot: Slot, error: Exception, body: memoryview) -> None:
@@ -350,7 +386,23 @@ def _is_long(values: Values | Encoded) -> bool:
     """Whether an answer takes more than a turn of the event loop to write; a topic's settings take 0.2 ms."""
     if not isinstance(values, Mapping):
         return False
-    return any(isinstance(each, list | tuple) and len(each) > WRITTEN_AT_ONCE_MAX for each in values.values())
+    for each in values.values():
+        if isinstance(each, list | tuple) and (len(each) > WRITTEN_AT_ONCE_MAX or _has_long_within(each)):
+            return True
+    return False
+
+
+def _has_long_within(items: list[Any] | tuple[Any, ...]) -> bool:
+    return (
+        sum(
+            len(each)
+            for item in items
+            if isinstance(item, Mapping)
+            for each in item.values()
+            if isinstance(each, list | tuple)
+        )
+        > WRITTEN_WITHIN_MAX
+    )
 
 
 def _encode(header: RequestHeader, answer: Values | Encoded) -> Encoded:

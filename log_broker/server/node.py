@@ -57,6 +57,7 @@ from log_broker.server.quorum_founding import fresh_cluster_id, is_voter_of, ope
 from log_broker.server.replica_fetches import ReplicaFetches
 from log_broker.server.replica_manager import ReplicaManager
 from log_broker.server.transaction_coordinator import TransactionCoordinator
+from log_broker.server.turns import OneATurn
 from log_broker.server.voter_membership import tell_address
 from log_broker.wire.framing import STAGING_BYTES, RequestHeader
 
@@ -157,6 +158,7 @@ class Node:
         # The connections of which a fetch waits, and what stands behind it.
         self.waiting_fetches: dict[SlotOwner, deque[tuple[RequestHeader, memoryview, Slot]]] = {}
         self.metadata_answers = AnswerCache()
+        self.decisions = OneATurn()  # of the controller: a client may ask for many in a row
         self.ack_deadlines = AckDeadlines(self.loop)
         self.counters = Counters()
         self.loop_lag = LoopLag(self)

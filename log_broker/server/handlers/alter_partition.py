@@ -1,10 +1,12 @@
 """AlterPartition: a leader wants another ISR."""
 
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from log_broker.core.isr_changes import IsrMember, IsrWish
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.controller import Outcome, active_controller
+from log_broker.server.controller import PARTITIONS_AT_ONCE_MAX, Outcome, active_controller
+from log_broker.server.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -14,18 +16,10 @@ MEMBERS_HAVE_EPOCHS_FROM = 3
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
-    wishes = [
-        IsrWish(
-            topic.topic_id.hex if topic.topic_id else "",
-            partition.partition_index,
-            partition.leader_epoch,
-            partition.partition_epoch,
-            _members(context.version, partition),
-            is_recovering=bool(partition.leader_recovery_state),
-        )
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
+    asked = [(topic.topic_id, partition) for topic in request.topics for partition in topic.partitions]
+    wishes: list[IsrWish] = []
+    async for some in in_turns(asked, PARTITIONS_AT_ONCE_MAX):
+        wishes += [_wish(context.version, topic_id, partition) for topic_id, partition in some]
     try:
         outcomes = await active_controller(node).alter_partitions(request.broker_id, request.broker_epoch, wishes)
     except BrokerError as error:
@@ -41,6 +35,17 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
             for topic in request.topics
         ],
     }
+
+
+def _wish(version: int, topic_id: UUID | None, partition: Any) -> IsrWish:
+    return IsrWish(
+        topic_id.hex if topic_id else "",
+        partition.partition_index,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        _members(version, partition),
+        is_recovering=bool(partition.leader_recovery_state),
+    )
 
 
 def _members(version: int, partition: Any) -> tuple[IsrMember, ...]:

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.group_protocol import Delete
 from log_broker.errors import ErrorCode
+from log_broker.server.handlers.describe_groups import GROUPS_AT_ONCE_MAX
+from log_broker.server.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -11,11 +13,16 @@ if TYPE_CHECKING:
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
-    results = []
-    for group_id in dict.fromkeys(request.groups_names):
-        error = ErrorCode.INVALID_GROUP_ID if not group_id else node.groups.check(group_id)
-        if error is ErrorCode.NONE:
-            answer = node.groups.ask(group_id, lambda token: Delete(token=token))
-            error = ErrorCode.GROUP_ID_NOT_FOUND if answer is None else await answer
-        results.append({"group_id": group_id, "error_code": error})
+    results: list[Values] = []
+    async for group_ids in in_turns(list(dict.fromkeys(request.groups_names)), GROUPS_AT_ONCE_MAX):
+        results += [{"group_id": group_id, "error_code": await _delete(node, group_id)} for group_id in group_ids]
     return {"results": results}
+
+
+async def _delete(node: "Node", group_id: str) -> ErrorCode:
+    error = ErrorCode.INVALID_GROUP_ID if not group_id else node.groups.check(group_id)
+    if error is not ErrorCode.NONE:
+        return error
+    answer = node.groups.ask(group_id, lambda token: Delete(token=token))
+    deleted: ErrorCode = ErrorCode.GROUP_ID_NOT_FOUND if answer is None else await answer
+    return deleted

@@ -5,19 +5,24 @@ from typing import TYPE_CHECKING, Any
 from log_broker.core.group import Group
 from log_broker.core.group_members import GroupState
 from log_broker.errors import ErrorCode
+from log_broker.server.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
+GROUPS_AT_ONCE_MAX = 500
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8))
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     operations = {}
     if getattr(request, "include_authorized_operations", False):
         operations["authorized_operations"] = GROUP_OPERATIONS
-    return {"groups": [{**_group(node, group_id), **operations} for group_id in dict.fromkeys(request.groups)]}
+    groups: list[Values] = []
+    async for group_ids in in_turns(list(dict.fromkeys(request.groups)), GROUPS_AT_ONCE_MAX):
+        groups += [{**_group(node, group_id), **operations} for group_id in group_ids]
+    return {"groups": groups}
 
 
 def _group(node: "Node", group_id: str) -> "Values":

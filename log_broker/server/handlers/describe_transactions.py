@@ -3,14 +3,20 @@
 from typing import TYPE_CHECKING, Any
 
 from log_broker.errors import ErrorCode
+from log_broker.server.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
+IDS_AT_ONCE_MAX = 500
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
-    return {"transaction_states": [_describe(node, name) for name in dict.fromkeys(request.transactional_ids)]}
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    states: list[Values] = []
+    async for names in in_turns(list(dict.fromkeys(request.transactional_ids)), IDS_AT_ONCE_MAX):
+        states += [_describe(node, name) for name in names]
+    return {"transaction_states": states}
 
 
 def _describe(node: "Node", transactional_id: str) -> "Values":

@@ -8,7 +8,7 @@ then. What a request reads, and what of that its response names, is decided by i
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from log_broker.core.fetch_session import (
     Sessionless,
 )
 from log_broker.errors import ErrorCode
-from log_broker.records.batch import HEADER_BYTES, batches_in
+from log_broker.records.batch import HEADER_BYTES, Buffer, batches_in
 from log_broker.server.current_leader import WRONG_LEADER, current_leader, endpoints_of
 from log_broker.server.dispatch import answer_failure
 from log_broker.server.memory_budget import FREE_BYTES
@@ -57,6 +57,8 @@ _NONE = ErrorCode.NONE
 CONGESTED_RETRY_MS = 50
 WAIT_MS_MAX = 5 * 60 * 1000
 SLICE_PARTITIONS = 2_000  # looked at in one turn of the loop
+PARSED_AT_ONCE_BYTES = 128 * 1024
+ENCODED_AT_ONCE_MAX = 4_000  # topics and partitions
 WAITING_BYTES = 512  # what a fetch that waits holds for each of its partitions, about
 BATCH_BYTES_MIN = HEADER_BYTES
 FROM_FOLLOWERS = 11  # clients of this version know what a follower may answer
@@ -77,13 +79,41 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
 
 def _begin(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> bool:
     """Handle a request that is its connection's first; say whether the next is to wait for it."""
+    if len(body) > PARSED_AT_ONCE_BYTES:
+        node.waiting_fetches.setdefault(slot.owner, deque())
+        node.run(_begin_aside(node, header, body, slot))
+        return True
     try:
         request = parse_request(body, header.api_version)
     except MalformedRequestError as error:
         slot.fail_connection(str(error))
         return False
+    return _begin_parsed(node, header, request, body, slot)
+
+
+async def _begin_aside(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
+    """Parse a request of very many partitions outside the event loop and then handle it."""
+    waits = False
+    try:
+        request = await node.logs.aside(partial(parse_request, body, header.api_version))
+        waits = _begin_parsed(node, header, request, body, slot)
+    except MalformedRequestError as error:
+        slot.fail_connection(str(error))
+    except asyncio.CancelledError:
+        slot.fail_connection("the broker is stopping")
+        raise
+    except Exception as error:
+        answer_failure(header, slot, error, body)
+    if not waits:
+        _next(node, slot.owner)
+
+
+def _begin_parsed(node: "Node", header: RequestHeader, request: FetchRequest, body: memoryview, slot: "Slot") -> bool:
     if request.replica_id >= 0:
         if header.api_version == FETCH_VERSION and request.topics and request.topics[0].name == _METADATA:
+            if len(request.topics) > 1 or len(request.topics[0].partitions) > 1 or request.forgotten:
+                slot.fail_connection("the metadata log is fetched by itself")
+                return False
             fetch_metadata(node, header, body, slot)
             return False
         _handle_replica(node, header, request, slot)
@@ -453,16 +483,26 @@ class _Fetch:
         error: ErrorCode = ErrorCode.NONE,
         session_id: int = NO_SESSION,
     ) -> None:
-        self._slot.complete(
-            *encode_response(
-                self._header.correlation_id,
-                self._header.api_version,
-                topics,
-                error=error,
-                session_id=session_id,
-                endpoints=endpoints_of(self._node, self._leaders) if self._leaders else (),
-            )
+        encode = partial(
+            encode_response,
+            self._header.correlation_id,
+            self._header.api_version,
+            topics,
+            error=error,
+            session_id=session_id,
+            endpoints=endpoints_of(self._node, self._leaders) if self._leaders else (),
         )
+        if sum(1 + len(found) for _, found in topics) > ENCODED_AT_ONCE_MAX:
+            self._node.run(self._respond_later(encode))
+        else:
+            self._slot.complete(*encode())
+
+    async def _respond_later(self, encode: Callable[[], Sequence[Buffer]]) -> None:
+        try:
+            self._slot.complete(*await self._node.logs.aside(encode))
+        except asyncio.CancelledError:
+            self._slot.fail_connection("the broker is stopping")
+            raise
 
     def _name_of(self, given: bytes) -> str | None:
         """Return the name of a topic that the request names or gives the id of; None for an unknown id."""

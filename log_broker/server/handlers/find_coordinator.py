@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -12,13 +13,17 @@ if TYPE_CHECKING:
 GROUP = 0
 TRANSACTION = 1
 MANY_KEYS_FROM = 4
+KEYS_AT_ONCE_MAX = 500
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     key_type = getattr(request, "key_type", GROUP)
     if context.version < MANY_KEYS_FROM:
         return await _find(node, key_type, request.key)
-    return {"coordinators": [await _find(node, key_type, key) for key in request.coordinator_keys]}
+    found: list[Values] = []
+    async for keys in in_turns(request.coordinator_keys, KEYS_AT_ONCE_MAX):
+        found += [await _find(node, key_type, key) for key in keys]
+    return {"coordinators": found}
 
 
 async def _find(node: "Node", key_type: int, key: str) -> "Values":

@@ -5,8 +5,10 @@ Asking for a topic that is not there makes it, if client and broker agree to tha
 milliseconds and many clients ask the same, so encoded answers are kept until the image changes.
 """
 
-from collections.abc import Awaitable, Iterable
-from typing import TYPE_CHECKING, Any
+import asyncio
+from collections.abc import Awaitable, Collection, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid4
 
 from log_broker.core.cluster import INTERNAL_TOPICS, NO_LEADER, OFFSETS_TOPIC, TopicImage
@@ -25,6 +27,18 @@ AUTHORIZED_NOT_ASKED = -(2**31)
 # One bit for each operation, by Kafka's AclOperation codes; without ACLs everyone may do everything.
 TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+
+TOPICS_AT_ONCE_MAX = 500  # in one turn of the event loop, with so many partitions:
+PARTITIONS_AT_ONCE_MAX = 2_000
+
+
+class Asked(NamedTuple):
+    """What is asked for: the same is answered the same until the image changes."""
+
+    version: int
+    names: "tuple[str | UUID, ...] | None"
+    topic_operations: bool
+    cluster_operations: bool
 
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Encoded | Awaitable[Values | Encoded]":
@@ -70,7 +84,8 @@ async def _create_and_answer(
         except BrokerError as error:
             errors[name] = error.code
     await room_for_answer(context.slot)
-    return _answer(node, context, request, names, errors)
+    answer = _answer(node, context, request, names, errors)
+    return await answer if isinstance(answer, Awaitable) else answer
 
 
 def _answer(
@@ -79,19 +94,65 @@ def _answer(
     request: Any,
     names: "tuple[str | UUID, ...] | None",
     errors: dict[str, ErrorCode],
-) -> "Values | Encoded":
-    topic_operations = getattr(request, "include_topic_authorized_operations", False)
-    cluster_operations = getattr(request, "include_cluster_authorized_operations", False)
-    key = (context.version, names, topic_operations, cluster_operations)
-    cached = None if errors else node.metadata_answers.get(key)
+) -> "Encoded | Awaitable[Encoded]":
+    asked = Asked(
+        context.version,
+        names,
+        getattr(request, "include_topic_authorized_operations", False),
+        getattr(request, "include_cluster_authorized_operations", False),
+    )
+    cached = None if errors else node.metadata_answers.get(asked)
     if cached is not None:
         return cached
-    operations = TOPIC_OPERATIONS if topic_operations else AUTHORIZED_NOT_ASKED
-    if names is None:
-        topics = [topic_values(node, topic, operations) for topic in node.cluster.topics.values()]
-    else:
-        topics = [_named(node, name, operations, errors) for name in names]
-    values = {
+    topics = node.cluster.topics
+    wanted = (
+        topics.values()
+        if names is None
+        else [topics[name] for name in names if isinstance(name, str) and name in topics]
+    )
+    if max(len(wanted), len(names or ())) > TOPICS_AT_ONCE_MAX or _partitions(wanted) > PARTITIONS_AT_ONCE_MAX:
+        return _answer_in_turns(node, asked, errors)
+    return _keep(node, asked, errors, _encode(asked, _values(node, asked, _topics(node, asked, errors))))
+
+
+async def _answer_in_turns(node: "Node", asked: Asked, errors: dict[str, ErrorCode]) -> "Encoded":
+    """Describe many topics, some in each turn of the event loop; who asks for the same meanwhile waits for that."""
+    async with node.large_answers:
+        cached = None if errors else node.metadata_answers.get(asked)
+        if cached is not None:
+            return cached
+        version = node.cluster.version
+        names = tuple(node.cluster.topics) if asked.names is None else asked.names
+        described: list[Values] = []
+        left = PARTITIONS_AT_ONCE_MAX
+        for name in names:
+            if asked.names is None and name not in node.cluster.topics:
+                continue  # it was deleted since
+            described += _topics(node, asked._replace(names=(name,)), errors)
+            left -= 1 + len(described[-1]["partitions"])
+            if left <= 0:
+                await asyncio.sleep(0)
+                left = PARTITIONS_AT_ONCE_MAX
+        encoded = await node.logs.aside(partial(_encode, asked, _values(node, asked, described)))
+        return _keep(node, asked, errors, encoded) if node.cluster.version == version else encoded
+
+
+def _keep(node: "Node", asked: Asked, errors: dict[str, ErrorCode], encoded: bytes) -> bytes:
+    if not errors:
+        node.metadata_answers.put(asked, encoded)
+    return encoded
+
+
+def _partitions(topics: Collection[TopicImage]) -> int:
+    return sum(len(topic.partitions) for topic in topics)
+
+
+def _encode(asked: Asked, values: "Values") -> bytes:
+    return bytes(write_response(ApiKey.METADATA, asked.version, 0, values)[4:])
+
+
+def _values(node: "Node", asked: Asked, topics: "list[Values]") -> "Values":
+    return {
         "brokers": [
             {"node_id": broker.node_id, "host": broker.host, "port": broker.port}
             for broker in node.cluster.alive_brokers()
@@ -99,12 +160,15 @@ def _answer(
         "cluster_id": node.cluster_id,
         "controller_id": node.decider_id,
         "topics": topics,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if cluster_operations else AUTHORIZED_NOT_ASKED,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked.cluster_operations else AUTHORIZED_NOT_ASKED,
     }
-    encoded = bytes(write_response(ApiKey.METADATA, context.version, 0, values)[4:])
-    if not errors:
-        node.metadata_answers.put(key, encoded)
-    return encoded
+
+
+def _topics(node: "Node", asked: Asked, errors: dict[str, ErrorCode]) -> "list[Values]":
+    operations = TOPIC_OPERATIONS if asked.topic_operations else AUTHORIZED_NOT_ASKED
+    if asked.names is None:
+        return [topic_values(node, topic, operations) for topic in node.cluster.topics.values()]
+    return [_named(node, name, operations, errors) for name in asked.names]
 
 
 def _named(node: "Node", name: "str | UUID", operations: int, errors: dict[str, ErrorCode]) -> "Values":

@@ -37,8 +37,9 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
         slot.fail_connection(str(error))
         return
     answers = _Answers(node, request, header, slot)
-    if request.acks not in {-1, 0, 1}:
-        answers.refuse_all(AppendResult(ErrorCode.INVALID_REQUIRED_ACKS))
+    refusal = _refusal_of(request)
+    if refusal is not None:
+        answers.refuse_all(refusal)
         return
     transactional: list[ProducedBatch] = []
     waits_for_others = False
@@ -71,6 +72,16 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
         append_in_transaction(node, request.transactional_id.decode(errors="replace"), version, transactional)
     answers.all_asked()
     answers.expire(node, may_wait=waits_for_others or bool(transactional))
+
+
+def _refusal_of(request: ProduceRequest) -> AppendResult | None:
+    """Say what is wrong with a request as a whole."""
+    if request.acks not in {-1, 0, 1}:
+        return AppendResult(ErrorCode.INVALID_REQUIRED_ACKS)
+    places = [(topic.name, partition) for topic in request.topics for partition, _ in topic.partitions]
+    if len(set(places)) < len(places):
+        return AppendResult(ErrorCode.INVALID_REQUEST, message="the request names a partition twice")
+    return None
 
 
 def _append(node: "Node", runtime: PartitionRuntime, records: memoryview, acks: int, done: Done) -> None:

@@ -9,18 +9,26 @@ from log_broker.core.transaction_records import TopicPartition
 from log_broker.errors import ErrorCode
 from log_broker.records.control import EndMarker
 from log_broker.server.transaction_markers import Answer, Ending, write_marker
+from log_broker.server.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
+
+AT_ONCE_MAX = 500  # markers, or partitions of one, in a turn of the event loop
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     """Write every marker of the request, and answer when the last is written."""
     # All are on their way before the first is waited for: they share the writes of their partitions.
     epoch_max = coordinator_epoch_max(node)
-    begun = [(marker, _begin(node, marker, epoch_max)) for marker in request.markers]
-    return {"markers": [await _outcome(marker, answers) for marker, answers in begun]}
+    begun: list[tuple[Any, dict[TopicPartition, Answer]]] = []
+    async for markers in in_turns(request.markers, AT_ONCE_MAX):
+        begun += [(marker, await _begin(node, marker, epoch_max)) for marker in markers]
+    outcomes: list[Values] = []
+    async for some in in_turns(begun, AT_ONCE_MAX):
+        outcomes += [await _outcome(marker, answers) for marker, answers in some]
+    return {"markers": outcomes}
 
 
 def coordinator_epoch_max(node: "Node") -> int:
@@ -34,7 +42,7 @@ def coordinator_epoch_max(node: "Node") -> int:
     return max((partition.leader_epoch for partition in topic.partitions), default=-1) if topic is not None else -1
 
 
-def _begin(node: "Node", asked: Any, epoch_max: int) -> dict[TopicPartition, Answer]:
+async def _begin(node: "Node", asked: Any, epoch_max: int) -> dict[TopicPartition, Answer]:
     places = dict.fromkeys((topic.name, partition) for topic in asked.topics for partition in topic.partition_indexes)
     is_producer = 0 <= asked.producer_id < node.cluster.next_producer_id and asked.producer_epoch >= 0
     if not is_producer or not NO_COORDINATOR_EPOCH <= asked.coordinator_epoch <= epoch_max:
@@ -46,7 +54,10 @@ def _begin(node: "Node", asked: Any, epoch_max: int) -> dict[TopicPartition, Ans
         EndMarker(asked.transaction_result, asked.coordinator_epoch),
         getattr(asked, "transaction_version", 0) >= BUMPS_EPOCH_FROM,
     )
-    return {place: write_marker(node, place, ending) for place in places}
+    answers: dict[TopicPartition, Answer] = {}
+    async for some in in_turns(list(places), AT_ONCE_MAX):
+        answers.update({place: write_marker(node, place, ending) for place in some})
+    return answers
 
 
 async def _outcome(asked: Any, answers: dict[TopicPartition, Answer]) -> "Values":
