@@ -188,6 +188,8 @@ _PASSED_ON = frozenset(
         ApiKey.REMOVE_RAFT_VOTER,
     }
 )
+# Each of these takes some tenths of a millisecond at once, and a client may send hundreds in a row.
+_DECIDED = _PASSED_ON | {ApiKey.WRITE_TXN_MARKERS}
 # Their answers follow what the node holds and not what was asked: they are made when there is memory for them,
 LARGE_ANSWERS = frozenset(
     {
@@ -207,7 +209,16 @@ LARGE_ANSWERS = frozenset(
     }
 )
 # and of those that take several turns of the event loop one after the other.
-_MADE_ALONE = frozenset({ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_PRODUCERS})
+_MADE_ALONE = frozenset(
+    {
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.OFFSET_FETCH,
+    }
+)
 _ASKED_OF_STARTING = frozenset({ApiKey.API_VERSIONS, ApiKey.DESCRIBE_QUORUM})
 # What nodes ask the controller itself: another tells them that it is not, and they look for the one that is.
 _CONTROLLERS_ONLY = frozenset(
@@ -353,7 +364,7 @@ async def _alone(lock: asyncio.Lock, slot: Slot, answer: Awaitable[Values | Enco
 async def _answer_later(node: "Node", context: RequestContext, answer: Awaitable[Values | Encoded]) -> None:
     header, slot, body = context
     try:
-        if header.api_key in _PASSED_ON:
+        if header.api_key in _DECIDED:
             await node.decisions.begin()
         values = await answer
         if _is_long(values):

@@ -1,13 +1,13 @@
 """ConsumerGroupDescribe: KIP-848 groups, what their members read now and what they are on their way to."""
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from log_broker.core.consumer_group import ConsumerGroup
 from log_broker.core.consumer_group_records import Places
 from log_broker.errors import ErrorCode
 from log_broker.server.handlers.consumer_group_heartbeat import by_topic_id
-from log_broker.server.handlers.describe_groups import GROUP_OPERATIONS, GROUPS_AT_ONCE_MAX
-from log_broker.server.turns import in_turns
+from log_broker.server.handlers.describe_groups import GROUP_OPERATIONS, described
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -17,12 +17,9 @@ MEMBER_IS_CLASSIC = 0
 MEMBER_IS_CONSUMER = 1
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
     operations = {"authorized_operations": GROUP_OPERATIONS} if request.include_authorized_operations else {}
-    groups: list[Values] = []
-    async for group_ids in in_turns(list(dict.fromkeys(request.group_ids)), GROUPS_AT_ONCE_MAX):
-        groups += [{**_group(node, group_id), **operations} for group_id in group_ids]
-    return {"groups": groups}
+    return described("groups", request.group_ids, lambda group_id: {**_group(node, group_id), **operations})
 
 
 def _group(node: "Node", group_id: str) -> "Values":

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.group_protocol import Delete
 from log_broker.errors import ErrorCode
-from log_broker.server.handlers.describe_groups import GROUPS_AT_ONCE_MAX
+from log_broker.server.handlers.describe_groups import DESCRIBED_AT_ONCE_MAX
 from log_broker.server.turns import in_turns
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     results: list[Values] = []
-    async for group_ids in in_turns(list(dict.fromkeys(request.groups_names)), GROUPS_AT_ONCE_MAX):
+    async for group_ids in in_turns(list(dict.fromkeys(request.groups_names)), DESCRIBED_AT_ONCE_MAX):
         results += [{"group_id": group_id, "error_code": await _delete(node, group_id)} for group_id in group_ids]
     return {"results": results}
 

@@ -1,5 +1,6 @@
 """DescribeGroups: the members of groups and what each was assigned."""
 
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from log_broker.core.group import Group
@@ -11,18 +12,30 @@ if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
-GROUPS_AT_ONCE_MAX = 500
+DESCRIBED_AT_ONCE_MAX = 500
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8))
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
     operations = {}
     if getattr(request, "include_authorized_operations", False):
         operations["authorized_operations"] = GROUP_OPERATIONS
-    groups: list[Values] = []
-    async for group_ids in in_turns(list(dict.fromkeys(request.groups)), GROUPS_AT_ONCE_MAX):
-        groups += [{**_group(node, group_id), **operations} for group_id in group_ids]
-    return {"groups": groups}
+    return described("groups", request.groups, lambda group_id: {**_group(node, group_id), **operations})
+
+
+def described(field: str, names: Iterable[str], describe: "Callable[[str], Values]") -> "Values | Awaitable[Values]":
+    """Answer for each of the names once, in several turns of the event loop if there are many."""
+    wanted = list(dict.fromkeys(names))
+    if len(wanted) <= DESCRIBED_AT_ONCE_MAX:
+        return {field: [describe(name) for name in wanted]}
+    return _described_in_turns(field, wanted, describe)
+
+
+async def _described_in_turns(field: str, names: Sequence[str], describe: "Callable[[str], Values]") -> "Values":
+    found: list[Values] = []
+    async for some in in_turns(names, DESCRIBED_AT_ONCE_MAX):
+        found += map(describe, some)
+    return {field: found}
 
 
 def _group(node: "Node", group_id: str) -> "Values":

@@ -1,22 +1,19 @@
 """DescribeTransactions: the state of transactional ids, with the partitions of their open transactions."""
 
+from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from log_broker.errors import ErrorCode
-from log_broker.server.turns import in_turns
+from log_broker.server.handlers.describe_groups import described
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
-IDS_AT_ONCE_MAX = 500
 
-
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
-    states: list[Values] = []
-    async for names in in_turns(list(dict.fromkeys(request.transactional_ids)), IDS_AT_ONCE_MAX):
-        states += [_describe(node, name) for name in names]
-    return {"transaction_states": states}
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
+    return described("transaction_states", request.transactional_ids, partial(_describe, node))
 
 
 def _describe(node: "Node", transactional_id: str) -> "Values":

@@ -395,9 +395,7 @@ class _Fetch:
             self._enough, self._total, self._watched, self._counted = enough, total, watched, counted
             self._is_settled = False
             return
-        if self._is_waiting:
-            self._forget()
-        self._answer(topics)
+        yield from self._answer(topics)
 
     def _answer_waited(self) -> None:
         """Answer what was waited for: of the other partitions it is known that there is nothing to read."""
@@ -413,9 +411,10 @@ class _Fetch:
             found[at], size = self._read(runtime.topic, runtime, asked, room, first=total == 0)
             total += size
             room = max(room - size, 0)
-        self._forget()
         rest = iter(found)
-        self._answer([(topic.name, list(islice(rest, len(topic.partitions)))) for topic in self._plan.topics])
+        topics = [(topic.name, list(islice(rest, len(topic.partitions)))) for topic in self._plan.topics]
+        for _ in self._answer(topics):
+            raise AssertionError("these few partitions take one turn")
 
     def _room(self) -> int:
         """How many bytes of records an answer may have now."""
@@ -447,34 +446,53 @@ class _Fetch:
                     return True
         return False
 
-    def _answer(self, topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]]) -> None:
-        """Answer with what was found. A runtime stands for a partition of which there is nothing but its offsets."""
+    def _answer(
+        self, topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]]
+    ) -> Generator[None, None, None]:
+        """
+        Answer with what was found, with a pause after each slice.
+
+        A runtime stands for a partition of which there is nothing but its offsets.
+        """
         plan = self._plan
         if isinstance(plan, Sessionless) and self._header.api_version >= EMPTY_FROM:
             encode = _encode_flexible if self._header.api_version >= FLEXIBLE_FROM else _encode_fixed
-            self._respond(
-                [
+            written: list[tuple[bytes, list[PartitionData | bytes]]] = []
+            for name, found in _sliced(topics):
+                if found is None:
+                    yield
+                    continue
+                written.append(
                     (name, [data if isinstance(data, PartitionData) else data.empty_answer(encode) for data in found])
-                    for name, found in topics
-                ]
-            )
+                )
+            self._end_wait()
+            self._respond(written)
             return
-        whole = [
-            (
-                name,
-                [
-                    data
-                    if isinstance(data, PartitionData)
-                    else PartitionData(data.partition, _NONE, *data.offsets(), ())
-                    for data in found
-                ],
+        whole: list[tuple[bytes, list[PartitionData]]] = []
+        for name, found in _sliced(topics):
+            if found is None:
+                yield
+                continue
+            whole.append(
+                (
+                    name,
+                    [
+                        data
+                        if isinstance(data, PartitionData)
+                        else PartitionData(data.partition, _NONE, *data.offsets(), ())
+                        for data in found
+                    ],
+                )
             )
-            for name, found in topics
-        ]
+        self._end_wait()
         sessions = self._node.fetch_sessions
         fresh_id = _fresh_id(sessions) if isinstance(plan, Opening) else NO_SESSION
         response = sessions.finish(plan, whole, fresh_id=fresh_id, now_ms=self._node.clock_ms())
         self._respond(response.topics, error=response.error, session_id=response.session_id)
+
+    def _end_wait(self) -> None:
+        if self._is_waiting:
+            self._forget()
 
     def _respond(
         self,
@@ -560,6 +578,19 @@ class _Fetch:
             result.aborted,
         )
         return data, result.size
+
+
+def _sliced(
+    topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]],
+) -> Generator[tuple[bytes, list[PartitionData | PartitionRuntime] | None], None, None]:
+    """Yield the topics, and None in the place of partitions between slices of them; a topic is not cut."""
+    left = SLICE_PARTITIONS
+    for name, found in topics:
+        if left <= 0:
+            yield name, None
+            left = SLICE_PARTITIONS
+        left -= 1 + len(found)
+        yield name, found
 
 
 _encode_flexible = partial(encode_empty, flexible=True)

@@ -53,7 +53,9 @@ async def _answer_all(node: "Node", header: RequestHeader, request: ListOffsetsR
     times_named = Counter((name, each.partition) for name, partitions in request.topics for each in partitions)
     topics: list[tuple[bytes, list[FoundPartition]]] = []
     try:
-        for name, partitions in request.topics:
+        for number, (name, partitions) in enumerate(request.topics, 1):
+            if number % AT_ONCE_MAX == 0:
+                await asyncio.sleep(0)
             topic = name.decode(errors="replace")
             answers: list[FoundPartition] = []
             topics.append((name, answers))

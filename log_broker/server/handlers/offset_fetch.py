@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from log_broker.core.group_protocol import TopicPartition
 from log_broker.core.group_records import CommittedOffset
 from log_broker.errors import ErrorCode
-from log_broker.server.handlers.describe_groups import GROUPS_AT_ONCE_MAX
-from log_broker.server.turns import in_turns
+from log_broker.server.handlers.describe_groups import described
 
 if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
@@ -27,7 +26,14 @@ _UNSTABLE = {
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
     if context.version >= MANY_GROUPS_FROM:
-        return _groups(node, request)
+        asked = {group.group_id: group for group in request.groups}
+
+        def answer(group_id: str) -> "Values":
+            group = asked[group_id]
+            member = (getattr(group, "member_id", None), getattr(group, "member_epoch", NO_EPOCH))
+            return _group(node, group_id, group.topics, require_stable=request.require_stable, member=member)
+
+        return described("groups", asked, answer)
     return _group(
         node,
         request.group_id,
@@ -35,23 +41,6 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | A
         require_stable=getattr(request, "require_stable", False),
         partition_errors=context.version < GROUP_ERROR_FROM,
     )
-
-
-async def _groups(node: "Node", request: Any) -> "Values":
-    asked = {group.group_id: group for group in request.groups}
-    answered: list[Values] = []
-    async for groups in in_turns(list(asked.values()), GROUPS_AT_ONCE_MAX):
-        answered += [
-            _group(
-                node,
-                group.group_id,
-                group.topics,
-                require_stable=request.require_stable,
-                member=(getattr(group, "member_id", None), getattr(group, "member_epoch", NO_EPOCH)),
-            )
-            for group in groups
-        ]
-    return {"groups": answered}
 
 
 def _group(
