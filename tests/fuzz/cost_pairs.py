@@ -153,7 +153,8 @@ async def _met(search: Search, first: list[bytes], then: list[bytes]) -> tuple[C
     bench = search.bench
     waiting: list[Wire] = []
     alone = 0.0
-    async with bench.measured(sum(map(len, first)) + sum(map(len, then))) as cost:
+    sent = sum(map(len, first)) + sum(map(len, then))
+    async with bench.measured(sent, requests=len(first) + len(then)) as cost:
         node = bench.node
         assert node is not None
         try:

@@ -1,5 +1,6 @@
 """AlterPartition: a leader wants another ISR."""
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -24,14 +25,14 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
         outcomes = await active_controller(node).alter_partitions(request.broker_id, request.broker_epoch, wishes)
     except BrokerError as error:
         return {"error_code": error.code, "topics": ()}
-    results = iter(outcomes)
+    answers: list[Values] = []
+    async for numbers in in_turns(range(len(asked)), PARTITIONS_AT_ONCE_MAX):
+        answers += [_answer(asked[number][1].partition_index, outcomes[number]) for number in numbers]
+    left = iter(answers)
     return {
         "error_code": ErrorCode.NONE,
         "topics": [
-            {
-                "topic_id": topic.topic_id,
-                "partitions": [_answer(partition.partition_index, next(results)) for partition in topic.partitions],
-            }
+            {"topic_id": topic.topic_id, "partitions": list(islice(left, len(topic.partitions)))}
             for topic in request.topics
         ],
     }

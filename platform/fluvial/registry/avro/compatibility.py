@@ -13,7 +13,7 @@ from fluvial.registry.avro.types import Array, Enum, Field, Fixed, Map, Named, P
 from fluvial.registry.schema_kind import Steps, TooComplexError, distinct
 
 # Two unions of n records make n² pairs; beyond this a comparison is refused instead of keeping everyone waiting.
-STEPS_MAX = 1_000_000
+STEPS_MAX = 400_000
 
 PROMOTIONS = {
     "long": frozenset({"int"}),
