@@ -12,14 +12,14 @@ import signal
 import sys
 from pathlib import Path
 
-from log_broker.config import BrokerConfig
-from log_broker.core.cluster_records import UnknownMetadataRecordError
+from log_broker.config.arguments import add_quorum_arguments, quorum_settings, set_settings
+from log_broker.config.broker import BrokerConfig
+from log_broker.core.cluster.records import UnknownMetadataRecordError
 from log_broker.errors import BrokerError
-from log_broker.quorum_arguments import add_quorum_arguments, quorum_settings, set_settings
-from log_broker.server import process_memory
-from log_broker.server.event_loop import loop_factory
-from log_broker.server.machine import BindError
 from log_broker.server.node import Node
+from log_broker.server.process import memory as process_memory
+from log_broker.server.process.event_loop import loop_factory
+from log_broker.server.process.machine import BindError
 from log_broker.storage.data_directory import DataDirectoryError
 
 

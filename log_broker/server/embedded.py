@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from log_broker.config import BrokerConfig
-from log_broker.core.controller import UNSET, CreateTopic
+from log_broker.config.broker import BrokerConfig
+from log_broker.core.cluster.controller import UNSET, CreateTopic
 from log_broker.interfaces import RecordValidator
-from log_broker.server.event_loop import loop_factory
 from log_broker.server.node import Node
+from log_broker.server.process.event_loop import loop_factory
 
 STOP_SECONDS_MAX = 30.0
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 a directory of this name is made in it, which no one else can have

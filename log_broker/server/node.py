@@ -17,48 +17,48 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from log_broker.config import BrokerConfig, TopicConfig
-from log_broker.core import controller
-from log_broker.core.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage
-from log_broker.core.cluster_records import ClusterNamed, MetadataRecord
-from log_broker.core.feature_updates import first_levels
-from log_broker.core.features import SUPPORTED, Ranges
-from log_broker.core.fetch_session import FetchSessions
-from log_broker.core.lease import Lease
+from log_broker.config.broker import BrokerConfig, TopicConfig
+from log_broker.core.cluster import controller
+from log_broker.core.cluster.feature_updates import first_levels
+from log_broker.core.cluster.features import SUPPORTED, Ranges
+from log_broker.core.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage
+from log_broker.core.cluster.records import ClusterNamed, MetadataRecord
+from log_broker.core.fetch.session import FetchSessions
+from log_broker.core.raft.lease import Lease
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import RecordValidator
-from log_broker.server.ack_deadlines import AckDeadlines
-from log_broker.server.authority import Authority
-from log_broker.server.broker_lifecycle import BrokerLifecycle
-from log_broker.server.connection import Connection
-from log_broker.server.controller import Controller
-from log_broker.server.counters import Counters
-from log_broker.server.dispatch import Slot, SlotOwner, dispatch, dispatch_while_starting
-from log_broker.server.events import Events
-from log_broker.server.group_coordinator import GroupCoordinator, partition_of
-from log_broker.server.internal_log import TopicLog
-from log_broker.server.liveness import Liveness
-from log_broker.server.log_manager import LogManager
-from log_broker.server.loop_lag import LoopLag
-from log_broker.server.machine import BACKLOG, Machine, RealMachine
-from log_broker.server.memory_budget import MemoryBudget
-from log_broker.server.meta_properties import (
+from log_broker.server.coordinators.groups import GroupCoordinator, partition_of
+from log_broker.server.coordinators.transactions import TransactionCoordinator
+from log_broker.server.net.connection import Connection
+from log_broker.server.net.dispatch import Slot, SlotOwner, dispatch, dispatch_while_starting
+from log_broker.server.net.memory_budget import MemoryBudget
+from log_broker.server.net.peers import Peers
+from log_broker.server.ops.events import Events
+from log_broker.server.ops.loop_lag import LoopLag
+from log_broker.server.ops.quarantine import Quarantine
+from log_broker.server.partitions.ack_deadlines import AckDeadlines
+from log_broker.server.partitions.internal_log import TopicLog
+from log_broker.server.partitions.log_manager import LogManager
+from log_broker.server.partitions.runner import Membership
+from log_broker.server.process.counters import Counters
+from log_broker.server.process.machine import BACKLOG, Machine, RealMachine
+from log_broker.server.process.turns import OneATurn
+from log_broker.server.quorum.authority import Authority
+from log_broker.server.quorum.controller import Controller
+from log_broker.server.quorum.founding import fresh_cluster_id, is_voter_of, open_quorum
+from log_broker.server.quorum.lifecycle import BrokerLifecycle
+from log_broker.server.quorum.liveness import Liveness
+from log_broker.server.quorum.membership import tell_address
+from log_broker.server.quorum.meta_properties import (
     MetaProperties,
     read_meta_properties,
     settle_identity,
     write_meta_properties,
 )
-from log_broker.server.partition_runner import Membership
-from log_broker.server.peers import Peers
-from log_broker.server.producer_ids import ProducerIds
-from log_broker.server.quarantine import Quarantine
-from log_broker.server.quorum import Quorum
-from log_broker.server.quorum_founding import fresh_cluster_id, is_voter_of, open_quorum
-from log_broker.server.replica_fetches import ReplicaFetches
-from log_broker.server.replica_manager import ReplicaManager
-from log_broker.server.transaction_coordinator import TransactionCoordinator
-from log_broker.server.turns import OneATurn
-from log_broker.server.voter_membership import tell_address
+from log_broker.server.quorum.producer_ids import ProducerIds
+from log_broker.server.quorum.quorum import Quorum
+from log_broker.server.replication.manager import ReplicaManager
+from log_broker.server.replication.replica_fetches import ReplicaFetches
 from log_broker.wire.framing import STAGING_BYTES, RequestHeader
 
 _log = logging.getLogger(__name__)

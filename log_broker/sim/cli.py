@@ -5,9 +5,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from log_broker.sim.cluster_world import ClusterWorld
-from log_broker.sim.quorum_world import QuorumWorld
+from log_broker.sim.quorum.world import QuorumWorld
 from log_broker.sim.runner import MakeWorld, Report, World, run_seed, run_seeds, shrink
+from log_broker.sim.world.cluster_world import ClusterWorld
 
 STORY_LINES = 60
 WHOLE_STORY_LINES = 10_000_000

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Protocol
 
-from log_broker.sim.cost_checks import LONG_TURN
-from log_broker.sim.kernel import InvariantError, Kernel
-from log_broker.sim.nemesis import Fault
+from log_broker.sim.checks.cost_checks import LONG_TURN
+from log_broker.sim.kernel.kernel import InvariantError, Kernel
+from log_broker.sim.kernel.nemesis import Fault
 
 EVENTS_MIN = 2_000
 FAULTS_MIN = 5

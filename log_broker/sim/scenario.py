@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
-from log_broker.core.controller import UNSET
+from log_broker.core.cluster.controller import UNSET
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.peers import PeerLink
-from log_broker.sim.cluster import Cluster
-from log_broker.sim.kernel import Action
-from log_broker.sim.nemesis import KINDS, Fault, Nemesis, draw_faults
+from log_broker.server.net.peers import PeerLink
+from log_broker.sim.kernel.kernel import Action
+from log_broker.sim.kernel.nemesis import KINDS, Fault, Nemesis, draw_faults
+from log_broker.sim.world.cluster import Cluster
 from log_broker.wire.apis import ApiKey
 
 T = TypeVar("T")

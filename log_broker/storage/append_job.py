@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 
-from log_broker.core.partition_protocol import PendingBatch
+from log_broker.core.partition.protocol import PendingBatch
 from log_broker.records.batch import Buffer
 from log_broker.storage.files import File, FileSystem
 from log_broker.storage.segment import Segment

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from log_broker.core.producer_state import ProducerRow, StoredBatch
+from log_broker.core.partition.producers import ProducerRow, StoredBatch
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"

@@ -28,7 +28,7 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, Protocol, TypeVar
 
-from log_broker.core.producer_state import AbortedTransaction
+from log_broker.core.partition.producers import AbortedTransaction
 from log_broker.records.batch import (
     DELETE_HORIZON,
     HEADER,

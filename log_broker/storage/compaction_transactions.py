@@ -10,7 +10,7 @@ Which transactional batches and markers a compaction may let go of.
 from collections import deque
 from collections.abc import Iterable
 
-from log_broker.core.producer_state import AbortedTransaction
+from log_broker.core.partition.producers import AbortedTransaction
 from log_broker.records.batch import TRANSACTIONAL, BatchHeader
 from log_broker.records.control import EndMarker
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from log_broker.core.partition_protocol import PendingBatch
-from log_broker.core.producer_state import AbortedTransaction, ProducerRow
+from log_broker.core.partition.producers import AbortedTransaction, ProducerRow
+from log_broker.core.partition.protocol import PendingBatch
 from log_broker.records.batch import LEADER_EPOCH_OFFSET, NO_TIMESTAMP, BatchHeader, Buffer
 from log_broker.storage.append_job import AppendJob, SealedSync
 from log_broker.storage.checkpoints import (

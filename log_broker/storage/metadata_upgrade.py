@@ -12,9 +12,9 @@ the cluster's metadata must not be outvoted by nodes that have none. The old fil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from log_broker.core.raft_effects import QuorumState
-from log_broker.core.raft_log import OffsetAndEpoch, Snapshot
-from log_broker.core.raft_voters import VoterSet
+from log_broker.core.raft.effects import QuorumState
+from log_broker.core.raft.log import OffsetAndEpoch, Snapshot
+from log_broker.core.raft.voters import VoterSet
 from log_broker.records.batch import batches_in, crc_is_valid
 from log_broker.records.record import iterate_records
 from log_broker.storage.files import FileSystem

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from log_broker.core.partition_transactions import Ending
-from log_broker.core.producer_state import AbortedTransaction, ProducerRow, ProducerStates
+from log_broker.core.partition.producers import AbortedTransaction, ProducerRow, ProducerStates
+from log_broker.core.partition.transactions import Ending
 from log_broker.records.batch import BatchHeader
 from log_broker.records.control import read_marker
 from log_broker.storage.checkpoints import decode_producers

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from log_broker.core.raft_codec import decode_entries, encode_entry
-from log_broker.core.raft_effects import QuorumState
-from log_broker.core.raft_log import LOG_BEGIN, Entry, OffsetAndEpoch, Snapshot
-from log_broker.core.raft_replica import EPOCH_MAX, Recovered
-from log_broker.core.raft_voters import ReplicaKey, VoterSet
+from log_broker.core.raft.codec import decode_entries, encode_entry
+from log_broker.core.raft.effects import QuorumState
+from log_broker.core.raft.log import LOG_BEGIN, Entry, OffsetAndEpoch, Snapshot
+from log_broker.core.raft.replica import EPOCH_MAX, Recovered
+from log_broker.core.raft.voters import ReplicaKey, VoterSet
 from log_broker.errors import BrokerError
 from log_broker.storage.data_directory import DataDirectoryError
 from log_broker.storage.files import File, FileSystem

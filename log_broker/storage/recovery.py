@@ -10,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 
-from log_broker.config import TopicConfig
-from log_broker.core.epochs import LeaderEpochs
-from log_broker.core.lease import Lease
-from log_broker.core.partition import Partition
+from log_broker.config.broker import TopicConfig
+from log_broker.core.partition.epochs import LeaderEpochs
+from log_broker.core.partition.partition import Partition
+from log_broker.core.raft.lease import Lease
 from log_broker.interfaces import RecordValidator
 from log_broker.storage.checkpoints import (
     COMPACTED_FILE,

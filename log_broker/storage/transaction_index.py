@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from log_broker.core.producer_state import AbortedTransaction
+from log_broker.core.partition.producers import AbortedTransaction
 from log_broker.storage.files import FileSystem
 from log_broker.storage.segment import TRANSACTION_INDEX_SUFFIX, file_name
 

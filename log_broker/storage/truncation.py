@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
-from log_broker.core.partition_transactions import Ending
-from log_broker.core.producer_state import ProducerStates
+from log_broker.core.partition.producers import ProducerStates
+from log_broker.core.partition.transactions import Ending
 from log_broker.records.batch import BatchHeader
 from log_broker.storage.checkpoints import GAPS_FILE, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, encode_epochs
 from log_broker.storage.files import FileSystem

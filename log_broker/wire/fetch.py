@@ -29,7 +29,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from log_broker.core.fetch_session import FINAL_EPOCH, NO_SESSION, FetchedPartition, FetchedTopic, ForgottenTopic
+from log_broker.core.fetch.session import FINAL_EPOCH, NO_SESSION, FetchedPartition, FetchedTopic, ForgottenTopic
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import Buffer
 from log_broker.records.varint import write_uvarint

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from log_broker.core.partition_protocol import AppendResult
+from log_broker.core.partition.protocol import AppendResult
 from log_broker.records.varint import write_uvarint
 from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.leader_tags import NodeEndpoint, endpoint_tags, leader_tag

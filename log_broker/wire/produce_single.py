@@ -15,7 +15,7 @@ What `parse_single` does not recognise goes to `wire.produce`, which reads every
 
 import struct
 
-from log_broker.core.partition_protocol import AppendResult
+from log_broker.core.partition.protocol import AppendResult
 from log_broker.records.varint import read_uvarint
 from log_broker.wire.produce import FLEXIBLE_FROM, VERSION_MAX, PartitionAnswer, encode_response
 

@@ -19,10 +19,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from log_broker.core.cluster import METADATA_TOPIC
-from log_broker.core.raft_codec import decode_entries, encode_entry
-from log_broker.core.raft_log import OffsetAndEpoch
-from log_broker.core.raft_messages import (
+from log_broker.core.cluster.image import METADATA_TOPIC
+from log_broker.core.raft.codec import decode_entries, encode_entry
+from log_broker.core.raft.log import OffsetAndEpoch
+from log_broker.core.raft.messages import (
     BeginQuorumEpochRequest,
     EndQuorumEpochRequest,
     FetchRequest,
@@ -35,8 +35,8 @@ from log_broker.core.raft_messages import (
     VoteRequest,
     VoteResponse,
 )
-from log_broker.core.raft_replica import EPOCH_MAX
-from log_broker.core.raft_voters import ReplicaKey, Voter
+from log_broker.core.raft.replica import EPOCH_MAX
+from log_broker.core.raft.voters import ReplicaKey, Voter
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.wire.apis import ApiKey
 

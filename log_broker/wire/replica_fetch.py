@@ -8,14 +8,14 @@ replica, the end of the leader's log stands where a consumer finds the last stab
 import struct
 from collections.abc import Sequence
 
-from log_broker.core.fetch_session import NO_SESSION
-from log_broker.core.replica_messages import (
+from log_broker.core.fetch.replica_messages import (
     Diverging,
     FetchFrom,
     ReplicaAnswer,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
 )
+from log_broker.core.fetch.session import NO_SESSION
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import Buffer
 from log_broker.records.varint import read_uvarint, write_uvarint

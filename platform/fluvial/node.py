@@ -38,12 +38,12 @@ from fluvial.registry.policy import Rules
 from fluvial.registry.registry import Registry
 from fluvial.registry.validator import RegistryValidator
 from fluvial.schemas_log import SchemasLog, follow
-from log_broker.config import BrokerConfig
+from log_broker.config.arguments import add_quorum_arguments, quorum_settings, set_settings
+from log_broker.config.broker import BrokerConfig
 from log_broker.errors import BrokerError
-from log_broker.quorum_arguments import add_quorum_arguments, quorum_settings, set_settings
-from log_broker.server import process_memory
-from log_broker.server.machine import BindError
 from log_broker.server.node import Node
+from log_broker.server.process import memory as process_memory
+from log_broker.server.process.machine import BindError
 from log_broker.storage.data_directory import DataDirectoryError
 
 LOCK_SECONDS = 1.0
@@ -105,7 +105,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
                     port = await stack.enter_async_context(served)
                 node.registry_url = f"http://{_in_url(node.advertised_host)}:{port}"
             if options.metrics_port is not None:
-                from log_broker.server.exposition import metrics_app
+                from log_broker.server.ops.exposition import metrics_app
 
                 with _told(broker.data_dir, broker.host, options.metrics_port, "--metrics-port"):
                     app = metrics_app(node)

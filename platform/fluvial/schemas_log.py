@@ -14,13 +14,13 @@ import structlog
 
 from fluvial.registry import errors
 from fluvial.registry.registry import SCHEMAS_TOPIC, Registry
-from log_broker.core.cluster import BrokerImage
+from log_broker.core.cluster.image import BrokerImage
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalRecord
 from log_broker.records.batch import batches_in
 from log_broker.records.record import iterate_records
-from log_broker.server.internal_log import TopicLog, readable
 from log_broker.server.node import Node
+from log_broker.server.partitions.internal_log import TopicLog, readable
 from log_broker.wire.apis import ApiKey
 
 FETCH_VERSION = 12

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from chaos_history import Record
 
-from log_broker.core.producer_state import SEQUENCE_MAX
+from log_broker.core.partition.producers import SEQUENCE_MAX
 from log_broker.records.batch import batches_in
 
 Epoch = tuple[int, int]  # producer id and epoch

@@ -5,7 +5,7 @@ from chaos_history import Record
 from chaos_sequences import Epoch, Written, sent_again, sequences_that_are_wrong
 from chaos_storm import Report, judge
 
-from log_broker.core.producer_state import SEQUENCE_MAX
+from log_broker.core.partition.producers import SEQUENCE_MAX
 
 OLD, NEW, OTHER = (7, 0), (7, 1), (8, 0)
 KEY = "idempotent-0"

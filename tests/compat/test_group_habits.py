@@ -17,10 +17,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 import log_broker
 from fluvial.testing import SimulatedCluster, simulate
-from log_broker.core.group_records import OffsetKey, decode_key, decode_offset
+from log_broker.core.groups.records import OffsetKey, decode_key, decode_offset
 from log_broker.errors import ErrorCode
 from log_broker.server.embedded import EmbeddedBroker
-from log_broker.server.peers import PeerLink
+from log_broker.server.net.peers import PeerLink
 from log_broker.wire.apis import ApiKey
 
 with warnings.catch_warnings():

@@ -181,7 +181,7 @@ def test_groups_are_listed_by_state_and_their_offsets_altered_and_deleted(admin:
 
 def test_a_producer_asks_for_nothing_that_is_not_served(jvm: Any, caplog: pytest.LogCaptureFixture) -> None:
     # Without an offer of GetTelemetrySubscriptions (KIP-714) it leaves its metrics to itself.
-    with caplog.at_level("INFO", "log_broker.server.dispatch"), log_broker.embedded() as own:
+    with caplog.at_level("INFO", "log_broker.server.net.dispatch"), log_broker.embedded() as own:
         settings = jvm.java.util.Properties()
         for name, value in {
             "bootstrap.servers": own.bootstrap_servers,

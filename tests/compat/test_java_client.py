@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from py4j.protocol import Py4JJavaError
 
 import log_broker
-from log_broker.core.fetch_session import FetchSessions
+from log_broker.core.fetch.session import FetchSessions
 from log_broker.interfaces import Contract, Violation
 
 pytestmark = pytest.mark.spark

@@ -8,7 +8,7 @@ import pytest
 from test_java_client import consumer, poll_values, producer, properties
 
 import log_broker
-from log_broker.core.transaction_records import TransactionState
+from log_broker.core.transactions.records import TransactionState
 
 pytestmark = pytest.mark.spark
 

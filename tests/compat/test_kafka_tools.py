@@ -15,7 +15,7 @@ from compat_cluster import BROKERS, COPIES
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from log_broker.core.features import METADATA_LEVELS
+from log_broker.core.cluster.features import METADATA_LEVELS
 from tests.peers.kafka_jars import lacking, run_kafka, start_kafka
 
 LACK = lacking()

@@ -132,7 +132,7 @@ class Block:
 
     def start(self) -> None:
         from fluvial.node import NodeOptions, run
-        from log_broker.config import BrokerConfig
+        from log_broker.config.broker import BrokerConfig
 
         (port,) = free_ports(1)
         config = BrokerConfig(data_dir=self._folder / "data", port=port).with_settings(

@@ -220,7 +220,7 @@ def numbers_of(connection: Any) -> dict[str, int]:
 
 async def _serve(folder: Path, loop: MeteredLoop, told: TextIO) -> None:
     from fluvial.node import NodeOptions, run
-    from log_broker.config import BrokerConfig
+    from log_broker.config.broker import BrokerConfig
 
     own = json.loads(sys.argv[2])
     ports = free_ports(2)

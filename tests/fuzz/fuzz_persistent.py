@@ -18,14 +18,14 @@ from random import Random
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
-from log_broker.config import BROKER_KEYS, TOPIC_KEYS, BrokerConfig, ConfigKey, ConfigType
-from log_broker.core.cluster import METADATA_TOPIC
-from log_broker.core.features import told_of
+from log_broker.config.broker import BROKER_KEYS, TOPIC_KEYS, BrokerConfig, ConfigKey, ConfigType
+from log_broker.core.cluster.features import told_of
+from log_broker.core.cluster.image import METADATA_TOPIC
 from log_broker.errors import BrokerError
 from log_broker.records import build_batch
-from log_broker.server.dispatch import answer_here
+from log_broker.server.net.dispatch import answer_here
 from log_broker.server.node import Node
-from log_broker.sim.cost_checks import out_of_bounds
+from log_broker.sim.checks.cost_checks import out_of_bounds
 from log_broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.control import description_of, read_response, write_request

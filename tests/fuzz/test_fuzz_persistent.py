@@ -7,7 +7,7 @@ from random import Random
 
 from fuzz_persistent import cases, out_of_bounds, run, running, surroundings
 
-from log_broker.core.cluster_records import ProducerIdsReserved
+from log_broker.core.cluster.records import ProducerIdsReserved
 from log_broker.wire.apis import APIS
 
 SEED = 20_263

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from log_broker.core.partition_protocol import AppendResult
+from log_broker.core.partition.protocol import AppendResult
 from log_broker.errors import ErrorCode
 from log_broker.wire import fetch, list_offsets, produce
 

@@ -21,7 +21,7 @@ from kio.schema.request_header.v2.header import RequestHeader
 from kio.schema.response_header.v1.header import ResponseHeader
 from kio.serial import entity_reader, entity_writer
 
-from log_broker.core.replica_messages import (
+from log_broker.core.fetch.replica_messages import (
     Diverging,
     FetchFrom,
     ReplicaAnswer,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from log_broker.core.partition_protocol import AppendResult
+from log_broker.core.partition.protocol import AppendResult
 from log_broker.errors import ErrorCode
 from log_broker.records.varint import write_uvarint
 from log_broker.wire.produce import FLEXIBLE_FROM, VERSION_MAX, PartitionAnswer, encode_response, parse_request

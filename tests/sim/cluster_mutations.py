@@ -14,32 +14,34 @@ from uuid import UUID
 
 from mutation_hunt import Patch, named, tell
 
-from log_broker.config import TopicConfig
-from log_broker.core import consumer_members, elections, isr_changes
-from log_broker.core.broker_registry import BrokerRegistry
-from log_broker.core.consumer_group import ConsumerGroup
-from log_broker.core.epochs import LeaderEpochs
-from log_broker.core.following import Lost
-from log_broker.core.group import Group
-from log_broker.core.lease import Lease
-from log_broker.core.partition import Partition
-from log_broker.core.partition_change import Election
-from log_broker.core.partition_roles import PartitionRoles
-from log_broker.core.partition_transactions import PartitionTransactions
-from log_broker.core.partition_writing import PartitionWriting
-from log_broker.core.producer_state import ProducerEntry, ProducerStates
-from log_broker.core.replication import Leading
-from log_broker.core.transaction import Transaction
-from log_broker.core.transaction_protocol import AddPartitions, End
+from log_broker.config.broker import TopicConfig
+from log_broker.core.cluster import elections, isr_changes
+from log_broker.core.cluster.broker_registry import BrokerRegistry
+from log_broker.core.cluster.partition_change import Election
+from log_broker.core.groups import consumer_members
+from log_broker.core.groups.consumer_group import ConsumerGroup
+from log_broker.core.groups.group import Group
+from log_broker.core.partition.epochs import LeaderEpochs
+from log_broker.core.partition.following import Lost
+from log_broker.core.partition.partition import Partition
+from log_broker.core.partition.producers import ProducerEntry, ProducerStates
+from log_broker.core.partition.replication import Leading
+from log_broker.core.partition.roles import PartitionRoles
+from log_broker.core.partition.transactions import PartitionTransactions
+from log_broker.core.partition.writing import PartitionWriting
+from log_broker.core.raft.lease import Lease
+from log_broker.core.transactions.protocol import AddPartitions, End
+from log_broker.core.transactions.transaction import Transaction
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import BatchHeader
-from log_broker.server import controller, replica
-from log_broker.server.coordinator_shards import Shards
-from log_broker.server.group_coordinator import GroupCoordinator
-from log_broker.server.internal_log import stored_entries
-from log_broker.server.log_manager import LogManager
-from log_broker.server.replica_manager import ReplicaManager
-from log_broker.server.transaction_coordinator import TransactionCoordinator
+from log_broker.server.coordinators.groups import GroupCoordinator
+from log_broker.server.coordinators.shards import Shards
+from log_broker.server.coordinators.transactions import TransactionCoordinator
+from log_broker.server.partitions import replica
+from log_broker.server.partitions.internal_log import stored_entries
+from log_broker.server.partitions.log_manager import LogManager
+from log_broker.server.quorum import controller
+from log_broker.server.replication.manager import ReplicaManager
 from log_broker.sim.cli import make_cluster
 from log_broker.storage import segment
 from log_broker.storage.append_job import AppendJob, SealedSync

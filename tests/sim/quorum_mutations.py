@@ -12,21 +12,21 @@ from unittest.mock import patch
 
 from mutation_hunt import Patch, named, tell
 
-from log_broker.core import raft as raft_module
-from log_broker.core import raft_codec
-from log_broker.core.raft import Raft
-from log_broker.core.raft_driver import RaftDriver
-from log_broker.core.raft_effects import Propose, Proposed, QuorumState
-from log_broker.core.raft_election import Candidate, would_vote
-from log_broker.core.raft_follower import Follower
-from log_broker.core.raft_leader import Leader
-from log_broker.core.raft_log import OffsetAndEpoch, RaftLog, Snapshot
-from log_broker.core.raft_messages import NO_LEADER, FetchRequest, RaftResponse, VoteRequest, VoteResponse
-from log_broker.core.raft_replica import EPOCH_MAX, Replica
-from log_broker.core.raft_voters import VoterSet, replicated_offset
+from log_broker.core.raft import codec as raft_codec
+from log_broker.core.raft import raft as raft_module
+from log_broker.core.raft.driver import RaftDriver
+from log_broker.core.raft.effects import Propose, Proposed, QuorumState
+from log_broker.core.raft.election import Candidate, would_vote
+from log_broker.core.raft.follower import Follower
+from log_broker.core.raft.leader import Leader
+from log_broker.core.raft.log import OffsetAndEpoch, RaftLog, Snapshot
+from log_broker.core.raft.messages import NO_LEADER, FetchRequest, RaftResponse, VoteRequest, VoteResponse
+from log_broker.core.raft.raft import Raft
+from log_broker.core.raft.replica import EPOCH_MAX, Replica
+from log_broker.core.raft.voters import VoterSet, replicated_offset
 from log_broker.errors import ErrorCode
 from log_broker.sim.cli import make_quorum
-from log_broker.sim.quorum_world import QuorumWorld
+from log_broker.sim.quorum.world import QuorumWorld
 from log_broker.storage.memory_files import MemoryFile
 from log_broker.storage.quorum_store import QuorumStore
 

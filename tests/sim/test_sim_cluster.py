@@ -11,11 +11,12 @@ from cluster_mutations import MUTATIONS
 from hash_seeds import answers_under_two_hash_seeds
 from mutation_hunt import broken, hunt
 
-from log_broker.sim import broker_process, cost_checks
+from log_broker.sim.checks import cost_checks
+from log_broker.sim.checks.cost_checks import LONG_TURN
 from log_broker.sim.cli import make_cluster
-from log_broker.sim.cost_checks import LONG_TURN
-from log_broker.sim.kernel import InvariantError
+from log_broker.sim.kernel.kernel import InvariantError
 from log_broker.sim.runner import run_seed
+from log_broker.sim.world import broker_process
 
 # Those that the first seeds find; the whole table is `make sim-mutations`.
 QUICK = (

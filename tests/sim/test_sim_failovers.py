@@ -8,9 +8,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from fluvial.cluster.profiles import PROFILES
 from fluvial.testing import SimulatedCluster, simulate
-from log_broker.core.cluster import ClusterImage, PartitionImage
-from log_broker.core.raft import Raft
-from log_broker.core.raft_leader import Leader
+from log_broker.core.cluster.image import ClusterImage, PartitionImage
+from log_broker.core.raft.leader import Leader
+from log_broker.core.raft.raft import Raft
 from log_broker.records import batches_in
 
 SESSION_SECONDS = 9.0  # broker.session.timeout.ms at its default

@@ -90,7 +90,7 @@ def upgrade(
         update_features,
     )
     from fluvial.cluster.wire import ClusterLink
-    from log_broker.core.features import METADATA_VERSION
+    from log_broker.core.cluster.features import METADATA_VERSION
 
     wanted = _levels(levels)
     if release_version is not None:
@@ -146,7 +146,7 @@ def _levels(words: list[str] | None) -> dict[str, int]:
 def _describe(settings: Settings, *, as_json: bool) -> None:
     from fluvial.cluster.features import features_of
     from fluvial.cluster.wire import ClusterLink
-    from log_broker.core.features import METADATA_VERSION
+    from log_broker.core.cluster.features import METADATA_VERSION
 
     with ClusterLink(settings.cluster) as cluster:
         found = features_of(cluster)
@@ -186,7 +186,7 @@ def _range_text(levels: tuple[int, int]) -> str:
 
 
 def _level_text(name: str, level: int) -> str:
-    from log_broker.core.features import METADATA_LEVELS, METADATA_VERSION
+    from log_broker.core.cluster.features import METADATA_LEVELS, METADATA_VERSION
 
     known = METADATA_LEVELS.get(level) if name == METADATA_VERSION else None
     return f"{level} ({known})" if known else str(level)

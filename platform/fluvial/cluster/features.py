@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fluvial.cluster.wire import ClusterLink
 from fluvial.errors import FluvialError
-from log_broker.core.features import METADATA_LEVELS, METADATA_VERSION
+from log_broker.core.cluster.features import METADATA_LEVELS, METADATA_VERSION
 from log_broker.wire.apis import ApiKey
 
 TIMEOUT_MS = 10_000

@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator
 
 from rich.console import Console
 
-from log_broker.server.event_loop import loop_factory
+from log_broker.server.process.event_loop import loop_factory
 from tests.bench.broker.arena import PROGRESS
 from tests.bench.clients.__main__ import table_of
 from tests.bench.clients.measure import Figure, quantile

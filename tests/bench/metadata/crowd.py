@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
-from log_broker.core.cluster import ClusterImage
-from log_broker.core.cluster_records import BrokerFenced, MetadataRecord
-from log_broker.core.controller import CreateTopic
-from log_broker.core.raft_voters import ReplicaKey, Voter
+from log_broker.core.cluster.controller import CreateTopic
+from log_broker.core.cluster.image import ClusterImage
+from log_broker.core.cluster.records import BrokerFenced, MetadataRecord
+from log_broker.core.raft.voters import ReplicaKey, Voter
 from tests.bench.broker.servers import ROOT, Broker, free_ports
 from tests.bench.metadata.fake_broker import PATIENCE_MS, FakeBroker
 

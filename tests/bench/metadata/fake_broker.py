@@ -16,18 +16,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
 
-from log_broker.config import BrokerConfig
-from log_broker.core.cluster import ClusterImage
-from log_broker.core.cluster_records import MetadataRecord, decode_all
-from log_broker.core.cluster_snapshot import decode_image
-from log_broker.core.features import SUPPORTED
-from log_broker.core.lease import Lease
-from log_broker.core.raft_replica import RaftConfig
-from log_broker.core.raft_voters import ReplicaKey, Voter, VoterSet
-from log_broker.server.authority import Authority
-from log_broker.server.broker_lifecycle import HEARTBEAT_VERSION, BrokerLifecycle
-from log_broker.server.peers import Peers
-from log_broker.server.quorum import Place, Quorum
+from log_broker.config.broker import BrokerConfig
+from log_broker.core.cluster.features import SUPPORTED
+from log_broker.core.cluster.image import ClusterImage
+from log_broker.core.cluster.records import MetadataRecord, decode_all
+from log_broker.core.cluster.snapshot import decode_image
+from log_broker.core.raft.lease import Lease
+from log_broker.core.raft.replica import RaftConfig
+from log_broker.core.raft.voters import ReplicaKey, Voter, VoterSet
+from log_broker.server.net.peers import Peers
+from log_broker.server.quorum.authority import Authority
+from log_broker.server.quorum.lifecycle import HEARTBEAT_VERSION, BrokerLifecycle
+from log_broker.server.quorum.quorum import Place, Quorum
 from log_broker.storage.memory_files import MemoryFileSystem
 from log_broker.wire.apis import ApiKey
 

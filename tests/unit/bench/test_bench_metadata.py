@@ -2,7 +2,7 @@
 
 import asyncio
 
-from log_broker.core.cluster import NO_LEADER
+from log_broker.core.cluster.image import NO_LEADER
 from tests.bench.metadata.__main__ import measure
 from tests.bench.metadata.crowd import controller, crowd
 

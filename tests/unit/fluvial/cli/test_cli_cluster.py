@@ -8,7 +8,7 @@ import pytest
 import log_broker
 from fluvial.cli.main import execute
 from fluvial.cluster import doctor
-from log_broker.core.features import SUPPORTED
+from log_broker.core.cluster.features import SUPPORTED
 from log_broker.server.embedded import EmbeddedBroker
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 import log_broker
 from fluvial.cli import events
 from fluvial.cli.main import execute
-from log_broker.core.cluster import EVENTS_TOPIC
+from log_broker.core.cluster.image import EVENTS_TOPIC
 from log_broker.server.embedded import EmbeddedBroker
 
 NOW_MS = int(time.time() * 1000)

@@ -9,7 +9,7 @@ import log_broker
 from fluvial.local.figures import Figures, figures_of, read_figures
 from fluvial.local.state import Platform
 from log_broker.server.embedded import EmbeddedBroker
-from log_broker.server.exposition import metrics_app
+from log_broker.server.ops.exposition import metrics_app
 
 
 async def metrics_of(broker: EmbeddedBroker) -> str:

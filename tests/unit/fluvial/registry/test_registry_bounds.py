@@ -16,7 +16,7 @@ from fluvial.registry import http_protocol
 from fluvial.registry.commands import DeleteSubject, DeleteVersion, Draft, Register, SetConfig, SetMode
 from fluvial.registry.errors import RefusedError
 from fluvial.registry.registry import SCHEMAS_TOPIC, Registry
-from log_broker.config import BrokerConfig
+from log_broker.config.broker import BrokerConfig
 from log_broker.server.node import Node
 
 A = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'

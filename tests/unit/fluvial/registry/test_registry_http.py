@@ -11,7 +11,7 @@ from fluvial.registry.app import create_app
 from fluvial.registry.cors import CrossOrigin
 from fluvial.registry.registry import Registry
 from fluvial.registry.replies import media_type
-from log_broker.config import BrokerConfig
+from log_broker.config.broker import BrokerConfig
 
 V1 = "application/vnd.schemaregistry.v1+json"
 JSON = "application/json"

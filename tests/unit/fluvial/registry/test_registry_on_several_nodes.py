@@ -19,9 +19,9 @@ from fluvial.registry.forwarding import Forwarder
 from fluvial.registry.registry import SCHEMAS_TOPIC, Registry
 from fluvial.registry.validator import RegistryValidator
 from fluvial.schemas_log import SchemasLog, follow
-from log_broker.config import BrokerConfig
-from log_broker.core.controller import CreateTopic
-from log_broker.core.partition_protocol import AppendResult
+from log_broker.config.broker import BrokerConfig
+from log_broker.core.cluster.controller import CreateTopic
+from log_broker.core.partition.protocol import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import build_batch
 from log_broker.server.node import Node

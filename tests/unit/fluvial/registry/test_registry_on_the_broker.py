@@ -18,7 +18,7 @@ from fluvial.registry.client import RegistryClient
 from fluvial.registry.commands import DeleteSubject, SetConfig
 from fluvial.registry.errors import RegistryError
 from fluvial.registry.registry import SCHEMAS_TOPIC, Registry
-from log_broker.config import BrokerConfig
+from log_broker.config.broker import BrokerConfig
 from log_broker.server.node import Node
 
 START_SECONDS_MAX = 60

@@ -16,7 +16,7 @@ from fluvial.registry.errors import RegistryError
 from fluvial.registry.ownership import Ownership
 from fluvial.registry.policy import ANYONE, Action, OwnersPolicy, Principal, Rules
 from fluvial.registry.registry import Registry
-from log_broker.config import BrokerConfig
+from log_broker.config.broker import BrokerConfig
 
 OPERATIONS = ("operations", "correct horse battery")
 CONTACT = "Operations <operations@airline.example>"

@@ -5,10 +5,10 @@ from typing import Any
 
 from consumer_group_driver import GroupDriver
 
-from log_broker.core.consumer_group_records import NO_PLACES, Places
-from log_broker.core.consumer_protocol import read_assignment, write_assignment
-from log_broker.core.group_conversion import from_places, to_places
-from log_broker.core.group_protocol import Heartbeat, Join, JoinAnswer, Sync, SyncAnswer
+from log_broker.core.groups.consumer_group_records import NO_PLACES, Places
+from log_broker.core.groups.consumer_protocol import read_assignment, write_assignment
+from log_broker.core.groups.conversion import from_places, to_places
+from log_broker.core.groups.protocol import Heartbeat, Join, JoinAnswer, Sync, SyncAnswer
 from log_broker.errors import ErrorCode
 
 SESSION_MS = 10_000

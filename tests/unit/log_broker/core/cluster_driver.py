@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from log_broker.config import BrokerConfig
-from log_broker.core import controller, elections
-from log_broker.core.broker_registry import BrokerRegistry, Heartbeat, HeartbeatAnswer, Registration
-from log_broker.core.cluster import ClusterImage, PartitionImage, TopicImage
-from log_broker.core.cluster_checks import check_image, check_step
-from log_broker.core.cluster_records import MetadataRecord, decode, encode
-from log_broker.core.controller import Alteration, CreateTopic, Operation
-from log_broker.core.isr_changes import IsrMember, IsrWish, alter_partition
-from log_broker.core.reassignments import reassign
+from log_broker.config.broker import BrokerConfig
+from log_broker.core.cluster import controller, elections
+from log_broker.core.cluster.broker_registry import BrokerRegistry, Heartbeat, HeartbeatAnswer, Registration
+from log_broker.core.cluster.checks import check_image, check_step
+from log_broker.core.cluster.controller import Alteration, CreateTopic, Operation
+from log_broker.core.cluster.image import ClusterImage, PartitionImage, TopicImage
+from log_broker.core.cluster.isr_changes import IsrMember, IsrWish, alter_partition
+from log_broker.core.cluster.reassignments import reassign
+from log_broker.core.cluster.records import MetadataRecord, decode, encode
 
 CONFIG = BrokerConfig(data_dir=Path("nowhere"), num_partitions=2)
 SESSION_MS = 100

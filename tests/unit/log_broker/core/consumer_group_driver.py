@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from log_broker.core.cluster import ClusterImage
-from log_broker.core.cluster_records import PartitionsAdded, TopicCreated, TopicDeleted
-from log_broker.core.consumer_events import ConsumerGroupSettings, ConsumerHeartbeat, ConsumerHeartbeatAnswer
-from log_broker.core.consumer_group import ConsumerGroup
-from log_broker.core.consumer_group_records import NO_PLACES, Places, decode
-from log_broker.core.group import Group
-from log_broker.core.group_kinds import ConsumerSupport
-from log_broker.core.group_protocol import Persist, Persisted, Reply
-from log_broker.core.group_records import GroupKey, OffsetKey, decode_group, decode_key, decode_offset
+from log_broker.core.cluster.image import ClusterImage
+from log_broker.core.cluster.records import PartitionsAdded, TopicCreated, TopicDeleted
+from log_broker.core.groups.consumer_events import ConsumerGroupSettings, ConsumerHeartbeat, ConsumerHeartbeatAnswer
+from log_broker.core.groups.consumer_group import ConsumerGroup
+from log_broker.core.groups.consumer_group_records import NO_PLACES, Places, decode
+from log_broker.core.groups.group import Group
+from log_broker.core.groups.kinds import ConsumerSupport
+from log_broker.core.groups.protocol import Persist, Persisted, Reply
+from log_broker.core.groups.records import GroupKey, OffsetKey, decode_group, decode_key, decode_offset
 from log_broker.errors import ErrorCode
-from log_broker.server.topic_patterns import match_names
+from log_broker.server.coordinators.topic_patterns import match_names
 
 REBALANCE_MS = 60_000
 

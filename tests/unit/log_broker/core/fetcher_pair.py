@@ -5,8 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from log_broker.core.epochs import LeaderEpochs
-from log_broker.core.replica_fetcher import (
+from log_broker.core.fetch.replica_fetcher import (
     Appended,
     AppendFetched,
     Delayed,
@@ -22,8 +21,9 @@ from log_broker.core.replica_fetcher import (
     Truncate,
     Unfollow,
 )
-from log_broker.core.replica_messages import Place, ReplicaFetchRequest, ReplicaFetchResponse
-from log_broker.core.replica_session import NotLed, ReplicaSession, ReplicaSessions
+from log_broker.core.fetch.replica_messages import Place, ReplicaFetchRequest, ReplicaFetchResponse
+from log_broker.core.fetch.replica_session import NotLed, ReplicaSession, ReplicaSessions
+from log_broker.core.partition.epochs import LeaderEpochs
 from log_broker.errors import ErrorCode
 
 RECORD_BYTES = 4

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from log_broker.config import BrokerConfig
+from log_broker.config.broker import BrokerConfig
 from log_broker.server.node import Node
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.control import read_response, write_request

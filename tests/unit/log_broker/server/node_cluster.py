@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from log_broker.config import BrokerConfig
-from log_broker.core.features import SUPPORTED, Ranges
+from log_broker.config.broker import BrokerConfig
+from log_broker.core.cluster.features import SUPPORTED, Ranges
 from log_broker.server.node import Node
 from log_broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 

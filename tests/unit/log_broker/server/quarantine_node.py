@@ -6,7 +6,7 @@ from log_broker.interfaces import Contract, Skip, Violation
 from log_broker.records import Record, build_batch, iterate_records
 from log_broker.records.batch import batches_in
 from log_broker.server.node import Node
-from log_broker.server.readers import READ_COMMITTED
+from log_broker.server.partitions.readers import READ_COMMITTED
 
 HEADER = "fluvial.quarantine."
 

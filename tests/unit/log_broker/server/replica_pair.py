@@ -6,17 +6,17 @@ import asyncio
 from pathlib import Path
 from uuid import UUID
 
-from log_broker.config import TopicConfig
-from log_broker.core.following import Lost
-from log_broker.core.lease import Lease
-from log_broker.core.partition_protocol import AppendResult
-from log_broker.core.replication import Leadership
+from log_broker.config.broker import TopicConfig
+from log_broker.core.partition.following import Lost
+from log_broker.core.partition.protocol import AppendResult
+from log_broker.core.partition.replication import Leadership
+from log_broker.core.raft.lease import Lease
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import batches_in, build_batch, iterate_records
-from log_broker.server.log_manager import LogManager
-from log_broker.server.partition import PartitionRuntime
-from log_broker.server.partition_runner import Membership
-from log_broker.server.readers import ReplicaRead
+from log_broker.server.partitions.log_manager import LogManager
+from log_broker.server.partitions.readers import ReplicaRead
+from log_broker.server.partitions.runner import Membership
+from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.storage.memory_files import MemoryFileSystem
 
 DATA = Path("data")

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from node_cluster import cluster_of, eventually
 
-from log_broker.core.controller import CreateTopic
+from log_broker.core.cluster.controller import CreateTopic
 from log_broker.server.node import Node
 
 

@@ -12,9 +12,9 @@ import pytest
 
 import log_broker
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.connection import Connection
 from log_broker.server.embedded import EmbeddedBroker
-from log_broker.server.machine import BindError
+from log_broker.server.net.connection import Connection
+from log_broker.server.process.machine import BindError
 
 
 def send_and_count(broker: EmbeddedBroker, topic: str, count: int = 10) -> int:

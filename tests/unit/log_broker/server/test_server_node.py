@@ -15,12 +15,12 @@ from uuid import uuid4
 import pytest
 from node_cluster import cluster_of
 
-from log_broker.config import BrokerConfig
-from log_broker.core.controller import CreateTopic
+from log_broker.config.broker import BrokerConfig
+from log_broker.core.cluster.controller import CreateTopic
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.group_coordinator import partition_of
-from log_broker.server.machine import BindError
+from log_broker.server.coordinators.groups import partition_of
 from log_broker.server.node import Node
+from log_broker.server.process.machine import BindError
 from log_broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from log_broker.storage.data_directory import DataDirectoryError
 from log_broker.wire.apis import APIS, ApiKey
@@ -217,7 +217,7 @@ async def test_topics_are_there_after_a_restart(start: Open, tmp_path: Path) -> 
 
 
 def _delete(image: Any, name: str) -> Any:
-    from log_broker.core.controller import delete_topic
+    from log_broker.core.cluster.controller import delete_topic
 
     return delete_topic(image.topics[name], BrokerConfig(data_dir=Path()))
 

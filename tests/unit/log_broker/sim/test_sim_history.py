@@ -2,8 +2,8 @@
 
 import pytest
 
-from log_broker.sim.history import History
-from log_broker.sim.kernel import InvariantError
+from log_broker.sim.checks.history import History
+from log_broker.sim.kernel.kernel import InvariantError
 
 PLACE = ("in", 1)
 

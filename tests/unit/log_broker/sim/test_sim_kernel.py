@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from log_broker.core.raft_log import Entry, EntryKind, OffsetAndEpoch
-from log_broker.core.raft_messages import FetchRequest, FetchResponse
-from log_broker.core.raft_voters import ReplicaKey
-from log_broker.sim.brief import brief
-from log_broker.sim.disk import SimulatedDisk
-from log_broker.sim.kernel import Kernel
-from log_broker.sim.nemesis import KINDS, LEADER, draw_faults
-from log_broker.sim.network import Message, Network, Weather
-from log_broker.sim.node import Node
+from log_broker.core.raft.log import Entry, EntryKind, OffsetAndEpoch
+from log_broker.core.raft.messages import FetchRequest, FetchResponse
+from log_broker.core.raft.voters import ReplicaKey
+from log_broker.sim.kernel.brief import brief
+from log_broker.sim.kernel.disk import SimulatedDisk
+from log_broker.sim.kernel.kernel import Kernel
+from log_broker.sim.kernel.nemesis import KINDS, LEADER, draw_faults
+from log_broker.sim.kernel.network import Message, Network, Weather
+from log_broker.sim.kernel.node import Node
 
 
 class Echo:

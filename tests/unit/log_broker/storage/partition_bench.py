@@ -5,9 +5,10 @@ The plain interpreter of a partition's effects: core and log in one thread, on a
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from log_broker.config import TopicConfig
-from log_broker.core.partition import Partition
-from log_broker.core.partition_protocol import (
+from log_broker.config.broker import TopicConfig
+from log_broker.core.partition.partition import Partition
+from log_broker.core.partition.producers import ProducerEntry, ProducerStates
+from log_broker.core.partition.protocol import (
     Append,
     AppendResult,
     Effect,
@@ -18,7 +19,6 @@ from log_broker.core.partition_protocol import (
     WriteFailed,
     Written,
 )
-from log_broker.core.producer_state import ProducerEntry, ProducerStates
 from log_broker.errors import ErrorCode
 from log_broker.records import Record, batches_in, iterate_records
 from log_broker.records.record import first_of_time

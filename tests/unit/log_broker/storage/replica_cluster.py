@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from partition_bench import Bench
 
-from log_broker.config import TopicConfig
-from log_broker.core.partition_protocol import Effect, EndTransaction, IsrWanted
-from log_broker.core.replication import IsrProposal, Leadership
+from log_broker.config.broker import TopicConfig
+from log_broker.core.partition.protocol import Effect, EndTransaction, IsrWanted
+from log_broker.core.partition.replication import IsrProposal, Leadership
 from log_broker.errors import ErrorCode
 from log_broker.records import batches_in, iterate_records
 from log_broker.records.control import EndMarker
-from log_broker.server.readers import ReplicaRead, read_for_replica
+from log_broker.server.partitions.readers import ReplicaRead, read_for_replica
 from log_broker.storage.memory_files import MemoryFileSystem
 
 NODES = (1, 2, 3)

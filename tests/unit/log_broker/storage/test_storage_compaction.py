@@ -3,7 +3,7 @@
 import pytest
 from partition_bench import DIRECTORY, Bench
 
-from log_broker.config import TopicConfig
+from log_broker.config.broker import TopicConfig
 from log_broker.records import Codec, batches_in, build_batch, iterate_records, read_header
 from log_broker.records.batch import CONTROL, crc_is_valid
 from log_broker.storage import compaction

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from partition_bench import DIRECTORY, Bench
 
-from log_broker.config import TopicConfig
+from log_broker.config.broker import TopicConfig
 from log_broker.errors import ErrorCode
 from log_broker.records import Codec, Record, build_batch
 from log_broker.storage.memory_files import MemoryFile, MemoryFileSystem

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition_bench import Bench
 
-from log_broker.config import TopicConfig
+from log_broker.config.broker import TopicConfig
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
 from log_broker.storage.append_job import SealedSync

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partition_bench import Bench
 
-from log_broker.config import TopicConfig
+from log_broker.config.broker import TopicConfig
 from log_broker.errors import ErrorCode
 from log_broker.records import batches_in, build_batch
 from log_broker.storage import time_search

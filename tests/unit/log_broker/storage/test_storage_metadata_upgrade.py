@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from log_broker.core.raft_voters import ReplicaKey, Voter, VoterSet
+from log_broker.core.raft.voters import ReplicaKey, Voter, VoterSet
 from log_broker.records.record import build_batch
 from log_broker.storage.files import OsFileSystem
 from log_broker.storage.metadata_upgrade import upgrade

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from partition_bench import Bench
 
-from log_broker.config import TopicConfig
+from log_broker.config.broker import TopicConfig
 from log_broker.records import build_batch, iterate_records
 from log_broker.storage.files import OsFileSystem
 from log_broker.storage.log import MissingRecordsError

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from log_broker.core.raft_effects import QuorumState
-from log_broker.core.raft_log import Entry, EntryKind, OffsetAndEpoch, Snapshot
-from log_broker.core.raft_voters import ReplicaKey, Voter, VoterSet
+from log_broker.core.raft.effects import QuorumState
+from log_broker.core.raft.log import Entry, EntryKind, OffsetAndEpoch, Snapshot
+from log_broker.core.raft.voters import ReplicaKey, Voter, VoterSet
 from log_broker.storage.files import OsFileSystem
 from log_broker.storage.memory_files import MemoryFileSystem, ProcessKilled
 from log_broker.storage.quorum_store import DamagedQuorumStateError, QuorumStore

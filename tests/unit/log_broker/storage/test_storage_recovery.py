@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition_bench import DIRECTORY, Bench
 
-from log_broker.config import TopicConfig
+from log_broker.config.broker import TopicConfig
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch, iterate_records, read_header
 from log_broker.storage.checkpoints import (

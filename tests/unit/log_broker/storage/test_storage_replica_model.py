@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from partition_bench import without_times
 from replica_cluster import LAG_MS_MAX, NODES, Replica, ReplicaCluster
 
-from log_broker.config import TopicConfig
+from log_broker.config.broker import TopicConfig
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
 from log_broker.records.batch import TRANSACTIONAL

@@ -5,9 +5,9 @@ import struct
 import pytest
 from partition_bench import DIRECTORY, Bench
 
-from log_broker.config import TopicConfig
-from log_broker.core.partition_protocol import EndTransaction
-from log_broker.core.producer_state import AbortedTransaction
+from log_broker.config.broker import TopicConfig
+from log_broker.core.partition.producers import AbortedTransaction
+from log_broker.core.partition.protocol import EndTransaction
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
 from log_broker.records.batch import CONTROL, TRANSACTIONAL, batches_in

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from partition_bench import Bench
 
-from log_broker.config import TopicConfig
-from log_broker.core.partition_protocol import EndTransaction
+from log_broker.config.broker import TopicConfig
+from log_broker.core.partition.protocol import EndTransaction
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
 from log_broker.records.batch import TRANSACTIONAL, batches_in

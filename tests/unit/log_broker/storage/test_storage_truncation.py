@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition_bench import DIRECTORY, Bench, without_times
 
-from log_broker.config import TopicConfig
-from log_broker.core.epochs import LeaderEpochs
-from log_broker.core.producer_state import AbortedTransaction, ProducerStates
+from log_broker.config.broker import TopicConfig
+from log_broker.core.partition.epochs import LeaderEpochs
+from log_broker.core.partition.producers import AbortedTransaction, ProducerStates
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch, read_header
 from log_broker.records.batch import TRANSACTIONAL, place

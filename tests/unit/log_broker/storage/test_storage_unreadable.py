@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from log_broker.config import TopicConfig
+from log_broker.config.broker import TopicConfig
 from log_broker.records import Codec, batches_in, build_batch, iterate_records, read_header
 from log_broker.records.batch import HEADER_BYTES, place, seal
 from log_broker.storage.files import OsFileSystem

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from log_broker.server.handlers.api_versions import supported_apis
+from log_broker.server.handlers.admin.api_versions import supported_apis
 from log_broker.wire.apis import APIS, Api, ApiKey
 
 # Seen to satisfy librdkafka, the Java client, Spark, aiokafka, kafka-python, franz-go, KafkaJS and kcat: only grows.
@@ -25,7 +25,7 @@ def test_no_version_that_clients_agreed_to_is_missing(entry: str) -> None:
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.key.name)
 def test_what_is_in_the_table_has_a_handler(api: Api) -> None:
-    assert find_spec(f"log_broker.server.handlers.{api.key.name.lower()}") is not None
+    assert find_spec(f"log_broker.server.handlers.{api.handler}") is not None
 
 
 def test_what_brokers_say_to_each_other_is_not_advertised() -> None:

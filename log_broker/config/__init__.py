@@ -1,0 +1,1 @@
+"""Every setting of a broker, a topic and a group, declared once."""

@@ -1,0 +1,1 @@
+"""Fetch between brokers and sessions of fetches (KIP-227)."""

@@ -1,0 +1,1 @@
+"""One partition on one broker: appends, acknowledgements, the ISR, producers, transactions."""

@@ -1,0 +1,316 @@
+"""
+The asyncio driver of consumer groups: runs the effects of `core.group` on the partitions of `__consumer_offsets`.
+
+A group belongs to the partition that its name hashes to, and to whoever leads that.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.cluster.image import OFFSETS_TOPIC
+from log_broker.core.groups import consumer_group_records
+from log_broker.core.groups.consumer_assignors import ASSIGNORS
+from log_broker.core.groups.consumer_events import ConsumerGroupSettings
+from log_broker.core.groups.group import Group, refusal
+from log_broker.core.groups.kinds import ConsumerSupport
+from log_broker.core.groups.protocol import Effect, Event, Persist, Persisted, Reply
+from log_broker.core.groups.records import GroupKey, OffsetKey, decode_group, decode_key, decode_offset
+from log_broker.core.partition.protocol import AppendResult
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.records.batch import NO_PRODUCER_ID, TRANSACTIONAL, BatchHeader
+from log_broker.records.control import EndMarker
+from log_broker.records.record import Record
+from log_broker.server.coordinators.deadlines import Deadlines
+from log_broker.server.coordinators.shards import Shard, Shards
+from log_broker.server.coordinators.topic_patterns import match_names
+from log_broker.server.partitions.internal_log import readable
+from log_broker.server.process.log_limiter import Trouble
+
+if TYPE_CHECKING:
+    from log_broker.server.node import Node
+
+_log = logging.getLogger(__name__)
+
+HASHES_KEPT = 10_000
+FATE_CHECK_S = 1.0  # of those who are not told that they coordinate no more
+
+Token = asyncio.Future[Any]
+GroupShard = Shard[Group]
+
+
+class GroupCoordinator:
+    """All groups whose partition this node leads."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._shards: Shards[Group] = Shards(node, OFFSETS_TOPIC, self)
+        self._deadlines = Deadlines(node, self._time_is_up)
+        self._trouble = Trouble(_log, node.loop.time, logging.ERROR)
+        self._expiration: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        seconds = self._node.config.offsets_retention_check_interval_ms / 1000
+        self._expiration = self._node.loop.call_later(seconds, self._expire)
+
+    def stop(self) -> None:
+        self._shards.close()
+        self._deadlines.drop_all()
+        if self._expiration is not None:
+            self._expiration.cancel()
+
+    def follow(self) -> None:
+        """Coordinate the groups of the partitions that this node leads by the image, and no others."""
+        self._shards.follow()
+
+    # What `Shards` asks.
+
+    def replay(self, shard: GroupShard, header: BatchHeader, content: Record | EndMarker) -> None:
+        if isinstance(content, EndMarker):
+            self._decide(shard, header.producer_id, committed=content.committed)
+        elif content.key is not None:
+            producer_id = header.producer_id if header.attributes & TRANSACTIONAL else NO_PRODUCER_ID
+            try:
+                self._replay(shard, content.key, content.value, producer_id)
+            except BrokerError as error:
+                _log.error("%s-%d offset %d: %s", OFFSETS_TOPIC, shard.partition, content.offset, error)
+
+    def replayed(self, shard: GroupShard) -> Iterator[None]:
+        now_ms = self._node.clock_ms()
+        for name, group in list(shard.items.items()):
+            group.loaded(now_ms)
+            if group.is_forgettable:
+                del shard.items[name]
+            yield
+
+    def loaded(self, shard: GroupShard) -> None:
+        for group in shard.items.values():
+            self._set_timer(group)
+
+    def resigned(self, shard: GroupShard) -> None:
+        for name in shard.items:
+            self._deadlines.drop(name)
+        for token, event in list(shard.waiting.items()):
+            if not token.done():
+                token.set_result(refusal(event, ErrorCode.NOT_COORDINATOR, "This is not the correct coordinator."))
+
+    # What handlers ask.
+
+    def check(self, group_id: str) -> ErrorCode:
+        """Say whether this node coordinates the group, and if not, why not."""
+        return self._shards.error_of(self._node.group_partition(group_id))
+
+    def find(self, group_id: str) -> Group | None:
+        shard = self._shards.get(self._node.group_partition(group_id))
+        return None if shard is None else shard.items.get(group_id)
+
+    def all(self) -> Iterable[Group]:
+        return (group for shard in self._shards.loaded() for group in shard.items.values())
+
+    def settings_of(self, group_id: str) -> ConsumerGroupSettings:
+        """Return what holds for a group of the new protocol now."""
+        config = self._node.config
+        own = self._node.cluster.group_overrides.get(group_id, {})
+        policy = config.group_consumer_migration_policy
+        return ConsumerGroupSettings(
+            session_timeout_ms=int(own.get("consumer.session.timeout.ms", config.group_consumer_session_timeout_ms)),
+            heartbeat_interval_ms=int(
+                own.get("consumer.heartbeat.interval.ms", config.group_consumer_heartbeat_interval_ms)
+            ),
+            assignors=tuple(name for name in ASSIGNORS if name in config.group_consumer_assignors),
+            members_max=config.group_consumer_max_size,
+            classic_members_max=config.group_max_size,
+            allows_upgrade=policy in {"upgrade", "bidirectional"},
+            allows_downgrade=policy in {"downgrade", "bidirectional"},
+        )
+
+    def topic_deleted(self, topic: str) -> None:
+        """Take away what groups have committed for a topic that is gone."""
+        for shard in self._shards.loaded():
+            for group in list(shard.items.values()):
+                self._run(shard, group, group.forget_topic(topic))
+
+    def ask(self, group_id: str, event_of: Callable[[Token], Event], *, create: bool = False) -> Token | None:
+        """
+        Hand an event to a group and return the answer to come, None when there is no such group.
+
+        The caller has asked `check` before.
+        """
+        shard = self._shards.get(self._node.group_partition(group_id))
+        group = None if shard is None else shard.items.get(group_id)
+        if shard is None or (group is None and not create):
+            return None
+        if group is None:
+            group = shard.items[group_id] = self._new_group(group_id)
+        token: Token = self._node.loop.create_future()
+        event = event_of(token)
+        self._run(shard, group, group.handle(event, self._node.clock_ms()))
+        shard.note(token, event)
+        return token
+
+    def transaction_ended(self, partition: int, producer_id: int, *, committed: bool) -> None:
+        """Take note of a marker in a partition of the offsets topic."""
+        shard = self._shards.replayed(partition)
+        if shard is not None:
+            for group in self._decide(shard, producer_id, committed=committed):
+                self._run(shard, group, ())
+
+    def _decide(self, shard: GroupShard, producer_id: int, *, committed: bool) -> list[Group]:
+        """Apply or drop what a transaction has committed; return the groups that it did so for."""
+        names = shard.held.pop(producer_id, ())
+        groups = [group for name in names if (group := shard.items.get(name)) is not None]
+        for group in groups:
+            group.offsets.decide(producer_id, committed=committed)
+        return groups
+
+    # Running effects.
+
+    def _run(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(token, answer):
+                    if not token.done():
+                        token.set_result(answer)
+                case Persist() if effect.producer is not None:
+                    self._persist_transactional(shard, group, effect, *effect.producer)
+                case Persist():
+                    self._node.run(self._persist(shard, group, effect))
+        if not shard.is_loaded or shard.is_resigned:
+            return
+        if not group.is_forgettable:
+            self._set_timer(group)
+        elif shard.items.get(group.group_id) is group:
+            del shard.items[group.group_id]
+            self._deadlines.drop(group.group_id)
+
+    async def _persist(self, shard: GroupShard, group: Group, effect: Persist) -> None:
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if shard.may_append:
+            error = ErrorCode.NONE
+            try:
+                await shard.runtime.append_records(effect.records)
+            except BrokerError as failure:
+                self._trouble.came("group %s could not be stored: %s", group.group_id, failure)
+                error = failure.code
+            if effect.is_step and error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+                error = await self._fate_of(shard, shard.runtime.log_end_offset)
+        self._persisted(shard, group, effect, error)
+
+    async def _fate_of(self, shard: GroupShard, end_offset: int) -> ErrorCode:
+        """Wait until what was appended below an offset is committed, or another leads and knows."""
+        while shard.may_append:
+            if shard.runtime.high_watermark >= end_offset:
+                return ErrorCode.NONE
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FATE_CHECK_S):
+                    await readable(shard.runtime, end_offset - 1)
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def _persist_transactional(
+        self, shard: GroupShard, group: Group, effect: Persist, producer_id: int, producer_epoch: int
+    ) -> None:
+        """Append in a transaction; the group hears of it before it can hear of the marker behind it."""
+
+        def done(result: AppendResult) -> None:
+            self._persisted(shard, group, effect, result.error)
+
+        if shard.may_append:
+            shard.runtime.append_transactional(effect.records, producer_id, producer_epoch, done)
+        else:
+            done(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+    def _persisted(self, shard: GroupShard, group: Group, effect: Persist, error: ErrorCode) -> None:
+        # Whoever coordinates the group now has read what was stored; here nobody waits for it any more.
+        if not shard.is_resigned:
+            if effect.producer is not None and error is ErrorCode.NONE:
+                shard.held.setdefault(effect.producer[0], set()).add(group.group_id)
+            event = Persisted(number=effect.number, error=error)
+            self._run(shard, group, group.handle(event, self._node.clock_ms()))
+
+    def _set_timer(self, group: Group) -> None:
+        """See that the group's next deadline is met."""
+        deadline = group.next_deadline_ms()
+        if deadline is None:
+            self._deadlines.drop(group.group_id)
+        else:
+            self._deadlines.meet(group.group_id, deadline)
+
+    def _time_is_up(self, group_id: str) -> None:
+        shard = self._shards.get(self._node.group_partition(group_id))
+        group = None if shard is None else shard.items.get(group_id)
+        if shard is not None and group is not None:
+            self._run(shard, group, group.tick(self._node.clock_ms()))
+
+    def _expire(self) -> None:
+        retention_ms = self._node.config.offsets_retention_minutes * 60_000
+        for shard in self._shards.loaded():
+            for group in list(shard.items.values()):
+                self._run(shard, group, group.expire_offsets(self._node.clock_ms(), retention_ms=retention_ms))
+        self.start()
+
+    def _replay(self, shard: GroupShard, raw_key: bytes, value: bytes | None, producer_id: int) -> None:
+        found = consumer_group_records.decode(raw_key, value)
+        if found is not None:
+            group_id, record = found
+            self._touched(shard, group_id).replay_consumer(record)
+            return
+        key = decode_key(raw_key)
+        if key is None:
+            return
+        group = self._touched(shard, key.group)
+        match key:
+            case OffsetKey():
+                place = (key.topic, key.partition)
+                if value is None:
+                    group.offsets.remove([place])
+                elif producer_id >= 0:
+                    shard.held.setdefault(producer_id, set()).add(key.group)
+                    group.offsets.hold(producer_id, {place: decode_offset(value)})
+                else:
+                    group.offsets.apply({place: decode_offset(value)})
+            case GroupKey():
+                if value is None:
+                    group.end()
+                else:
+                    group.restore(decode_group(value), self._node.clock_ms())
+
+    def _touched(self, shard: GroupShard, group_id: str) -> Group:
+        group = shard.items.get(group_id)
+        if group is None:
+            group = shard.items[group_id] = self._new_group(group_id)
+        return group
+
+    def _new_group(self, group_id: str) -> Group:
+        config = self._node.config
+        support = ConsumerSupport(
+            cluster=self._node.cluster,
+            settings=lambda: self.settings_of(group_id),
+            match_topics=match_names,
+        )
+        return Group(
+            group_id,
+            initial_delay_ms=config.group_initial_rebalance_delay_ms,
+            members_max=config.group_max_size,
+            support=support,
+        )
+
+
+def partition_of(group_id: str, count: int) -> int:
+    """Return the partition of `__consumer_offsets` that a group belongs to: Java's String.hashCode without its sign."""
+    return _hash_of(group_id) % count
+
+
+@lru_cache(HASHES_KEPT)
+def _hash_of(name: str) -> int:
+    code = 0
+    for unit in _utf16_units(name):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return code & 0x7FFFFFFF
+
+
+def _utf16_units(text: str) -> Iterator[int]:
+    raw = text.encode("utf-16-be", "surrogatepass")
+    return (int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2))

@@ -1,0 +1,1 @@
+"""Topics, settings, brokers, and what is refused."""

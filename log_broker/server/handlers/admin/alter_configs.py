@@ -1,0 +1,43 @@
+"""AlterConfigs: replace all settings of a resource. Deprecated in Kafka, but older clients know no other way."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.config.broker import BROKER_ALIASES
+from log_broker.config.contracts import TOPIC_ALIASES
+from log_broker.core.cluster.controller import Alteration, Operation
+from log_broker.server.handlers.admin.describe_configs import GROUP, TOPIC
+from log_broker.server.handlers.admin.incremental_alter_configs import alter
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    wanted = []
+    for resource in request.resources:
+        given = {entry.name: entry.value for entry in resource.configs}
+        alterations = [Alteration(name, Operation.SET, value) for name, value in given.items()]
+        kept = {_canonical(resource, name) for name in given}
+        for name in _overridden(node, resource):
+            if name not in kept:
+                alterations.append(Alteration(name, Operation.DELETE, None))
+        wanted.append((resource, alterations))
+    return await alter(node, wanted, validate_only=request.validate_only)
+
+
+def _canonical(resource: Any, name: str) -> str:
+    """Return the name under which a setting is kept."""
+    if resource.resource_type == TOPIC:
+        return TOPIC_ALIASES.get(name, name)
+    return BROKER_ALIASES[name][0] if name in BROKER_ALIASES else name
+
+
+def _overridden(node: "Node", resource: Any) -> list[str]:
+    name = resource.resource_name
+    if resource.resource_type == TOPIC:
+        topic = node.cluster.topics.get(name)
+        return [] if topic is None else list(topic.overrides)
+    if resource.resource_type == GROUP:
+        return list(node.cluster.group_overrides.get(name, {}))
+    return list(node.cluster.broker_overrides.get(int(name) if name.isdigit() else None, {}))

@@ -1,0 +1,26 @@
+"""AlterReplicaLogDirs: this broker has one log directory, so a replica can only stay where it is."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    own = str(node.static_config.data_dir.absolute())
+    results: dict[str, list[Values]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            answers = results.setdefault(topic.name, [])
+            for partition in topic.partitions:
+                if directory.path.rstrip("/") != own:
+                    error = ErrorCode.LOG_DIR_NOT_FOUND
+                elif node.logs.get(topic.name, partition) is None:
+                    error = node.absence_of(topic.name, partition)
+                else:
+                    error = ErrorCode.NONE
+                answers.append({"partition_index": partition, "error_code": error})
+    return {"results": [{"topic_name": name, "partitions": answers} for name, answers in results.items()]}

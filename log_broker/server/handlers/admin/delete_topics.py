@@ -1,0 +1,60 @@
+"""DeleteTopics: by name, or from version 6 by id."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from log_broker.core.cluster.controller import delete_topic
+from log_broker.core.cluster.image import ClusterImage, TopicImage
+from log_broker.core.cluster.records import MetadataRecord
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.process.turns import in_turns
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+IDS_FROM = 6
+TOPICS_AT_ONCE_MAX = 200  # in one turn of the event loop
+
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    if context.version >= IDS_FROM:
+        wanted = [(topic.name, topic.topic_id) for topic in request.topics]
+    else:
+        wanted = [(name, None) for name in request.topic_names]
+    answers: list[Values] = []
+
+    def decide(some: "Sequence[tuple[str | None, UUID | None]]", image: ClusterImage) -> list[MetadataRecord]:
+        records: list[MetadataRecord] = []
+        for name, topic_id in some:
+            answer = {"name": name, "topic_id": topic_id, "error_code": ErrorCode.NONE}
+            try:
+                topic = _find(image, name, topic_id)
+                record = delete_topic(topic, node.config)
+                image.replay(record)
+                records.append(record)
+                answer.update(name=topic.name, topic_id=UUID(hex=topic.topic_id))
+            except BrokerError as error:
+                answer.update(error_code=error.code, error_message=str(error))
+            answers.append(answer)
+        return records
+
+    async for some in in_turns(wanted, TOPICS_AT_ONCE_MAX):
+        await node.authority.submit(partial(decide, some))
+    return {"responses": answers}
+
+
+def _find(image: ClusterImage, name: str | None, topic_id: UUID | None) -> TopicImage:
+    if name is not None and topic_id is not None:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    if topic_id is not None:
+        topic = image.topic_by_id(topic_id.hex)
+        if topic is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        return topic
+    topic = image.topics.get(name or "")
+    if topic is None:
+        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
+    return topic

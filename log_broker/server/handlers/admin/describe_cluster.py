@@ -1,0 +1,45 @@
+"""DescribeCluster: the brokers and the controller, without any topic."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.errors import ErrorCode
+from log_broker.server.handlers.admin.metadata import AUTHORIZED_NOT_ASKED, CLUSTER_OPERATIONS
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+BROKERS = 1
+CONTROLLERS = 2
+
+
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    endpoint_type = getattr(request, "endpoint_type", BROKERS)
+    if endpoint_type != BROKERS:
+        known = endpoint_type == CONTROLLERS
+        error = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        return {
+            "error_code": error,
+            "error_message": f"This is a broker's endpoint, and one of type {endpoint_type} was asked for.",
+            "cluster_id": "",
+            "brokers": (),
+        }
+    fenced_too = getattr(request, "include_fenced_brokers", False)
+    asked = request.include_cluster_authorized_operations
+    return {
+        "error_code": ErrorCode.NONE,
+        "cluster_id": node.cluster_id,
+        "controller_id": node.controller_id,
+        "brokers": [
+            {
+                "broker_id": broker.node_id,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": None,
+                "is_fenced": broker.is_fenced,
+            }
+            for broker in sorted(node.cluster.brokers.values(), key=lambda broker: broker.node_id)
+            if fenced_too or not broker.is_fenced
+        ],
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else AUTHORIZED_NOT_ASKED,
+    }

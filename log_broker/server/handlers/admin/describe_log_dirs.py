@@ -1,0 +1,56 @@
+"""
+DescribeLogDirs: how large the partitions on this broker are, and how much room its disk has.
+
+A directory whose disk has taken a partition offline says so with KAFKA_STORAGE_ERROR, as one that failed does in Kafka.
+"""
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from log_broker.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+UNKNOWN_BYTES = -1
+
+
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
+    sizes: dict[str, list[Values]] = {}
+    for runtime in node.logs.partitions():
+        # The metadata log is no topic that a client could describe; Kafka leaves its own out as well.
+        if wanted is not None and (runtime.topic, runtime.partition) not in wanted:
+            continue
+        sizes.setdefault(runtime.topic, []).append(
+            {
+                "partition_index": runtime.partition,
+                "partition_size": runtime.size_bytes(),
+                "offset_lag": max(0, runtime.high_watermark - runtime.log_end_offset),
+                "is_future_key": False,
+            }
+        )
+    directory = node.static_config.data_dir.absolute()
+    offline = any(runtime.offline_reason is not None for runtime in node.logs.partitions())
+    failed = offline or bool(node.logs.unidentified)
+    error, total, usable = ErrorCode.KAFKA_STORAGE_ERROR if failed else ErrorCode.NONE, UNKNOWN_BYTES, UNKNOWN_BYTES
+    try:
+        disk = shutil.disk_usage(directory)
+        total, usable = disk.total, disk.free
+    except OSError:
+        error = ErrorCode.KAFKA_STORAGE_ERROR
+    return {
+        "error_code": ErrorCode.NONE,
+        "results": [
+            {
+                "error_code": error,
+                "log_dir": str(directory),
+                "topics": [{"name": name, "partitions": partitions} for name, partitions in sizes.items()],
+                "total_bytes": total,
+                "usable_bytes": usable,
+            }
+        ],
+    }

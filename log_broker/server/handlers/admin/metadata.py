@@ -1,0 +1,213 @@
+"""
+Metadata: the brokers, the controller, and the topics with who leads each partition.
+
+Asking for a topic that is not there makes it, if client and broker agree to that. Encoding a thousand partitions takes
+milliseconds and many clients ask the same, so encoded answers are kept until the image changes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Collection, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID, uuid4
+
+from log_broker.core.cluster.controller import CreateTopic, check_topic_name
+from log_broker.core.cluster.image import INTERNAL_TOPICS, NO_LEADER, OFFSETS_TOPIC, TopicImage
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.net.dispatch import room_for_answer
+from log_broker.wire.apis import ApiKey
+from log_broker.wire.control import write_response
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import Encoded, RequestContext, Values
+    from log_broker.server.node import Node
+
+ALL_TOPICS_IS_EMPTY_BEFORE = 1  # v0 has no null array
+AUTHORIZED_NOT_ASKED = -(2**31)
+# One bit for each operation, by Kafka's AclOperation codes; without ACLs everyone may do everything.
+TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+
+TOPICS_AT_ONCE_MAX = 500  # in one turn of the event loop, with so many partitions:
+PARTITIONS_AT_ONCE_MAX = 2_000
+
+
+class Asked(NamedTuple):
+    """What is asked for: the same is answered the same until the image changes."""
+
+    version: int
+    names: "tuple[str | UUID, ...] | None"
+    topic_operations: bool
+    cluster_operations: bool
+
+
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Encoded | Awaitable[Values | Encoded]":
+    """Answer one Metadata request."""
+    names = _names(node, context.version, request)
+    if names is not None and getattr(request, "allow_auto_topic_creation", True):
+        missing = [name for name in names if isinstance(name, str) and name not in node.cluster.topics]
+        if missing and node.config.auto_create_topics_enable:
+            return _create_and_answer(node, context, request, names, missing)
+    return _answer(node, context, request, names, {})
+
+
+def _names(node: "Node", version: int, request: Any) -> "tuple[str | UUID, ...] | None":
+    """Return the topics that are asked for, those that are named by an unknown id as that; None for all."""
+    if request.topics is None or (version < ALL_TOPICS_IS_EMPTY_BEFORE and not request.topics):
+        return None
+    names: list[str | UUID] = []
+    for topic in request.topics:
+        topic_id = getattr(topic, "topic_id", None)
+        if not topic.name and topic_id is not None:  # the Java client names such a topic with an empty string
+            found = node.cluster.topic_by_id(topic_id.hex)
+            names.append(topic_id if found is None else found.name)
+        else:
+            names.append(topic.name or "")
+    return tuple(dict.fromkeys(names))  # a topic that is named again is answered once, as with Kafka
+
+
+async def _create_and_answer(
+    node: "Node",
+    context: "RequestContext",
+    request: Any,
+    names: "tuple[str | UUID, ...]",
+    missing: Iterable[str],
+) -> "Values | Encoded":
+    errors: dict[str, ErrorCode] = {}
+    for name in dict.fromkeys(missing):
+        try:
+            check_topic_name(name)
+            if name == OFFSETS_TOPIC:
+                await node.ensure_offsets_topic()
+            elif name not in INTERNAL_TOPICS:
+                await node.ensure_topic(CreateTopic(name=name, topic_id=uuid4().hex))
+        except BrokerError as error:
+            errors[name] = error.code
+    await room_for_answer(context.slot)
+    answer = _answer(node, context, request, names, errors)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _answer(
+    node: "Node",
+    context: "RequestContext",
+    request: Any,
+    names: "tuple[str | UUID, ...] | None",
+    errors: dict[str, ErrorCode],
+) -> "Encoded | Awaitable[Encoded]":
+    asked = Asked(
+        context.version,
+        names,
+        getattr(request, "include_topic_authorized_operations", False),
+        getattr(request, "include_cluster_authorized_operations", False),
+    )
+    cached = None if errors else node.metadata_answers.get(asked)
+    if cached is not None:
+        return cached
+    topics = node.cluster.topics
+    wanted = (
+        topics.values()
+        if names is None
+        else [topics[name] for name in names if isinstance(name, str) and name in topics]
+    )
+    if max(len(wanted), len(names or ())) > TOPICS_AT_ONCE_MAX or _partitions(wanted) > PARTITIONS_AT_ONCE_MAX:
+        return _answer_in_turns(node, asked, errors)
+    return _keep(node, asked, errors, _encode(asked, _values(node, asked, _topics(node, asked, errors))))
+
+
+async def _answer_in_turns(node: "Node", asked: Asked, errors: dict[str, ErrorCode]) -> "Encoded":
+    """Describe many topics, some in each turn of the event loop; who asks for the same meanwhile waits for that."""
+    async with node.large_answers:
+        cached = None if errors else node.metadata_answers.get(asked)
+        if cached is not None:
+            return cached
+        version = node.cluster.version
+        names = tuple(node.cluster.topics) if asked.names is None else asked.names
+        described: list[Values] = []
+        left = PARTITIONS_AT_ONCE_MAX
+        for name in names:
+            if asked.names is None and name not in node.cluster.topics:
+                continue  # it was deleted since
+            described += _topics(node, asked._replace(names=(name,)), errors)
+            left -= 1 + len(described[-1]["partitions"])
+            if left <= 0:
+                await asyncio.sleep(0)
+                left = PARTITIONS_AT_ONCE_MAX
+        encoded = await node.logs.aside(partial(_encode, asked, _values(node, asked, described)))
+        return _keep(node, asked, errors, encoded) if node.cluster.version == version else encoded
+
+
+def _keep(node: "Node", asked: Asked, errors: dict[str, ErrorCode], encoded: bytes) -> bytes:
+    if not errors:
+        node.metadata_answers.put(asked, encoded)
+    return encoded
+
+
+def _partitions(topics: Collection[TopicImage]) -> int:
+    return sum(len(topic.partitions) for topic in topics)
+
+
+def _encode(asked: Asked, values: "Values") -> bytes:
+    return bytes(write_response(ApiKey.METADATA, asked.version, 0, values)[4:])
+
+
+def _values(node: "Node", asked: Asked, topics: "list[Values]") -> "Values":
+    return {
+        "brokers": [
+            {"node_id": broker.node_id, "host": broker.host, "port": broker.port}
+            for broker in node.cluster.alive_brokers()
+        ],
+        "cluster_id": node.cluster_id,
+        "controller_id": node.decider_id,
+        "topics": topics,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked.cluster_operations else AUTHORIZED_NOT_ASKED,
+    }
+
+
+def _topics(node: "Node", asked: Asked, errors: dict[str, ErrorCode]) -> "list[Values]":
+    operations = TOPIC_OPERATIONS if asked.topic_operations else AUTHORIZED_NOT_ASKED
+    if asked.names is None:
+        return [topic_values(node, topic, operations) for topic in node.cluster.topics.values()]
+    return [_named(node, name, operations, errors) for name in asked.names]
+
+
+def _named(node: "Node", name: "str | UUID", operations: int, errors: dict[str, ErrorCode]) -> "Values":
+    if isinstance(name, UUID):
+        return {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": name, "partitions": ()}
+    topic = node.cluster.topics.get(name)
+    if topic is not None:
+        return topic_values(node, topic, operations)
+    error = errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    try:
+        check_topic_name(name)
+    except BrokerError as refused:
+        error = refused.code
+    return {"error_code": error, "name": name, "topic_id": None, "partitions": ()}
+
+
+def topic_values(node: "Node", topic: TopicImage, operations: int, indexes: Iterable[int] | None = None) -> "Values":
+    """Describe a topic with all its partitions, or those of `indexes`."""
+    partitions = []
+    is_alive = node.cluster.is_alive
+    for index in range(len(topic.partitions)) if indexes is None else indexes:
+        partition = topic.partitions[index]
+        alive = is_alive(partition.leader)
+        partitions.append(
+            {
+                "error_code": ErrorCode.NONE if alive else ErrorCode.LEADER_NOT_AVAILABLE,
+                "partition_index": index,
+                "leader_id": partition.leader if alive else NO_LEADER,
+                "leader_epoch": partition.leader_epoch,
+                "replica_nodes": partition.replicas,
+                "isr_nodes": partition.isr,
+                "offline_replicas": [replica for replica in partition.replicas if not is_alive(replica)],
+            }
+        )
+    return {
+        "error_code": ErrorCode.NONE,
+        "name": topic.name,
+        "topic_id": UUID(hex=topic.topic_id),
+        "is_internal": topic.is_internal,
+        "partitions": partitions,
+        "topic_authorized_operations": operations,
+    }

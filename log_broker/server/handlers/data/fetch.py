@@ -1,0 +1,610 @@
+"""
+Fetch: read each partition and answer when there is enough, when the client's patience ends or when something is wrong.
+
+A waiting request holds no data: it counts what comes, and reads when that is enough, so what is sent is what is there
+then. What a request reads, and what of that its response names, is decided by its session (`core/fetch/session.py`).
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from log_broker.core.fetch.session import (
+    NO_SESSION,
+    SESSION_ID_MAX,
+    FetchedPartition,
+    FetchSessions,
+    Opening,
+    Plan,
+    Refused,
+    Sessionless,
+)
+from log_broker.errors import ErrorCode
+from log_broker.records.batch import HEADER_BYTES, Buffer, batches_in
+from log_broker.server.net.dispatch import answer_failure
+from log_broker.server.net.memory_budget import FREE_BYTES
+from log_broker.server.partitions.current_leader import WRONG_LEADER, current_leader, endpoints_of
+from log_broker.server.partitions.readers import READ_COMMITTED
+from log_broker.server.partitions.runtime import PartitionRuntime
+from log_broker.server.quorum.fetch import fetch_metadata
+from log_broker.server.replication.preferred_replica import NO_REPLICA, preferred_replica
+from log_broker.wire.fetch import (
+    EMPTY_FROM,
+    FLEXIBLE_FROM,
+    TOPIC_IDS_FROM,
+    FetchRequest,
+    PartitionData,
+    encode_empty,
+    encode_response,
+    parse_request,
+)
+from log_broker.wire.framing import RequestHeader
+from log_broker.wire.quorum import FETCH_VERSION, METADATA_TOPIC_ID
+from log_broker.wire.reading import MalformedRequestError
+from log_broker.wire.replica_fetch import VERSION as REPLICA_VERSION
+from log_broker.wire.replica_fetch import replica_request
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import Slot, SlotOwner
+    from log_broker.server.node import Node
+
+_METADATA = METADATA_TOPIC_ID.bytes
+_NONE = ErrorCode.NONE
+CONGESTED_RETRY_MS = 50
+WAIT_MS_MAX = 5 * 60 * 1000
+SLICE_PARTITIONS = 1_000  # looked at in one turn of the loop
+PARSED_AT_ONCE_BYTES = 128 * 1024
+ENCODED_AT_ONCE_MAX = 4_000  # topics and partitions
+WAITING_BYTES = 512  # what a fetch that waits holds for each of its partitions, about
+BATCH_BYTES_MIN = HEADER_BYTES
+FROM_FOLLOWERS = 11  # clients of this version know what a follower may answer
+
+
+def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
+    """
+    Answer one Fetch request, possibly later.
+
+    One fetch of a connection waits at a time, as with Kafka, which reads no request before it has answered the last:
+    those that were sent behind it begin when it is answered.
+    """
+    if node.waiting_fetches and (behind := node.waiting_fetches.get(slot.owner)) is not None:
+        behind.append((header, body, slot))
+    else:
+        _begin(node, header, body, slot)
+
+
+def _begin(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> bool:
+    """Handle a request that is its connection's first; say whether the next is to wait for it."""
+    if len(body) > PARSED_AT_ONCE_BYTES:
+        node.waiting_fetches.setdefault(slot.owner, deque())
+        node.run(_begin_aside(node, header, body, slot))
+        return True
+    try:
+        request = parse_request(body, header.api_version)
+    except MalformedRequestError as error:
+        slot.fail_connection(str(error))
+        return False
+    return _begin_parsed(node, header, request, body, slot)
+
+
+async def _begin_aside(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
+    """Parse a request of very many partitions outside the event loop and then handle it."""
+    waits = False
+    try:
+        request = await node.logs.aside(partial(parse_request, body, header.api_version))
+        waits = _begin_parsed(node, header, request, body, slot)
+    except MalformedRequestError as error:
+        slot.fail_connection(str(error))
+    except asyncio.CancelledError:
+        slot.fail_connection("the broker is stopping")
+        raise
+    except Exception as error:
+        answer_failure(header, slot, error, body)
+    if not waits:
+        _next(node, slot.owner)
+
+
+def _begin_parsed(node: "Node", header: RequestHeader, request: FetchRequest, body: memoryview, slot: "Slot") -> bool:
+    if request.replica_id >= 0:
+        if header.api_version == FETCH_VERSION and request.topics and request.topics[0].name == _METADATA:
+            if len(request.topics) > 1 or len(request.topics[0].partitions) > 1 or request.forgotten:
+                slot.fail_connection("the metadata log is fetched by itself")
+                return False
+            fetch_metadata(node, header, body, slot)
+            return False
+        _handle_replica(node, header, request, slot)
+        return False
+    session_id, epoch, topics, forgotten = request[5:9]
+    by_id = header.api_version >= TOPIC_IDS_FROM
+    plan = node.fetch_sessions.begin(session_id, epoch, topics, forgotten, node.clock_ms(), by_id=by_id)
+    if isinstance(plan, Refused):
+        slot.complete(*encode_response(header.correlation_id, header.api_version, [], error=plan.error))
+        return False
+    return _Fetch(node, header, request, plan, slot).start()
+
+
+def _next(node: "Node", owner: "SlotOwner") -> None:
+    """Begin with the fetch that stands behind one that has ended, if there is one."""
+    behind = node.waiting_fetches[owner]
+    if not behind or owner.is_closed:
+        del node.waiting_fetches[owner]
+        return
+    header, body, slot = behind.popleft()
+    waits = False
+    try:
+        waits = _begin(node, header, body, slot)
+    except Exception as error:
+        answer_failure(header, slot, error, body)
+    if not waits:
+        asyncio.get_running_loop().call_soon(_next, node, owner)
+
+
+def _handle_replica(node: "Node", header: RequestHeader, request: FetchRequest, slot: "Slot") -> None:
+    if header.api_version != REPLICA_VERSION:
+        slot.fail_connection(f"replicas fetch with version {REPLICA_VERSION}, not {header.api_version}")
+        return
+    node.replica_fetches.handle(header, replica_request(request), slot)
+
+
+def _fresh_id(sessions: FetchSessions) -> int:
+    """Draw an id that nobody has; nobody can guess it either, and so end or disturb another client's session."""
+    while (session_id := secrets.randbelow(SESSION_ID_MAX) + 1) in sessions:
+        pass
+    return session_id
+
+
+class _Fetch:
+    """
+    One request until it is answered or its connection is gone.
+
+    While it waits it knows how many bytes there are, and looks only at the partitions that have moved, all those of one
+    turn of the loop together. What it answers is read once, when there is enough.
+    """
+
+    __slots__ = (
+        "_committed",
+        "_counted",
+        "_enough",
+        "_header",
+        "_is_settled",
+        "_is_sliced",
+        "_is_waiting",
+        "_leaders",
+        "_look_handle",
+        "_moved",
+        "_node",
+        "_plan",
+        "_rack",
+        "_request",
+        "_slot",
+        "_timer",
+        "_total",
+        "_wait_ms",
+        "_watched",
+    )
+
+    def __init__(self, node: "Node", header: RequestHeader, request: FetchRequest, plan: Plan, slot: "Slot") -> None:
+        self._node = node
+        self._header = header
+        self._request = request
+        self._plan = plan
+        self._committed = request.isolation_level == READ_COMMITTED
+        # With a selector the leader sends clients that say where they are to a replica near them.
+        self._rack = request.rack if node.config.replica_selector_class else b""
+        self._slot = slot
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait_ms = min(request.wait_ms_max, WAIT_MS_MAX)
+        self._is_waiting = False
+        self._is_settled = False  # whether it is answered, or it is known when to look again
+        self._leaders: list[tuple[int, int] | None] = []  # who is to be asked instead
+        self._is_sliced = False  # whether it was looked at in more than one turn
+        self._enough = 0  # bytes
+        self._total = 0  # bytes that are there, as of the last look
+        self._counted: dict[int, int] = {}  # of these, those of each partition that has any
+        # The partitions that it waits at, in the order of the plan: their position is what they are called by.
+        self._watched: list[tuple[PartitionRuntime, FetchedPartition]] = []
+        self._moved: list[tuple[int, int]] = []  # those to be looked at, as `moved` was told of them
+        self._look_handle: asyncio.Handle | None = None
+
+    def start(self) -> bool:
+        """Answer, or wait for what is asked; say whether it waits."""
+        self._attempt(self._look_at_all(last_chance=self._wait_ms <= 0))
+        return self._is_waiting
+
+    def _attempt(self, steps: Generator[None, None, None]) -> None:
+        """Look at everything, and wait if that does not settle it; of very many partitions at some in each turn."""
+        self._look_handle = None
+        if self._is_waiting and self._slot.closed:
+            return  # its connection is about to say so
+        for _ in steps:
+            self._is_sliced = True
+            self._keep_turn()
+            self._look_handle = asyncio.get_running_loop().call_soon(self._attempt, steps)
+            return
+        if not self._is_settled:
+            self._wait()
+
+    def _may_be_held(self) -> bool:
+        """Whether there is memory for this large fetch to wait; of small ones that is not asked, as a share is free."""
+        size = len(self._watched) * WAITING_BYTES
+        memory = self._node.memory
+        if memory.held + size > memory.limit // 2:
+            return False
+        self._slot.hold(size)
+        return True
+
+    def _pause(self, milliseconds: int) -> None:
+        """Wait for so long at the most."""
+        self._timer = asyncio.get_running_loop().call_later(milliseconds / 1000, self._time_is_up)
+        self._keep_turn()
+
+    def _keep_turn(self) -> None:
+        """Let the connection's next fetches wait until this one is answered."""
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._node.waiting_fetches.setdefault(self._slot.owner, deque())
+            self._slot.on_close(self._forget)
+
+    def _wait(self) -> None:
+        """Stand at the end of what was counted in each partition. An answer that is not urgent has read up to there."""
+        if self._timer is None and len(self._watched) * WAITING_BYTES > FREE_BYTES and not self._may_be_held():
+            self._watched.clear()
+            self._pause(min(self._wait_ms, CONGESTED_RETRY_MS))
+            return
+        committed, counted = self._committed, self._counted
+        for at, (runtime, asked) in enumerate(self._watched):
+            offset = asked[2]
+            if at in counted:
+                offset = runtime.last_stable_offset if committed else runtime.high_watermark
+            runtime.waiters.add(self, at, offset, committed=committed)
+        if self._is_sliced:
+            self._find_moved()
+        if self._timer is None:
+            self._pause(self._wait_ms)
+
+    def _find_moved(self) -> None:
+        """Take note of partitions that have moved between the look at them and now."""
+        self._is_sliced = False
+        for at, (runtime, asked) in enumerate(self._watched):
+            end = runtime.last_stable_offset if self._committed else runtime.high_watermark
+            if runtime.is_closed or asked.offset < end:
+                self.moved(at, -1 if runtime.is_closed else asked.offset)
+
+    def moved(self, at: int, offset: int) -> None:
+        """See `readers.Reader`."""
+        self._moved.append((at, offset))
+        if self._look_handle is None:
+            self._look_handle = asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        """Count what has come in the partitions that have moved since the last look, and answer if it is enough."""
+        self._look_handle = None
+        if self._slot.closed:
+            return  # its connection is about to say so
+        for at, offset in self._moved:
+            if not self._count(at, offset):
+                self._stop_waiting()
+                self._attempt(self._look_at_all(last_chance=False))
+                return
+        if self._total >= self._enough and len(self._watched) > SLICE_PARTITIONS:
+            self._stop_waiting()
+            self._attempt(self._look_at_all(last_chance=True))
+        elif self._total >= self._enough:
+            self._answer_waited()
+        else:
+            self._moved.clear()
+
+    def _count(self, at: int, offset: int) -> bool:
+        """Count what there is of a partition, and wait behind that; False when everything has to be looked at again."""
+        if offset < 0:
+            return False
+        if self._total + BATCH_BYTES_MIN >= self._enough:
+            self._total = self._enough  # whatever has come is enough
+            return True
+        runtime, asked = self._watched[at]
+        try:
+            unread = runtime.unread_bytes(asked.offset, isolation_level=self._request.isolation_level)
+        except OSError:
+            return False
+        if unread is None or unread[0] > asked.bytes_max:
+            return False  # more than may be sent of it: waiting brings nothing
+        size, end = unread
+        self._total += size - self._counted.get(at, 0)
+        self._counted[at] = size
+        runtime.waiters.add(self, at, end, committed=self._committed)
+        return True
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        self._stop_waiting()
+        if not self._slot.closed:
+            self._attempt(self._look_at_all(last_chance=True))
+
+    def _forget(self) -> None:
+        """End, because it is answered or its connection is gone."""
+        self._stop_waiting()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._is_waiting:
+            self._is_waiting = False
+            node, owner = self._node, self._slot.owner
+            if node.waiting_fetches[owner]:
+                asyncio.get_running_loop().call_soon(_next, node, owner)
+            else:
+                del node.waiting_fetches[owner]
+
+    def _stop_waiting(self) -> None:
+        for runtime, _ in self._watched:
+            runtime.waiters.remove(self)
+        self._watched.clear()
+        self._counted.clear()
+        self._moved.clear()
+        if self._look_handle is not None:
+            self._look_handle.cancel()
+            self._look_handle = None
+
+    def _look_at_all(self, *, last_chance: bool) -> Generator[None, None, None]:
+        """Read everything, with a pause after each slice; answer if that is enough, or it is not settled what comes."""
+        self._is_settled = True
+        self._leaders.clear()
+        if self._slot.must_wait:
+            self._wait_for_memory()
+            return
+        room = self._room()
+        enough = min(self._request.bytes_min, room)
+        total = 0
+        urgent = last_chance or not self._plan.topics
+        topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]] = []
+        watched: list[tuple[PartitionRuntime, FetchedPartition]] = []
+        counted: dict[int, int] = {}
+        left = SLICE_PARTITIONS
+        all_idle = True
+        find = self._node.logs.get
+        committed, may_be_idle = self._committed, not self._rack
+        for topic in self._plan.topics:
+            name = self._name_of(topic.name)
+            partitions: list[PartitionData | PartitionRuntime] = []
+            for asked in topic.partitions:
+                if not left:
+                    yield
+                    left = SLICE_PARTITIONS
+                left -= 1
+                runtime = None if name is None else find(name, asked[0])
+                if runtime is not None and may_be_idle and runtime.is_read_up_to(asked[2], asked[1], committed):
+                    watched.append((runtime, asked))
+                    partitions.append(runtime)
+                    continue
+                all_idle = False
+                data, size = self._read(name, runtime, asked, room, first=total == 0)
+                if size:
+                    counted[len(watched)] = size
+                    total += size
+                    room = max(room - size, 0)
+                if data.error is not ErrorCode.NONE or data.preferred_replica >= 0:
+                    urgent = True
+                elif runtime is not None:
+                    watched.append((runtime, asked))
+                partitions.append(data)
+            topics.append((topic.name, partitions))
+        if not urgent and total < enough and (all_idle or not self._is_cut_short(topics)):
+            self._enough, self._total, self._watched, self._counted = enough, total, watched, counted
+            self._is_settled = False
+            return
+        yield from self._answer(topics)
+
+    def _answer_waited(self) -> None:
+        """Answer what was waited for: of the other partitions it is known that there is nothing to read."""
+        if self._slot.must_wait:
+            self._wait_for_memory()
+            return
+        watched, changed = self._watched, sorted({at for at, _ in self._moved} | self._counted.keys())
+        found: list[PartitionData | PartitionRuntime] = [runtime for runtime, _ in watched]
+        room = self._room()
+        total = 0
+        for at in changed:
+            runtime, asked = watched[at]
+            found[at], size = self._read(runtime.topic, runtime, asked, room, first=total == 0)
+            total += size
+            room = max(room - size, 0)
+        rest = iter(found)
+        topics = [(topic.name, list(islice(rest, len(topic.partitions)))) for topic in self._plan.topics]
+        for _ in self._answer(topics):
+            raise AssertionError("these few partitions take one turn")
+
+    def _room(self) -> int:
+        """How many bytes of records an answer may have now."""
+        memory = self._node.memory
+        return min(max(self._request.bytes_max, 0), self._node.config.fetch_max_bytes, memory.answer_bytes_max)
+
+    def _wait_for_memory(self) -> None:
+        """Hold nothing until the client has read what it has, or others have given memory back."""
+        self._stop_waiting()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._pause(CONGESTED_RETRY_MS)
+
+    def _is_cut_short(self, topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]]) -> bool:
+        """
+        Whether more could be read now but for the limits, which fall between batches: waiting would bring nothing.
+
+        Asked only of a response that is smaller than its reader wants.
+        """
+        for topic, (_, found) in zip(self._plan.topics, topics, strict=True):
+            for asked, data in zip(topic.partitions, found, strict=True):
+                if not isinstance(data, PartitionData):
+                    continue
+                position = asked.offset
+                for chunk in data.records:
+                    for _, header in batches_in(chunk):
+                        position = header.last_offset + 1
+                if position < (data.last_stable_offset if self._committed else data.high_watermark):
+                    return True
+        return False
+
+    def _answer(
+        self, topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]]
+    ) -> Generator[None, None, None]:
+        """
+        Answer with what was found, with a pause after each slice.
+
+        A runtime stands for a partition of which there is nothing but its offsets.
+        """
+        plan = self._plan
+        if isinstance(plan, Sessionless) and self._header.api_version >= EMPTY_FROM:
+            encode = _encode_flexible if self._header.api_version >= FLEXIBLE_FROM else _encode_fixed
+            written: list[tuple[bytes, list[PartitionData | bytes]]] = []
+            for name, found in _sliced(topics):
+                if found is None:
+                    yield
+                    continue
+                written.append(
+                    (name, [data if isinstance(data, PartitionData) else data.empty_answer(encode) for data in found])
+                )
+            self._end_wait()
+            self._respond(written)
+            return
+        whole: list[tuple[bytes, list[PartitionData]]] = []
+        for name, found in _sliced(topics):
+            if found is None:
+                yield
+                continue
+            whole.append(
+                (
+                    name,
+                    [
+                        data
+                        if isinstance(data, PartitionData)
+                        else PartitionData(data.partition, _NONE, *data.offsets(), ())
+                        for data in found
+                    ],
+                )
+            )
+        self._end_wait()
+        sessions = self._node.fetch_sessions
+        fresh_id = _fresh_id(sessions) if isinstance(plan, Opening) else NO_SESSION
+        response = sessions.finish(plan, whole, fresh_id=fresh_id, now_ms=self._node.clock_ms())
+        self._respond(response.topics, error=response.error, session_id=response.session_id)
+
+    def _end_wait(self) -> None:
+        if self._is_waiting:
+            self._forget()
+
+    def _respond(
+        self,
+        topics: Sequence[tuple[bytes, Sequence[PartitionData | bytes]]],
+        *,
+        error: ErrorCode = ErrorCode.NONE,
+        session_id: int = NO_SESSION,
+    ) -> None:
+        encode = partial(
+            encode_response,
+            self._header.correlation_id,
+            self._header.api_version,
+            topics,
+            error=error,
+            session_id=session_id,
+            endpoints=endpoints_of(self._node, self._leaders) if self._leaders else (),
+        )
+        if sum(1 + len(found) for _, found in topics) > ENCODED_AT_ONCE_MAX:
+            self._node.run(self._respond_later(encode))
+        else:
+            self._slot.complete(*encode())
+
+    async def _respond_later(self, encode: Callable[[], Sequence[Buffer]]) -> None:
+        try:
+            self._slot.complete(*await self._node.logs.aside(encode))
+        except asyncio.CancelledError:
+            self._slot.fail_connection("the broker is stopping")
+            raise
+
+    def _name_of(self, given: bytes) -> str | None:
+        """Return the name of a topic that the request names or gives the id of; None for an unknown id."""
+        if self._header.api_version < TOPIC_IDS_FROM:
+            return given.decode(errors="replace")
+        return self._node.cluster.names.get(given.hex())
+
+    def _other_replica(self, runtime: PartitionRuntime, asked: FetchedPartition) -> tuple[ErrorCode, int]:
+        """
+        Say why a follower cannot serve this, or from a leader which other replica the client is to read from (KIP-392).
+        """
+        if runtime.is_leader:
+            return ErrorCode.NONE, preferred_replica(self._node, runtime, self._rack, asked.offset)
+        if self._header.api_version < FROM_FOLLOWERS:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_REPLICA
+        # What lies behind the end of its log this replica cannot call out of range: the leader may have it.
+        behind = asked.offset > runtime.log_end_offset
+        return ErrorCode.OFFSET_NOT_AVAILABLE if behind else ErrorCode.NONE, NO_REPLICA
+
+    def _read(
+        self, topic: str | None, runtime: PartitionRuntime | None, asked: FetchedPartition, room: int, *, first: bool
+    ) -> tuple[PartitionData, int]:
+        if topic is None:
+            return PartitionData(asked.partition, ErrorCode.UNKNOWN_TOPIC_ID, -1, -1, -1, ()), 0
+        if runtime is None:
+            error = self._node.absence_of(topic, asked.partition)
+        else:
+            error = runtime.check_leader_epoch(asked.leader_epoch)
+            if not error and (self._rack or not runtime.is_leader):
+                error, preferred = self._other_replica(runtime, asked)
+                if preferred != NO_REPLICA:
+                    return _elsewhere(runtime, asked, preferred), 0
+        if runtime is None or error is not ErrorCode.NONE:
+            data = PartitionData(asked.partition, error, -1, -1, -1, ())
+            if error in WRONG_LEADER:
+                leader = current_leader(self._node, topic, asked.partition)
+                data = data._replace(leader=leader)
+                self._leaders.append(leader)
+            return data, 0
+        result = runtime.read(
+            asked.offset,
+            min(max(asked.bytes_max, 0), room),
+            isolation_level=self._request.isolation_level,
+            min_one=first,
+        )
+        if result.error is not ErrorCode.NONE:
+            return PartitionData(asked.partition, result.error, -1, -1, -1, ()), 0
+        data = PartitionData(
+            asked.partition,
+            ErrorCode.NONE,
+            result.high_watermark,
+            result.last_stable_offset,
+            result.log_start_offset,
+            result.chunks,
+            result.aborted,
+        )
+        return data, result.size
+
+
+def _sliced(
+    topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]],
+) -> Generator[tuple[bytes, list[PartitionData | PartitionRuntime] | None], None, None]:
+    """Yield the topics, and None in the place of partitions between slices of them; a topic is not cut."""
+    left = SLICE_PARTITIONS
+    for name, found in topics:
+        if left <= 0:
+            yield name, None
+            left = SLICE_PARTITIONS
+        left -= 1 + len(found)
+        yield name, found
+
+
+_encode_flexible = partial(encode_empty, flexible=True)
+_encode_fixed = partial(encode_empty, flexible=False)
+
+
+def _elsewhere(runtime: PartitionRuntime, asked: FetchedPartition, preferred: int) -> PartitionData:
+    """Tell a client to read from another replica."""
+    return PartitionData(
+        asked.partition,
+        ErrorCode.NONE,
+        runtime.high_watermark,
+        runtime.last_stable_offset,
+        runtime.log_start_offset,
+        (),
+        preferred_replica=preferred,
+    )

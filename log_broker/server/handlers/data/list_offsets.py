@@ -1,0 +1,127 @@
+"""ListOffsets: where a partition starts, where it ends, and which record is the first of a given time."""
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.partitions.readers import READ_COMMITTED
+from log_broker.server.partitions.runtime import PartitionRuntime
+from log_broker.server.process.turns import in_turns
+from log_broker.wire.framing import RequestHeader
+from log_broker.wire.list_offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    SINCE,
+    AskedPartition,
+    FoundPartition,
+    ListOffsetsRequest,
+    encode_response,
+    parse_request,
+)
+from log_broker.wire.reading import MalformedRequestError
+
+NEVER = 1 << 15
+AT_ONCE_MAX = 1_000  # partitions that are answered before others have their turn
+
+_log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import Slot
+    from log_broker.server.node import Node
+
+OFFSET_NOT_AVAILABLE_FROM = 5
+
+
+def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
+    """Answer one ListOffsets request."""
+    try:
+        request = parse_request(body, header.api_version)
+    except MalformedRequestError as error:
+        slot.fail_connection(str(error))
+        return
+    node.run(_answer_all(node, header, request, slot))
+
+
+async def _answer_all(node: "Node", header: RequestHeader, request: ListOffsetsRequest, slot: "Slot") -> None:
+    """Answer partition by partition; others have their turn after many of them, and after each search by time."""
+    version = header.api_version
+    times_named = Counter((name, each.partition) for name, partitions in request.topics for each in partitions)
+    topics: list[tuple[bytes, list[FoundPartition]]] = []
+    try:
+        for number, (name, partitions) in enumerate(request.topics, 1):
+            if number % AT_ONCE_MAX == 0:
+                await asyncio.sleep(0)
+            topic = name.decode(errors="replace")
+            answers: list[FoundPartition] = []
+            topics.append((name, answers))
+            async for some in in_turns(partitions, AT_ONCE_MAX):
+                for each in some:
+                    if times_named[name, each.partition] > 1:
+                        answers.append(FoundPartition(each.partition, ErrorCode.INVALID_REQUEST))
+                        continue
+                    answers.append(await _answer(node, topic, each, request.isolation_level, version))
+                    if each.timestamp not in SINCE or each.timestamp == MAX_TIMESTAMP:
+                        await asyncio.sleep(0)
+                if slot.closed:
+                    return
+    except Exception:
+        _log.exception("ListOffsets of %s failed", slot.peer)
+        slot.fail_connection("its ListOffsets request failed")
+        return
+    slot.complete(encode_response(header.correlation_id, version, topics))
+
+
+async def _answer(
+    node: "Node", topic: str, asked: AskedPartition, isolation_level: int, version: int
+) -> FoundPartition:
+    if asked.timestamp < 0 and version < SINCE.get(asked.timestamp, NEVER):
+        return FoundPartition(asked.partition, ErrorCode.UNSUPPORTED_VERSION)
+    runtime = node.logs.led(topic, asked.partition)
+    if runtime is None:
+        return FoundPartition(asked.partition, node.absence_of(topic, asked.partition))
+    error = runtime.check_leader_epoch(asked.leader_epoch)
+    if error is not ErrorCode.NONE:
+        return FoundPartition(asked.partition, error)
+    try:
+        timestamp, offset = await _find(runtime, asked.timestamp, isolation_level, version)
+    except BrokerError as failure:
+        return FoundPartition(asked.partition, failure.code)
+    except OSError:
+        return FoundPartition(asked.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+    epoch = -1
+    if offset >= 0:
+        epoch = runtime.leader_epoch if asked.timestamp == LATEST else runtime.epoch_at(offset)
+    return FoundPartition(asked.partition, ErrorCode.NONE, timestamp, offset, epoch)
+
+
+async def _find(runtime: PartitionRuntime, timestamp: int, isolation_level: int, version: int) -> tuple[int, int]:
+    """
+    Return (timestamp, offset) as the response has them: -1 for none.
+
+    Raises BrokerError(OFFSET_NOT_AVAILABLE) where a new leader does not know yet how far its predecessor got (KIP-207).
+    """
+    if timestamp == LATEST:
+        if runtime.awaits_watermark:
+            code = (
+                ErrorCode.OFFSET_NOT_AVAILABLE
+                if version >= OFFSET_NOT_AVAILABLE_FROM
+                else ErrorCode.LEADER_NOT_AVAILABLE
+            )
+            raise BrokerError(code)
+        return -1, runtime.last_stable_offset if isolation_level == READ_COMMITTED else runtime.high_watermark
+    if timestamp in {EARLIEST, EARLIEST_LOCAL}:
+        return -1, runtime.log_start_offset
+    if timestamp == LATEST_TIERED:
+        found = None  # nothing lies in remote storage
+    elif timestamp == MAX_TIMESTAMP:
+        found = await runtime.offset_of_max_timestamp()
+    else:
+        found = await runtime.offset_for_timestamp(timestamp)
+    if found is None and timestamp not in {LATEST_TIERED, MAX_TIMESTAMP} and runtime.awaits_watermark:
+        raise BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE)
+    return (-1, -1) if found is None else (found[1], found[0])

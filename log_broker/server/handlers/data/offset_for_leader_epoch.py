@@ -1,0 +1,34 @@
+"""OffsetForLeaderEpoch: where an epoch ended, so that a reader finds out whether its log has diverged (KIP-320)."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    return {
+        "topics": [
+            {
+                "topic": topic.topic,
+                "partitions": [_partition(node, topic.topic, wanted) for wanted in topic.partitions],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _partition(node: "Node", topic: str, wanted: Any) -> "Values":
+    runtime = node.logs.led(topic, wanted.partition)
+    error = (
+        node.absence_of(topic, wanted.partition)
+        if runtime is None
+        else runtime.check_leader_epoch(wanted.current_leader_epoch)
+    )
+    epoch, end_offset = -1, -1
+    if runtime is not None and error is ErrorCode.NONE:
+        epoch, end_offset = runtime.epoch_end_offset(wanted.leader_epoch)
+    return {"error_code": error, "partition": wanted.partition, "leader_epoch": epoch, "end_offset": end_offset}

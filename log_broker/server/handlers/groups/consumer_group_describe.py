@@ -1,0 +1,77 @@
+"""ConsumerGroupDescribe: KIP-848 groups, what their members read now and what they are on their way to."""
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.groups.consumer_group import ConsumerGroup
+from log_broker.core.groups.consumer_group_records import Places
+from log_broker.errors import ErrorCode
+from log_broker.server.handlers.groups.consumer_group_heartbeat import by_topic_id
+from log_broker.server.handlers.groups.describe_groups import GROUP_OPERATIONS, described
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+MEMBER_IS_CLASSIC = 0
+MEMBER_IS_CONSUMER = 1
+
+
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
+    operations = {"authorized_operations": GROUP_OPERATIONS} if request.include_authorized_operations else {}
+    return described("groups", request.group_ids, lambda group_id: {**_group(node, group_id), **operations})
+
+
+def _group(node: "Node", group_id: str) -> "Values":
+    error = node.groups.check(group_id)
+    message = None if error is ErrorCode.NONE else error.name
+    group = node.groups.find(group_id) if error is ErrorCode.NONE else None
+    if group is not None and group.consumer is not None:
+        return {
+            "error_code": ErrorCode.NONE,
+            "group_id": group_id,
+            "group_state": group.state_name,
+            "group_epoch": group.consumer.state.epoch,
+            "assignment_epoch": group.consumer.state.target_epoch,
+            "assignor_name": group.consumer.assignor,
+            "members": _members(node, group.consumer),
+        }
+    if error is ErrorCode.NONE:
+        error = ErrorCode.GROUP_ID_NOT_FOUND
+        message = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a consumer group."
+    return {
+        "error_code": error,
+        "error_message": message,
+        "group_id": group_id,
+        "group_state": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+        "members": (),
+    }
+
+
+def _members(node: "Node", group: ConsumerGroup) -> "list[Values]":
+    state = group.state
+    return [
+        {
+            "member_id": member_id,
+            "instance_id": subscription.instance_id,
+            "rack_id": subscription.rack_id,
+            "member_epoch": state.owned_by(member_id).epoch,
+            "client_id": subscription.client_id,
+            "client_host": subscription.client_host,
+            "subscribed_topic_names": sorted(subscription.topics),
+            "subscribed_topic_regex": subscription.regex,
+            "assignment": _assignment(node, state.owned_by(member_id).assigned),
+            "target_assignment": _assignment(node, state.target_of(member_id)),
+            "member_type": MEMBER_IS_CONSUMER if subscription.classic is None else MEMBER_IS_CLASSIC,
+        }
+        for member_id, subscription in state.subscriptions.items()
+    ]
+
+
+def _assignment(node: "Node", places: Places) -> "Values":
+    names = node.cluster.names
+    known = [topic for topic in by_topic_id(places) if topic["topic_id"].hex in names]
+    return {"topic_partitions": [{**topic, "topic_name": names[topic["topic_id"].hex]} for topic in known]}

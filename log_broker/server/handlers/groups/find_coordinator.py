@@ -1,0 +1,58 @@
+"""FindCoordinator: which broker keeps a group, or the transactions of a transactional id."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.process.turns import in_turns
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+GROUP = 0
+TRANSACTION = 1
+MANY_KEYS_FROM = 4
+KEYS_AT_ONCE_MAX = 500
+
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    key_type = getattr(request, "key_type", GROUP)
+    if context.version < MANY_KEYS_FROM:
+        return await _find(node, key_type, request.key)
+    found: list[Values] = []
+    async for keys in in_turns(request.coordinator_keys, KEYS_AT_ONCE_MAX):
+        found += [await _find(node, key_type, key) for key in keys]
+    return {"coordinators": found}
+
+
+async def _find(node: "Node", key_type: int, key: str) -> "Values":
+    answer = {"key": key, "node_id": -1, "host": "", "port": -1, "error_message": None}
+    try:
+        topic, partition = await _place(node, key_type, key)
+        leader = None if partition is None else node.cluster.leader_of(topic, partition)
+        if leader is None:
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
+    except BrokerError as error:
+        return {**answer, "error_code": error.code, "error_message": str(error)}
+    return {
+        **answer,
+        "error_code": ErrorCode.NONE,
+        "node_id": leader.node_id,
+        "host": leader.host,
+        "port": leader.port,
+    }
+
+
+async def _place(node: "Node", key_type: int, key: str) -> tuple[str, int | None]:
+    if key_type not in {GROUP, TRANSACTION}:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"There are no coordinators of type {key_type}.")
+    try:
+        if key_type == TRANSACTION:
+            await node.ensure_transactions_topic()
+            return TRANSACTIONS_TOPIC, node.transaction_partition(key)
+        await node.ensure_offsets_topic()
+    except BrokerError as error:
+        # It is made as soon as there are enough brokers for its replicas, and a controller: clients ask again.
+        raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The coordinator is not available: {error}") from error
+    return OFFSETS_TOPIC, node.group_partition(key)

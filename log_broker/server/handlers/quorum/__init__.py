@@ -1,0 +1,1 @@
+"""The metadata quorum, brokers that register, and what they forward."""

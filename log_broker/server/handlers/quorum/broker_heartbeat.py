@@ -1,0 +1,31 @@
+"""BrokerHeartbeat: a node of the cluster is alive, or wants to stop."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.cluster.broker_registry import Heartbeat
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.quorum.controller import active_controller
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    beat = Heartbeat(
+        request.broker_id,
+        request.broker_epoch,
+        request.current_metadata_offset,
+        wants_shut_down=request.want_shut_down,
+        wants_fence=request.want_fence,
+    )
+    try:
+        answer = await active_controller(node).heartbeat(beat)
+    except BrokerError as error:
+        return {"error_code": error.code, "should_shut_down": False}
+    return {
+        "error_code": ErrorCode.NONE,
+        "is_caught_up": answer.is_caught_up,
+        "is_fenced": answer.is_fenced,
+        "should_shut_down": answer.should_shut_down,
+    }

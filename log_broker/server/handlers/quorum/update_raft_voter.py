@@ -1,0 +1,23 @@
+"""UpdateRaftVoter: a voter of the metadata log listens elsewhere than its quorum knows (KIP-853)."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.raft.effects import UpdateVoter
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.wire.quorum import read_voter
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    # Only nodes ask for this, and they know their cluster.
+    if request.cluster_id != node.cluster_id:
+        return {"error_code": ErrorCode.INCONSISTENT_CLUSTER_ID}
+    try:
+        voter = read_voter(request)
+        await node.quorum.change_voters(lambda token: UpdateVoter(voter, token))
+    except BrokerError as error:
+        return {"error_code": error.code}
+    return {"error_code": ErrorCode.NONE}

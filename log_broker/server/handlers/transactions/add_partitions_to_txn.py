@@ -1,0 +1,82 @@
+"""AddPartitionsToTxn: a transaction is about to write to partitions; brokers also ask whether it may (KIP-890)."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.transactions.records import TopicPartition
+from log_broker.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+MANY_TRANSACTIONS_FROM = 4
+FENCED_FROM = 2
+
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    if context.version >= MANY_TRANSACTIONS_FROM:
+        return {
+            "error_code": ErrorCode.NONE,
+            "results_by_transaction": [
+                {
+                    "transactional_id": asked.transactional_id,
+                    "topic_results": await _topics(node, asked, verify_only=asked.verify_only),
+                }
+                for asked in request.transactions
+            ],
+        }
+    values = {
+        "transactional_id": request.v3_and_below_transactional_id,
+        "producer_id": request.v3_and_below_producer_id,
+        "producer_epoch": request.v3_and_below_producer_epoch,
+        "topics": request.v3_and_below_topics,
+    }
+    topics = await _topics(node, _Asked(**values), knows_fencing=context.version >= FENCED_FROM)
+    return {"results_by_topic_v3_and_below": topics}
+
+
+class _Asked:
+    """A request up to version 3 as the later ones say it."""
+
+    def __init__(self, transactional_id: str, producer_id: int, producer_epoch: int, topics: Any) -> None:
+        self.transactional_id = transactional_id
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.topics = topics
+
+
+async def _topics(node: "Node", asked: Any, *, verify_only: bool = False, knows_fencing: bool = True) -> "list[Values]":
+    places = [(topic.name, partition) for topic in asked.topics for partition in topic.partitions]
+    outcome = await _outcome(node, asked, places, verify_only=verify_only)
+    if not knows_fencing:
+        outcome = {
+            place: ErrorCode.INVALID_PRODUCER_EPOCH if error is ErrorCode.PRODUCER_FENCED else error
+            for place, error in outcome.items()
+        }
+    return [
+        {
+            "name": topic.name,
+            "results_by_partition": [
+                {"partition_index": partition, "partition_error_code": outcome[topic.name, partition]}
+                for partition in topic.partitions
+            ],
+        }
+        for topic in asked.topics
+    ]
+
+
+async def _outcome(
+    node: "Node", asked: Any, places: list[TopicPartition], *, verify_only: bool
+) -> dict[TopicPartition, ErrorCode]:
+    error = node.transactions.check(asked.transactional_id)
+    if error is not ErrorCode.NONE:
+        return dict.fromkeys(places, error)
+    producer = (asked.producer_id, asked.producer_epoch)
+    if verify_only:
+        return {place: node.transactions.verify(asked.transactional_id, producer, place) for place in places}
+    unknown = [place for place in places if not node.knows_partition(*place)]
+    if unknown:
+        refused = dict.fromkeys(places, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        return {**refused, **dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
+    error = await node.transactions.add_partitions(asked.transactional_id, producer, places)
+    return dict.fromkeys(places, error)

@@ -1,0 +1,19 @@
+"""AllocateProducerIds: the controller gives a broker a block of producer ids that nobody else will get."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    broker = node.cluster.brokers.get(request.broker_id)
+    if broker is None:
+        raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"node {request.broker_id} has never registered")
+    if broker.epoch != request.broker_epoch:
+        raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"node {request.broker_id} has registered anew since")
+    block = await node.producer_ids.reserve()
+    return {"error_code": ErrorCode.NONE, "producer_id_start": block.start, "producer_id_len": len(block)}

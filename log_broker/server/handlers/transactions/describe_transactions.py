@@ -1,0 +1,48 @@
+"""DescribeTransactions: the state of transactional ids, with the partitions of their open transactions."""
+
+from collections.abc import Awaitable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from log_broker.errors import ErrorCode
+from log_broker.server.handlers.groups.describe_groups import described
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+
+def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
+    return described("transaction_states", request.transactional_ids, partial(_describe, node))
+
+
+def _describe(node: "Node", transactional_id: str) -> "Values":
+    error = node.transactions.check(transactional_id)
+    transaction = node.transactions.find(transactional_id)
+    if error is ErrorCode.NONE and (transaction is None or transaction.is_unused):
+        error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    if error is not ErrorCode.NONE or transaction is None:
+        return {
+            "error_code": error,
+            "transactional_id": transactional_id,
+            "transaction_state": "",
+            "transaction_timeout": 0,
+            "transaction_start_time": 0,
+            "producer_id": -1,
+            "producer_epoch": -1,
+            "topics": [],
+        }
+    current = transaction.current
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(current.partitions):
+        topics.setdefault(topic, []).append(partition)
+    return {
+        "error_code": ErrorCode.NONE,
+        "transactional_id": transactional_id,
+        "transaction_state": current.state.label,
+        "transaction_timeout": current.timeout_ms,
+        "transaction_start_time": current.start_ms,
+        "producer_id": current.producer_id,
+        "producer_epoch": current.producer_epoch,
+        "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in topics.items()],
+    }

@@ -1,0 +1,50 @@
+"""InitProducerId: an id and an epoch for a producer, never given out twice in the life of the cluster."""
+
+from typing import TYPE_CHECKING, Any
+
+from log_broker.core.transactions.protocol import Answer
+from log_broker.core.transactions.transaction import EPOCH_MAX
+from log_broker.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.node import Node
+
+FENCED_FROM = 4
+
+
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+    producer_id, epoch = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
+    try:
+        if request.transactional_id is None:
+            answer = await _idempotent(node, producer_id, epoch)
+        else:
+            answer = await _transactional(node, request, (producer_id, epoch))
+    except BrokerError as error:
+        answer = Answer(error.code)
+    if answer.error is ErrorCode.PRODUCER_FENCED and context.version < FENCED_FROM:
+        answer = Answer(ErrorCode.INVALID_PRODUCER_EPOCH)
+    return {
+        "error_code": answer.error,
+        "producer_id": answer.producer_id,
+        "producer_epoch": answer.producer_epoch,
+    }
+
+
+async def _idempotent(node: "Node", producer_id: int, epoch: int) -> Answer:
+    if 0 <= producer_id < node.cluster.next_producer_id and 0 <= epoch < EPOCH_MAX - 1:
+        # After a lost batch a client goes on with its id in a new epoch (KIP-360). One that nobody can have been given
+        # would be given to somebody else some day.
+        return Answer(ErrorCode.NONE, producer_id, epoch + 1)
+    return Answer(ErrorCode.NONE, await node.producer_ids.take(), 0)
+
+
+async def _transactional(node: "Node", request: Any, known_as: tuple[int, int]) -> Answer:
+    error = node.transactions.check(request.transactional_id)
+    if error is ErrorCode.NONE and (known_as[0] < 0) != (known_as[1] < 0):
+        error = ErrorCode.INVALID_REQUEST
+    if error is not ErrorCode.NONE:
+        return Answer(error)
+    return await node.transactions.init_producer(
+        request.transactional_id, request.transaction_timeout, None if known_as[0] < 0 else known_as
+    )

@@ -1,0 +1,1 @@
+"""Connections: framing, requests in their order, memory for them, and connections to other brokers."""

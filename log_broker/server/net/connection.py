@@ -1,0 +1,370 @@
+"""
+One client connection: bytes to requests, and responses back in the order of the requests.
+
+Responses that become ready in one turn of the event loop leave in one write. Reading stops while too much is
+unanswered or the client does not read, so what a connection can hold in memory has a bound. What all of them hold
+together has one as well, see `memory_budget`.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, cast
+
+from log_broker.records.batch import Buffer
+from log_broker.server.net.dispatch import LARGE_ANSWERS, Slot
+from log_broker.server.net.memory_budget import FREE_BYTES
+from log_broker.wire.framing import FrameCutter, FrameTooLargeError, read_header
+from log_broker.wire.reading import MalformedRequestError
+
+if TYPE_CHECKING:
+    from log_broker.server.node import Node
+
+_log = logging.getLogger(__name__)
+
+UNANSWERED_REQUESTS_MAX = 512
+UNANSWERED_BYTES_MAX = 64 * 1024 * 1024
+CUT_REQUESTS_MAX = 64  # that are not handled yet; of more the bytes are kept
+ANSWER_BYTES_AHEAD_MAX = 1024 * 1024  # of large answers behind one that is not ready
+UNSENT_BYTES_MAX = 64 * 1024  # beyond it a client does not read, and what is unsent counts
+UNANSWERED_REQUEST_BYTES = 2 * 1024  # what one takes beside its own bytes, a Fetch that waits for one
+LEAST_READ_BYTES = 1024
+TURN_SECONDS_MAX = 0.01  # of one connection's requests in a row
+_JOIN_BYTES_MAX = 64 * 1024
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol of one accepted socket."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._loop = node.loop
+        self._counters = node.counters
+        self._dispatch = node.dispatch
+        self._cutter = FrameCutter(node.config.socket_request_max_bytes)
+        # One for all connections of the loop, which has it filled and handed over in one step; everything is copied
+        # out of it before that step ends. An idle connection therefore holds no buffer.
+        self._staging = node.staging
+        self._budget = node.memory
+        self._counted = 0  # bytes that the budget knows of
+        self._waits_for_memory = False
+        self._slots: deque[Slot] = deque()
+        self._backlog: deque[memoryview] = deque()  # requests that were read and must wait
+        self._bytes_held = 0
+        self._flush_asked = False
+        self._work_asked = False
+        self._reading = True
+        self._writable = True
+        self._transport: asyncio.Transport | None = None
+        self.is_closed = False
+        self.host = self.peer = "?"
+        self.last_active = self._loop.time()
+        self._unread_since = 0.0  # while the client does not read its answers
+        self._begun_at = 0.0  # while a large request is read, later by the time in which it was not read on
+        self._paused_at = 0.0
+        self._arrived = 0.0  # when bytes came last; the loop's own time stands still within a turn
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.host = peer[0]
+            self.peer = f"{peer[0]}:{peer[1]}"
+        refusal = self._node.connection_opened(self)
+        if refusal is not None:
+            self.fail(refusal)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed = True
+        self._node.connection_closed(self)
+        slots = list(self._slots)
+        self._slots.clear()
+        self._backlog.clear()
+        self._bytes_held = 0
+        self._budget.lacks(self, 0)
+        self._budget.change(-self._counted)
+        self._budget.leave(self)
+        self._counted = 0
+        for slot in slots:
+            slot.connection_lost()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        room = self._cutter.room()
+        if room is not None:
+            return room
+        if not self._budget.is_reserved:
+            return self._staging
+        # What is left is for requests that have begun: no more is taken than the share of this connection and what it
+        # has been allowed. It stops being read if that is nothing.
+        spare = self._cutter.spare
+        free = FREE_BYTES - (self._bytes_held + self._cutter.held - spare)
+        return self._staging[: max(free, spare, LEAST_READ_BYTES)]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._arrived = monotonic()
+        self.last_active = self._loop.time()
+        self._counters.bytes_in += nbytes
+        try:
+            if self._cutter.room() is None:
+                self._backlog.extend(self._cutter.take(self._staging[:nbytes], frames_max=CUT_REQUESTS_MAX))
+            else:
+                frame = self._cutter.filled(nbytes)
+                if frame is not None:
+                    self._backlog.append(frame)
+                elif self._cutter.spare:
+                    return  # it has its memory, so there is nothing to decide
+        except FrameTooLargeError as error:
+            self.fail(str(error))
+        if self._backlog:
+            self._begun_at = 0.0
+        self._work()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        self._unread_since = self._loop.time()
+        self._work()
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self.last_active = self._loop.time()
+        self._work()
+
+    def is_idle_since(self, deadline: float) -> bool:
+        """Whether nothing has moved since `deadline` although it is the client's turn."""
+        waits_for_us = bool(self._slots) and self._writable
+        return self.last_active < deadline and not waits_for_us
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether an answer is ready that the client has not read."""
+        return not self.is_closed and (not self._writable or (bool(self._slots) and self._slots[0].is_done))
+
+    def must_wait(self, slot: Slot) -> bool:
+        """Whether the answer for `slot` should not be made now; the one that others stand behind must not wait long."""
+        if not self._writable:
+            return True
+        if self._slots and self._slots[0] is slot:
+            if not self._budget.is_full:
+                return False
+            # Those that hold memory and wait for an answer would wait for each other, so one of them has its answer.
+            return self._bytes_held <= FREE_BYTES or not self._budget.takes_turn(self)
+        return self._budget.is_full or self._bytes_held > ANSWER_BYTES_AHEAD_MAX
+
+    def holds_memory_since(self, deadline: float) -> bool:
+        """Whether it has held memory since `deadline` and only the client can change that."""
+        if not self._counted or self._waits_for_memory:
+            return False
+        if not self._writable:
+            return self._unread_since < deadline
+        # However many answers it waits for: a request that is not complete is not ours to finish.
+        return self._reading and self._cutter.pending > FREE_BYTES and self._begun_at < deadline
+
+    def bytes_wanted(self) -> int:
+        """Return by how much the request that is being read must grow; 0 while others before it wait."""
+        return 0 if self._backlog else self._cutter.wanted
+
+    def memory_freed(self) -> None:
+        self._waits_for_memory = False
+        self._grow(self.bytes_wanted())
+        self._work()
+
+    def close(self) -> None:
+        """Close once what has been written is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def fail(self, reason: str) -> None:
+        """Close at once and say why in the log; other connections do not notice."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        _log.warning("closing the connection of %s: %s", self.peer, reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def hold(self, size: int) -> None:
+        """Count bytes that a request keeps in memory beside its own; its slot gives them back."""
+        self._bytes_held += size
+        self._account()
+
+    def slot_done(self, slot: Slot, response_bytes: int) -> None:
+        """Note that `slot` is filled; what is ready leaves at the end of the turn."""
+        self._bytes_held += response_bytes
+        slot.bytes_held += response_bytes
+        if self._bytes_held - self._counted > FREE_BYTES:
+            self._account()
+        if self._slots and self._slots[0] is slot and not self._flush_asked:
+            self._flush_asked = True
+            self._loop.call_soon(self._flush)
+
+    def _work(self) -> None:
+        """Handle the requests that have arrived, and read on or stop reading by how much is unanswered or unsent."""
+        if self.is_closed or self._transport is None:
+            return
+        backlog = self._backlog
+        turn_ends = 0.0
+        while backlog and self._has_room() and not self._lacks_memory() and not self.is_closed:
+            self._request(backlog.popleft())
+            if not backlog and self._cutter.uncut is not None:
+                self._cut_more()
+            if backlog:
+                now = monotonic()
+                turn_ends = turn_ends or now + TURN_SECONDS_MAX
+                if now > turn_ends:
+                    self._work_later()
+                    break
+        reading = self._has_room() and not self._work_asked
+        if backlog or self._counted or self._budget.is_reserved or self._cutter.pending > FREE_BYTES:
+            self._account()
+            if reading:
+                reading = self._ask_for_memory()
+            elif self._waits_for_memory:
+                self._stop_waiting()
+        if reading != self._reading and not self.is_closed:
+            self._reading = reading
+            if reading:
+                if self._begun_at:
+                    self._begun_at += self._loop.time() - self._paused_at
+                self._transport.resume_reading()
+            else:
+                self._paused_at = self._loop.time()
+                self._transport.pause_reading()
+
+    def _work_later(self) -> None:
+        """Let others have their turn before the next request is handled."""
+        if not self._work_asked:
+            self._work_asked = True
+            self._loop.call_soon(self._work_again)
+
+    def _work_again(self) -> None:
+        self._work_asked = False
+        self._work()
+
+    def _cut_more(self) -> None:
+        try:
+            self._backlog.extend(self._cutter.take_uncut(frames_max=CUT_REQUESTS_MAX))
+        except FrameTooLargeError as error:
+            self.fail(str(error))
+
+    def _ask_for_memory(self) -> bool:
+        """Say whether more may be read; if not, `memory_freed` is called when it may."""
+        if self.is_closed:
+            return False
+        wanted = self.bytes_wanted()
+        lacking = self._cutter.pending - self._cutter.held
+        if self._backlog:
+            self._waits_for_memory = True
+            if self._is_beyond_its_share():
+                self._budget.wait(self)
+            else:
+                self._budget.wait_for_answer(self)
+            return False
+        if wanted:
+            allowed = self._budget.admits(wanted, self, lacking)
+        else:
+            allowed = self._cutter.spare > 0 or self._held() < FREE_BYTES or not self._budget.is_reserved
+        if allowed:
+            if self._waits_for_memory:
+                self._stop_waiting()
+            self._grow(wanted)
+        else:
+            self._waits_for_memory = True
+            self._budget.wait(self, lacking)
+        return allowed
+
+    def _stop_waiting(self) -> None:
+        self._waits_for_memory = False
+        self._budget.leave(self)
+
+    def _grow(self, size: int) -> None:
+        """Let the request that is being read grow by `size` bytes."""
+        if size:
+            self._cutter.allow(size)
+            self._account()
+
+    def _held(self) -> int:
+        """Requests, one in the making, and answers not yet sent."""
+        uncut = self._cutter.uncut
+        held = (
+            self._bytes_held + self._cutter.held + sum(map(len, self._backlog)) + (0 if uncut is None else len(uncut))
+        )
+        if not self._writable and self._transport is not None:
+            held += self._transport.get_write_buffer_size()
+        return held
+
+    def _account(self) -> None:
+        """Tell the budget what is held beyond the free share, and what the request that is being read still lacks."""
+        if self.is_closed or self._transport is None:
+            return
+        cutter = self._cutter
+        is_large = cutter.held > FREE_BYTES
+        if not is_large:
+            self._begun_at = 0.0
+        elif not self._begun_at:
+            self._begun_at = self._loop.time()
+        self._budget.lacks(self, cutter.pending - cutter.held if is_large else 0)
+        counted = max(self._held() - FREE_BYTES, 0)
+        if counted != self._counted:
+            change, self._counted = counted - self._counted, counted
+            self._budget.change(change)
+
+    def _lacks_memory(self) -> bool:
+        """Whether the next request must wait until others have given memory back."""
+        return self._is_beyond_its_share() or (self._budget.is_full and self._has_large_answer(self._backlog[0]))
+
+    def _is_beyond_its_share(self) -> bool:
+        return self._budget.is_reserved and self._bytes_held > FREE_BYTES
+
+    def _has_large_answer(self, frame: memoryview) -> bool:
+        return int.from_bytes(frame[:2], "big") in LARGE_ANSWERS
+
+    def _has_room(self) -> bool:
+        if not self._writable or len(self._slots) >= UNANSWERED_REQUESTS_MAX:
+            return False
+        held = self._bytes_held
+        if held <= ANSWER_BYTES_AHEAD_MAX or not self._backlog:
+            return held < UNANSWERED_BYTES_MAX
+        return held < UNANSWERED_BYTES_MAX and not self._has_large_answer(self._backlog[0])
+
+    def _request(self, frame: memoryview) -> None:
+        try:
+            header, body = read_header(frame)
+        except MalformedRequestError as error:
+            self.fail(str(error))
+            return
+        slot = Slot(self, len(frame) + UNANSWERED_REQUEST_BYTES)
+        slot.began = self._arrived
+        self._slots.append(slot)
+        self._bytes_held += slot.bytes_held
+        self._dispatch(self._node, header, body, slot)
+
+    def _flush(self) -> None:
+        """Send every response that has none unfinished before it."""
+        self._flush_asked = False
+        slots = self._slots
+        chunks: list[Buffer] = []
+        now = monotonic()
+        while slots and (slot := slots[0]).is_done:
+            slots.popleft()
+            self._bytes_held -= slot.bytes_held
+            if slot.durations is not None:
+                slot.durations.add(now - slot.began)
+            chunks += slot.chunks
+        if self.is_closed or self._transport is None:
+            return
+        if chunks:
+            size = sum(map(len, chunks))
+            self._counters.bytes_out += size
+            if size <= _JOIN_BYTES_MAX:
+                self._transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+            else:
+                self._transport.writelines(chunks)
+        if self._counted:
+            self._account()
+        if not self._reading:
+            self._work()

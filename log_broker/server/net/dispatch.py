@@ -1,0 +1,453 @@
+"""
+From a request to its handler: one table by api key, and an answer for what is not in it.
+
+A handler is a function of (node, header, body, slot). The data plane's read the body themselves. Those of the control
+plane are functions of (node, context, request) that return the response's values or an awaitable of them: `control`
+reads and writes around them, and runs what they leave to be awaited as a task.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from importlib import import_module
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from log_broker.errors import BrokerError, ErrorCode
+from log_broker.records.batch import Buffer
+from log_broker.server.net.memory_budget import CONGESTED_RETRY_SECONDS
+from log_broker.server.net.peers import CLIENT_ID
+from log_broker.server.process.counters import Durations
+from log_broker.wire.apis import APIS, Api, ApiKey
+from log_broker.wire.control import read_counted_request, write_refusal, write_response
+from log_broker.wire.framing import RequestHeader, read_header
+from log_broker.wire.reading import MalformedRequestError
+
+if TYPE_CHECKING:
+    from log_broker.server.node import Node
+
+_log = logging.getLogger(__name__)
+
+READ_AT_ONCE_BYTES = 16 * 1024  # of a request of the control plane; an element may take a few bytes
+WRITTEN_AT_ONCE_MAX = 100  # elements of an array of an answer
+WRITTEN_WITHIN_MAX = 1000  # of all arrays within one of these
+ELEMENT_BYTES = 256  # what an element of a request takes when it has been read, about
+ELEMENTS_LEFT_OUT = 64
+
+Handler = Callable[["Node", RequestHeader, memoryview, "Slot"], None]
+Values = Mapping[str, Any]
+Encoded = bytes | bytearray
+ControlHandler = Callable[["Node", "RequestContext", Any], Values | Encoded | Awaitable[Values | Encoded]]
+
+
+class SlotOwner(Protocol):
+    """What a slot asks of its connection."""
+
+    is_closed: bool
+    peer: str
+
+    def must_wait(self, slot: "Slot") -> bool: ...
+    def hold(self, size: int) -> None: ...
+    def slot_done(self, slot: "Slot", response_bytes: int) -> None: ...
+    def fail(self, reason: str) -> None: ...
+
+
+class Slot:
+    """The place of one response in its connection's queue. It is filled once; what comes later is ignored."""
+
+    __slots__ = ("_connection", "_on_close", "began", "bytes_held", "chunks", "durations", "is_done")
+
+    def __init__(self, connection: "SlotOwner", bytes_held: int) -> None:
+        self._connection = connection
+        self._on_close: Callable[[], None] | None = None
+        self.chunks: tuple[Buffer, ...] = ()  # the response with its length, once it is done
+        self.bytes_held = bytes_held
+        self.began = 0.0  # in seconds of the monotonic clock
+        self.durations: Durations | None = None  # where the time this takes is counted
+        self.is_done = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody waits for this response any more."""
+        return self._connection.is_closed
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether a large answer should not be made now: for want of memory, or because the client does not read."""
+        return self._connection.must_wait(self)
+
+    @property
+    def owner(self) -> "SlotOwner":
+        """The connection that the request came by."""
+        return self._connection
+
+    @property
+    def peer(self) -> str:
+        """The client's address, `host:port`."""
+        return self._connection.peer
+
+    def hold(self, size: int) -> None:
+        """Count bytes that the request keeps in memory beside its own, until it is answered."""
+        self.bytes_held += size
+        self._connection.hold(size)
+
+    def complete(self, *chunks: Buffer) -> None:
+        """Give the whole response, header included; the length before it is added here."""
+        if self.is_done:
+            return
+        self.is_done = True
+        size = sum(map(len, chunks))
+        self.chunks = (size.to_bytes(4, "big"), *chunks)
+        self._connection.slot_done(self, size)
+
+    def complete_framed(self, response: Buffer) -> None:
+        """Give the whole response with its length already in front."""
+        if self.is_done:
+            return
+        self.is_done = True
+        self.chunks = (response,)
+        self._connection.slot_done(self, len(response))
+
+    def skip(self) -> None:
+        """End a request that has no response."""
+        if not self.is_done:
+            self.is_done = True
+            self._connection.slot_done(self, 0)
+
+    def fail_connection(self, reason: str) -> None:
+        """Close the connection of a client that cannot be answered; the reason goes to the log."""
+        self.is_done = True
+        self._connection.fail(reason)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call `callback` if the connection goes away before this slot is filled."""
+        if self.closed:
+            callback()
+        else:
+            self._on_close = callback
+
+    def connection_lost(self) -> None:
+        callback, self._on_close = self._on_close, None
+        if callback is not None and not self.is_done:
+            callback()
+
+
+class RequestContext(NamedTuple):
+    """What a control handler may want to know of a request beside its content."""
+
+    header: RequestHeader
+    slot: Slot
+    body: memoryview
+
+    @property
+    def version(self) -> int:
+        return self.header.api_version
+
+
+def dispatch(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) -> None:
+    """Hand a request to its handler. Nothing that goes wrong in here reaches another connection."""
+    api = APIS.get(header.api_key)
+    if api is None or not api.supports(header.api_version):
+        _refuse(header, slot)
+        return
+    slot.durations = node.counters.requests[header.api_key]
+    handler = _handlers.get(header.api_key) or _load(api)
+    try:
+        handler(node, header, body, slot)
+    except Exception as error:
+        answer_failure(header, slot, error, body)
+
+
+def handler_module(api: ApiKey) -> Any:
+    """Import the module of an api's handler, as its row in the table of apis names it."""
+    return import_module(f"log_broker.server.handlers.{APIS[api].handler}")
+
+
+def _load(api: Api) -> Handler:
+    """Import the handler of an api when it is first called: a broker that is only produced to needs few of them."""
+    module = handler_module(api.key)
+    handler: Handler = module.handle if api.key in _RAW else control(module.handle)
+    _handlers[api.key] = handler
+    return handler
+
+
+_handlers: dict[int, Handler] = {}
+_RAW = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS})
+# What only the controller decides: any other node passes such a request on, so clients need not know who it is.
+_PASSED_ON = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.ADD_RAFT_VOTER,
+        ApiKey.REMOVE_RAFT_VOTER,
+    }
+)
+# Each of these takes some tenths of a millisecond at once, and a client may send hundreds in a row.
+_DECIDED = _PASSED_ON | {ApiKey.WRITE_TXN_MARKERS}
+# Their answers follow what the node holds and not what was asked: they are made when there is memory for them,
+LARGE_ANSWERS = frozenset(
+    {
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.LIST_CONFIG_RESOURCES,
+        ApiKey.LIST_GROUPS,
+        ApiKey.LIST_TRANSACTIONS,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_FETCH,
+    }
+)
+# and of those that take several turns of the event loop one after the other.
+_MADE_ALONE = frozenset(
+    {
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.OFFSET_FETCH,
+    }
+)
+_ASKED_OF_STARTING = frozenset({ApiKey.API_VERSIONS, ApiKey.DESCRIBE_QUORUM})
+# What nodes ask the controller itself: another tells them that it is not, and they look for the one that is.
+_CONTROLLERS_ONLY = frozenset(
+    {
+        ApiKey.ENVELOPE,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.UPDATE_RAFT_VOTER,
+    }
+)
+
+
+def dispatch_while_starting(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) -> None:
+    """Let clients wait until the node serves; other nodes must be answered, or none could start without the others."""
+    if node.is_serving or header.client_id == CLIENT_ID or header.api_key in _ASKED_OF_STARTING:
+        dispatch(node, header, body, slot)
+    else:
+        node.hold(lambda: dispatch(node, header, body, slot))
+
+
+async def answer_here(node: "Node", request: bytes, peer: str) -> bytes:
+    """Handle a request that stands in another one, and return its answer from the correlation id on."""
+    header, body = read_header(memoryview(bytearray(request)))
+    owner = _Nested(peer)
+    dispatch(node, header, body, Slot(owner, len(request)))
+    return await owner.answer
+
+
+async def call_here(node: "Node", api: ApiKey, version: int, values: Values) -> Any:
+    """
+    Have the handler of an api answer values as if they had been sent, without their way over the wire.
+
+    `values` names every field that the handler looks at. Raises BrokerError.
+    """
+    module = handler_module(api)
+    context = RequestContext(RequestHeader(api, version, 0, None), Slot(_Nested("this node"), 0), memoryview(b""))
+    answer = module.handle(node, context, _as_message(values))
+    return _as_message(answer if isinstance(answer, Mapping) else await answer)
+
+
+def _as_message(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return SimpleNamespace(**{name: _as_message(each) for name, each in value.items()})
+    return tuple(map(_as_message, value)) if isinstance(value, list | tuple) else value
+
+
+class _Nested:
+    """Takes the answer to a request that no connection has brought."""
+
+    is_closed = False
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def must_wait(self, slot: Slot) -> bool:
+        return False
+
+    def hold(self, size: int) -> None:
+        """The connection that has brought the outer request counts its memory."""
+
+    def slot_done(self, slot: Slot, response_bytes: int) -> None:
+        if not self.answer.done():
+            self.answer.set_result(b"".join(slot.chunks)[4:])
+
+    def fail(self, reason: str) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, reason))
+
+
+def control(handle: ControlHandler) -> Handler:
+    """Wrap a control handler: reads the request and writes what it returns, at once or when it has been awaited."""
+
+    def handler(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) -> None:
+        context = RequestContext(header, slot, body)
+        read = partial(read_counted_request, header.api_key, header.api_version, body)
+        if len(body) > READ_AT_ONCE_BYTES:
+            node.run(_read_aside(node, context, handle, read))
+            return
+        try:
+            request, elements = read()
+        except MalformedRequestError as error:
+            slot.fail_connection(str(error))
+            return
+        _handle(node, context, handle, request, elements)
+
+    return handler
+
+
+async def _read_aside(
+    node: "Node", context: RequestContext, handle: ControlHandler, read: Callable[[], tuple[Any, int]]
+) -> None:
+    """Read a large request outside the event loop and then handle it."""
+    header, slot, body = context
+    try:
+        request, elements = await node.logs.aside(read)
+        _handle(node, context, handle, request, elements)
+    except MalformedRequestError as error:
+        slot.fail_connection(str(error))
+    except asyncio.CancelledError:
+        slot.fail_connection("the broker is stopping")
+        raise
+    except Exception as error:
+        answer_failure(header, slot, error, body)
+
+
+def _handle(node: "Node", context: RequestContext, handle: ControlHandler, request: Any, elements: int) -> None:
+    header, slot, body = context
+    if elements > ELEMENTS_LEFT_OUT:
+        slot.hold(elements * ELEMENT_BYTES)
+    if not node.is_controller:
+        if header.api_key in _PASSED_ON:
+            node.run(_answer_later(node, context, node.authority.forward(context)))
+            return
+        if header.api_key in _CONTROLLERS_ONLY:
+            refusal = BrokerError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
+            answer_failure(header, slot, refusal, body)
+            return
+    answer = handle(node, context, request)
+    if not isinstance(answer, Mapping | bytes | bytearray):
+        made_alone = node.large_answers if header.api_key in _MADE_ALONE else None
+        node.run(_answer_later(node, context, answer if made_alone is None else _alone(made_alone, slot, answer)))
+    elif _is_long(answer):
+        node.run(_encode_aside(node, context, answer))
+    else:
+        slot.complete(_encode(header, answer))
+
+
+async def room_for_answer(slot: Slot) -> None:
+    """Return when a large answer may be made, or nobody waits for it any more."""
+    while slot.must_wait and not slot.closed:  # noqa: ASYNC110 much may end it, and few wait
+        await asyncio.sleep(CONGESTED_RETRY_SECONDS)
+
+
+async def _alone(lock: asyncio.Lock, slot: Slot, answer: Awaitable[Values | Encoded]) -> Values | Encoded:
+    async with lock:
+        await room_for_answer(slot)
+        return await answer
+
+
+async def _answer_later(node: "Node", context: RequestContext, answer: Awaitable[Values | Encoded]) -> None:
+    header, slot, body = context
+    try:
+        if header.api_key in _DECIDED:
+            await node.decisions.begin()
+        values = await answer
+        if _is_long(values):
+            await _encode_aside(node, context, values)
+        else:
+            slot.complete(_encode(header, values))
+    except asyncio.CancelledError:
+        slot.fail_connection("the broker is stopping")
+        raise
+    except Exception as error:
+        answer_failure(header, slot, error, body)
+
+
+async def _encode_aside(node: "Node", context: RequestContext, values: Values | Encoded) -> None:
+    header, slot, _ = context
+    slot.complete(await node.logs.aside(partial(_encode, header, values)))
+
+
+def answer_failure(header: RequestHeader, slot: Slot, error: Exception, body: memoryview) -> None:
+    """Answer with the code of a BrokerError; anything else is our own fault and goes to the log."""
+    if isinstance(error, BrokerError):
+        code, message = error.code, str(error)
+    else:
+        code, message = ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed; see its log"
+        _log.error("%s of %s failed", APIS[header.api_key].key.name, slot.peer, exc_info=error)
+    _give(slot, lambda: _refusal(header, code, message, body))
+
+
+def _is_long(values: Values | Encoded) -> bool:
+    """Whether an answer takes more than a turn of the event loop to write; a topic's settings take 0.2 ms."""
+    if not isinstance(values, Mapping):
+        return False
+    for each in values.values():
+        if isinstance(each, list | tuple) and (len(each) > WRITTEN_AT_ONCE_MAX or _has_long_within(each)):
+            return True
+    return False
+
+
+def _has_long_within(items: list[Any] | tuple[Any, ...]) -> bool:
+    return (
+        sum(
+            len(each)
+            for item in items
+            if isinstance(item, Mapping)
+            for each in item.values()
+            if isinstance(each, list | tuple)
+        )
+        > WRITTEN_WITHIN_MAX
+    )
+
+
+def _encode(header: RequestHeader, answer: Values | Encoded) -> Encoded:
+    """A handler that keeps encoded answers returns them from behind the correlation id on."""
+    if isinstance(answer, Mapping):
+        return write_response(header.api_key, header.api_version, header.correlation_id, answer)
+    return header.correlation_id.to_bytes(4, "big", signed=True) + answer
+
+
+def _refuse(header: RequestHeader, slot: Slot) -> None:
+    """Answer an api or version that is not served. ApiVersions is asked again at the version that we do serve."""
+    if header.api_key == ApiKey.API_VERSIONS:
+        from log_broker.server.handlers.admin.api_versions import supported_apis
+
+        values = {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": supported_apis()}
+        slot.complete(write_response(ApiKey.API_VERSIONS, 0, header.correlation_id, values))
+        return
+    message = f"api {header.api_key} version {header.api_version} is not supported"
+    _log.info("%s asked for %s", slot.peer, message)
+    _give(slot, lambda: _refusal(header, ErrorCode.UNSUPPORTED_VERSION, message))
+
+
+def _refusal(header: RequestHeader, error: ErrorCode, message: str, body: memoryview | None = None) -> bytearray:
+    return write_refusal(header.api_key, header.api_version, header.correlation_id, error, message, body=body)
+
+
+def _give(slot: Slot, encode: Callable[[], bytearray]) -> None:
+    """Fill a slot whose request went wrong; without an encodable answer the connection must end."""
+    try:
+        slot.complete(encode())
+    except Exception:
+        _log.exception("no answer could be written for %s", slot.peer)
+        slot.fail_connection("its request failed and there is no answer to it")

@@ -1,0 +1,1 @@
+"""What an operator sees of a node: metrics, events, settings, quarantine, lag of the event loop."""

@@ -1,0 +1,1 @@
+"""Partitions on this node: their logs on the disk, and the effects of what the core decides."""

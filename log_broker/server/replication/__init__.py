@@ -1,0 +1,1 @@
+"""Copies between brokers: followers that fetch, leaders that answer them, changes of the ISR."""

@@ -1,0 +1,1 @@
+"""Clients of a simulated cluster: producers, readers, copiers, members of groups."""

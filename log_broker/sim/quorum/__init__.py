@@ -1,0 +1,1 @@
+"""The metadata quorum alone in simulation."""

@@ -1,0 +1,1 @@
+"""Whole brokers in simulation: the processes, the cluster, its operators."""

@@ -1,0 +1,212 @@
+"""Requests and answers of very many elements: read, decided and written so that others have their turn."""
+
+import asyncio
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node_client import NodeClient, client_of, running
+from node_cluster import eventually
+from test_server_long_walks import Gate, probe
+
+from log_broker.errors import ErrorCode
+from log_broker.records import build_batch
+from log_broker.records.readable import HEADERS_MAX
+from log_broker.server.handlers.admin import metadata
+from log_broker.server.handlers.data import fetch
+from log_broker.server.net import dispatch
+from log_broker.server.process.turns import OneATurn
+from log_broker.wire.apis import ApiKey
+from log_broker.wire.control import write_request
+
+WAIT_SECONDS = 30.0
+
+
+def groups(count: int) -> dict[str, Any]:
+    return {"groups": tuple(f"group-{number}" for number in range(count)), "include_authorized_operations": False}
+
+
+def fetched(partitions: int, *, max_wait: int = 0, session_epoch: int = -1) -> dict[str, Any]:
+    asked = tuple(
+        {"partition": at, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
+        for at in range(partitions)
+    )
+    return {
+        "replica_id": -1,
+        "max_wait": max_wait,
+        "min_bytes": 1,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": session_epoch,
+        "topics": ({"topic": "t", "partitions": asked},),
+        "forgotten_topics_data": (),
+    }
+
+
+@pytest.mark.parametrize("what", ["read_counted_request", "_encode"])
+async def test_a_client_is_answered_while_a_large_request_is_read_or_its_answer_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    async with running(tmp_path / "node") as (node, client), client_of(node) as other:
+        gate = Gate(getattr(dispatch, what))
+        monkeypatch.setattr(dispatch, what, gate)
+        asking = asyncio.create_task(client.ask(ApiKey.DESCRIBE_GROUPS, groups(3_000), version=5))
+        await asyncio.wait_for(gate.entered.wait(), WAIT_SECONDS)
+        await other.ask(ApiKey.DESCRIBE_GROUPS, groups(2), version=5)
+        await probe(node)
+        assert not asking.done()
+        gate.open()
+        assert len((await asyncio.wait_for(asking, WAIT_SECONDS)).groups) == 3_000
+        assert gate.elsewhere == 1
+
+
+async def test_a_large_request_that_cannot_be_read_ends_its_connection_alone(tmp_path: Path) -> None:
+    async with running(tmp_path / "node") as (node, _), client_of(node) as other:
+        request = write_request(ApiKey.DESCRIBE_GROUPS, 5, 1, "t", groups(3_000))[:-100]
+        other.writer.write(struct.pack(">i", len(request)) + request)
+        assert await asyncio.wait_for(other.reader.read(), WAIT_SECONDS) == b""
+        await probe(node)
+
+
+async def test_a_client_that_goes_while_its_large_request_is_read_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path / "node") as (node, _):
+        gate = Gate(dispatch.read_counted_request)
+        monkeypatch.setattr(dispatch, "read_counted_request", gate)
+        async with client_of(node) as other:
+            request = write_request(ApiKey.DESCRIBE_GROUPS, 5, 1, "t", groups(3_000))
+            other.writer.write(struct.pack(">i", len(request)) + request)
+            await asyncio.wait_for(gate.entered.wait(), WAIT_SECONDS)
+        gate.open()
+        await eventually(lambda: not node.task_count and not node.memory.held)
+        await probe(node)
+
+
+async def _topics(client: NodeClient, *counts: int) -> None:
+    for number, count in enumerate(counts):
+        assert (await client.create(f"t{number}", count)).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_metadata_of_many_partitions_is_made_in_turns_once_for_all_who_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, named: bool
+) -> None:
+    wanted = tuple({"name": f"t{number}", "topic_id": None} for number in (*range(4), 9)) if named else None
+    request = {
+        "topics": wanted,
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+    }
+    async with running(tmp_path / "node") as (node, client), client_of(node) as second:
+        await _topics(client, 3, 1, 5, 2)
+        at_once = (await client.ask(ApiKey.METADATA, request)).topics
+        node.metadata_answers.clear()
+        monkeypatch.setattr(metadata, "PARTITIONS_AT_ONCE_MAX", 4)
+        gate = Gate(metadata._encode)
+        monkeypatch.setattr(metadata, "_encode", gate)
+        asking = [asyncio.create_task(each.ask(ApiKey.METADATA, request)) for each in (client, second)]
+        await asyncio.wait_for(gate.entered.wait(), WAIT_SECONDS)
+        await probe(node)
+        gate.open()
+        for answer in await asyncio.wait_for(asyncio.gather(*asking), WAIT_SECONDS):
+            assert answer.topics == at_once
+        assert (gate.in_loop, gate.elsewhere) == (0, 1)
+
+
+async def test_metadata_that_changes_while_it_is_made_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+    async with running(tmp_path / "node") as (node, client), client_of(node) as second:
+        await _topics(client, 3, 3)
+        monkeypatch.setattr(metadata, "PARTITIONS_AT_ONCE_MAX", 4)
+        gate = Gate(metadata._encode)
+        monkeypatch.setattr(metadata, "_encode", gate)
+        asking = asyncio.create_task(client.ask(ApiKey.METADATA, request))
+        await asyncio.wait_for(gate.entered.wait(), WAIT_SECONDS)
+        assert (await second.delete("t0")).error_code == ErrorCode.NONE
+        gate.open()
+        await asyncio.wait_for(asking, WAIT_SECONDS)
+        assert [topic.name for topic in (await client.ask(ApiKey.METADATA, request)).topics] == ["t1"]
+
+
+async def test_a_fetch_of_very_many_partitions_is_parsed_and_answered_elsewhere_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "PARSED_AT_ONCE_BYTES", 400)
+    monkeypatch.setattr(fetch, "ENCODED_AT_ONCE_MAX", 20)
+    async with running(tmp_path / "node") as (node, client):
+        await client.create("t", 50)
+        for at in (7, 49):
+            await client.produce("t", bytes(build_batch([(1, None, b"v%d" % at, ())])), partition=at)
+        parse, encode = Gate(fetch.parse_request), Gate(fetch.encode_response)
+        monkeypatch.setattr(fetch, "parse_request", parse)
+        monkeypatch.setattr(fetch, "encode_response", encode)
+        for request in (fetched(50), fetched(3)):
+            sent = write_request(ApiKey.FETCH, 12, 1, "t", request)
+            client.writer.write(struct.pack(">i", len(sent)) + sent)
+        for gate in (parse, encode):
+            await asyncio.wait_for(gate.entered.wait(), WAIT_SECONDS)
+            await probe(node)
+            gate.open()
+        sizes = []
+        for _ in range(2):
+            (length,) = struct.unpack(">i", await asyncio.wait_for(client.reader.readexactly(4), WAIT_SECONDS))
+            sizes.append(len(await client.reader.readexactly(length)))
+        assert sizes[0] > 50 * 20 > sizes[1], "the small one was answered behind the large one"
+        assert (parse.elsewhere, parse.in_loop, encode.elsewhere, encode.in_loop) == (1, 1, 1, 1)
+        assert not node.waiting_fetches
+
+
+async def test_a_broken_fetch_of_very_many_partitions_ends_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "PARSED_AT_ONCE_BYTES", 400)
+    async with running(tmp_path / "node") as (node, _), client_of(node) as other:
+        sent = write_request(ApiKey.FETCH, 12, 1, "t", fetched(50))[:-40]
+        other.writer.write(struct.pack(">i", len(sent)) + sent)
+        assert await asyncio.wait_for(other.reader.read(), WAIT_SECONDS) == b""
+        assert not node.waiting_fetches
+        await probe(node)
+
+
+async def test_a_produce_that_names_a_partition_twice_is_refused_whole(tmp_path: Path) -> None:
+    batch = bytes(build_batch([(1, None, b"v", ())]))
+    async with running(tmp_path / "node") as (node, client):
+        await client.create("t", 2)
+        data = {"name": "t", "partition_data": tuple({"index": at, "records": batch} for at in (0, 1, 0))}
+        request = {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": (data,)}
+        answer = await client.ask(ApiKey.PRODUCE, request, version=9)
+        errors = [each.error_code for each in answer.responses[0].partition_responses]
+        assert errors == [ErrorCode.INVALID_REQUEST] * 3
+        assert [node.logs.get("t", at).log_end_offset for at in range(2)] == [0, 0]
+
+
+async def test_a_record_of_more_headers_than_any_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path / "node") as (_, client):
+        await client.create("t")
+        for count, error in ((HEADERS_MAX, ErrorCode.NONE), (HEADERS_MAX + 1, ErrorCode.INVALID_RECORD)):
+            batch = bytes(build_batch([(1, None, b"v", (("", None),) * count)]))
+            assert (await client.produce("t", batch)).error_code == error
+
+
+async def test_decisions_of_one_turn_are_made_in_turns_of_their_own() -> None:
+    turns, made = OneATurn(), []
+    loop = asyncio.get_running_loop()
+    turn = 0
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        if len(made) < 20:
+            loop.call_soon(count)
+
+    async def decide() -> None:
+        await turns.begin()
+        made.append(turn)
+
+    count()
+    await asyncio.gather(*(decide() for _ in range(20)))
+    assert len(set(made)) == 20
