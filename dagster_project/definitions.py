@@ -11,9 +11,9 @@ import dagster as dg
 
 from dagster_project.defs import SUITES
 from dagster_project.resources import RESOURCES
-from fluvial.entities.project import load_project
 from fluvial.orchestration import Policy, assets_for, checks_for, contract_suites, declarations_in, offsets_sensor
 from fluvial.registry.contracts import load_contracts
+from fluvial.tables.declare.project import load_project
 
 declarations = load_project("pipelines")
 contracts = load_contracts(Path(__file__).parent.parent / "schemas")

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from examples.program import Platform, main
-from fluvial.entities import history, pipeline
+from fluvial.tables import history, pipeline
 
 TOPIC = "example-access-log"
 SCHEMA: Mapping[str, Any] = {

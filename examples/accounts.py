@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from examples.program import SECONDS_MAX, Platform, Record, main
-from fluvial.entities import count, state, sum_
+from fluvial.tables import count, state, sum_
 
 TOPIC = "example-account-entries"
 SCHEMA: Mapping[str, Any] = {

@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from examples.program import Event, Platform, main
-from fluvial.entities import history, pipeline
 from fluvial.spark.avro import decode, read_contract
+from fluvial.tables import history, pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,12 +17,12 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from fluvial.config import Settings, load_settings
-from fluvial.entities import Declaration
-from fluvial.entities.runner import materialize
 from fluvial.errors import FluvialError
 from fluvial.kafka.admin import admin_of, describe_cluster, told
 from fluvial.serde.encoding import Decoder, Encoder
 from fluvial.spark.kafka import topic_bounds
+from fluvial.tables import Declaration
+from fluvial.tables.drive.runner import materialize
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

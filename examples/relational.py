@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from examples.program import SECONDS_MAX, Platform, main
-from fluvial.entities import compacted
+from fluvial.tables import compacted
 
 TOPIC = "example-customers"
 SCHEMA: Mapping[str, Any] = {

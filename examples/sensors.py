@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from examples.program import SECONDS_MAX, Event, Platform, main
-from fluvial.entities import history, pipeline
+from fluvial.tables import history, pipeline
 
 TOPIC = "example-sensors"
 SCHEMA: Mapping[str, Any] = {

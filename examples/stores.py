@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from examples import relational
 from examples.program import Platform, main
 from examples.relational import TOPIC, Row, customers
-from fluvial.entities.rebuild import rebuild
+from fluvial.tables.drive.rebuild import rebuild
 
 Change = tuple[int, str, Row | None]  # offset, key, the row or None when it is gone
 

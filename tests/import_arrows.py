@@ -16,7 +16,7 @@ PACKAGES = {"log_broker": ROOT, "fluvial": ROOT / "platform"}
 
 def modules_of(package: str) -> dict[str, Path]:
     """Every module of a package, or of a package within it, by its dotted name."""
-    top = PACKAGES[package.split(".")[0]]
+    top = PACKAGES[package.split(".", maxsplit=1)[0]]
     names = {}
     for path in top.joinpath(*package.split(".")).rglob("*.py"):
         parts = path.relative_to(top).with_suffix("").parts

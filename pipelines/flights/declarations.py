@@ -1,6 +1,6 @@
 """The tables of the flights: declared here, built by fluvial, under the names that SQL uses."""
 
-from fluvial.entities import compacted, count, history, last_non_null, latest, max_, mean, pipeline, state, sum_
+from fluvial.tables import compacted, count, history, last_non_null, latest, max_, mean, pipeline, state, sum_
 from pipelines.flights import transforms
 
 flight_events = history("flight_events")

@@ -34,7 +34,7 @@ from pipelines.flights.questions import CHART_QUERY, QUESTIONS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fluvial.orchestration.progress import RunEvent, RunSummary
+    from fluvial.orchestration.run.progress import RunEvent, RunSummary
 
 EVENTS_TOPIC = "flight_events"
 CHART = Path("demo", "departure-delay.png")
@@ -170,8 +170,8 @@ def start_spark(settings: Settings, progress: Console) -> "SparkSession":
 
 def materialize_tables(settings: Settings, progress: Console, loss: NodeLoss | None = None) -> "RunSummary":
     """Materialise every asset; one line for each as it ends. What `loss` has killed comes back meanwhile."""
-    from fluvial.orchestration.progress import AssetFinished, AssetStarted, CheckFinished, Status
-    from fluvial.orchestration.run import materialize_all
+    from fluvial.orchestration.run.progress import AssetFinished, AssetStarted, CheckFinished, Status
+    from fluvial.orchestration.run.run import materialize_all
 
     if loss is not None:
         loss.bring_back()
@@ -249,7 +249,7 @@ def draw_chart(spark: "SparkSession", settings: Settings) -> Path:
 
 def say_what_changed(published: Sequence[Published], summary: "RunSummary", answers: Console) -> None:
     """Say what this run has added, and when that is nothing."""
-    from fluvial.orchestration.progress import Status
+    from fluvial.orchestration.run.progress import Status
 
     sent = sum(each.sent for each in published)
     changed = [asset.table for asset in summary.assets if asset.status is Status.MATERIALIZED]

@@ -31,13 +31,13 @@ from fluvial.local.errors import DataDirError, LocalPlatformError, PortTakenErro
 from fluvial.local.lock import NODE_LOCK, FolderLock, holder
 from fluvial.local.rights import make_private
 from fluvial.local.state import HOST, OPEN_TO_THE_NETWORK, PORT_DEFAULT, is_loopback
-from fluvial.registry.app import create_app, serve
-from fluvial.registry.cors import CrossOrigin
-from fluvial.registry.forwarding import Forwarder
-from fluvial.registry.policy import Rules
-from fluvial.registry.registry import Registry
+from fluvial.registry.logs.schemas_log import SchemasLog, follow
+from fluvial.registry.model.registry import Registry
+from fluvial.registry.service.app import create_app, serve
+from fluvial.registry.service.cors import CrossOrigin
+from fluvial.registry.service.forwarding import Forwarder
+from fluvial.registry.service.policy import Rules
 from fluvial.registry.validator import RegistryValidator
-from fluvial.schemas_log import SchemasLog, follow
 from log_broker.config.arguments import add_quorum_arguments, quorum_settings, set_settings
 from log_broker.config.broker import BrokerConfig
 from log_broker.errors import BrokerError

@@ -28,9 +28,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fluvial.config import Settings
-from fluvial.entities import Pipeline, history, pipeline
-from fluvial.entities.runner import materialize
 from fluvial.spark.session import build_session
+from fluvial.tables import Pipeline, history, pipeline
+from fluvial.tables.drive.runner import materialize
 from tests.bench.state.events import Contract, broker, encoded
 from tests.standalone_spark import StandaloneSpark
 

@@ -20,7 +20,7 @@ from chaos_cluster import Cluster
 from chaos_nodes import BEHIND_PROXY, CLUSTER_ID, PROXY, ROOT, OurNode
 from chaos_scenarios import Stage, killed, scenario
 
-from fluvial.registry.registry import SCHEMAS_TOPIC
+from fluvial.registry.model.registry import SCHEMAS_TOPIC
 
 ROUNDS = "FLUVIAL_CHAOS_REGISTRY_ROUNDS"
 """How many deaths there are, 3 without it."""

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from fluvial.config import Settings
-from fluvial.orchestration.ui import ui_command
+from fluvial.orchestration.run.ui import ui_command
 
 # A run starts a process and Spark in it; a loaded machine takes its time.
 STEP_SECONDS_MAX = 1200

@@ -29,12 +29,12 @@ from kill_tables_project import PUBLISHED, SCHEMA, TOPIC
 from local_platform import LocalPlatform, kill, kill_group, wait_until
 
 from fluvial.config import Settings, load_settings
-from fluvial.entities import Declaration, Pipeline
-from fluvial.entities.project import load_project
-from fluvial.entities.runner import materialize
-from fluvial.entities.verify import verify
-from fluvial.publishing.transactions import VERSION_HEADER
 from fluvial.spark.kafka import topic_bounds
+from fluvial.tables import Declaration, Pipeline
+from fluvial.tables.declare.project import load_project
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import verify
+from fluvial.tables.publish.transactions import VERSION_HEADER
 from tests.standalone_spark import StandaloneSpark
 
 PROJECT = "tests.e2e.kill_tables_project"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fluvial.entities import compacted, count, history, last_non_null, mean, pipeline, publish, state, sum_
+from fluvial.tables import compacted, count, history, last_non_null, mean, pipeline, publish, state, sum_
 
 TOPIC = "payments"
 PUBLISHED = "account-state"

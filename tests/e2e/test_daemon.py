@@ -29,13 +29,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from local_platform import LocalPlatform, wait_until
 
 from fluvial.config import Settings, load_settings
-from fluvial.entities.project import load_project
-from fluvial.entities.verify import verify
 from fluvial.orchestration import Policy, SparkResource, Submit
-from fluvial.orchestration.assets import table_asset
-from fluvial.orchestration.instance import home_of, open_instance
-from fluvial.orchestration.lag import table_ends
+from fluvial.orchestration.assets.assets import table_asset
+from fluvial.orchestration.checks.lag import table_ends
+from fluvial.orchestration.run.instance import home_of, open_instance
 from fluvial.registry.client import RegistryClient
+from fluvial.tables.declare.project import load_project
+from fluvial.tables.drive.verify import verify
 
 LONG = bool(os.environ.get("FLUVIAL_LONG_DAEMON"))
 PATIENCE_S = 900.0
@@ -47,7 +47,7 @@ ORDER = {
     "fields": [{"name": "amount", "type": "int"}, {"name": "placed_at", "type": "long"}],
 }
 DECLARATIONS = """
-from fluvial.entities import count, history, state, sum_
+from fluvial.tables import count, history, state, sum_
 
 orders = history("orders")
 customers = state("customers", topic="orders", key="customer", fields={"orders": count(), "spent": sum_("amount")})
@@ -57,7 +57,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from fluvial.entities.project import load_project
+from fluvial.tables.declare.project import load_project
 from fluvial.orchestration import Policy, SparkResource, assets_for, offsets_sensor
 
 tables = load_project("shop_tables")

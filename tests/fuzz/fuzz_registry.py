@@ -21,8 +21,8 @@ from typing import Any
 
 import httpx
 
-from fluvial.registry.app import create_app
-from fluvial.registry.registry import Registry
+from fluvial.registry.model.registry import Registry
+from fluvial.registry.service.app import create_app
 from log_broker.interfaces import InternalRecord
 
 KINDS = ("AVRO", "JSON", "PROTOBUF")

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
-from fluvial.registry.kinds import KINDS
-from fluvial.registry.schema_kind import (
+from fluvial.registry.formats.kinds import KINDS
+from fluvial.registry.formats.schema_kind import (
     Parsed,
     SchemaSyntaxError,
     SkippableKind,

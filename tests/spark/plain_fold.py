@@ -10,8 +10,8 @@ from typing import Any
 
 from log_topic import Sent, Topic
 
-from fluvial.entities import collect_set, count, count_distinct, first, last_non_null, latest, max_, mean, min_, sum_
-from fluvial.entities.folds import Fold
+from fluvial.tables import collect_set, count, count_distinct, first, last_non_null, latest, max_, mean, min_, sum_
+from fluvial.tables.declare.folds import Fold
 
 SCHEMA: Mapping[str, Any] = {
     "type": "record",

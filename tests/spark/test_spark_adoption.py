@@ -12,7 +12,8 @@ from log_topic import Schemas, Sent
 from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import TableError
-from fluvial.entities import (
+from fluvial.spark.session import register_tables
+from fluvial.tables import (
     Declaration,
     collect_set,
     compacted,
@@ -25,12 +26,11 @@ from fluvial.entities import (
     state,
     sum_,
 )
-from fluvial.entities.adoption import AdoptionError, adopt
-from fluvial.entities.rebuild import rebuild
-from fluvial.entities.runner import materialize
-from fluvial.entities.table_index import TableIndexes
-from fluvial.entities.verify import verify
-from fluvial.spark.session import register_tables
+from fluvial.tables.drive.adoption import AdoptionError, adopt
+from fluvial.tables.drive.rebuild import rebuild
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import verify
+from fluvial.tables.plan.table_index import TableIndexes
 
 pytestmark = pytest.mark.spark
 

@@ -35,14 +35,14 @@ from fluvial.delta.errors import (
 from fluvial.delta.failures import failures_told
 from fluvial.delta.row_swap import checkpoint
 from fluvial.delta.stamp import Stamp
-from fluvial.entities import compacted, history, pipeline, state
-from fluvial.entities.continuous import Watcher, follow
-from fluvial.entities.rebuild import ASIDE, BROKEN, rebuild
-from fluvial.entities.runner import materialize
-from fluvial.entities.verify import verify
 from fluvial.orchestration import SparkResource, assets_for
-from fluvial.orchestration.dry_run import plan_run
+from fluvial.orchestration.run.dry_run import plan_run
 from fluvial.spark.session import build_session, register_tables, run_sql
+from fluvial.tables import compacted, history, pipeline, state
+from fluvial.tables.drive.continuous import Watcher, follow
+from fluvial.tables.drive.rebuild import ASIDE, BROKEN, rebuild
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import verify
 
 pytestmark = pytest.mark.spark
 

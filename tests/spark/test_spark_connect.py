@@ -42,7 +42,7 @@ FEW_ROWS = {
 }
 FOLDS = ("events", "total", "mean_amount", "latest_amount", "known_down", "amounts")
 TABLES = f"""
-from fluvial.entities import compacted, history, state
+from fluvial.tables import compacted, history, state
 from plain_fold import FIELDS
 
 events = history("readings")
@@ -55,9 +55,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from fluvial.config import load_settings
-from fluvial.entities.project import load_project
-from fluvial.entities.runner import materialize
-from fluvial.entities.verify import verify
+from fluvial.tables.declare.project import load_project
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import verify
 from fluvial.registry.client import RegistryClient
 from fluvial.spark.session import build_session
 

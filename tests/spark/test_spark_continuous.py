@@ -13,10 +13,10 @@ from log_topic import Schemas, Sent
 from plain_fold import FIELDS, SCHEMA, plain_compacted, plain_state, random_events
 
 from fluvial.config import Settings
-from fluvial.entities import compacted, history, pipeline, state
-from fluvial.entities.continuous import POOL, Watcher, follow
-from fluvial.entities.result import RunResult
 from fluvial.registry.errors import RegistryError
+from fluvial.tables import compacted, history, pipeline, state
+from fluvial.tables.drive.continuous import POOL, Watcher, follow
+from fluvial.tables.drive.result import RunResult
 
 pytestmark = pytest.mark.spark
 

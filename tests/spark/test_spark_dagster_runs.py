@@ -14,10 +14,10 @@ import dagster as dg
 import pytest
 
 from fluvial.config import Settings
-from fluvial.entities import Declaration, count, history, latest, pipeline, state, sum_
 from fluvial.orchestration import SparkResource, assets_for, continuous_job, reconciliation_checks
 from fluvial.spark.session import register_tables
 from fluvial.spark.warehouse import Warehouse
+from fluvial.tables import Declaration, count, history, latest, pipeline, state, sum_
 from fluvial.testing import EmbeddedPlatform, embedded_platform, events
 
 pytestmark = [

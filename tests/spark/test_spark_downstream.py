@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from dagster_project.defs import SUITES
-from fluvial.entities import compacted, history, latest, max_, pipeline, state
-from fluvial.entities.declarations import Declaration
-from fluvial.entities.downstream import Impact, impacts
-from fluvial.entities.project import load_project
 from fluvial.registry.contracts import load_contracts
 from fluvial.spark.avro import Contract, ContractError
+from fluvial.tables import compacted, history, latest, max_, pipeline, state
+from fluvial.tables.declare.declarations import Declaration
+from fluvial.tables.declare.project import load_project
+from fluvial.tables.drive.downstream import Impact, impacts
 
 pytestmark = pytest.mark.spark
 

@@ -9,9 +9,9 @@ from log_topic import Schemas, Sent
 from plain_fold import SCHEMA
 
 from fluvial.config import Settings
-from fluvial.entities import compacted, count, history, state
-from fluvial.entities.runner import materialize
 from fluvial.spark.avro import ContractError
+from fluvial.tables import compacted, count, history, state
+from fluvial.tables.drive.runner import materialize
 
 pytestmark = pytest.mark.spark
 

@@ -19,10 +19,11 @@ from fluvial.config import Settings
 from fluvial.delta import commit as delta_commit
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Stamp, TableError
-from fluvial.entities import Declaration, compacted, history, runner, state
-from fluvial.entities.planning import GapError
-from fluvial.entities.runner import materialize
 from fluvial.spark.kafka import TopicError
+from fluvial.tables import Declaration, compacted, history, state
+from fluvial.tables.drive import runner
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.plan.planning import GapError
 
 pytestmark = pytest.mark.spark
 

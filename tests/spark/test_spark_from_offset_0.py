@@ -14,12 +14,12 @@ from plain_fold import FIELDS, SCHEMA, plain_steps, random_events
 from examples.stores import KeyValues
 from fluvial.config import Settings
 from fluvial.delta.stamp import TableError
-from fluvial.entities import Declaration, compacted, history, pipeline, state
-from fluvial.entities.rebuild import rebuild
-from fluvial.entities.runner import materialize
-from fluvial.entities.verify import verify
 from fluvial.spark.session import register_tables
 from fluvial.spark.warehouse import Warehouse
+from fluvial.tables import Declaration, compacted, history, pipeline, state
+from fluvial.tables.drive.rebuild import rebuild
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import verify
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ import pytest
 
 from fluvial.config import Settings
 from fluvial.orchestration import DeltaIOManager, SparkResource
-from fluvial.orchestration.delta_io import DeltaFrameError
+from fluvial.orchestration.assets.delta_io import DeltaFrameError
 from fluvial.spark.lineage import column_sources
 from fluvial.spark.warehouse import Warehouse
 

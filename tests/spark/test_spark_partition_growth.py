@@ -20,15 +20,15 @@ from fluvial.config import Settings
 from fluvial.delta import row_swap
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Position, Stamp, TableError
-from fluvial.entities import Declaration, compacted, count, latest, state
-from fluvial.entities.growth import may_join, seen_growth
-from fluvial.entities.planning import plan_span
-from fluvial.entities.runner import materialize
-from fluvial.entities.table_index import TableIndexes
-from fluvial.entities.verify import verify
-from fluvial.orchestration.dry_run import plan_run
+from fluvial.orchestration.run.dry_run import plan_run
 from fluvial.spark.kafka import topic_bounds
 from fluvial.spark.warehouse import Warehouse
+from fluvial.tables import Declaration, compacted, count, latest, state
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import verify
+from fluvial.tables.plan.growth import may_join, seen_growth
+from fluvial.tables.plan.planning import plan_span
+from fluvial.tables.plan.table_index import TableIndexes
 
 pytestmark = pytest.mark.spark
 

@@ -15,15 +15,15 @@ from log_topic import Schemas, Sent, Topic
 
 from fluvial.config import Settings
 from fluvial.delta.stamp import TableError
-from fluvial.entities import Declaration, Publication, compacted, count, mean, pipeline, publish, state, sum_
-from fluvial.entities.declarations import DeclarationError
-from fluvial.entities.rebuild import rebuild
-from fluvial.entities.runner import materialize
-from fluvial.entities.verify import verify
-from fluvial.publishing.run import PublicationRun
-from fluvial.publishing.table import DeltaSource
-from fluvial.publishing.transactions import VERSION_HEADER
 from fluvial.spark.kafka import TopicError
+from fluvial.tables import Declaration, Publication, compacted, count, mean, pipeline, publish, state, sum_
+from fluvial.tables.declare.declarations import DeclarationError
+from fluvial.tables.drive.rebuild import rebuild
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import verify
+from fluvial.tables.publish.run import PublicationRun
+from fluvial.tables.publish.table import DeltaSource
+from fluvial.tables.publish.transactions import VERSION_HEADER
 
 pytestmark = pytest.mark.spark
 
@@ -194,7 +194,7 @@ def test_a_version_of_many_changes_takes_several_transactions_and_is_gone_on_wit
         source = DeltaSource(declaration=publication, settings=settings, spark=spark, schemas=schemas)
         return PublicationRun(declaration=publication, settings=settings, source=source, records_max=15).run()
 
-    from fluvial.publishing.transactions import Publisher
+    from fluvial.tables.publish.transactions import Publisher
 
     said: list[str] = []
     real = Publisher._say

@@ -9,8 +9,8 @@ from log_topic import Schemas, Sent
 from plain_fold import FIELDS, SCHEMA, plain_state
 
 from fluvial.config import Settings
-from fluvial.entities import compacted, history, state
-from fluvial.entities.runner import materialize
+from fluvial.tables import compacted, history, state
+from fluvial.tables.drive.runner import materialize
 
 pytestmark = pytest.mark.spark
 

@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from log_topic import Schemas, Sent, Topic
 
 from fluvial.config import Settings
-from fluvial.entities import State, collect_set, count, pipeline, state, sum_
-from fluvial.entities.runner import materialize
 from fluvial.spark.session import build_session, register_tables, run_sql
+from fluvial.tables import State, collect_set, count, pipeline, state, sum_
+from fluvial.tables.drive.runner import materialize
 
 pytestmark = pytest.mark.spark
 

@@ -13,10 +13,10 @@ from plain_fold import FIELDS, SCHEMA, plain_compacted, plain_state, random_even
 from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import TableError
-from fluvial.entities import compacted, history, state
-from fluvial.entities import rebuild as rebuilding
-from fluvial.entities.rebuild import ASIDE, IncompleteLogError, rebuild
-from fluvial.entities.runner import materialize
+from fluvial.tables import compacted, history, state
+from fluvial.tables.drive import rebuild as rebuilding
+from fluvial.tables.drive.rebuild import ASIDE, IncompleteLogError, rebuild
+from fluvial.tables.drive.runner import materialize
 
 pytestmark = pytest.mark.spark
 

@@ -26,14 +26,14 @@ from plain_fold import (
 from fluvial.config import Settings
 from fluvial.delta import row_swap, upkeep
 from fluvial.delta.stamp import TableError
-from fluvial.entities import DeclarationError, State, count, state
-from fluvial.entities.continuous import Watcher, follow
-from fluvial.entities.rebuild import rebuild
-from fluvial.entities.reduced import ReducerError
-from fluvial.entities.runner import materialize
-from fluvial.entities.table_index import TableIndexes
-from fluvial.entities.verify import verify
 from fluvial.spark.warehouse import Warehouse
+from fluvial.tables import DeclarationError, State, count, state
+from fluvial.tables.drive.continuous import Watcher, follow
+from fluvial.tables.drive.rebuild import rebuild
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import verify
+from fluvial.tables.plan.reduced import ReducerError
+from fluvial.tables.plan.table_index import TableIndexes
 
 pytestmark = pytest.mark.spark
 

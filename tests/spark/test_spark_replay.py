@@ -13,12 +13,12 @@ from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.provenance import Sighting, offsets_of_version, versions_of_offset
 from fluvial.delta.stamp import TableError
-from fluvial.entities import History, history
-from fluvial.entities.replay import materialize_window, rewrite
-from fluvial.entities.runner import materialize
-from fluvial.entities.verify import verify
 from fluvial.spark.offset_times import Window
 from fluvial.spark.warehouse import Warehouse
+from fluvial.tables import History, history
+from fluvial.tables.drive.replay import materialize_window, rewrite
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import verify
 
 pytestmark = pytest.mark.spark
 

@@ -18,12 +18,12 @@ import pytest
 
 from fluvial.cli.main import execute
 from fluvial.config import Settings, load_settings
-from fluvial.entities import history
-from fluvial.entities.runner import materialize
-from fluvial.entities.verify import verify
 from fluvial.errors import FluvialError
 from fluvial.kafka import KafkaCluster
 from fluvial.spark.kafka import Span, TopicError, read_span, topic_bounds
+from fluvial.tables import history
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import verify
 from tests.bench.broker.servers import free_ports
 from tests.peers.kafka_jars import lacking
 from tests.peers.secured_kafka import PASSWORD, SCRAM_PASSWORD, Authority, SecuredKafka

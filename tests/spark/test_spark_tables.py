@@ -15,10 +15,11 @@ from fluvial.delta import row_swap, upkeep
 from fluvial.delta.key_index import Digests
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import TableError
-from fluvial.entities import Declaration, DeclarationError, compacted, history, last_non_null, state, sum_, table_index
-from fluvial.entities.runner import materialize
-from fluvial.entities.table_index import TableIndexes
 from fluvial.spark.warehouse import Warehouse
+from fluvial.tables import Declaration, DeclarationError, compacted, history, last_non_null, state, sum_
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.plan import table_index
+from fluvial.tables.plan.table_index import TableIndexes
 
 pytestmark = pytest.mark.spark
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fluvial.entities import count, history, latest, pipeline, state, sum_
 from fluvial.quality import expectations
+from fluvial.tables import count, history, latest, pipeline, state, sum_
 from fluvial.testing import EmbeddedPlatform, assert_frame_equal, embedded_platform, events, run_tables
 from fluvial.testing.tables import UnknownTableError
 

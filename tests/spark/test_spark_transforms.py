@@ -10,10 +10,10 @@ from log_topic import Schemas, Sent
 
 from fluvial.config import Settings
 from fluvial.delta.stamp import TableError
-from fluvial.entities import DeclarationError, history, pipeline
-from fluvial.entities.co_partitioning import CoPartitioningError
-from fluvial.entities.runner import materialize
 from fluvial.spark.session import UnknownTableError, register_tables, run_sql
+from fluvial.tables import DeclarationError, history, pipeline
+from fluvial.tables.declare.co_partitioning import CoPartitioningError
+from fluvial.tables.drive.runner import materialize
 
 pytestmark = pytest.mark.spark
 

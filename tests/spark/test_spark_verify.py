@@ -10,10 +10,10 @@ from log_topic import Schemas, Sent, Topic
 from plain_fold import FIELDS, SCHEMA, random_events
 
 from fluvial.config import Settings
-from fluvial.entities import Declaration, compacted, history, latest, state
-from fluvial.entities.runner import materialize
-from fluvial.entities.verify import Verdict, verify
 from fluvial.spark.warehouse import Warehouse
+from fluvial.tables import Declaration, compacted, history, latest, state
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import Verdict, verify
 
 pytestmark = pytest.mark.spark
 

@@ -7,31 +7,12 @@ from importlib import metadata
 
 import typer
 
-from fluvial.cli import (
-    adopt,
-    certify,
-    clusters,
-    configs,
-    consume,
-    demo,
-    elections,
-    events,
-    groups,
-    init,
-    nodes,
-    produce,
-    quarantines,
-    registry,
-    run,
-    schemas,
-    sql,
-    terminal,
-    topic_changes,
-    topic_mend,
-    topics,
-    ui,
-    verify,
-)
+from fluvial.cli import terminal
+from fluvial.cli.cluster import clusters, elections, events, nodes
+from fluvial.cli.group import groups
+from fluvial.cli.run import adopt, certify, demo, init, run, sql, ui, verify
+from fluvial.cli.schema import registry, schemas
+from fluvial.cli.topic import configs, consume, produce, quarantines, topic_changes, topic_mend, topics
 from fluvial.errors import FluvialError
 
 EXIT_FAILED = 1

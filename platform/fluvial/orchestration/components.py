@@ -21,18 +21,19 @@ import dagster as dg
 from dagster.components.component_scaffolding import scaffold_component
 from pydantic import BaseModel, Field
 
-from fluvial import entities
-from fluvial.entities import Declaration, DeclarationError, folds
-from fluvial.entities.project import load_project
-from fluvial.orchestration.assets import assets_for, table_asset
-from fluvial.orchestration.checks import checks_for, contract_suites
-from fluvial.orchestration.graph import source_specs, topic_of, topic_spec, value_contracts
-from fluvial.orchestration.log_checks import Allowed, lag_checks, reconciliation_checks
-from fluvial.orchestration.policies import Policy
-from fluvial.orchestration.sensors import SECONDS_BETWEEN, offsets_sensor
-from fluvial.orchestration.spark_resource import SparkResource
+from fluvial import tables as entities
+from fluvial.orchestration.assets.assets import assets_for, table_asset
+from fluvial.orchestration.assets.graph import source_specs, topic_of, topic_spec, value_contracts
+from fluvial.orchestration.assets.policies import Policy
+from fluvial.orchestration.checks.checks import checks_for, contract_suites
+from fluvial.orchestration.checks.log_checks import Allowed, lag_checks, reconciliation_checks
+from fluvial.orchestration.run.spark_resource import SparkResource
+from fluvial.orchestration.sensors.sensors import SECONDS_BETWEEN, offsets_sensor
 from fluvial.registry.contracts import Contract, load_contracts
 from fluvial.spark.warehouse import table_name_of
+from fluvial.tables import Declaration, DeclarationError
+from fluvial.tables.declare import folds
+from fluvial.tables.declare.project import load_project
 
 
 class Windows(dg.Model, dg.Resolvable):

@@ -3,7 +3,7 @@ Checks of the rows a run has written.
 
 `expectations` declares a suite for a table, `validate` runs one on a Spark frame with Great Expectations, and
 `contract_expectations` derives a suite from an Avro contract. This package knows Spark and Great Expectations and
-nothing of Dagster: `fluvial.orchestration.checks` makes asset checks of it.
+nothing of Dagster: `fluvial.orchestration.checks.checks` makes asset checks of it.
 """
 
 from fluvial.quality.batch import Batch, NoBatchError, last_batch, rows_of, whole_table

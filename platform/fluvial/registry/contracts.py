@@ -25,11 +25,11 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from fluvial.errors import FluvialError
-from fluvial.registry.avro.parse import AvroSyntaxError, parse
 from fluvial.registry.client import RegistryClient
-from fluvial.registry.compatibility import LEVELS
 from fluvial.registry.credentials import CredentialsError, check_reference, read_secret
 from fluvial.registry.errors import RegistryError
+from fluvial.registry.formats.avro.parse import AvroSyntaxError, parse
+from fluvial.registry.model.compatibility import LEVELS
 
 OWNER_FILE = "owner.toml"
 KEYS = frozenset({"producer", "contact", "subjects", "compatibility", "topics", "credentials", "tags", "links"})

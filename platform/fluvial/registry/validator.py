@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fluvial.registry.errors import RefusedError
-from fluvial.registry.kinds import kind_of
-from fluvial.registry.records import Body
-from fluvial.registry.registry import Registry
-from fluvial.registry.schema_kind import SkippableKind, UndecodableError
+from fluvial.registry.formats.kinds import kind_of
+from fluvial.registry.formats.schema_kind import SkippableKind, UndecodableError
+from fluvial.registry.model.records import Body
+from fluvial.registry.model.registry import Registry
 from log_broker.interfaces import Contract, Skip, Violation
 
 MAGIC = b"\0"

@@ -119,7 +119,7 @@ class Decoder:
 
 def read_schema(path: Path) -> str:
     """Return the text of an Avro schema file; raises EncodingError when it is none."""
-    from fluvial.registry.avro.parse import AvroSyntaxError, parse
+    from fluvial.registry.formats.avro.parse import AvroSyntaxError, parse
 
     try:
         text = path.read_text(encoding="utf-8")

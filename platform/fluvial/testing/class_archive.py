@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fluvial.entities import compacted, count, history, latest, state, sum_
-from fluvial.entities.runner import materialize
-from fluvial.entities.table_index import TableIndexes
 from fluvial.registry.client import RegistryClient
 from fluvial.spark.class_archive import options_to_make
 from fluvial.spark.session import build_session, run_sql
+from fluvial.tables import compacted, count, history, latest, state, sum_
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.plan.table_index import TableIndexes
 from fluvial.testing.embedded import embedded_platform
 
 TOPIC = "training"

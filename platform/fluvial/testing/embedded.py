@@ -123,9 +123,9 @@ def embedded_platform(**settings: Any) -> Iterator[EmbeddedPlatform]:
     Settings are those of `log_broker.embedded`: `topics`, `config`, and any setting of the broker as a keyword.
     """
     import log_broker
-    from fluvial.registry.registry import Registry
+    from fluvial.registry.logs.schemas_log import SchemasLog
+    from fluvial.registry.model.registry import Registry
     from fluvial.registry.validator import RegistryValidator
-    from fluvial.schemas_log import SchemasLog
 
     schemas = SchemasLog()
     registry = Registry(schemas)
@@ -160,7 +160,7 @@ class _Serving:
             self._served.result(SECONDS_MAX)
 
     async def _serve(self) -> None:
-        from fluvial.registry.app import create_app, serve
+        from fluvial.registry.service.app import create_app, serve
 
         await self._registry.open()
         app = create_app(self._registry)

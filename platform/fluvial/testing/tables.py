@@ -7,15 +7,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fluvial.entities import Declaration
-from fluvial.entities.project import load_project
 from fluvial.errors import FluvialError
+from fluvial.tables import Declaration
+from fluvial.tables.declare.project import load_project
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from fluvial.entities.result import RunResult
     from fluvial.quality import Outcome, Suite
+    from fluvial.tables.drive.result import RunResult
     from fluvial.testing.embedded import EmbeddedPlatform
 
 Project = str | Mapping[str, Declaration] | Iterable[Declaration]
@@ -70,7 +70,7 @@ def run_tables(
     `project` is the module of the declarations, or the declarations; `only` names some of its tables. Called again on
     the same warehouse it takes in what was sent since. Raises what a run raises: a FluvialError of one clear line.
     """
-    from fluvial.entities.runner import materialize
+    from fluvial.tables.drive.runner import materialize
 
     declared = _declared(project)
     for table in only:

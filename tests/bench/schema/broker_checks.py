@@ -17,9 +17,9 @@ import fastavro
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fluvial.registry.avro.compiled import compile_fast
-from fluvial.registry.avro.parse import parse
 from fluvial.registry.client import RegistryClient
+from fluvial.registry.formats.avro.compiled import compile_fast
+from fluvial.registry.formats.avro.parse import parse
 from log_broker.interfaces import Contract, Skip, Violation
 from log_broker.records import Codec, build_batch
 from log_broker.records.batch import read_header

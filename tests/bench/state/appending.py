@@ -16,9 +16,9 @@ from typing import Any
 from rich.progress import Progress
 
 from fluvial.config import Settings
-from fluvial.entities import history
-from fluvial.entities.runner import materialize
 from fluvial.spark.session import build_session
+from fluvial.tables import history
+from fluvial.tables.drive.runner import materialize
 from tests.bench.state.events import NEWER, SCHEMA_ID, TOPIC, Contract, Source, TwoVersions, broker
 
 OURS, JVM, PYTHON = "fluvial", "by hand, decoded in the JVM", "by hand, decoded in Python"

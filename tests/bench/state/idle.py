@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.progress import Progress
 
 from fluvial.config import Settings
-from fluvial.entities import history
-from fluvial.entities.runner import materialize
 from fluvial.spark.kafka import TopicEnds
 from fluvial.spark.session import build_session
+from fluvial.tables import history
+from fluvial.tables.drive.runner import materialize
 from tests.bench.state.events import Contract, broker, encoded
 
 TOPICS = 100

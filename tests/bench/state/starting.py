@@ -21,7 +21,7 @@ OURS, BY_HAND = "fluvial run", "by hand"
 ROUNDS = 5
 EVENTS = 10_000
 SECONDS_MAX = 180.0
-_PROJECT = f"from fluvial.entities import compacted\n\nreadings = compacted({TOPIC!r})\n"
+_PROJECT = f"from fluvial.tables import compacted\n\nreadings = compacted({TOPIC!r})\n"
 
 
 def measure(progress: Progress) -> dict[str, float]:

@@ -12,10 +12,10 @@ from typing import Any
 from rich.progress import Progress
 
 from fluvial.config import Settings
-from fluvial.entities import Declaration, compacted, count, latest, max_, mean, min_, state, sum_
-from fluvial.entities.runner import materialize
-from fluvial.entities.table_index import TableIndexes
 from fluvial.spark.session import build_session
+from fluvial.tables import Declaration, compacted, count, latest, max_, mean, min_, state, sum_
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.plan.table_index import TableIndexes
 from tests.bench.state.by_hand import ByHand
 from tests.bench.state.events import TOPIC, Contract, Source, broker
 from tests.bench.state.reading import Reads, time_reads

@@ -21,9 +21,9 @@ from rich.progress import Progress
 from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Stamp
-from fluvial.entities import compacted
-from fluvial.entities.continuous import follow
 from fluvial.spark.session import build_session
+from fluvial.tables import compacted
+from fluvial.tables.drive.continuous import follow
 from tests.bench.state.events import PARTITIONS, TOPIC, Contract, Source, broker, encoded
 
 EVENTS_A_SECOND = 1_000

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fluvial.config import Settings
-from fluvial.orchestration.ui import ui_command
+from fluvial.orchestration.run.ui import ui_command
 
 pytestmark = pytest.mark.e2e
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from fluvial_command import FLUVIAL, Cli
 
-from fluvial.cli.demo import DemoError
-from fluvial.cli.demo import load as load_demo
+from fluvial.cli.run.demo import DemoError
+from fluvial.cli.run.demo import load as load_demo
 
 AVSC = '{"type": "record", "name": "A", "fields": [{"name": "a", "type": "long"}]}'
 
@@ -109,7 +109,7 @@ def test_every_command_has_help_with_an_example(cli: Cli) -> None:
 
 def test_a_project_names_the_near_table(cli: Cli) -> None:
     (cli.cwd / "shop.py").write_text(
-        "from fluvial.entities import history\norders = history('orders')\nreturns = history('returns')\n"
+        "from fluvial.tables import history\norders = history('orders')\nreturns = history('returns')\n"
     )
     line = cli.refused("run", "history.order", "--project", "shop")
     assert "no pipeline 'history.order'" in line

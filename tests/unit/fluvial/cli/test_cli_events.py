@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 import log_broker
-from fluvial.cli import events
+from fluvial.cli.cluster import events
 from fluvial.cli.main import execute
 from log_broker.core.cluster.image import EVENTS_TOPIC
 from log_broker.server.embedded import EmbeddedBroker

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fluvial.cli.lines import LineError, LineReader, Record
+from fluvial.cli.topic.lines import LineError, LineReader, Record
 from fluvial.errors import FluvialError
 
 

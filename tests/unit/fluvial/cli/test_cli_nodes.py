@@ -16,7 +16,7 @@ import psutil
 import pytest
 from fluvial_command import FLUVIAL, Cli, free_ports
 
-from fluvial.cli import nodes
+from fluvial.cli.cluster import nodes
 from fluvial.local.probe import Cluster, Nobody, ask, registry_answers
 from fluvial.local.start import Running
 from fluvial.local.state import NodeSpec, Platform

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import log_broker
-from fluvial.cli import produce
 from fluvial.cli.main import execute
+from fluvial.cli.topic import produce
 
 
 def run(broker: Any, monkeypatch: pytest.MonkeyPatch, lines: bytes) -> int:

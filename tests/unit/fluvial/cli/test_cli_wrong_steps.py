@@ -181,8 +181,8 @@ def test_a_warehouse_that_cannot_be_written(shop: Cli, below: str) -> None:
 
 
 def test_what_is_wrong_with_one_table_does_not_stop_the_others(shop: Cli, platform: EmbeddedPlatform) -> None:
-    from fluvial.cli.run import _problems
-    from fluvial.entities import history
+    from fluvial.cli.run.run import _problems
+    from fluvial.tables import history
 
     chosen = [history("orders"), history("order")]
     problems = _problems(platform.settings(shop.cwd), chosen, {}, platform.broker.node.cluster.topics)
@@ -191,7 +191,7 @@ def test_what_is_wrong_with_one_table_does_not_stop_the_others(shop: Cli, platfo
 
 def test_topics_that_are_declared_co_partitioned_and_get_different_numbers_of_partitions(shop: Cli) -> None:
     (shop.cwd / TABLES).write_text("""
-from fluvial.entities import history, pipeline
+from fluvial.tables import history, pipeline
 
 orders, returns = history("orders"), history("returns")
 

@@ -1,6 +1,6 @@
 """How far moves are, and how nodes stand: arithmetic over what a cluster tells."""
 
-from fluvial.cli.cluster_status import node_lines
+from fluvial.cli.cluster.cluster_status import node_lines
 from fluvial.cluster.moves import progress_of
 from fluvial.cluster.picture import Broker, LogDirs, Move, Partition, Picture, Place, Quorum
 

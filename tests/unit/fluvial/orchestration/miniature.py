@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from fluvial.config import Settings
-from fluvial.entities import Declaration, count, history, pipeline, state
-from fluvial.entities.result import RunResult
 from fluvial.orchestration import SparkResource
+from fluvial.tables import Declaration, count, history, pipeline, state
+from fluvial.tables.drive.result import RunResult
 
 
 class NoSpark(SparkResource):

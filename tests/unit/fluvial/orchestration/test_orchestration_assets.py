@@ -8,10 +8,10 @@ import dagster as dg
 import pytest
 from miniature import DECLARATIONS, NoSpark, Runner, busiest, result_of
 
-from fluvial.entities import State, compacted, count, pipeline, publish, state
 from fluvial.errors import FluvialError
 from fluvial.orchestration import assets_for
-from fluvial.orchestration.assets import code_version
+from fluvial.orchestration.assets.assets import code_version
+from fluvial.tables import State, compacted, count, pipeline, publish, state
 
 
 def materialize(runner: Runner, table: str, **options: Any) -> dg.ExecuteInProcessResult:

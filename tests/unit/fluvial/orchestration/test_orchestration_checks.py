@@ -12,15 +12,15 @@ import pytest
 from fluvial.config import Settings
 from fluvial.delta.commit import append
 from fluvial.delta.stamp import Stamp
-from fluvial.entities import Declaration, History, history, pipeline
-from fluvial.entities.result import RunResult
 from fluvial.orchestration import SparkResource, assets_for, checks_for, contract_suites
-from fluvial.orchestration.progress import CheckFinished, MaterializationError, RunSummary, Status
-from fluvial.orchestration.run import materialize_all
+from fluvial.orchestration.run.progress import CheckFinished, MaterializationError, RunSummary, Status
+from fluvial.orchestration.run.run import materialize_all
 from fluvial.quality import Scope, Suite, expectations, kept_table
 from fluvial.registry.contracts import Contract
 from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse
+from fluvial.tables import Declaration, History, history, pipeline
+from fluvial.tables.drive.result import RunResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,8 +12,9 @@ from dagster.components.core.snapshot import get_package_entry_snap
 from dagster.components.scaffold.scaffold import get_scaffolder
 from dagster_shared.serdes.objects import EnvRegistryKey
 
-from fluvial.entities import Declaration, State, count, history, last_non_null, pipeline, publish, state, sum_
-from fluvial.orchestration import components, declarations_in
+from fluvial.orchestration import declarations_in
+from fluvial.orchestration.assets import components
+from fluvial.tables import Declaration, State, count, history, last_non_null, pipeline, publish, state, sum_
 
 # Dagster builds its own definitions of components with arguments that it calls beta.
 pytestmark = pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning")
@@ -41,7 +42,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
         "def busiest(orders):\n    return orders\n\n\n"
         "def spend(state, events):\n    return {'spent': sum(event['amount'] for event in events)}\n"
     )
-    (root / "tables.py").write_text("from fluvial.entities import history\n\norders = history('orders')\n")
+    (root / "tables.py").write_text("from fluvial.tables import history\n\norders = history('orders')\n")
     monkeypatch.syspath_prepend(tmp_path)
 
     def loaded(written: Mapping[str, tuple[str, dict[str, Any]]]) -> dg.Definitions:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fluvial.orchestration.instance import HomeError, home_of, open_instance
+from fluvial.orchestration.run.instance import HomeError, home_of, open_instance
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from fluvial.orchestration.graph import asset_key, avro_type_name, contract_columns, table_of
-from fluvial.orchestration.lag import lag_behind
+from fluvial.orchestration.assets.graph import asset_key, avro_type_name, contract_columns, table_of
+from fluvial.orchestration.checks.lag import lag_behind
 
 
 def test_a_table_and_its_key_name_each_other() -> None:

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from fluvial.config import Settings
-from fluvial.orchestration.page import _guarded
-from fluvial.orchestration.ui import ui_command
+from fluvial.orchestration.run.page import _guarded
+from fluvial.orchestration.run.ui import ui_command
 
 ASK = {"query": "{ version }"}
 

@@ -9,10 +9,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from fluvial.entities import count, state
-from fluvial.orchestration import factories
-from fluvial.orchestration.assets import code_version, declaration_of, table_asset
+from fluvial.orchestration.assets import factories
+from fluvial.orchestration.assets.assets import code_version, declaration_of, table_asset
 from fluvial.registry.contracts import Contract
+from fluvial.tables import count, state
 
 SCHEMA = {"type": "record", "name": "Order", "fields": [{"name": name, "type": "int"} for name in ("amount", "city")]}
 RETURNS = "total BIGINT, seen TIMESTAMP"

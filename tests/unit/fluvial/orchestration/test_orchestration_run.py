@@ -14,8 +14,8 @@ from miniature import NoSpark, Runner, result_of
 
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
-from fluvial.orchestration.instance import home_of, is_dead, open_instance, shared_run_lock
-from fluvial.orchestration.progress import (
+from fluvial.orchestration.run.instance import home_of, is_dead, open_instance, shared_run_lock
+from fluvial.orchestration.run.progress import (
     AssetFinished,
     AssetProgress,
     AssetStarted,
@@ -25,7 +25,7 @@ from fluvial.orchestration.progress import (
     RunSummary,
     Status,
 )
-from fluvial.orchestration.run import SelectionError, materialize_all
+from fluvial.orchestration.run.run import SelectionError, materialize_all
 
 Run = Callable[..., RunSummary]
 
@@ -147,7 +147,7 @@ HANGS = """
     import dagster as dg
     from fluvial.config import Settings
     from fluvial.orchestration import assets_for
-    from fluvial.orchestration.run import materialize_all
+    from fluvial.orchestration.run.run import materialize_all
 
     def hang(declaration, settings, spark, progress):
         print("in the middle", flush=True)

@@ -19,12 +19,12 @@ from miniature import DECLARATIONS, NoSpark, busiest
 
 import log_broker
 from fluvial.config import Settings
-from fluvial.entities import Declaration, history, state
-from fluvial.entities.folds import count
 from fluvial.orchestration import Alert, Allowed, Policy, assets_for, lag_sensor, offsets_sensor, webhook
-from fluvial.orchestration.dry_run import plan_run
-from fluvial.orchestration.log_checks import standing
-from fluvial.orchestration.sensors import SENSOR_TAG
+from fluvial.orchestration.checks.log_checks import standing
+from fluvial.orchestration.run.dry_run import plan_run
+from fluvial.orchestration.sensors.sensors import SENSOR_TAG
+from fluvial.tables import Declaration, history, state
+from fluvial.tables.declare.folds import count
 from log_broker.server.embedded import EmbeddedBroker
 
 HOUR_MS = 3_600_000

@@ -11,7 +11,6 @@ import dagster as dg
 import pytest
 from miniature import DECLARATIONS, NoSpark, Runner, busiest, result_of
 
-from fluvial.entities import DeclarationError, count, history
 from fluvial.errors import FluvialError
 from fluvial.orchestration import (
     Policy,
@@ -25,10 +24,11 @@ from fluvial.orchestration import (
     when_inputs_change,
 )
 from fluvial.orchestration import history as history_asset
-from fluvial.orchestration.assets import assets_for
-from fluvial.orchestration.continuous import batch_event, until_interrupted
-from fluvial.orchestration.pipes import Told
+from fluvial.orchestration.assets.assets import assets_for
+from fluvial.orchestration.assets.continuous import batch_event, until_interrupted
+from fluvial.orchestration.assets.pipes import Told
 from fluvial.spark.offset_times import Window
+from fluvial.tables import DeclarationError, count, history
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 HOURS = Policy(partitions=dg.HourlyPartitionsDefinition("2025-01-01-00:00", end_date="2025-01-02-00:00"))

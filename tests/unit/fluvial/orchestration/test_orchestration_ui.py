@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from fluvial.config import Settings
-from fluvial.orchestration.code_location import (
+from fluvial.orchestration.run.code_location import (
     DEFAULT_MODULE,
     CodeLocationError,
     definitions_module,
     definitions_of,
     load_definitions,
 )
-from fluvial.orchestration.ui import ui_command
+from fluvial.orchestration.run.ui import ui_command
 
 
 def test_the_page_is_served_here_only_from_the_home_of_the_data_directory(
@@ -23,7 +23,7 @@ def test_the_page_is_served_here_only_from_the_home_of_the_data_directory(
     command = ui_command(settings, port=3999)
     assert command.url == "http://127.0.0.1:3999"
     started = " ".join(command.argv[1:])
-    assert started.startswith(f"-m fluvial.orchestration.page dev -m {DEFAULT_MODULE} --host 127.0.0.1 --port 3999")
+    assert started.startswith(f"-m fluvial.orchestration.run.page dev -m {DEFAULT_MODULE} --host 127.0.0.1 --port 3999")
     assert command.environment["DAGSTER_HOME"] == str(settings.data_dir / "dagster")
     assert command.environment["FLUVIAL_WAREHOUSE"] == settings.warehouse
     assert "enabled: false" in (settings.data_dir / "dagster" / "dagster.yaml").read_text()
@@ -60,7 +60,7 @@ def test_a_damaged_pyproject_is_named(tmp_path: Path) -> None:
 def write_project(folder: Path) -> None:
     (folder / "pyproject.toml").write_text('[tool.dagster]\nmodule_name = "shop_dagster"\n')
     (folder / "shop_dagster.py").write_text("import dagster as dg\n\ndefs = dg.Definitions()\n")
-    (folder / "shop.py").write_text("from fluvial.entities import history\n\norders = history('orders')\n")
+    (folder / "shop.py").write_text("from fluvial.tables import history\n\norders = history('orders')\n")
 
 
 def test_the_definitions_are_the_directorys_unless_another_project_is_named(

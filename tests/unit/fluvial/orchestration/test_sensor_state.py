@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from fluvial.orchestration.sensor_state import RETRY_SECONDS_MAX, Cursor, Decision, Standing, decide
+from fluvial.orchestration.sensors.sensor_state import RETRY_SECONDS_MAX, Cursor, Decision, Standing, decide
 
 TABLE = "history.orders"
 

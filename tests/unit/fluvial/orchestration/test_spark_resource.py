@@ -7,7 +7,7 @@ import pytest
 from fluvial.config import Settings
 from fluvial.errors import ConfigError
 from fluvial.kafka import KafkaCluster
-from fluvial.orchestration.spark_resource import SparkResource
+from fluvial.orchestration.run.spark_resource import SparkResource
 
 PROPERTIES = {
     "security.protocol": "SASL_SSL",

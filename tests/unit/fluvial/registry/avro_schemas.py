@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from fluvial.registry.avro import types
+from fluvial.registry.formats.avro import types
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 DEFAULTS = {

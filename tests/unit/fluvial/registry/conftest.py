@@ -9,8 +9,8 @@ import httpx
 import pytest
 from memory_log import MemoryLog
 
-from fluvial.registry.app import create_app, serve
-from fluvial.registry.registry import Registry
+from fluvial.registry.model.registry import Registry
+from fluvial.registry.service.app import create_app, serve
 from log_broker.interfaces import InternalLog
 
 

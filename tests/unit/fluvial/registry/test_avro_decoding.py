@@ -14,11 +14,11 @@ from avro_schemas import EndlessError, SchemaMaker, datum, evolved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluvial.registry.avro.compatibility import differences
-from fluvial.registry.avro.compiled import LINES_MAX, compile_fast
-from fluvial.registry.avro.parse import AvroSyntaxError, parse
-from fluvial.registry.avro.skip import compile_check
-from fluvial.registry.schema_kind import Parsed, TooComplexError, UndecodableError
+from fluvial.registry.formats.avro.compatibility import differences
+from fluvial.registry.formats.avro.compiled import LINES_MAX, compile_fast
+from fluvial.registry.formats.avro.parse import AvroSyntaxError, parse
+from fluvial.registry.formats.avro.skip import compile_check
+from fluvial.registry.formats.schema_kind import Parsed, TooComplexError, UndecodableError
 
 LINKED_LIST = '{"type":"record","name":"L","fields":[{"name":"next","type":["null","L"]}]}'
 

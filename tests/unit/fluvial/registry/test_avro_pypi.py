@@ -10,9 +10,9 @@ from avro.errors import AvroException
 from avro.test import test_compatibility
 from avro_schemas import SchemaMaker, evolved
 
-from fluvial.registry.avro.compatibility import differences
-from fluvial.registry.avro.parse import AvroSyntaxError, parse
-from fluvial.registry.schema_kind import TooComplexError
+from fluvial.registry.formats.avro.compatibility import differences
+from fluvial.registry.formats.avro.parse import AvroSyntaxError, parse
+from fluvial.registry.formats.schema_kind import TooComplexError
 
 PAIRS = 600
 COMPATIBLE = SchemaCompatibilityType.compatible

@@ -10,9 +10,9 @@ import pyspark
 import pytest
 from avro_schemas import SchemaMaker, evolved
 
-from fluvial.registry.avro.compatibility import differences
-from fluvial.registry.avro.parse import AvroSyntaxError, parse
-from fluvial.registry.schema_kind import TooComplexError
+from fluvial.registry.formats.avro.compatibility import differences
+from fluvial.registry.formats.avro.parse import AvroSyntaxError, parse
+from fluvial.registry.formats.schema_kind import TooComplexError
 
 ORACLE = Path(__file__).with_name("AvroOracle.java")
 JARS = Path(pyspark.__file__).parent / "jars"

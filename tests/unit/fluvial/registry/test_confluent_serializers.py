@@ -10,7 +10,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, timestamp_pb2
 from google.protobuf.message_factory import GetMessageClass
 
-from fluvial.registry.protobuf.source import file_of
+from fluvial.registry.formats.protobuf.source import file_of
 
 VALUE = SerializationContext("orders", MessageField.VALUE)
 ADDRESS = """

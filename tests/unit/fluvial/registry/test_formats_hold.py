@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from json_schema_maker import URIS, JsonSchemaMaker
 from protobuf_maker import ProtobufMaker
 
-from fluvial.registry.json_schema import compatibility as json_compatibility
-from fluvial.registry.json_schema import parse as json_parse
-from fluvial.registry.protobuf import compatibility as protobuf_compatibility
-from fluvial.registry.protobuf import parse as protobuf_parse
-from fluvial.registry.schema_kind import SchemaSyntaxError
+from fluvial.registry.formats.json_schema import compatibility as json_compatibility
+from fluvial.registry.formats.json_schema import parse as json_parse
+from fluvial.registry.formats.protobuf import compatibility as protobuf_compatibility
+from fluvial.registry.formats.protobuf import parse as protobuf_parse
+from fluvial.registry.formats.schema_kind import SchemaSyntaxError
 
 JUDGES = {
     4: jsonschema.Draft4Validator,

@@ -7,11 +7,11 @@ import socket
 import pytest
 from google.protobuf import descriptor_pb2
 
-from fluvial.registry.json_schema import compatibility as json_compatibility
-from fluvial.registry.json_schema.parse import parse as parse_json
-from fluvial.registry.protobuf import compatibility as protobuf_compatibility
-from fluvial.registry.protobuf.parse import parse as parse_proto
-from fluvial.registry.schema_kind import SchemaSyntaxError, TooComplexError
+from fluvial.registry.formats.json_schema import compatibility as json_compatibility
+from fluvial.registry.formats.json_schema.parse import parse as parse_json
+from fluvial.registry.formats.protobuf import compatibility as protobuf_compatibility
+from fluvial.registry.formats.protobuf.parse import parse as parse_proto
+from fluvial.registry.formats.schema_kind import SchemaSyntaxError, TooComplexError
 
 HEAD = 'syntax = "proto3"; '
 

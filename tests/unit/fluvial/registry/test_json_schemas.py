@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from fluvial.registry.json_schema.kind import JsonSchemaKind
-from fluvial.registry.json_schema.parse import parse
-from fluvial.registry.schema_kind import SchemaSyntaxError
+from fluvial.registry.formats.json_schema.kind import JsonSchemaKind
+from fluvial.registry.formats.json_schema.parse import parse
+from fluvial.registry.formats.schema_kind import SchemaSyntaxError
 
 ORDER = {
     "type": "object",

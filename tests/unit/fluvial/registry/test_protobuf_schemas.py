@@ -11,13 +11,13 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_tools import protoc
 
-from fluvial.registry.commands import Draft, Register
 from fluvial.registry.errors import RefusedError
-from fluvial.registry.protobuf.kind import ProtobufKind
-from fluvial.registry.protobuf.parse import parse
-from fluvial.registry.protobuf.source import json_name
-from fluvial.registry.records import Reference
-from fluvial.registry.schema_kind import SchemaSyntaxError
+from fluvial.registry.formats.protobuf.kind import ProtobufKind
+from fluvial.registry.formats.protobuf.parse import parse
+from fluvial.registry.formats.protobuf.source import json_name
+from fluvial.registry.formats.schema_kind import SchemaSyntaxError
+from fluvial.registry.model.commands import Draft, Register
+from fluvial.registry.model.records import Reference
 
 INCLUDED = Path(grpc_tools.__file__).parent / "_proto"
 
@@ -323,10 +323,10 @@ def test_messages_of_imports_are_compared_where_they_are_used(http) -> None:
 
 def test_a_registry_that_sees_only_avro_imports_no_other_kind() -> None:
     code = (
-        "import sys; from fluvial.registry.kinds import KINDS; import fluvial.registry.app;"
+        "import sys; from fluvial.registry.formats.kinds import KINDS; import fluvial.registry.service.app;"
         "KINDS['AVRO'].parse('\"string\"', references={}, normalize=False);"
         "print([each for each in sys.modules if each.split('.')[0] in {'google', 'jsonschema', 'referencing'}"
-        " or each.startswith(('fluvial.registry.json_schema.parse', 'fluvial.registry.protobuf.parse'))])"
+        " or each.startswith(tuple(f'fluvial.registry.formats.{kind}.parse' for kind in ('json_schema', 'protobuf')))])"
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert found.stdout.strip() == "[]"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fluvial.registry.ownership import Ownership
-from fluvial.registry.policy import ANYONE, OwnersPolicy, Principal, Rules
+from fluvial.registry.model.ownership import Ownership
+from fluvial.registry.service.policy import ANYONE, OwnersPolicy, Principal, Rules
 
 A = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
 B = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"b","type":"int","default":0}]}'
@@ -108,8 +108,8 @@ def test_a_context_is_forgotten_when_nothing_is_left_in_it_but_its_ids_are_not(h
 
 
 async def test_what_is_in_contexts_comes_back_from_a_compacted_log(memory_log, registry) -> None:
-    from fluvial.registry.commands import DeleteContext, DeleteSubject, Draft, Register
-    from fluvial.registry.registry import Registry
+    from fluvial.registry.model.commands import DeleteContext, DeleteSubject, Draft, Register
+    from fluvial.registry.model.registry import Registry
 
     async def add(which: Registry, subject: str, schema: str) -> int:
         found = await which.apply(Register(subject=subject, draft=Draft(schema=schema)), action="register")

@@ -15,16 +15,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fluvial.registry.bodies import BoundedBodies
-from fluvial.registry.commands import Draft, Register, SetConfig
-from fluvial.registry.compatibility import MESSAGE_CHARACTERS_MAX
 from fluvial.registry.errors import RefusedError
-from fluvial.registry.kinds import KINDS
-from fluvial.registry.records import Body, Reference, SchemaRecord
-from fluvial.registry.registering import find
-from fluvial.registry.registry import Registry
-from fluvial.registry.schema_kind import FINDINGS_MAX, Parsed, SchemaSyntaxError, TooComplexError
-from fluvial.registry.state import RegistryState
+from fluvial.registry.formats.kinds import KINDS
+from fluvial.registry.formats.schema_kind import FINDINGS_MAX, Parsed, SchemaSyntaxError, TooComplexError
+from fluvial.registry.model.commands import Draft, Register, SetConfig
+from fluvial.registry.model.compatibility import MESSAGE_CHARACTERS_MAX
+from fluvial.registry.model.records import Body, Reference, SchemaRecord
+from fluvial.registry.model.registering import find
+from fluvial.registry.model.registry import Registry
+from fluvial.registry.model.state import RegistryState
+from fluvial.registry.service.bodies import BoundedBodies
 
 DEPTHS = (8, 12)
 """In what doubles with each level, the second costs sixteen times the first."""
@@ -256,12 +256,12 @@ async def test_the_versions_of_a_subject_are_compared_up_to_a_bound(
 
     for fields in range(1, 12):
         await register(registry, "many", record(fields))
-    monkeypatch.setattr("fluvial.registry.compatibility.STEPS_MAX", 200)
+    monkeypatch.setattr("fluvial.registry.model.compatibility.STEPS_MAX", 200)
     with pytest.raises(RefusedError, match="steps to compare with the versions") as refused:
         await register(registry, "many", record(12))
     assert refused.value.code == 409
     monkeypatch.undo()
-    monkeypatch.setattr("fluvial.registry.registering.EARLIER_CHARACTERS_MAX", 200)
+    monkeypatch.setattr("fluvial.registry.model.registering.EARLIER_CHARACTERS_MAX", 200)
     with pytest.raises(RefusedError, match="versions before, in characters"):
         await register(registry, "many", record(12))
 

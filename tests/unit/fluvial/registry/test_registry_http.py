@@ -7,10 +7,10 @@ import pytest
 from starlette.responses import Response
 
 from fluvial.http_guard import OwnSiteOnly, hosts_for
-from fluvial.registry.app import create_app
-from fluvial.registry.cors import CrossOrigin
-from fluvial.registry.registry import Registry
-from fluvial.registry.replies import media_type
+from fluvial.registry.model.registry import Registry
+from fluvial.registry.service.app import create_app
+from fluvial.registry.service.cors import CrossOrigin
+from fluvial.registry.service.replies import media_type
 from log_broker.config.broker import BrokerConfig
 
 V1 = "application/vnd.schemaregistry.v1+json"
@@ -265,7 +265,7 @@ async def test_an_error_of_ours_blames_nothing_else(memory_log, monkeypatch) -> 
     def broken(*given: object) -> None:
         raise KeyError("a1.Place")
 
-    monkeypatch.setattr("fluvial.registry.registry.decide", broken)
+    monkeypatch.setattr("fluvial.registry.model.registry.decide", broken)
     transport = httpx.ASGITransport(create_app(registry), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         answer = await http.post("/subjects/s/versions", json={"schema": '"int"'})

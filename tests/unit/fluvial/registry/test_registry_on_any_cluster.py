@@ -16,9 +16,9 @@ from test_registry_state import picture, record_schema, register
 
 import log_broker
 from fluvial.registry import errors
-from fluvial.registry.commands import DeleteSubject
-from fluvial.registry.kafka_log import KafkaLog
-from fluvial.registry.registry import Registry
+from fluvial.registry.logs.kafka_log import KafkaLog
+from fluvial.registry.model.commands import DeleteSubject
+from fluvial.registry.model.registry import Registry
 from log_broker.errors import BrokerError
 from log_broker.server.embedded import EmbeddedBroker
 

@@ -14,11 +14,11 @@ import pytest
 from test_registry_state import record_schema
 
 from fluvial.registry import errors
-from fluvial.registry.app import create_app, serve
-from fluvial.registry.forwarding import Forwarder
-from fluvial.registry.registry import SCHEMAS_TOPIC, Registry
+from fluvial.registry.logs.schemas_log import SchemasLog, follow
+from fluvial.registry.model.registry import SCHEMAS_TOPIC, Registry
+from fluvial.registry.service.app import create_app, serve
+from fluvial.registry.service.forwarding import Forwarder
 from fluvial.registry.validator import RegistryValidator
-from fluvial.schemas_log import SchemasLog, follow
 from log_broker.config.broker import BrokerConfig
 from log_broker.core.cluster.controller import CreateTopic
 from log_broker.core.partition.protocol import AppendResult

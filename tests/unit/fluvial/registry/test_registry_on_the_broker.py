@@ -15,9 +15,9 @@ import pytest
 from test_registry_state import picture, record_schema, register
 
 from fluvial.registry.client import RegistryClient
-from fluvial.registry.commands import DeleteSubject, SetConfig
 from fluvial.registry.errors import RegistryError
-from fluvial.registry.registry import SCHEMAS_TOPIC, Registry
+from fluvial.registry.model.commands import DeleteSubject, SetConfig
+from fluvial.registry.model.registry import SCHEMAS_TOPIC, Registry
 from log_broker.config.broker import BrokerConfig
 from log_broker.server.node import Node
 

@@ -10,12 +10,12 @@ from memory_log import MemoryLog
 from test_registry_state import record_schema
 
 from fluvial.node import rules_of
-from fluvial.registry.auth import hash_password, verify_password
 from fluvial.registry.client import RegistryClient
 from fluvial.registry.errors import RegistryError
-from fluvial.registry.ownership import Ownership
-from fluvial.registry.policy import ANYONE, Action, OwnersPolicy, Principal, Rules
-from fluvial.registry.registry import Registry
+from fluvial.registry.model.ownership import Ownership
+from fluvial.registry.model.registry import Registry
+from fluvial.registry.service.auth import hash_password, verify_password
+from fluvial.registry.service.policy import ANYONE, Action, OwnersPolicy, Principal, Rules
 from log_broker.config.broker import BrokerConfig
 
 OPERATIONS = ("operations", "correct horse battery")

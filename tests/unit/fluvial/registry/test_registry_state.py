@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_log import MemoryLog
 
-from fluvial.registry import records
-from fluvial.registry.commands import (
+from fluvial.registry.errors import RefusedError
+from fluvial.registry.model import records
+from fluvial.registry.model.commands import (
     DeleteSubject,
     DeleteVersion,
     Draft,
@@ -17,8 +18,7 @@ from fluvial.registry.commands import (
     SetConfig,
     SetMode,
 )
-from fluvial.registry.errors import RefusedError
-from fluvial.registry.registry import Registry
+from fluvial.registry.model.registry import Registry
 
 
 def record_schema(*fields: str) -> str:

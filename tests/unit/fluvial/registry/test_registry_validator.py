@@ -12,13 +12,13 @@ from typing import Any
 import fastavro
 import pytest
 
-from fluvial.registry.commands import DeleteVersion, Draft, Register
 from fluvial.registry.errors import RefusedError
-from fluvial.registry.kinds import KINDS
-from fluvial.registry.library import Library
-from fluvial.registry.records import Reference
-from fluvial.registry.registry import Registry
-from fluvial.registry.schema_kind import Parsed
+from fluvial.registry.formats.kinds import KINDS
+from fluvial.registry.formats.schema_kind import Parsed
+from fluvial.registry.model.commands import DeleteVersion, Draft, Register
+from fluvial.registry.model.library import Library
+from fluvial.registry.model.records import Reference
+from fluvial.registry.model.registry import Registry
 from fluvial.registry.validator import RegistryValidator
 from log_broker.interfaces import Contract, RecordValidator
 from log_broker.records.contracts import SideChecks, all_pass

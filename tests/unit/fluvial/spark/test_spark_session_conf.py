@@ -9,7 +9,7 @@ import pytest
 
 from fluvial.config import Settings, load_settings
 from fluvial.errors import ConfigError
-from fluvial.orchestration.pipes import DRIVER, Submit, driver_command
+from fluvial.orchestration.assets.pipes import DRIVER, Submit, driver_command
 from fluvial.spark.connect import ConnectError, connect
 from fluvial.spark.packaged import packaged
 from fluvial.spark.session import read_conf, session_conf

@@ -19,11 +19,11 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from fluvial.kafka import KafkaCluster
-from fluvial.registry.avro.parse import parse
-from fluvial.registry.avro.skip import compile_check
 from fluvial.registry.client import RegisteredSchema
 from fluvial.registry.errors import RegistryError
-from fluvial.registry.schema_kind import UndecodableError
+from fluvial.registry.formats.avro.parse import parse
+from fluvial.registry.formats.avro.skip import compile_check
+from fluvial.registry.formats.schema_kind import UndecodableError
 from log_broker.interfaces import Contract, Violation
 from pipelines.flights.feeds import DAMAGED_EVENTS, Feed, all_feeds, contract_of
 from pipelines.flights.placed_feed import PlacedFeed

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import dagster as dg
 
-from fluvial.entities.project import load_project
 from fluvial.orchestration import (
     SparkResource,
     assets_for,
@@ -14,6 +13,7 @@ from fluvial.orchestration import (
     offsets_sensor,
 )
 from fluvial.registry.contracts import load_contracts
+from fluvial.tables.declare.project import load_project
 from my_platform.checks import sound_customers
 
 declarations = load_project("my_platform.tables")

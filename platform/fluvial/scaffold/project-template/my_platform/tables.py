@@ -1,6 +1,6 @@
 """The tables: what each is made from, and how."""
 
-from fluvial.entities import count, latest, state, sum_
+from fluvial.tables import count, latest, state, sum_
 
 customers = state(
     "customers",

@@ -1,0 +1,1 @@
+"""Commands on clusters and the nodes of this machine."""

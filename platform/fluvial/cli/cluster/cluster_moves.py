@@ -1,0 +1,463 @@
+"""`fluvial cluster move`, `moves` and `reassign`: which broker holds what, changed while the cluster works."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fluvial.cli import completion, terminal
+from fluvial.cli.cluster.cluster_status import size_text
+from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
+from fluvial.config import Settings
+
+if TYPE_CHECKING:
+    from fluvial.cluster.moves import Progress
+    from fluvial.cluster.picture import Picture, Place
+    from fluvial.cluster.placement import Layout
+    from fluvial.cluster.wire import ClusterLink
+
+_SHOWN_MAX = 40
+_BARS_MAX = 12
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?(?:/s)?", re.IGNORECASE)
+_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+Wait = Annotated[bool, typer.Option("--wait", help="Show progress and return when nothing is left to copy.")]
+Throttle = Annotated[
+    str | None,
+    typer.Option(
+        "--throttle",
+        metavar="BYTES/s",
+        help="The most that each broker copies a second for this, such as 50M (default: no limit).",
+        show_default=False,
+    ),
+]
+
+
+def move(
+    *,
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC[:PARTITION,…]…",
+            help="Topics, or some of their partitions.",
+            show_default=False,
+            autocompletion=completion.topics,
+        ),
+    ],
+    to: Annotated[
+        str, typer.Option("--to", metavar="NODE,…", help="Nodes that are to hold each partition.", show_default=False)
+    ],
+    throttle: Throttle = None,
+    wait: Wait = False,
+    answer_format: AnswerFormat = Form.TABLE,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """
+    Move partitions onto the nodes that are named; as many nodes as there are to be replicas.
+
+    One partition has the first node as its preferred leader; with several each in turn begins with the next node.
+    An old replica goes when the new ones are in sync, so no record is less safe meanwhile.
+    """
+    from fluvial.cli.topic.places import places_of
+    from fluvial.cluster.picture import Place, picture_of
+    from fluvial.cluster.wire import ClusterLink
+    from fluvial.kafka.admin import admin_of, describe_cluster
+
+    nodes, rate = _nodes("--to", to), rate_of(throttle)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    wanted = [Place(*place) for place in places_of(places, describe_cluster(settings, admin_of(settings.cluster)))]
+    with ClusterLink(settings.cluster) as cluster:
+        picture = picture_of(cluster)
+        _require_alive("--to", nodes, picture)
+        targets = {place: _turned(nodes, at) for at, place in enumerate(wanted)}
+        targets = {place: target for place, target in targets.items() if picture.replicas_of(place) != target}
+        if not targets:
+            terminal.say("nothing to move: every partition is there already")
+            return
+        if stuck := without_leader(picture, targets):
+            raise stuck_error(stuck)
+        before = {place: picture.replicas_of(place) for place in targets}
+        show_layout(before, targets, answer_format)
+        _start(cluster, picture, targets, rate)
+        _tell_begun(len(targets), wait=wait)
+        if wait:
+            _wait(settings, cluster, picture, targets)
+
+
+def moves(
+    *,
+    wait: Wait = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Call all moves off: partitions stay with the replicas that they had.")
+    ] = False,
+    answer_format: AnswerFormat = Form.TABLE,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """
+    Show what is being moved and how far it is; with nothing left to move, a throttle that was set is taken off.
+    """
+    from fluvial.cluster.moves import begin, lift_throttle, progress_of
+    from fluvial.cluster.picture import log_dirs_of, moves_of, picture_of
+    from fluvial.cluster.wire import ClusterLink
+
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    with ClusterLink(settings.cluster) as cluster:
+        picture = picture_of(cluster)
+        if cancel and picture.moves:
+            begin(cluster, dict.fromkeys(picture.moves))
+            terminal.say(f"{_count(len(picture.moves))}: the move was called off")
+            picture = picture_of(cluster)
+        under_way = moves_of(cluster)
+        if wait and under_way:
+            _wait(settings, cluster, picture, None)
+            return
+        stored = {node: log_dirs_of(cluster, broker) for node, broker in picture.brokers.items()}
+        found = progress_of(under_way.values(), stored)
+        if not found and lift_throttle(cluster, picture):
+            terminal.say("nothing is being moved any more; the throttle was taken off")
+        elif not found:
+            terminal.say("nothing is being moved")
+    if answer_format is Form.JSON:
+        terminal.answer(json.dumps([_progress_json(each) for each in found.values()]))
+        return
+    terminal.table(
+        ("topic", "partition", "replicas", "adding", "removing", "copied"),
+        (
+            (
+                place.topic,
+                place.partition,
+                _words(each.move.target),
+                _words(each.move.adding),
+                _words(each.move.removing),
+                f"{size_text(each.copied_bytes)} of {size_text(each.wanted_bytes)}",
+            )
+            for place, each in found.items()
+        ),
+    )
+
+
+def reassign(
+    *,
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC]…",
+            help="Topics to spread (default: all).",
+            show_default=False,
+            autocompletion=completion.topics,
+        ),
+    ] = None,
+    brokers: Annotated[
+        str | None,
+        typer.Option(
+            "--brokers", metavar="NODE,…", help="Nodes to spread over (default: all that are up).", show_default=False
+        ),
+    ] = None,
+    factor: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor",
+            min=1,
+            help="Replicas of each partition (default: as many as it has).",
+            show_default=False,
+        ),
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do what is shown; without it nothing changes.")] = False,
+    throttle: Throttle = None,
+    at_once: Annotated[int, typer.Option("--at-once", min=1, help="Partitions that are copied at the same time.")] = 50,
+    answer_format: AnswerFormat = Form.TABLE,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """
+    Spread replicas and leaders evenly over nodes, as after one was added: racks first, then the fewest copies.
+
+    Shows the plan and, with --execute, carries it out; run again after an interruption it goes on. What has begun goes
+    on by itself: `fluvial cluster moves --cancel` calls it off.
+    """
+    from fluvial.cluster.picture import log_dirs_of, picture_of
+    from fluvial.cluster.placement import balanced, copies, moved
+    from fluvial.cluster.wire import ClusterLink
+
+    rate = rate_of(throttle)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    with ClusterLink(settings.cluster) as cluster:
+        picture = picture_of(cluster)
+        nodes = _nodes("--brokers", brokers) if brokers is not None else tuple(picture.brokers)
+        _require_alive("--brokers", nodes, picture)
+        before = _layout(picture, topics)
+        after = balanced(before, nodes, picture.racks, factor=factor)
+        changes = moved(before, after)
+        fresh = copies(before, after)
+        stored = {node: log_dirs_of(cluster, broker) for node, broker in picture.brokers.items()}
+        size = sum(size_of(place, before[place], stored) * len(added) for place, added in fresh.items())
+        _show_plan(before, after, changes, answer_format)
+        copied = sum(map(len, fresh.values()))
+        terminal.say(f"{len(changes)} of {len(before)} partitions change; {copied} copies, {size_text(size)}")
+        if not changes:
+            return
+        if not execute:
+            terminal.say("nothing was changed; --execute does it")
+            return
+        stuck = without_leader(picture, changes)
+        changes = {place: nodes for place, nodes in changes.items() if place not in stuck}
+        if changes:
+            carry_out(settings, cluster, picture, changes, rate=rate, at_once=at_once)
+        if stuck:
+            raise stuck_error(stuck)
+
+
+def without_leader(picture: "Picture", places: Iterable["Place"]) -> list["Place"]:
+    """Return those of which nobody could be copied from now: a move of theirs would wait without an end."""
+    return [place for place in places if picture.partitions[place].is_offline]
+
+
+def stuck_error(stuck: Sequence["Place"]) -> Exception:
+    """Return what to raise for partitions that nobody leads."""
+    from fluvial.kafka.admin import ClusterError
+
+    named = ", ".join(map(str, stuck[:3])) + (f" and {len(stuck) - 3} more" if len(stuck) > 3 else "")
+    return ClusterError(
+        f"{_count(len(stuck))} without a leader cannot be copied: {named}; bring a node back that holds them in sync"
+    )
+
+
+def carry_out(
+    settings: Settings,
+    cluster: "ClusterLink",
+    picture: "Picture",
+    changes: Mapping["Place", tuple[int, ...]],
+    *,
+    rate: int | None,
+    at_once: int,
+) -> None:
+    """Do a plan, so many partitions at a time, and have the preferred leaders lead; raises FluvialError."""
+    from fluvial.cli.cluster.elections import have_elected
+    from fluvial.cluster.moves import begin, lift_throttle, throttle, watch
+    from fluvial.kafka.admin import admin_of
+
+    places = list(changes)
+    if rate is not None:
+        throttle(cluster, picture, changes, rate)
+    with _interruptible(), _Bars(len(places)) as bars:
+        for start in range(0, len(places), at_once):
+            part = {place: changes[place] for place in places[start : start + at_once]}
+            begin(cluster, part)
+            bars.begin(part)
+            watch(cluster, picture.brokers, part, bars.report)
+    if rate is not None:
+        lift_throttle(cluster, picture)
+    have_elected(admin_of(settings.cluster), places)
+    terminal.say(f"{_count(len(places))} moved")
+
+
+def _layout(picture: "Picture", topics: list[str] | None) -> "dict[Place, tuple[int, ...]]":
+    from fluvial.cluster.moves import topics_of
+    from fluvial.kafka.admin import UnknownTopicError
+
+    known = topics_of(picture.partitions)
+    for topic in topics or ():
+        if topic not in known:
+            raise UnknownTopicError(topic, known)
+    return {place: picture.replicas_of(place) for place in picture.partitions if not topics or place.topic in topics}
+
+
+def size_of(place: "Place", replicas: Sequence[int], stored: Mapping[int, Any]) -> int:
+    """Return the bytes of a partition, of the largest of its replicas."""
+    return max((dirs.sizes.get(place, 0) for node in replicas if (dirs := stored.get(node)) is not None), default=0)
+
+
+def _start(
+    cluster: "ClusterLink", picture: "Picture", targets: Mapping["Place", tuple[int, ...]], rate: int | None
+) -> None:
+    from fluvial.cluster.moves import begin, throttle
+
+    if rate is not None:
+        throttle(cluster, picture, targets, rate)
+    begin(cluster, targets)
+
+
+def _wait(
+    settings: Settings, cluster: "ClusterLink", picture: "Picture", targets: Mapping["Place", tuple[int, ...]] | None
+) -> None:
+    from fluvial.cli.cluster.elections import have_elected
+    from fluvial.cluster.moves import lift_throttle, watch
+    from fluvial.cluster.picture import moves_of
+    from fluvial.kafka.admin import admin_of
+
+    places = list(moves_of(cluster) if targets is None else targets)
+    with _interruptible(), _Bars(len(places)) as bars:
+        bars.begin(places)
+        watch(cluster, picture.brokers, None if targets is None else places, bars.report)
+    if not moves_of(cluster):
+        lift_throttle(cluster, picture)
+    have_elected(admin_of(settings.cluster), places)
+    terminal.say(f"{_count(len(places))} moved")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        terminal.say(
+            "what has begun goes on; `fluvial cluster moves` shows it, --cancel calls it off, the same command again "
+            "goes on with the rest"
+        )
+        raise
+
+
+class _Bars:
+    """Progress on stderr: a bar for all partitions, and one for each of those that have most left to copy."""
+
+    def __init__(self, total: int) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+        self._progress = Progress(*columns, TimeElapsedColumn(), console=terminal.stderr(), transient=True)
+        self._all = self._progress.add_task("all", total=total, told=f"0 of {total}")
+        self._total = total
+        self._done = 0
+        self._tasks: dict[Any, Any] = {}
+        self._open: set[Any] = set()
+
+    def __enter__(self) -> "_Bars":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, places: Any) -> None:
+        """Note partitions whose move has begun."""
+        self._open |= set(places)
+
+    def report(self, found: Mapping["Place", "Progress"]) -> None:
+        """Show how far each move is; one that is not there any more has ended."""
+        self._done += len(self._open - found.keys())
+        self._open &= found.keys()
+        self._progress.update(self._all, completed=self._done, told=f"{self._done} of {self._total}")
+        largest = sorted(found.values(), key=lambda each: each.copied_bytes - each.wanted_bytes)[:_BARS_MAX]
+        shown = {each.move.place: each for each in largest}
+        for place in self._tasks.keys() - shown.keys():
+            self._progress.remove_task(self._tasks.pop(place))
+        for place, each in shown.items():
+            told = f"{size_text(each.copied_bytes)} of {size_text(each.wanted_bytes)}"
+            if place not in self._tasks:
+                self._tasks[place] = self._progress.add_task(str(place), total=1.0, told=told)
+            self._progress.update(self._tasks[place], completed=each.share, told=told)
+
+
+def _tell_begun(count: int, *, wait: bool) -> None:
+    if not wait:
+        terminal.say(f"{_count(count)} on the way; `fluvial cluster moves` shows how far")
+
+
+def _nodes(flag: str, text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise typer.BadParameter(f"{flag} {text!r}: write the ids of nodes, such as 1,2,3")
+    nodes = tuple(map(int, words))
+    if len(set(nodes)) < len(nodes):
+        raise typer.BadParameter(f"{flag} {text!r}: a node stands there twice")
+    return nodes
+
+
+def _require_alive(flag: str, nodes: Sequence[int], picture: "Picture") -> None:
+    from fluvial.kafka.admin import ClusterError
+
+    absent = [node for node in nodes if node not in picture.brokers]
+    if absent:
+        raise ClusterError(
+            f"{flag}: node {_words(absent)} is not up; the brokers that are: {_words(picture.brokers) or 'none'}"
+        )
+
+
+def rate_of(text: str | None) -> int | None:
+    """Read a number of bytes a second, None where none is given."""
+    if text is None:
+        return None
+    found = _SIZE.fullmatch(text.strip())
+    rate = 0 if found is None else int(float(found[1]) * _FACTORS[found[2].upper()])
+    if rate < 1:
+        raise typer.BadParameter(f"--throttle {text!r}: write bytes a second, such as 1000000, 500K or 50M")
+    return rate
+
+
+def _turned(nodes: tuple[int, ...], by: int) -> tuple[int, ...]:
+    by %= len(nodes)
+    return nodes[by:] + nodes[:by]
+
+
+def show_layout(before: "Layout", targets: "Layout", answer_format: Form) -> None:
+    """Print where partitions are and where they are to be."""
+    if answer_format is Form.JSON:
+        terminal.answer(json.dumps(_layout_json(before, targets)))
+        return
+    places = list(targets)
+    terminal.table(
+        ("topic", "partition", "from", "to"),
+        ((*place, _words(before[place]), _words(targets[place])) for place in places[:_SHOWN_MAX]),
+    )
+    if len(places) > _SHOWN_MAX:
+        terminal.say(f"and {len(places) - _SHOWN_MAX} more; --format json lists all")
+
+
+def _show_plan(before: "Layout", after: "Layout", changes: "Layout", answer_format: Form) -> None:
+    from fluvial.cluster.placement import spread_of
+
+    now, then = spread_of(before, ()), spread_of(after, ())
+    nodes = sorted({*now, *then})
+    if answer_format is Form.JSON:
+        spread = [
+            {
+                "node": node,
+                **{f"{name}_now": getattr(now.get(node), name, 0) for name in ("replicas", "leaders")},
+                **{f"{name}_then": getattr(then.get(node), name, 0) for name in ("replicas", "leaders")},
+            }
+            for node in nodes
+        ]
+        terminal.answer(json.dumps({"nodes": spread, "changes": _layout_json(before, changes)}))
+        return
+    show_layout(before, changes, answer_format)
+    rows = []
+    for node in nodes:
+        was, will = now.get(node, (0, 0)), then.get(node, (0, 0))
+        rows.append((node, f"{was[0]} → {will[0]}", f"{was[1]} → {will[1]}"))
+    terminal.table(("node", "replicas", "preferred leader of"), rows)
+
+
+def _layout_json(before: "Layout", after: "Layout") -> list[dict[str, Any]]:
+    return [
+        {"topic": place.topic, "partition": place.partition, "from": list(before[place]), "to": list(after[place])}
+        for place in after
+    ]
+
+
+def _progress_json(each: "Progress") -> dict[str, Any]:
+    move = each.move
+    return {
+        "topic": move.place.topic,
+        "partition": move.place.partition,
+        "replicas": list(move.target),
+        "adding": list(move.adding),
+        "removing": list(move.removing),
+        "copied_bytes": each.copied_bytes,
+        "wanted_bytes": each.wanted_bytes,
+    }
+
+
+def _count(partitions: int) -> str:
+    return "1 partition" if partitions == 1 else f"{partitions} partitions"
+
+
+def _words(nodes: Any) -> str:
+    return ", ".join(map(str, nodes))

@@ -1,0 +1,99 @@
+"""`fluvial elect-leaders`: have the preferred replica of partitions lead."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fluvial.cli import completion, terminal
+from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from fluvial.cli.topic.places import Place
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("elect-leaders", epilog="Example:  fluvial elect-leaders orders:0,1 payments")(elect_leaders)
+
+
+def elect_leaders(
+    *,
+    places: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC[:PARTITION,…]]…",
+            help="Topics, or some of their partitions (default: all).",
+            show_default=False,
+            autocompletion=completion.topics,
+        ),
+    ] = None,
+    unclean: Annotated[
+        bool,
+        typer.Option("--unclean", help="Let a replica lead that lacks records, where no other is left: they are lost."),
+    ] = False,
+    answer_format: AnswerFormat = Form.TABLE,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """
+    Have the preferred replica of each partition lead it again, as after a broker came back.
+
+    A partition that it leads already is left alone, which is always so where there is one replica.
+    """
+    from confluent_kafka import KafkaError
+
+    from fluvial.cli.topic.places import places_of
+    from fluvial.kafka.admin import ClusterError, admin_of, describe_cluster
+
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = admin_of(settings.cluster)
+    cluster = describe_cluster(settings, admin)
+    wanted = places_of(places or cluster.topics, cluster)
+    results = have_elected(admin, wanted, unclean=unclean)
+    outcomes = {place: _outcome(results.get(place), KafkaError.ELECTION_NOT_NEEDED) for place in wanted}
+    rows = [
+        {"topic": place[0], "partition": place[1], "outcome": outcome} for place, outcome in sorted(outcomes.items())
+    ]
+    if answer_format is Form.JSON:
+        terminal.answer(json.dumps(rows))
+    else:
+        terminal.table(
+            ("topic", "partition", "outcome"), (row.values() for row in rows if row["outcome"] != _NOT_NEEDED)
+        )
+    counts = Counter(outcomes.values())
+    elected, not_needed = counts.pop(_ELECTED, 0), counts.pop(_NOT_NEEDED, 0)
+    terminal.say(f"{elected} leaders elected; {not_needed} of {len(wanted)} partitions had the right one already")
+    if counts:
+        raise ClusterError(f"{counts.total()} of {len(wanted)} partitions have no other leader: {next(iter(counts))}")
+
+
+def have_elected(admin: "AdminClient", places: Iterable["Place"], *, unclean: bool = False) -> dict["Place", Any]:
+    """Have leaders elected; return the error of each partition, None where there is a new one. Raises ClusterError."""
+    from confluent_kafka import ElectionType, TopicPartition
+
+    from fluvial.kafka.admin import told
+
+    wanted = [TopicPartition(*place) for place in places]
+    if not wanted:
+        return {}
+    kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
+    with told("elect leaders"):
+        # confluent-kafka 2.16 does not take the request's timeout that it documents: SystemError.
+        asked = admin.elect_leaders(kind, wanted).result()
+    return {(place.topic, place.partition): error for place, error in asked.items()}
+
+
+_ELECTED = "elected"
+_NOT_NEEDED = "not needed"
+
+
+def _outcome(error: object, not_needed: int) -> str:
+    if error is None:
+        return _ELECTED
+    return _NOT_NEEDED if error.code() == not_needed else str(error.str())  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""Commands that run pipelines and ask their tables."""

@@ -1,0 +1,314 @@
+"""`fluvial run`: bring tables of the project up to date."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fluvial.cli import terminal
+from fluvial.cli.options import (
+    BootstrapServer,
+    CommandConfig,
+    DataDir,
+    Project,
+    RegistryUrl,
+    SparkConf,
+    SparkMaster,
+    Warehouse,
+    settings_of,
+)
+from fluvial.config import Settings
+from fluvial.errors import FluvialError
+
+if TYPE_CHECKING:
+    from fluvial.orchestration.run.progress import AssetFinished, RunEvent
+    from fluvial.tables import Declaration
+    from fluvial.tables.drive.result import RunResult
+
+ALL = "all"
+
+
+class UnknownPipelineError(FluvialError):
+    """The project declares no table of this name."""
+
+    def __init__(self, name: str, known: list[str], project: str) -> None:
+        # `aircraft` means state.aircraft just as well as `state.aircrafts` does.
+        near = [table for table in known if table.partition(".")[2] == name] or get_close_matches(name, known, n=3)
+        mend = f"did you mean {' or '.join(near)}?" if near else f"it declares {', '.join(known) or 'none'}"
+        super().__init__(f"no pipeline {name!r} in project {project!r}; {mend}")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(epilog="Example:  fluvial run state.aircraft")(run)
+
+
+def run(
+    *,
+    pipelines: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PIPELINE…]", help="Tables such as state.aircraft; none or `all` for all.", show_default=False
+        ),
+    ] = None,
+    project: Project = None,
+    continuous: Annotated[
+        bool,
+        typer.Option("--continuous", help="Go on until Ctrl-C or SIGTERM: a batch whenever there is something new."),
+    ] = False,
+    rebuild: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild", help="Build the named tables anew from the log; readers see the old rows until all are there."
+        ),
+    ] = False,
+    from_what_is_left: Annotated[
+        bool,
+        typer.Option("--from-what-is-left", help="Rebuild though the log no longer holds its first records."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be read and written, and do nothing.")
+    ] = False,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    registry_url: RegistryUrl = None,
+    warehouse: Warehouse = None,
+    spark_master: SparkMaster = None,
+    conf: SparkConf = None,
+) -> None:
+    """
+    Bring tables of the project up to date with what the log holds, inputs before what reads them.
+
+    Each table is one Dagster asset; the run is shown on the page of `fluvial ui`. A table with nothing new is left
+    untouched. With --continuous the tables are kept up to date by this process alone; its batches are the tables'
+    commits, and no Dagster runs.
+    """
+    from dataclasses import replace
+
+    if rebuild and (continuous or dry_run or not pipelines):
+        raise typer.BadParameter("--rebuild: name the tables to build anew, and leave out --continuous and --dry-run")
+    if from_what_is_left and not rebuild:
+        raise typer.BadParameter("--from-what-is-left goes with --rebuild")
+    settings = settings_of(
+        data_dir,
+        bootstrap_server,
+        registry_url,
+        warehouse=warehouse,
+        spark_master=spark_master,
+        conf=conf,
+        command_config=command_config,
+    )
+    if project is not None:
+        settings = replace(settings, project=project)
+    selection = _selection(settings, pipelines or [])
+    if dry_run:
+        _say_plan(settings, selection)
+        return
+    _check_before(settings, selection)
+    if continuous:
+        _follow(settings, selection)
+        return
+    if rebuild:
+        _rebuild(settings, selection, from_what_is_left=from_what_is_left)
+        return
+    from fluvial.orchestration.run.run import materialize_all
+
+    with _Progress() as progress:
+        summary = materialize_all(settings, selection, progress.on_event)
+    terminal.say(f"{len(summary.assets)} tables in {summary.seconds:.1f} s")
+
+
+def _selection(settings: Settings, names: list[str]) -> list[str] | None:
+    from fluvial.tables.declare.project import load_project
+
+    known = list(load_project(settings.project))
+    if not known:
+        raise FluvialError(
+            f"project {settings.project!r} declares no table; declare one, or name another module with --project"
+        )
+    for name in names:
+        if name not in known and name != ALL:
+            raise UnknownPipelineError(name, known, settings.project)
+    return None if not names or ALL in names else list(dict.fromkeys(names))
+
+
+def _say_plan(settings: Settings, selection: list[str] | None) -> None:
+    from fluvial.orchestration.run.dry_run import plan_run
+    from fluvial.tables.declare.project import load_project
+
+    planned = plan_run(load_project(settings.project), settings, selection)
+    rows = [
+        (
+            each.table,
+            ", ".join(each.reads),
+            f"{each.records_max:,}",
+            "-" if each.version is None else each.version,
+            each.problem or ("would be written" if each.would_write else "nothing new"),
+        )
+        for each in planned
+    ]
+    terminal.table(("table", "reads", "records", "version", "outcome"), rows)
+    problems = [f"{each.table}: {each.problem}" for each in planned if each.problem]
+    if problems:
+        raise TablesStoppedError("; ".join(problems))
+
+
+def _check_before(settings: Settings, selection: list[str] | None) -> None:
+    """Say what would fail half a minute later, once Spark has started; one table's fault does not stop the others."""
+    from fluvial.kafka.admin import admin_of, describe_cluster
+    from fluvial.spark.connect import is_remote
+    from fluvial.spark.java import require_java
+    from fluvial.spark.warehouse import Warehouse
+    from fluvial.tables.declare.project import load_project
+
+    if not is_remote(settings.spark_master):
+        require_java()
+    topics = describe_cluster(settings, admin_of(settings.cluster)).topics
+    Warehouse.at(settings.warehouse).require_writable()
+    declared = load_project(settings.project)
+    chosen = [each for name, each in declared.items() if selection is None or name in selection]
+    problems = _problems(settings, chosen, declared, topics)
+    if problems and len(problems) == len(chosen):
+        raise TablesStoppedError("; ".join(f"{table}: {problem}" for table, problem in problems.items()))
+
+
+def _problems(
+    settings: Settings, chosen: "list[Declaration]", declared: "Mapping[str, Declaration]", topics: Mapping[str, Any]
+) -> dict[str, FluvialError]:
+    """What keeps a table from being made of its topic, so far as topics and contracts tell."""
+    from fluvial.registry.errors import RegistryError
+    from fluvial.spark.avro import read_contract
+    from fluvial.spark.kafka import TopicError, absent
+    from fluvial.tables import Pipeline, Publication
+    from fluvial.tables.declare.co_partitioning import check_topics
+    from fluvial.tables.plan.fit import check_fit
+
+    problems: dict[str, FluvialError] = {}
+    with settings.registry.client() as schemas:
+        for each in chosen:
+            if isinstance(each, Publication):
+                continue
+            try:
+                if isinstance(each, Pipeline):
+                    check_topics(each, declared, {name: len(topic.partitions) for name, topic in topics.items()})
+                    continue
+                if each.topic not in topics:
+                    raise TopicError(absent(each.topic, settings.cluster, topics))
+                check_fit(each, read_contract(schemas, each.topic))
+            except FluvialError as error:
+                if isinstance(error, RegistryError) and error.code is None:  # it does not answer
+                    raise
+                problems[each.table] = error
+    return problems
+
+
+def _rebuild(settings: Settings, selection: list[str] | None, *, from_what_is_left: bool) -> None:
+    from fluvial.spark.session import build_session
+    from fluvial.tables.declare.project import load_project
+    from fluvial.tables.drive.rebuild import rebuild
+
+    declared = load_project(settings.project)
+    spark = build_session(settings, say=terminal.say)
+    try:
+        for name in declared if selection is None else selection:
+            done = rebuild(
+                declared[name],
+                settings,
+                spark,
+                from_what_is_left=from_what_is_left,
+                progress=lambda batch: None if batch.skipped else terminal.say(f"beside it: {_batch_line(batch)}"),
+                say=terminal.say,
+            )
+            terminal.say(_batch_line(done))
+    finally:
+        spark.stop()
+
+
+class TablesStoppedError(FluvialError):
+    """Tables could not be kept up to date."""
+
+
+def _follow(settings: Settings, selection: list[str] | None) -> None:
+    import signal
+    from threading import Event
+
+    from fluvial.spark.session import build_session
+    from fluvial.tables.declare.project import load_project
+    from fluvial.tables.drive.continuous import Watcher, follow
+
+    declared = load_project(settings.project)
+    chosen = [each for name, each in declared.items() if selection is None or name in selection]
+    stop = Event()
+    former = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        spark = build_session(settings, say=terminal.say)
+        try:
+            terminal.say(
+                f"following {', '.join(each.table for each in chosen)}; Ctrl-C ends it after the batch under way"
+            )
+            watcher = Watcher(
+                batch=lambda result: terminal.say(_batch_line(result)),
+                waiting=terminal.say,
+                stopped=lambda table, error: terminal.say(f"{table} is given up: {error}"),
+            )
+            with settings.registry.client() as schemas:
+                errors = follow(chosen, settings, spark, stop, schemas=schemas, watcher=watcher)
+        finally:
+            spark.stop()
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    if errors:
+        raise TablesStoppedError("; ".join(f"{table}: {error}" for table, error in errors.items()))
+
+
+def _batch_line(result: "RunResult") -> str:
+    words = [f"{result.table:<28} version {result.version_after}", f"{result.rows:,} rows", f"{result.seconds:.2f} s"]
+    if result.records_max:
+        words.insert(1, f"{result.records_max:,} records")
+    if result.quarantined:
+        words.append(f"{result.quarantined} quarantined")
+    return ", ".join(words)
+
+
+class _Progress(AbstractContextManager["_Progress"]):
+    """Shows what is being worked on, and a line for each table that is done."""
+
+    def __init__(self) -> None:
+        console = terminal.stderr()
+        self._console = console
+        self._status = console.status("starting …")
+
+    def __enter__(self) -> "_Progress":
+        self._status.__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self._status.__exit__(*details)
+
+    def on_event(self, event: "RunEvent") -> None:
+        """Show one event of the run."""
+        from fluvial.orchestration.run.progress import AssetFinished, AssetStarted, CheckFinished
+
+        match event:
+            case AssetStarted():
+                self._status.update(f"{event.table} …")
+            case AssetFinished():
+                self._console.print(_finished(event))
+            case CheckFinished() if not event.passed:
+                self._console.print(f"  {event.table}: check {event.name} failed: {event.error or 'see the page'}")
+
+
+def _finished(event: "AssetFinished") -> str:
+    numbers = event.metadata
+    words = [f"{event.table:<28} {event.status}"]
+    if numbers.get("rows"):
+        words.append(f"{numbers['rows']} rows")
+    if numbers.get("quarantined"):
+        words.append(f"{numbers['quarantined']} quarantined")
+    if numbers.get("seconds") is not None:
+        words.append(f"{numbers['seconds']:.1f} s")
+    return ", ".join(words)

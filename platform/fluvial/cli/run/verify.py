@@ -1,0 +1,127 @@
+"""`fluvial verify`: prove that tables hold what the log says."""
+
+import io
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fluvial.cli import terminal
+from fluvial.cli.options import (
+    AnswerFormat,
+    BootstrapServer,
+    CommandConfig,
+    DataDir,
+    Form,
+    Project,
+    RegistryUrl,
+    SparkConf,
+    SparkMaster,
+    Warehouse,
+    settings_of,
+)
+from fluvial.cli.run.run import UnknownPipelineError
+from fluvial.errors import FluvialError
+
+if TYPE_CHECKING:
+    from fluvial.tables.drive.verify import Verdict
+
+
+_COLUMNS = ("table", "version", "records", "rows", "differences", "exact")
+
+
+class NotExactError(FluvialError):
+    """A table is not what the log says."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(epilog="Example:  fluvial verify state.aircraft")(verify)
+
+
+def verify(
+    *,
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TABLE…]", help="Tables such as state.aircraft; none for all.", show_default=False),
+    ] = None,
+    project: Project = None,
+    answer_format: AnswerFormat = Form.TABLE,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    registry_url: RegistryUrl = None,
+    warehouse: Warehouse = None,
+    spark_master: SparkMaster = None,
+    conf: SparkConf = None,
+) -> None:
+    """
+    Read the log again up to where each table stands, and compare: same rows, same values, nothing twice.
+
+    Ends with status 1 when a table differs, naming the first places.
+    """
+    settings = settings_of(
+        data_dir,
+        bootstrap_server,
+        registry_url,
+        warehouse=warehouse,
+        spark_master=spark_master,
+        conf=conf,
+        command_config=command_config,
+    )
+    if project is not None:
+        settings = replace(settings, project=project)
+    from fluvial.spark.session import build_session
+    from fluvial.tables.declare.declarations import Pipeline
+    from fluvial.tables.declare.project import load_project
+    from fluvial.tables.drive.verify import verify as compare
+
+    declared = {name: each for name, each in load_project(settings.project).items() if not isinstance(each, Pipeline)}
+    for name in tables or []:
+        if name not in declared:
+            raise UnknownPipelineError(name, list(declared), settings.project)
+    verdicts: list[Verdict] = []
+    with (
+        terminal.keep_stdout_for_the_answer() as stdout,
+        terminal.stderr().status("starting Spark …") as status,
+        settings.registry.client() as schemas,
+    ):
+        spark = build_session(settings, say=status.update)
+        try:
+            for name in tables or list(declared):
+                status.update(f"{name} …")
+                verdicts.append(compare(declared[name], settings, spark, schemas=schemas))
+        finally:
+            spark.stop()
+        stdout.write(_told([_row(each) for each in verdicts], answer_format).encode())
+    wrong = [each for each in verdicts if not each.is_exact]
+    if wrong:
+        raise NotExactError("; ".join(map(_complaint, wrong)))
+
+
+def _told(rows: list[dict[str, Any]], form: Form) -> str:
+    if form is Form.JSON:
+        return json.dumps(rows, indent=2) + "\n"
+    from rich.console import Console
+
+    out = io.StringIO()
+    terminal.table(_COLUMNS, ([row[name] for name in _COLUMNS] for row in rows), Console(file=out, highlight=False))
+    return out.getvalue()
+
+
+def _row(verdict: "Verdict") -> dict[str, Any]:
+    return {
+        "table": verdict.table,
+        "version": verdict.version,
+        "records": sum(end - start for start, end in verdict.ranges.values()),
+        "rows": verdict.rows,
+        "differences": verdict.different,
+        "exact": verdict.is_exact,
+    }
+
+
+def _complaint(verdict: "Verdict") -> str:
+    shown = ", ".join(f"{each.where} {each.what}" for each in verdict.differences)
+    more = " …" if verdict.different > len(verdict.differences) else ""
+    return f"{verdict.table} is not what the log says: {shown}{more}"

@@ -1,0 +1,65 @@
+"""`fluvial schema`: contracts into the registry, and all the commands about what is there."""
+
+import json
+from typing import TYPE_CHECKING
+
+import typer
+
+from fluvial.cli import terminal
+from fluvial.cli.options import DataDir, Json, RegistryUrl, settings_of
+from fluvial.cli.schema import schema_check, schema_exchange, schema_generate, schema_owners, schema_views
+from fluvial.cli.schema.schema_sources import CONTRACTS, Source, Subject, subject_of_file
+
+if TYPE_CHECKING:
+    pass
+
+app = typer.Typer(help="Register, check, compare and hand over schemas.", no_args_is_help=True, rich_markup_mode=None)
+schema_check.add_to(app)
+schema_views.add_to(app)
+schema_exchange.add_to(app)
+schema_generate.add_to(app)
+schema_owners.add_to(app)
+
+
+@app.command(epilog="Example:  fluvial schema register schemas")
+def register(
+    path: Source = CONTRACTS, subject: Subject = None, data_dir: DataDir = None, registry_url: RegistryUrl = None
+) -> None:
+    """Register every contract of a folder, or one schema; what is registered already stays as it is."""
+    from fluvial.cli.schema.registries import as_owner
+    from fluvial.local.credentials import passwords_for
+    from fluvial.registry.contracts import load_contracts, register_all
+    from fluvial.serde.encoding import read_schema
+
+    settings = settings_of(data_dir, registry_url=registry_url)
+    one = subject_of_file(path, subject)
+    if one is not None:
+        text = read_schema(path)
+        with settings.registry.client() as client:
+            terminal.answer(f"{one}: schema id {as_owner(client, settings, one).register(one, text)}")
+        return
+    contracts = load_contracts(path)
+    with settings.registry.client() as client:
+        register_all(
+            client,
+            contracts,
+            lambda done: terminal.answer(
+                f"{done.contract.subject}: schema id {done.id}{'' if done.is_new else ', was there already'}"
+            ),
+            passwords=passwords_for(settings.data_dir, settings.registry_url),
+        )
+
+
+@app.command("list", epilog="Example:  fluvial schema list --json")
+def list_subjects(as_json: Json = False, data_dir: DataDir = None, registry_url: RegistryUrl = None) -> None:
+    """List the subjects with their latest version and schema id."""
+
+    settings = settings_of(data_dir, registry_url=registry_url)
+    with settings.registry.client() as client:
+        found = [client.latest(subject) for subject in sorted(client.subjects())]
+    if as_json:
+        rows = [{"subject": each.subject, "version": each.version, "id": each.id} for each in found]
+        terminal.answer(json.dumps(rows))
+        return
+    for each in found:
+        terminal.answer(f"{each.subject}  version {each.version}  schema id {each.id}")

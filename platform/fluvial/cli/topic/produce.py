@@ -1,0 +1,234 @@
+"""`fluvial produce`: lines of the input as records of a topic."""
+
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from fluvial.cli import terminal
+from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, RegistryUrl, settings_of
+from fluvial.cli.topic.lines import LINE_BYTES_MAX, LineError, LineReader
+from fluvial.config import Settings
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+DELIVERY_SECONDS = 30.0
+"""How long the cluster may take no record before we give up."""
+
+TELL_SECONDS = 2.0
+"""How long records may be refused for a passing reason before we say so; the client tries on."""
+
+_POLL_SECONDS = 0.2
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(epilog="Example:  fluvial produce orders --subject orders-value --key-field order_id < orders.jsonl")(
+        produce
+    )
+
+
+def produce(
+    *,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.", show_default=False)],
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", help="Read the lines of this file (default: stdin).", show_default=False),
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", help="Avro schema file (.avsc); it must be registered.", show_default=False),
+    ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(
+            "--subject", help="Subject whose schema is used; its latest without --schema.", show_default=False
+        ),
+    ] = None,
+    key_field: Annotated[
+        str | None,
+        typer.Option(
+            "--key-field", metavar="FIELD", help="Field of the JSON value that is the key.", show_default=False
+        ),
+    ] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(
+            "--key-separator", metavar="TEXT", help="Text between key and value of a line.", show_default=False
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    registry_url: RegistryUrl = None,
+) -> None:
+    """
+    Write each line of the input as a record.
+
+    With --schema or --subject a line is JSON and is written as Avro in the registry's framing; `null` is a tombstone.
+    Timestamps are ISO 8601, bytes base64, decimals strings. Otherwise a line is a plain string.
+    """
+    if key_field is not None and key_separator is not None:
+        raise typer.BadParameter("--key-field and --key-separator: give one of them")
+    if key_separator == "":
+        raise typer.BadParameter("--key-separator: give a text that stands between key and value")
+    settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
+    with ExitStack() as stack:
+        lines = sys.stdin.buffer if file is None else stack.enter_context(_opened(file))
+        sender = _Sender(settings, topic)
+        encode = _encode(stack, settings, topic, subject, schema) if schema or subject else None
+        reader = LineReader(encode=encode, key_field=key_field, key_separator=key_separator)
+        try:
+            _send_all(sender, reader, lines)
+        except LineError as error:
+            sender.finish()
+            raise LineError(
+                error.number, f"{str(error).split(': ', 1)[1]} ({sender.written} records before it written)"
+            ) from error
+        sender.finish()
+    terminal.say(f"{sender.written} records written to {topic}")
+
+
+def _opened(file: Path) -> BinaryIO:
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise typer.BadParameter(f"--file {file}: {error.strerror}") from error
+
+
+def _encode(stack: ExitStack, settings: Settings, topic: str, subject: str | None, schema: Path | None) -> Any:
+    from fluvial.serde.encoding import Encoder
+
+    with settings.registry.client() as registry:
+        return Encoder.of(registry, topic=topic, subject=subject, schema=schema).encode
+
+
+def _send_all(sender: "_Sender", reader: LineReader, lines: BinaryIO) -> None:
+    number = 0
+    while line := lines.readline(LINE_BYTES_MAX + 1):
+        number += 1
+        if len(line) > LINE_BYTES_MAX:
+            raise LineError(number, f"is longer than {LINE_BYTES_MAX} bytes")
+        record = reader.read(number, line.removesuffix(b"\n").removesuffix(b"\r"))
+        if record is not None:
+            sender.send(record.key, record.value)
+
+
+class _Refusals:
+    """
+    The client's log, for the one thing that it tells nowhere else: why it is trying again.
+
+    A full disk is such a reason: without this the user would learn nothing until the records are given up.
+    """
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self.since = 0.0
+
+    def log(self, level: int, template: str, *words: str) -> None:
+        """Take a line of the log, as a `logging.Logger` does; called while the producer is polled."""
+        _, found, told = (template % words if words else template).partition("encountered error: ")
+        if found:
+            if self.reason is None:
+                self.since = time.monotonic()
+            self.reason = told.partition(" (actions")[0]
+
+    def over(self) -> None:
+        """Note that a record was taken."""
+        self.reason = None
+
+
+class _Sender:
+    """An idempotent producer that stops at the first record the cluster refuses."""
+
+    def __init__(self, settings: Settings, topic: str) -> None:
+        from confluent_kafka import Producer
+
+        from fluvial.kafka.admin import admin_of, describe_cluster, require_topic
+
+        require_topic(describe_cluster(settings, admin_of(settings.cluster)), topic)
+        self.written = 0
+        self._topic = topic
+        self._refused: Any = None
+        self._refusals = _Refusals()
+        self._told = False
+        self._producer = Producer(
+            settings.cluster.client(
+                # As the Java client spreads keys, so that one key is on one partition whoever writes it.
+                partitioner="murmur2_random",
+                **{
+                    "enable.idempotence": True,
+                    "compression.type": "lz4",
+                    "linger.ms": 5,
+                    "message.timeout.ms": int(DELIVERY_SECONDS * 1000),
+                    "on_delivery": self._on_delivery,
+                    "debug": "msg",
+                    "logger": self._refusals,
+                },
+            )
+        )
+
+    def send(self, key: bytes | None, value: bytes | None) -> None:
+        """Hand a record over; raises ClusterError when an earlier one was refused or none is taken any more."""
+        from fluvial.kafka.admin import told
+
+        deadline = time.monotonic() + DELIVERY_SECONDS
+        while True:
+            self._look()
+            try:
+                with told(f"write to {self._topic!r}"):
+                    self._producer.produce(self._topic, value=value, key=key)
+                self._producer.poll(0)
+                return
+            except BufferError:
+                self._producer.poll(_POLL_SECONDS)
+                assert time.monotonic() < deadline + DELIVERY_SECONDS, "a queued record is delivered or fails in time"
+
+    def finish(self) -> None:
+        """Wait until every record is acknowledged; raises ClusterError when one was refused."""
+        while self._producer.flush(_POLL_SECONDS):
+            self._look()
+        self._look()
+
+    def _look(self) -> None:
+        from confluent_kafka import KafkaError
+
+        from fluvial.kafka.admin import ClusterError, reason
+
+        if self._refused is None:
+            self._tell()
+            return
+        self._producer.purge()
+        self._producer.flush(_POLL_SECONDS)
+        kept = f"{self.written} records were written"
+        if self._refused.code() == KafkaError._MSG_TIMED_OUT:
+            why = self._refusals.reason
+            raise ClusterError(
+                f"the cluster took no record for {self._topic!r} within {DELIVERY_SECONDS:.0f} s; {kept}; "
+                + (why or "is the leader of its partitions up, and is there space on its disk?")
+            )
+        raise ClusterError(
+            f"the cluster refused a record for {self._topic!r}: {reason(Exception(self._refused))}; {kept}"
+        )
+
+    def _tell(self) -> None:
+        """Say once that records are refused, and why, while there is hope."""
+        refusals = self._refusals
+        if refusals.reason is not None and not self._told and time.monotonic() - refusals.since >= TELL_SECONDS:
+            self._told = True
+            terminal.say(
+                f"the cluster refuses records for {self._topic!r}: {refusals.reason}; "
+                f"trying on for up to {DELIVERY_SECONDS:.0f} s"
+            )
+
+    def _on_delivery(self, error: Any, _: "Message") -> None:
+        if error is None:
+            self.written += 1
+            self._refusals.over()
+        else:
+            # After a fatal error every queued record fails with it; the first failure is the cause.
+            self._refused = self._refused or error

@@ -1,0 +1,232 @@
+"""`fluvial topic alter`, `delete-records` and `offsets`."""
+
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from fluvial.cli import completion, terminal
+from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, pairs, settings_of
+from fluvial.cli.topic import co_partitioning
+
+Topic = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False, autocompletion=completion.topics),
+]
+Places = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TOPIC[:PARTITION,…]…",
+        help="Topics, or some of their partitions.",
+        show_default=False,
+        autocompletion=completion.topics,
+    ),
+]
+
+
+class At(StrEnum):
+    """Offsets that have a name."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    MAX_TIMESTAMP = "max-timestamp"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command(epilog="Example:  fluvial topic alter orders --partitions 12 --config retention.ms=-1")(alter)
+    app.command("delete-records", epilog="Example:  fluvial topic delete-records orders:0 --before 1000 --execute")(
+        delete_records
+    )
+    app.command(epilog="Example:  fluvial topic offsets orders --time 2026-03-01T00:00:00Z")(offsets)
+
+
+def alter(
+    *,
+    topic: Topic,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="Grow to so many.", show_default=False)
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config", "-c", metavar="KEY=VALUE", help="A setting to set; may be given again.", show_default=False
+        ),
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--delete-config", metavar="KEY", help="A setting to take back; may be given again.", show_default=False
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """
+    Give a topic more partitions or other settings.
+
+    More partitions send some keys' later records elsewhere than their earlier ones. Tables keep to the order when the
+    new count is a multiple of the old. Fewer partitions are not possible.
+    """
+    from confluent_kafka.admin import NewPartitions
+
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, admin_of, describe_cluster, require_topic, told
+
+    wanted = pairs("--config", config)
+    if partitions is None and not wanted and not delete_config:
+        raise typer.BadParameter("say what to change: --partitions, --config or --delete-config")
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = admin_of(settings.cluster)
+    cluster = describe_cluster(settings, admin)
+    have = len(require_topic(cluster, topic).partitions)
+    if partitions is not None and partitions < have:
+        raise ClusterError(f"topic {topic!r} has {have} partitions and cannot have fewer; make another topic")
+    if wanted or delete_config:
+        _configure(admin, topic, wanted, delete_config or [])
+    if partitions == have:
+        terminal.say(f"topic {topic} had {have} partitions already")
+    elif partitions is not None:
+        grown = admin.create_partitions([NewPartitions(topic, partitions)], request_timeout=TIMEOUT_SECONDS)
+        with told(f"grow topic {topic!r}"):
+            grown[topic].result()
+        terminal.say(f"topic {topic} has {partitions} partitions")
+        if partitions % have:
+            terminal.say(
+                f"{partitions} is no multiple of {have}, so keys move between partitions that were there: compacted "
+                "tables and states of this topic that have no order= must be built anew (fluvial run --rebuild)"
+            )
+        # Told and not refused: of topics that grow together one is the first.
+        for problem in co_partitioning.problems(settings, topic, partitions, cluster.topics):
+            terminal.say(str(problem))
+
+
+def _configure(admin: Any, topic: str, wanted: dict[str, str], unwanted: list[str]) -> None:
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
+
+    entries = [ConfigEntry(name, text, incremental_operation=AlterConfigOpType.SET) for name, text in wanted.items()]
+    entries += [ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE) for name in unwanted]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    with told(f"change the settings of topic {topic!r}"):
+        admin.incremental_alter_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result()
+    for name, text in wanted.items():
+        terminal.say(f"topic {topic}: {name} = {text}")
+    for name in unwanted:
+        terminal.say(f"topic {topic}: {name} is at its default again")
+
+
+def delete_records(
+    *,
+    places: Places,
+    before: Annotated[
+        int | None,
+        typer.Option("--before", metavar="OFFSET", min=0, help="Those before this offset.", show_default=False),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that there are now.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
+    answer_format: AnswerFormat = Form.TABLE,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """
+    Delete the oldest records of partitions, for all readers and for good.
+
+    Shows what would go; --execute deletes it.
+    """
+    from fluvial.cli.topic.places import bounds_of, places_of
+    from fluvial.kafka.admin import ClusterError, admin_of, describe_cluster
+
+    if (before is None) != everything:
+        raise typer.BadParameter("say which records: --before OFFSET, or --all")
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = admin_of(settings.cluster)
+    bounds = bounds_of(admin, places_of(places, describe_cluster(settings, admin)))
+    for (topic, partition), (_, end) in bounds.items():
+        if before is not None and before > end:
+            raise ClusterError(f"{topic}:{partition} ends at offset {end}, before {before}; nothing was deleted")
+    firsts = {place: max(first, end if before is None else before) for place, (first, end) in bounds.items()}
+    if execute:
+        firsts = _delete(admin, firsts)
+    gone = [
+        {
+            "topic": place[0],
+            "partition": place[1],
+            "start_offset": bounds[place][0],
+            "new_start_offset": first,
+            "end_offset": bounds[place][1],
+        }
+        for place, first in firsts.items()
+    ]
+    if answer_format is Form.JSON:
+        terminal.answer(json.dumps({"executed": execute, "partitions": gone}, indent=2))
+    else:
+        terminal.table(
+            ("topic", "partition", "start offset", "new start offset", "end offset"), (each.values() for each in gone)
+        )
+    if not execute:
+        terminal.say("nothing was deleted; add --execute to do it")
+
+
+def _delete(admin: Any, firsts: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    from confluent_kafka import TopicPartition
+
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
+
+    asked = admin.delete_records(
+        [TopicPartition(*place, first) for place, first in firsts.items()], request_timeout=TIMEOUT_SECONDS
+    )
+    with told("delete records"):
+        return {(place.topic, place.partition): future.result().low_watermark for place, future in asked.items()}
+
+
+def offsets(
+    *,
+    places: Places,
+    at: Annotated[At | None, typer.Option("--at", help="The offset of this name.", show_default=False)] = None,
+    time: Annotated[
+        str | None,
+        typer.Option("--time", metavar="TIME", help="The first record since then (ISO 8601).", show_default=False),
+    ] = None,
+    answer_format: AnswerFormat = Form.TABLE,
+    data_dir: DataDir = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Show where partitions begin and end, or which record is the first since a time."""
+    from confluent_kafka.admin import OffsetSpec
+
+    from fluvial.cli.topic.places import bounds_of, instant, offsets_of, places_of, time_offsets_of
+    from fluvial.kafka.admin import admin_of, describe_cluster
+
+    if at is not None and time is not None:
+        raise typer.BadParameter("--at and --time: give one of them")
+    when = None if time is None else instant("--time", time)
+    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
+    admin = admin_of(settings.cluster)
+    wanted = places_of(places, describe_cluster(settings, admin))
+    if when is not None:
+        found = {place: {"offset": offset} for place, offset in time_offsets_of(admin, wanted, when).items()}
+    elif at is not None:
+        spec = getattr(OffsetSpec, at.replace("-", "_"))()
+        found = {place: {"offset": offset} for place, offset in offsets_of(admin, wanted, spec).items()}
+    else:
+        bounds = bounds_of(admin, wanted)
+        found = {place: {"start_offset": first, "end_offset": end} for place, (first, end) in bounds.items()}
+    # The protocol says -1 for "no such record".
+    rows = [
+        {
+            "topic": place[0],
+            "partition": place[1],
+            **{name: None if value < 0 else value for name, value in values.items()},
+        }
+        for place, values in found.items()
+    ]
+    if answer_format is Form.JSON:
+        terminal.answer(json.dumps(rows))
+        return
+    columns = [name.replace("_", " ") for name in rows[0]]
+    terminal.table(columns, (["-" if value is None else value for value in row.values()] for row in rows))

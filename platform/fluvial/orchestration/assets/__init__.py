@@ -1,0 +1,1 @@
+"""Dagster assets made of declarations."""

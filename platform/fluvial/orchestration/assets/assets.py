@@ -1,0 +1,319 @@
+"""Dagster assets made from declarations: one real asset a table, external ones for the topics and contracts above."""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from functools import wraps
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import dagster as dg
+from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValue
+
+from fluvial.config import Settings
+from fluvial.delta.errors import TableError
+from fluvial.delta.failures import failures_told
+from fluvial.errors import FluvialError
+from fluvial.orchestration.assets.graph import (
+    asset_key,
+    links_of,
+    owners_of,
+    source_specs,
+    tags_of,
+    topic_of,
+    upstream_keys,
+    value_contracts,
+)
+from fluvial.orchestration.assets.lineage import known_columns, pipeline_lineage
+from fluvial.orchestration.assets.metadata import column_schema, plain_columns, run_metadata
+from fluvial.orchestration.assets.pipes import Submit, Told, run_submitted
+from fluvial.orchestration.assets.policies import RETRIES, Policy
+from fluvial.orchestration.assets.windows import window_of
+from fluvial.orchestration.checks.lag import end_offsets, lag_behind
+from fluvial.orchestration.run.spark_resource import SparkResource
+from fluvial.registry.contracts import Contract
+from fluvial.tables import Compacted, Declaration, DeclarationError, History, Pipeline, Publication, State
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from fluvial.spark.offset_times import Window
+    from fluvial.tables.drive.result import RunResult
+
+
+DECLARATION = "fluvial/declaration"
+"""The metadata of an asset that holds its declaration, in the process that made it."""
+
+
+class Runner(Protocol):
+    """What brings a declared table up to date."""
+
+    def __call__(
+        self,
+        declaration: Declaration,
+        settings: Settings,
+        spark: "SparkSession",
+        /,
+        *,
+        progress: Callable[[str], None] | None = None,
+        **window: "Window",
+    ) -> "RunResult":
+        """Return what was done; `progress` hears a line when a step begins, `window` is there in a run of one."""
+        ...
+
+
+def assets_for(
+    declarations: Mapping[str, Declaration],
+    *,
+    contracts: Iterable[Contract] = (),
+    policy: Policy | None = None,
+    policies: Mapping[str, Policy] = MappingProxyType({}),
+    retry_policy: dg.RetryPolicy | None = None,
+    run: Runner | None = None,
+) -> list[dg.AssetsDefinition | dg.AssetSpec]:
+    """
+    Return the assets of a project: its tables, and the topics and contracts they come from.
+
+    Contracts are read from files, so that loading the definitions connects to nothing. `policy` holds for every table,
+    and `policies` for those that they name instead; `retry_policy` alone changes that part of the usual one. `run`
+    executes a declaration; it is `fluvial.tables.drive.runner.materialize` unless given.
+
+    Raises DeclarationError when `policies` name a table that is none of `declarations`.
+    """
+    usual = policy or Policy(retry=retry_policy or RETRIES)
+    for table in policies:
+        if table not in declarations:
+            raise DeclarationError(f"policies name {table}, which is not declared; there are {', '.join(declarations)}")
+    known = tuple(contracts)
+    of_values = value_contracts(known)
+    tables = [
+        table_asset(
+            declaration,
+            contract=of_values.get(topic_of(declaration) or ""),
+            policy=policies.get(table, usual),
+            run=run,
+        )
+        for table, declaration in declarations.items()
+    ]
+    return [*source_specs(declarations.values(), known), *tables]
+
+
+def table_asset(
+    declaration: Declaration,
+    *,
+    contract: Contract | None,
+    policy: Policy,
+    run: Runner | None = None,
+) -> dg.AssetsDefinition:
+    """Return the asset that brings one declared table up to date."""
+    policy.check(declaration)
+    database = declaration.table.partition(".")[0]
+
+    is_topic = isinstance(declaration, Publication)
+
+    @dg.asset(
+        key=asset_key(declaration.table),
+        deps=upstream_keys(declaration),
+        group_name=policy.group or database,
+        kinds={"spark", "kafka"} if is_topic else {"spark", "delta"},
+        owners=policy.owners if policy.owners is not None else owners_of(contract),
+        tags={**tags_of(contract), **policy.tags},
+        description=_description(declaration),
+        metadata={
+            **({} if is_topic else {"dagster/table_name": declaration.table}),
+            **known_columns(declaration, contract),
+            **links_of(contract),
+            **policy.link_metadata,
+            DECLARATION: ObjectMetadataValue(declaration),
+        },
+        code_version=code_version(declaration),
+        retry_policy=policy.retry,
+        pool=policy.pool_of(declaration),
+        partitions_def=policy.partitions,
+        freshness_policy=policy.freshness,
+        automation_condition=policy.automation,
+    )
+    def table(context: dg.AssetExecutionContext, spark: SparkResource) -> dg.MaterializeResult[Any]:
+        return _materialize(context, spark, declaration, run, policy.submit)
+
+    return table
+
+
+def declaration_of(asset: dg.AssetsDefinition) -> Declaration | None:
+    """Return the declaration that an asset was made from; None for an asset that was not made here."""
+    for spec in asset.specs:
+        kept = spec.metadata.get(DECLARATION)
+        if isinstance(kept, ObjectMetadataValue):
+            return cast("Declaration", kept.instance)
+    return None
+
+
+def declarations_in(definitions: dg.Definitions) -> dict[str, Declaration]:
+    """Return the declarations, by table, that the assets of `definitions` were made from; components' among them."""
+    made = (declaration_of(each) for each in definitions.assets or () if isinstance(each, dg.AssetsDefinition))
+    return {declaration.table: declaration for declaration in made if declaration is not None}
+
+
+def _materialize(
+    context: dg.AssetExecutionContext,
+    spark: SparkResource,
+    declaration: Declaration,
+    run: Runner | None,
+    submit: Submit | None,
+) -> dg.MaterializeResult[Any]:
+    try:
+        window = window_of(context)
+        if submit is not None:
+            span = None if window is None else (window.start_ms, window.end_ms)
+            told = run_submitted(context, submit, declaration.table, spark.settings, span)
+        else:
+            told = _run_here(context, spark, declaration, run, window)
+    except FluvialError as error:
+        raise failure_of(error) from error
+    metadata = run_metadata(told.result, lag=_lag(declaration, spark.settings, told.result))
+    if told.columns:
+        metadata["dagster/column_schema"] = column_schema(told.columns)
+    if told.lineage:
+        metadata["dagster/column_lineage"] = pipeline_lineage(told.lineage)
+    return dg.MaterializeResult(metadata=metadata, data_version=_data_version(told.result))
+
+
+def failure_of(error: FluvialError) -> dg.Failure:
+    """Return what the page shows of an error of ours, which says how to repair it: few are gone when tried again."""
+    return dg.Failure(description=str(error), allow_retries=isinstance(error, TableError) and error.retriable)
+
+
+def _run_here(
+    context: dg.AssetExecutionContext,
+    spark: SparkResource,
+    declaration: Declaration,
+    run: Runner | None,
+    window: "Window | None",
+) -> Told:
+    lineage: dict[str, list[tuple[str, str]]] = {}
+    session = spark.session
+    _show_spark(context, session)
+    result = (run or run_declaration)(
+        observed(declaration, lineage),
+        spark.settings,
+        session,
+        progress=context.log.info,
+        **({} if window is None else {"window": window}),
+    )
+    return Told(result=result, columns=columns_of(declaration, result, session), lineage=lineage)
+
+
+def columns_of(declaration: Declaration, result: "RunResult", session: "SparkSession") -> tuple[Mapping[str, Any], ...]:
+    """Return the columns that a table has after a run; none where there is no table."""
+    if result.version_after is None or isinstance(declaration, Publication):
+        return ()
+    with failures_told(declaration.table):
+        return plain_columns(session.table(declaration.table).schema)
+
+
+def run_declaration(
+    declaration: Declaration,
+    settings: Settings,
+    spark: "SparkSession",
+    /,
+    *,
+    progress: Callable[[str], None] | None = None,
+    window: "Window | None" = None,
+) -> "RunResult":
+    """Bring a table up to date, or the part of a history that is of a stretch of time."""
+    from fluvial.tables.drive.replay import materialize_window
+    from fluvial.tables.drive.runner import materialize
+
+    if window is None:
+        return materialize(declaration, settings, spark, progress=progress)
+    assert isinstance(declaration, History), "a policy gives windows to histories only"
+    return materialize_window(declaration, settings, spark, window, progress=progress)
+
+
+def _show_spark(context: dg.AssetExecutionContext, session: "SparkSession") -> None:
+    """Say where Spark's own page is, while it is there; it is served where `spark.ui.enabled` is true."""
+    driver = getattr(session, "sparkContext", None)
+    address = driver.uiWebUrl if driver is not None else None
+    if address:
+        context.log_event(dg.AssetObservation(context.asset_key, metadata={"spark_ui": dg.MetadataValue.url(address)}))
+
+
+def observed(declaration: Declaration, columns: dict[str, list[tuple[str, str]]]) -> Declaration:
+    """Return the declaration; when a pipeline's transform is called, `columns` gets what its columns are made from."""
+    if not isinstance(declaration, Pipeline):
+        return declaration
+    transform = declaration.transform
+
+    @wraps(transform)
+    def observed(*frames: Any) -> Any:
+        answer = transform(*frames)
+        if hasattr(answer, "_jdf"):
+            from fluvial.spark.lineage import column_sources
+
+            columns.update(column_sources(answer, dict(zip(declaration.inputs, frames, strict=True))))
+        return answer
+
+    return replace(declaration, transform=observed)
+
+
+def _lag(declaration: Declaration, settings: Settings, result: "RunResult") -> int | None:
+    topic = topic_of(declaration)
+    if topic is None or not result.offsets:
+        return None
+    ends = end_offsets(settings, topic)
+    return (
+        None if ends is None else lag_behind(ends, {partition: end for partition, (_, end) in result.offsets.items()})
+    )
+
+
+def _data_version(result: "RunResult") -> dg.DataVersion | None:
+    """Name the table version, so that a run with nothing new leaves what reads the table up to date."""
+    return None if result.version_after is None else dg.DataVersion(f"delta-{result.version_after}")
+
+
+def code_version(declaration: Declaration) -> str:
+    """
+    Return a digest of what decides the rows: the declared values and, for a pipeline, its version or its module's text.
+
+    Addresses in memory stay out of it: the same declaration has the same version in every process.
+    """
+    if isinstance(declaration, Pipeline):
+        described = declaration.version or _module_text(declaration.transform)
+    else:
+        described = "\n".join(
+            f"{field.name}={_stable(getattr(declaration, field.name))}" for field in fields(declaration)
+        )
+    return hashlib.sha256(f"{declaration.table}\n{described}".encode()).hexdigest()[:12]
+
+
+def _module_text(transform: Callable[..., Any]) -> str:
+    module = inspect.getmodule(transform)
+    try:
+        return inspect.getsource(module or transform)
+    except (OSError, TypeError):  # typed into a console: there is no text to read
+        return f"{transform.__module__}.{transform.__qualname__}"
+
+
+def _stable(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name!r}: {item!r}" for name, item in value.items()) + "}"
+    return repr(value)
+
+
+def _description(declaration: Declaration) -> str | None:
+    match declaration:
+        case History(topic=topic):
+            return f"Every record of the topic {topic}, with its place in the log."
+        case Compacted(topic=topic):
+            return f"The latest record of each key of the topic {topic}."
+        case State(topic=topic, key=key, reducer=reducer):
+            told = declaration.fields.items() if reducer is None else reducer.columns
+            columns = "\n".join(f"- `{column}`: {what}" for column, what in told)
+            by = "" if reducer is None else f" by `{reducer}`"
+            rows = "One row for each" if declaration.scd2 is None else "A row for each version of each"
+            return f"{rows} {key}, folded from the topic {topic}{by}.\n\n{columns}"
+        case Publication(source=source, key=key):
+            return f"The changes of {source}: one record for each {key} that changed, a tombstone for one that is gone."
+        case Pipeline(transform=transform):
+            return inspect.getdoc(transform)

@@ -1,0 +1,42 @@
+"""Time windows of Dagster's partitions as ranges of offsets."""
+
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from fluvial.config import Settings
+from fluvial.orchestration.checks.lag import Offsets
+from fluvial.spark.offset_times import Window, cut_topic, newest_timestamp
+
+
+def window_of(context: dg.AssetExecutionContext) -> Window | None:
+    """Return the stretch of time that a run is for: one window, or several that follow each other; None for all."""
+    if not context.has_partition_key and not context.run.tags.get("dagster/asset_partition_range_start"):
+        return None
+    window = context.partition_time_window
+    return Window(start_ms=_ms(window.start), end_ms=_ms(window.end))
+
+
+def newest_window(
+    settings: Settings, topic: str, partitions: dg.TimeWindowPartitionsDefinition, position: Offsets
+) -> str | None:
+    """
+    Return the newest partition that has records which a table at `position` lacks; those before it come in with it.
+
+    None where there is none (yet): Dagster counts a window only once it has ended, unless the partitions have an
+    `end_offset`. Raises TopicError when the cluster does not answer.
+    """
+    newest, last = newest_timestamp(settings.cluster, topic), partitions.get_last_partition_window()
+    if newest is None or last is None:
+        return None
+    moment = min(newest, _ms(last.start))
+    key = partitions.get_partition_key_for_timestamp(moment / 1000)
+    if not partitions.has_partition_key(key):
+        return None
+    end = partitions.time_window_for_partition_key(key).end
+    (cut,) = cut_topic(settings.cluster, topic, [_ms(end)]).at
+    return key if any(offset > position.get(partition, 0) for partition, offset in cut.items()) else None
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.astimezone(UTC).timestamp() * 1000)

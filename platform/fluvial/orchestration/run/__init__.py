@@ -1,0 +1,1 @@
+"""Runs outside a Dagster daemon: code locations, the instance, the Spark session, progress."""

@@ -1,0 +1,65 @@
+"""The command that shows the project on Dagster's own web page."""
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fluvial.config import Settings, environment_of
+from fluvial.orchestration.run.code_location import definitions_module
+from fluvial.orchestration.run.instance import close_dead_runs, home_of, open_instance
+
+HOST = "127.0.0.1"
+"""Dagster's page has no login: it is not offered to the network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A process to start: its arguments, the variables to add to its environment, and the page it will serve."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    url: str
+
+
+def ui_command(settings: Settings, *, port: int | None = None) -> Command:
+    """
+    Return the command that serves the page, with the daemon that starts runs, sensors and schedules.
+
+    `port` None takes one that is free. Runs that a killed process left open are closed first.
+    """
+    home = home_of(settings.data_dir)
+    with open_instance(home) as instance:
+        close_dead_runs(instance, home)
+    served_on = port or _free_port()
+    return Command(
+        argv=(
+            sys.executable,
+            *("-m", "fluvial.orchestration.run.page", "dev"),
+            *("-m", definitions_module(Path.cwd())),
+            *("--host", HOST, "--port", str(served_on)),
+            *("--log-level", "warning"),
+        ),
+        environment=_environment(settings, home),
+        url=f"http://{HOST}:{served_on}",
+    )
+
+
+def _environment(settings: Settings, home: Path) -> dict[str, str]:
+    """Say which platform is meant to the code servers, which call `load_settings` themselves."""
+    return {
+        **environment_of(settings),
+        "DAGSTER_HOME": str(home),
+        # Dagster would rather see `dg dev`, which is a package of its own and serves the same page.
+        "PYTHONWARNINGS": "ignore:Function `dev_command` is superseded",
+        # The working directory is where Python finds the project's modules.
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")])),
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,1 @@
+"""Dagster sensors: what starts a run when records or data come."""

@@ -1,0 +1,1 @@
+"""The schema languages: Avro, JSON Schema, Protobuf."""

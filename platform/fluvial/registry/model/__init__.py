@@ -1,0 +1,1 @@
+"""What a registry holds and decides: subjects, versions, levels, owners."""

@@ -1,0 +1,383 @@
+"""
+The four kinds of table that a project declares, and the topics that tables are published to.
+
+What can be known without the contract is checked when a declaration is made (names, folds, inputs); what needs the
+contract is checked before the first event is read. Either way a :class:`DeclarationError` says what and how to mend it.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fluvial.errors import FluvialError
+from fluvial.spark.warehouse import DATABASES, is_table_name, table_name_of
+from fluvial.tables.declare.folds import Fold
+from fluvial.tables.declare.reducers import Reduce, Reducer
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+# A topic's name as Kafka allows it.
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+FOLD_COLUMN = "_fold"
+TOPICS = "topics"
+# The databases of tables that have one row a key.
+_KEYED = ("state", "compacted", "marts")
+# Those of tables that are made from a topic alone.
+_OF_TOPICS = ("history", "compacted", "state")
+VERSION_COLUMNS = ("valid_from", "valid_to", "is_current")
+"""What a row of a state with scd2 says of itself beside the state."""
+
+
+class DeclarationError(FluvialError):
+    """
+    A declaration that cannot be carried out as it is written.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """
+    Every event of a topic, in a table that only grows.
+    """
+
+    kind: ClassVar[str] = "history"
+    needs_order: ClassVar[bool] = False
+    topic: str
+    name: str
+
+    @property
+    def table(self) -> str:
+        """
+        The table's name in SQL.
+        """
+        return f"history.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """
+    The latest event of each key of a topic; a tombstone takes its key away.
+    """
+
+    kind: ClassVar[str] = "compacted"
+    needs_order: ClassVar[bool] = True
+    topic: str
+    name: str
+    key: str | None = None
+
+    @property
+    def table(self) -> str:
+        """
+        The table's name in SQL.
+        """
+        return f"compacted.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """
+    One row an entity, folded from its events in the order of the log; a tombstone ends the entity.
+
+    The columns are either `fields`, a fold each, or those of a `reducer`. With `order`, an SQL expression of the
+    event's fields, that says which event comes after which, and the log only where it says nothing. With `scd2`, an SQL
+    expression of an event's time, there is a row for each version of an entity.
+    """
+
+    kind: ClassVar[str] = "state"
+    name: str
+    topic: str
+    key: str
+    fields: Mapping[str, Fold] = field(hash=False)
+    order: str | None = None
+    reducer: Reducer | None = None
+    scd2: str | None = None
+
+    @property
+    def table(self) -> str:
+        """
+        The table's name in SQL.
+        """
+        return f"state.{self.name}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """
+        The columns of the state itself.
+        """
+        return tuple(self.fields) if self.reducer is None else self.reducer.names
+
+    @property
+    def needs_order(self) -> bool:
+        """
+        Whether the records of a key must come in the order of the log, which only a partition gives them.
+        """
+        return self.order is None or self.scd2 is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """
+    An ordinary Spark transform from tables to a table of the `marts` database, written anew when an input has changed.
+
+    Calling it calls the transform, so that a test may hand it DataFrames of its own. `co_partitioned` demands of the
+    topics of its inputs that they have equally many partitions.
+    """
+
+    kind: ClassVar[str] = "pipeline"
+    name: str
+    inputs: tuple[str, ...]
+    transform: Callable[..., Any]
+    version: str | None = None
+    co_partitioned: bool = False
+
+    @property
+    def table(self) -> str:
+        """
+        The table's name in SQL.
+        """
+        return f"marts.{self.name}"
+
+    def __call__(self, *frames: Any) -> Any:
+        return self.transform(*frames)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """
+    The changes of a table, written to a topic: one record a changed key, a tombstone for one that is gone.
+    """
+
+    kind: ClassVar[str] = "publication"
+    source: str
+    topic: str
+    key: str
+
+    @property
+    def table(self) -> str:
+        """
+        The name that it is run by, `topics.<topic>`; no table of SQL.
+        """
+        return f"{TOPICS}.{self.topic}"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """
+        The table that it reads.
+        """
+        return (self.source,)
+
+
+Declaration = History | Compacted | State | Pipeline | Publication
+DECLARATION_TYPES = (History, Compacted, State, Pipeline, Publication)
+
+
+def history(topic: str, *, name: str | None = None) -> History:
+    """
+    The history of `topic`, as `history.<name>`; the name is the topic's unless one is given.
+    """
+    _check_topic(topic)
+    return History(topic=topic, name=_checked_name(name, topic, f'history("{topic}")'))
+
+
+def compacted(topic: str, *, name: str | None = None, key: str | None = None) -> Compacted:
+    """
+    The latest event a key of `topic`, as `compacted.<name>`.
+
+    `key` names the column that holds the record key as text; without it, it is the field that the contract names as
+    `"fluvial.key"`, or else `key`.
+    """
+    _check_topic(topic)
+    what = f'compacted("{topic}")'
+    if key is not None:
+        _check_column(key, what, "key")
+    return Compacted(topic=topic, name=_checked_name(name, topic, what), key=key)
+
+
+def state(
+    name: str,
+    *,
+    topic: str,
+    key: str,
+    fields: Mapping[str, Fold] | None = None,
+    order: str | None = None,
+    reduce: Reduce | None = None,
+    returns: "str | StructType | None" = None,
+    version: str | None = None,
+    scd2: bool | str = False,
+) -> State:
+    """
+    One row an entity as `state.<name>`: the record key as text in column `key`, then the folded `fields` in order.
+
+    `order` guards against events that come late: `latest`, `first` and `last_non_null` go by it (`order="version"`,
+    `order="event_time"`) and by the place in the log among equals. Such a table may follow a topic that gets more
+    partitions. A tombstone, which has no fields, ends what stands before it in the log.
+
+    In the place of `fields`, `reduce` is a function of one's own from a state (a dict, None for an entity that is new)
+    and an iterator over the events that come after it to the next state, None to end the entity. `returns` names the
+    state's columns and their types in SQL; `version` names its code, where the text of the function does not tell all.
+
+    `scd2` keeps a row for each version of an entity: each event that changes the state closes one and begins the next.
+    It is the event's time in SQL, or True for the record's own timestamp.
+    """
+    what = f'state("{name}")'
+    _check_topic(topic)
+    _checked_name(name, name, what)
+    _check_column(key, what, "key")
+    if order is not None and (not isinstance(order, str) or not order.strip()):
+        raise DeclarationError(f'{what}: order is {order!r}: name a column or write a line of SQL, as order="version"')
+    reducer = None
+    if reduce is not None or returns is not None or version is not None:
+        if fields:
+            raise DeclarationError(f"{what} declares both fields and a reducer: make two states of it")
+        if order is not None:
+            raise DeclarationError(
+                f"{what}: a reducer sees events as they come, and one that comes late cannot be put before others: "
+                "leave order out, and have the reducer compare the event with what the state remembers"
+            )
+        reducer = _checked_reducer(what, reduce, returns, version)
+    elif not fields:
+        raise DeclarationError(
+            f"{what} declares no field: give it at least one, such as fields={{'events': count()}}, or a reducer"
+        )
+    fields = MappingProxyType(dict(fields or {}))
+    seen = {key.lower()}
+    for column in reducer.names if reducer is not None else fields:
+        _check_column(column, what, "field")
+        if column.lower() in seen:
+            raise DeclarationError(f"{what} has two columns named {column}: rename the field")
+        if scd2 and column.lower() in VERSION_COLUMNS:
+            raise DeclarationError(f"{what}: {column} is a column that scd2 adds: rename the field")
+        seen.add(column.lower())
+    if scd2 and key.lower() in VERSION_COLUMNS:
+        raise DeclarationError(f"{what}: {key} is a column that scd2 adds: rename the key")
+    _check_folds(what, fields)
+    if isinstance(scd2, str) and not scd2.strip():
+        raise DeclarationError(f'{what}: scd2 is {scd2!r}: name a time, as in scd2="event_time", or write scd2=True')
+    return State(
+        name=name,
+        topic=topic,
+        key=key,
+        fields=fields,
+        order=order,
+        reducer=reducer,
+        scd2="_timestamp" if scd2 is True else scd2 or None,
+    )
+
+
+def _checked_reducer(what: str, reduce: object, returns: Any, version: str | None) -> Reducer:
+    if reduce is None:
+        given = "returns" if returns is not None else "version"
+        raise DeclarationError(f"{what} has {given} and no reducer: give it reduce=, or leave {given} out")
+    if returns is None:
+        raise DeclarationError(
+            f"{what} does not say what its reducer returns: name the columns of the state and their types, as in "
+            'returns="total DECIMAL(10,2), seen TIMESTAMP"'
+        )
+    if version is not None and (not isinstance(version, str) or not version):
+        raise DeclarationError(f'{what}: version is {version!r}: write a text, as in version="1"')
+    try:
+        return Reducer.of(reduce, returns, version)
+    except ValueError as error:
+        raise DeclarationError(f"{what}: {error}") from error
+
+
+def _check_folds(what: str, fields: Mapping[str, Fold]) -> None:
+    for column, fold in fields.items():
+        if not isinstance(fold, Fold):
+            raise DeclarationError(f"{what}: field {column} is {fold!r}, not a fold: wrap it, as in latest({fold!r})")
+        for text, role in ((fold.expr, "expression"), (fold.where, "condition")):
+            if text is not None and (not isinstance(text, str) or not text.strip()):
+                raise DeclarationError(f"{what}: the {role} of field {column} is {text!r}: write it as a line of SQL")
+
+
+def pipeline(
+    *, name: str, inputs: Sequence[str], version: str | None = None, co_partitioned: bool = False
+) -> Callable[[Callable[..., Any]], Pipeline]:
+    """
+    Declare the decorated function as `marts.<name>`; it gets one DataFrame for each of `inputs`, in their order.
+
+    The table is written anew when a table among `inputs` has a new version, or when the code has: `version` says so
+    by hand, and without it the text of the function's module does.
+
+    `co_partitioned` says that the topics of the inputs are also joined by readers that go by partitions: with different
+    numbers of partitions they are refused (:mod:`fluvial.tables.declare.co_partitioning`).
+    """
+    what = f'pipeline("{name}")'
+    _checked_name(name, name, what)
+    if isinstance(inputs, str) or not inputs:
+        raise DeclarationError(f'{what} needs a list of input tables, such as inputs=["history.flight_events"]')
+    for table in inputs:
+        database, _, table_name = table.partition(".")
+        if database not in DATABASES or not is_table_name(table_name):
+            raise DeclarationError(
+                f"{what}: input {table!r} is not <database>.<table> with a database of {', '.join(DATABASES)}"
+            )
+    if f"marts.{name}" in inputs:
+        raise DeclarationError(f"{what} reads the table that it writes: give it another name")
+    if co_partitioned:
+        _check_co_partitioned(what, inputs)
+
+    def declare(transform: Callable[..., Any]) -> Pipeline:
+        return Pipeline(
+            name=name, inputs=tuple(inputs), transform=transform, version=version, co_partitioned=co_partitioned
+        )
+
+    return declare
+
+
+def _check_co_partitioned(what: str, inputs: Sequence[str]) -> None:
+    of_topics = [table for table in inputs if table.partition(".")[0] in _OF_TOPICS]
+    for table in inputs:
+        if table not in of_topics:
+            raise DeclarationError(
+                f"{what}: co_partitioned compares the topics of its inputs, and {table} is made from no topic: join it "
+                f"in another pipeline, or read a table of {', '.join(_OF_TOPICS)}"
+            )
+    if len(of_topics) < 2:
+        raise DeclarationError(f"{what}: co_partitioned compares topics, and there is one input: leave it out")
+
+
+def publish(table: str, *, topic: str, key: str) -> Publication:
+    """
+    Write the changes of `table` to `topic`, each version once; run as `topics.<topic>`.
+
+    Column `key`, of which every row has another value, becomes the record key as text; the other columns are the value,
+    but for those whose name begins with an underscore.
+    """
+    what = f'publish("{table}")'
+    _check_topic(topic)
+    _check_column(key, what, "key")
+    database, _, name = table.partition(".")
+    if database not in _KEYED or not is_table_name(name):
+        raise DeclarationError(
+            f"{what}: only a table with one row a key can be published, <database>.<table> with a database of "
+            f"{', '.join(_KEYED)}: a history is its topic already"
+        )
+    return Publication(source=table, topic=topic, key=key)
+
+
+def _check_topic(topic: str) -> None:
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+        raise DeclarationError(
+            f"{topic!r} is no topic name: use 1 to 249 letters, digits, dots, underscores and hyphens"
+        )
+
+
+def _checked_name(name: str | None, default: str, what: str) -> str:
+    if name is None:
+        return table_name_of(default)
+    if not is_table_name(name):
+        raise DeclarationError(f"{what}: {name!r} is no table name: use letters, digits and underscores")
+    return name
+
+
+def _check_column(column: str, what: str, role: str) -> None:
+    if not is_table_name(column):
+        raise DeclarationError(f"{what}: {role} {column!r} is no column name: use letters, digits and underscores")
+    if column.startswith("_"):
+        raise DeclarationError(
+            f"{what}: {role} {column!r} starts with an underscore, as the columns of fluvial do: rename it"
+        )

@@ -1,0 +1,402 @@
+"""
+Bringing a declared table up to date.
+
+The table itself says how far it has read; a run reads what came since, up to where the topic ends now, and commits
+the rows with the new position in one Delta transaction. So a run may be killed anywhere and started again, or run
+twice at once: a range enters the table once or not at all. Undecodable records of a range are committed to their
+quarantine table before the range is committed, never after.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fluvial.delta.commit import KEYED_TABLE, TABLE, append, commit_once
+from fluvial.delta.errors import TableError
+from fluvial.delta.failures import explained, failures_told
+from fluvial.delta.log import Commit, TableLog
+from fluvial.delta.stamp import Growth, Position, Stamp, read_position
+from fluvial.delta.upkeep import compact_files, is_due, write_checkpoint
+from fluvial.kafka import KafkaCluster
+from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
+from fluvial.spark.connect import parallelism, session_of_its_own
+from fluvial.spark.kafka import Span, TopicBounds, TopicError, read_span, show_position, topic_bounds
+from fluvial.spark.session import register_table
+from fluvial.spark.warehouse import Warehouse, table_name_of
+from fluvial.tables.declare.declarations import Compacted, Declaration, History, Pipeline, Publication, State
+from fluvial.tables.drive.result import RunResult
+from fluvial.tables.drive.transforms import materialize_pipeline
+from fluvial.tables.plan import frames
+from fluvial.tables.plan.changes import IS_CURRENT, is_stepwise, state_rows
+from fluvial.tables.plan.checks import check_state, compacted_key, definition_of
+from fluvial.tables.plan.fit import check_fit
+from fluvial.tables.plan.frames import Care, KeylessError
+from fluvial.tables.plan.growth import cut, in_order
+from fluvial.tables.plan.planning import has_news, plan_span
+from fluvial.tables.plan.reduced import ReducerError
+from fluvial.tables.plan.table_index import TableIndexes
+from fluvial.tables.plan.upserts import upsert_changes, upsert_compacted, upsert_state
+from fluvial.tables.publish.run import PublicationRun
+from fluvial.tables.publish.table import DeltaSource, SchemaRegistry
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fluvial.config import Settings
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[str], None]
+Aside = Callable[[Callable[[], None]], object]
+"""Runs what no batch waits for, at once or beside the next ones, one after the other."""
+
+# Losing a race to another driver means that the other made progress; a handful in a row means something else.
+ATTEMPTS_MAX = 8
+
+
+def group_of(table: str) -> str:
+    """
+    The consumer group under which a table's position is shown.
+    """
+    return f"fluvial.{table}"
+
+
+def materialize(
+    declaration: Declaration,
+    settings: "Settings",
+    spark: "SparkSession",
+    *,
+    schemas: SchemaSource | None = None,
+    progress: Progress | None = None,
+    indexes: TableIndexes | None = None,
+    records_max: int | None = None,
+    until: Mapping[int, int] | None = None,
+    aside: Aside = lambda work: work(),
+) -> RunResult:
+    """
+    Bring one table up to date and say what was done; a table that is up to date gets no commit. Or the topic that a
+    table is published to, whose last version is then the result's.
+
+    A driver that calls this again and again gives the same `indexes` each time, so that a table need not be searched.
+    `records_max` bounds what one commit takes in; a caller who gives it goes on until `skipped`. `until` names, for
+    each partition, an offset to stop before; a partition that it does not name is not read. `aside` is given what
+    need not be done when this returns: showing the position, checkpoints.
+    `schemas` defaults to the registry of the settings. `progress` gets a line when a step begins. Raises a
+    :class:`~fluvial.errors.FluvialError` with one clear line for what a user can mend.
+    """
+    say = progress or (lambda _line: None)
+    began = time.monotonic()
+    warehouse = Warehouse.at(settings.warehouse)
+    warehouse.require_writable()
+    with failures_told(declaration.table, warehouse.path(declaration.table)), ExitStack() as opened:
+        if isinstance(declaration, Pipeline):
+            result = materialize_pipeline(declaration, warehouse, spark, say)
+        elif isinstance(declaration, Publication):
+            registry = (
+                schemas if isinstance(schemas, SchemaRegistry) else opened.enter_context(settings.registry.client())
+            )
+            source = DeltaSource(declaration=declaration, settings=settings, spark=spark, schemas=registry)
+            result = PublicationRun(declaration=declaration, settings=settings, source=source, say=say).run()
+        else:
+            run = _TopicRun(
+                declaration=declaration,
+                cluster=settings.cluster,
+                metadata_max_age_ms=settings.metadata_max_age_ms,
+                warehouse=warehouse,
+                spark=spark,
+                schemas=schemas or opened.enter_context(settings.registry.client()),
+                say=say,
+                indexes=indexes,
+                records_max=records_max,
+                until=until,
+                aside=aside,
+            )
+            result = run.run()
+        is_table = not isinstance(declaration, Publication)
+        if is_table and result.version_before is None and result.version_after is not None:
+            register_table(spark, declaration.table, warehouse.path(declaration.table))
+    return replace(result, seconds=time.monotonic() - began)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """One planned batch: what to read, with which contract, and the stamp that its commit will carry."""
+
+    span: Span
+    contract: Contract
+    position: Position
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TopicRun:
+    """A run of a table that is made from a topic."""
+
+    declaration: History | Compacted | State
+    cluster: KafkaCluster
+    metadata_max_age_ms: int
+    warehouse: Warehouse
+    spark: "SparkSession"
+    schemas: SchemaSource
+    say: Progress
+    indexes: TableIndexes | None
+    records_max: int | None
+    until: Mapping[int, int] | None
+    aside: Aside
+
+    @property
+    def table(self) -> str:
+        return self.declaration.table
+
+    @property
+    def path(self) -> str:
+        return self.warehouse.path(self.table)
+
+    def run(self) -> RunResult:
+        log = TableLog(self.spark, self.path)
+        for _ in range(ATTEMPTS_MAX):
+            position = read_position(log, self.table)
+            bounds = topic_bounds(self.cluster, self.declaration.topic)
+            span = plan_span(self.table, position, bounds)
+            behind = span.records_max
+            span, growth = self._allowed(span, bounds, position)
+            if position.stamp is not None:
+                self._check_definition(position.stamp)
+                if not has_news(span) and growth == position.stamp.growth:
+                    self._show(position.ends)
+                    return self._skipped(position, behind)
+            # After the bounds: whatever stands below them was written with a schema that is registered by now.
+            contract = read_contract(self.schemas, self.declaration.topic)
+            check_fit(self.declaration, contract)
+            batch = self._batch(span, position, bounds, contract, growth)
+            commit, quarantined = self._carry_out(batch, bounds, log)
+            if commit is not None:
+                self._show({partition: end for partition, (_, end) in batch.span.ranges.items()})
+                self._keep_up(batch.stamp, log)
+                return self._done(batch, commit, quarantined, behind)
+            self.say(f"{self.table}: another run was first; planning again")
+        raise TableError(f"{self.table}: other runs were first {ATTEMPTS_MAX} times in a row; stop them and run again")
+
+    def _allowed(self, span: Span, bounds: TopicBounds, position: Position) -> tuple[Span, Growth | None]:
+        """The part of a span that this run may read, and the growth of its topic that it leaves alone."""
+        if not self.declaration.needs_order:
+            return cut(span, (), until=self.until, records=self.records_max), None
+        known, age_ms = position.ends.keys(), self.metadata_max_age_ms
+        span, growth = in_order(self.table, span, bounds, position, cluster=self.cluster, age_ms=age_ms)
+        if growth is not None and len(span.ranges) < growth.count:
+            self.say(
+                f"{self.table}: {span.topic} grew from {len(known)} to {growth.count} partitions: the new ones are "
+                "read once every producer knows of them"
+            )
+        span = cut(span, known, until=self.until, records=self.records_max)
+        return span, growth if growth is not None and len(span.ranges) < growth.count else None
+
+    def _show(self, ends: Mapping[int, int]) -> None:
+        def show() -> None:
+            try:
+                show_position(self.cluster, group_of(self.table), self.declaration.topic, ends)
+            except TopicError as error:
+                # Nobody reads by it: the table itself says how far it is, and the next run shows it again.
+                _log.info("%s: its position is not shown as a consumer group: %s", self.table, error)
+
+        self.aside(show)
+
+    def _write_checkpoint(self) -> None:
+        try:
+            write_checkpoint(self.spark, self.path)
+        except Exception as error:
+            # The commits say all that it would; the next one is tried again.
+            _log.warning("%s: no checkpoint was written: %s", self.table, explained(error, self.table) or error)
+            _log.debug("%s: no checkpoint was written", self.table, exc_info=True)
+
+    def _keep_up(self, stamp: Stamp, log: TableLog) -> None:
+        if is_due(stamp.batch):
+            self.aside(self._write_checkpoint)
+        # Batches add files to a keyed table without rewriting any; those of a history are as large as they came.
+        if isinstance(self.declaration, History) or not is_due(stamp.batch):
+            return
+        with session_of_its_own(self.spark) as session:
+            if compact_files(session, self.path):
+                self.say(f"{self.table}: small files were written together")
+                index = None if self.indexes is None else self.indexes.known(self.path)
+                if index is not None:
+                    index.compacted(session, log)
+
+    def _batch(
+        self, span: Span, position: Position, bounds: TopicBounds, contract: Contract, growth: Growth | None
+    ) -> _Batch:
+        stamp = Stamp(
+            topic=bounds.topic,
+            topic_id=bounds.topic_id,
+            batch=1 if position.stamp is None else position.stamp.batch + 1,
+            offsets=span.ranges,
+            definition=definition_of(self.declaration),
+            adopted={} if position.stamp is None else position.stamp.adopted,
+            growth=growth,
+        )
+        return _Batch(span=span, contract=contract, position=position, stamp=stamp)
+
+    def _check_definition(self, stamp: Stamp) -> None:
+        if stamp.definition != definition_of(self.declaration):
+            raise TableError(
+                f"{self.table} was built with {_other(self.declaration)}: `fluvial run --rebuild {self.table}` "
+                "builds it anew from the log; or declare what is new under another name"
+            )
+
+    def _carry_out(self, batch: _Batch, bounds: TopicBounds, log: TableLog) -> tuple[Commit | None, int]:
+        """Commit the batch, with as much care as its records turn out to need; None when another run was first."""
+        # A session of the table's own: MERGE takes its stamp from the session.
+        with session_of_its_own(self.spark) as session:
+            return self._carry_out_in(session, batch, bounds, log)
+
+    def _carry_out_in(
+        self, session: "SparkSession", batch: _Batch, bounds: TopicBounds, log: TableLog
+    ) -> tuple[Commit | None, int]:
+        care = Care(keyless=batch.contract.key_field is None)
+        quarantined = 0
+        self.say(f"{self.table}: reading {batch.span.records_max:,} records of {batch.span.topic}")
+        while True:
+            decoded = self._decoded(session, batch.span, batch.contract)
+            try:
+                commit = commit_once(
+                    log, batch.stamp, above=batch.position.version, write=self._writer(session, decoded, batch, care)
+                )
+            except Exception as error:
+                more = care.after(error)
+                if more is None:
+                    told = KeylessError.behind(error, self.table, batch.contract) or ReducerError.behind(
+                        error, self.table
+                    )
+                    if told is not None:
+                        raise told from error
+                    raise
+                if more.undecodable and not care.undecodable:
+                    quarantined = self._quarantine(session, batch, bounds)
+                care = more
+                continue
+            return commit, quarantined
+
+    def _decoded(self, session: "SparkSession", span: Span, contract: Contract) -> "DataFrame":
+        return decode(read_span(session, self.cluster, span), contract)
+
+    def _writer(self, session: "SparkSession", decoded: "DataFrame", batch: _Batch, care: Care) -> Callable[[], None]:
+        """What writes the batch; making it reads nothing yet."""
+        path, stamp, version = self.path, batch.stamp, batch.position.version
+        files = batch.span.tasks(parallelism(session))
+        match self.declaration:
+            case History():
+                rows = frames.history_rows(decoded, batch.contract, care).coalesce(files)
+                return lambda: append(rows, path, stamp, TABLE if version is None else {})
+            case Compacted():
+                key = compacted_key(self.declaration, batch.contract, session)
+                latest = frames.compacted_rows(decoded, batch.contract, care, key=key)
+                if version is None:
+                    alive = latest.where("NOT _deleted").drop("_deleted")
+                    return lambda: append(alive, path, stamp, KEYED_TABLE)
+                index = None if self.indexes is None else self.indexes.of(path, key, placed=True)
+                return lambda: upsert_compacted(
+                    session, path, latest, key=key, version=version, stamp=stamp, files=files, index=index
+                )
+            case State() as declaration:
+                check_state(declaration, batch.contract, session)
+                if is_stepwise(declaration):
+                    events = frames.keyed_events(decoded, batch.contract, care)
+                    return self._steps_writer(session, declaration, events, batch, files)
+                events = frames.state_events(decoded, batch.contract, care)
+                partials = frames.state_partials(events, declaration)
+                if version is None:
+                    rows = frames.state_rows(partials, declaration)
+                    return lambda: append(rows, path, stamp, KEYED_TABLE)
+                index = None if self.indexes is None else self.indexes.of(path, declaration.key, placed=False)
+                return lambda: upsert_state(
+                    session, path, partials, declaration, version=version, stamp=stamp, files=files, index=index
+                )
+
+    def _steps_writer(
+        self, session: "SparkSession", declaration: State, events: "DataFrame", batch: _Batch, files: int
+    ) -> Callable[[], None]:
+        path, stamp, version = self.path, batch.stamp, batch.position.version
+        if version is None:
+            rows = state_rows(events, declaration)
+            return lambda: append(rows, path, stamp, KEYED_TABLE)
+        only = IS_CURRENT if declaration.scd2 is not None else None
+        index = None if self.indexes is None else self.indexes.of(path, declaration.key, placed=False, only=only)
+        return lambda: upsert_changes(
+            session, path, events, declaration, version=version, stamp=stamp, files=files, index=index
+        )
+
+    def _quarantine(self, session: "SparkSession", batch: _Batch, bounds: TopicBounds) -> int:
+        """
+        Put every undecodable record below the batch's ends in the topic's quarantine table; returns how many are new.
+
+        The table is shared by all tables of the topic and has a position of its own: what another run put there is
+        not put there again. A record between that position and this batch's start decoded in an earlier batch.
+        """
+        table = f"quarantine.{table_name_of(batch.span.topic)}"
+        path = self.warehouse.path(table)
+        log = TableLog(self.spark, path)
+        for _ in range(ATTEMPTS_MAX):
+            position = read_position(log, table)
+            stamp = _quarantine_stamp(batch, position, bounds, table, path)
+            if stamp is None:
+                return 0
+            self.say(f"{table}: putting aside the records of {batch.span.topic} that do not decode")
+            span = Span(topic=batch.span.topic, ranges=stamp.offsets)
+            rows = frames.quarantine_rows(self._decoded(session, span, batch.contract), batch.contract).coalesce(1)
+            commit = commit_once(log, stamp, above=position.version, write=lambda: append(rows, path, stamp))  # noqa: B023
+            if commit is not None:
+                if position.version is None:
+                    register_table(self.spark, table, path)
+                return commit.metric("numOutputRows")
+        raise TableError(f"{table}: other runs were first {ATTEMPTS_MAX} times in a row; stop them and run again")
+
+    def _skipped(self, position: Position, behind: int) -> RunResult:
+        return RunResult(
+            table=self.table,
+            kind=self.declaration.kind,
+            skipped=True,
+            version_before=position.version,
+            version_after=position.version,
+            offsets={partition: (end, end) for partition, end in position.ends.items()},
+            behind=behind,
+        )
+
+    def _done(self, batch: _Batch, commit: Commit, quarantined: int, behind: int) -> RunResult:
+        merged = commit.metric("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+        stamp = Stamp.of(commit) or batch.stamp
+        return RunResult(
+            table=self.table,
+            kind=self.declaration.kind,
+            skipped=False,
+            version_before=batch.position.version,
+            version_after=commit.version,
+            offsets=batch.span.ranges,
+            rows=merged if commit.operation == "MERGE" else commit.metric("numOutputRows") + stamp.removed,
+            quarantined=quarantined,
+            bytes=commit.metric("numOutputBytes", "numTargetBytesAdded"),
+            behind=behind,
+        )
+
+
+def _quarantine_stamp(batch: _Batch, position: Position, bounds: TopicBounds, table: str, path: str) -> Stamp | None:
+    """The stamp of what the quarantine table lacks of a batch; None when it lacks nothing."""
+    known = position.stamp
+    if known is not None and known.topic_id and bounds.topic_id and known.topic_id != bounds.topic_id:
+        raise TableError(f"{table} holds records of an earlier topic of that name: move {path} away and run again")
+    ranges = {}
+    for partition, (start, end) in batch.span.ranges.items():
+        begin = max(start, position.ends.get(partition, start))
+        ranges[partition] = (begin, max(end, begin))
+    if all(start == end for start, end in ranges.values()):
+        return None
+    number = 1 if known is None else known.batch + 1
+    return Stamp(topic=batch.span.topic, topic_id=bounds.topic_id, batch=number, offsets=ranges)
+
+
+def _other(declaration: Declaration) -> str:
+    if isinstance(declaration, State) and declaration.reducer is not None:
+        return "another reducer or other columns than are declared now"
+    return "other fields than are declared now"

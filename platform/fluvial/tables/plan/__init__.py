@@ -1,0 +1,1 @@
+"""Spark plans for a batch: what is read, reduced, compared and written."""

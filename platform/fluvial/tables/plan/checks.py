@@ -1,0 +1,154 @@
+"""
+A declaration against the contract of its topic, before the first event is read.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fluvial.spark.avro import Contract, value_type
+from fluvial.tables.declare.declarations import Compacted, Declaration, DeclarationError, State
+from fluvial.tables.declare.folds import Fold
+from fluvial.tables.plan.reduced import check_portable, state_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def compacted_key(declaration: Compacted, contract: Contract, spark: "SparkSession") -> str:
+    """
+    The name of the column that holds the record key of a compacted table.
+    """
+    key = declaration.key or contract.key_field or "key"
+    fields = {field.name: field.dataType.simpleString() for field in value_type(spark, contract).fields}
+    if fields.get(key, "string") != "string":
+        raise DeclarationError(
+            f'compacted("{declaration.topic}"): the record key is text, and {key} is {fields[key]} in '
+            f'{contract.subject}: give the key a column of its own, such as key="{key}_key"'
+        )
+    return key
+
+
+def check_state(declaration: State, contract: Contract, spark: "SparkSession") -> None:
+    """
+    Analyse every fold of a state over the contract's fields. Raises :class:`DeclarationError` for the first that fails.
+    """
+    for _, reason in state_problems(declaration, contract, spark):
+        raise DeclarationError(reason)
+
+
+def state_problems(declaration: State, contract: Contract, spark: "SparkSession") -> Iterator[tuple[str | None, str]]:
+    """
+    The fields of a state that do not fit the contract, each with the reason; None stands for the declaration itself.
+    """
+    from pyspark.errors import AnalysisException, ParseException
+
+    events = _no_events(spark, contract)
+    if declaration.order is not None:
+        try:
+            events.selectExpr(f"max(struct({declaration.order} AS _order, _partition, _offset)) AS it").schema  # noqa: B018
+        except (AnalysisException, ParseException) as error:
+            yield (
+                None,
+                f'state("{declaration.name}"): order = {declaration.order} does not fit {contract.subject}: '
+                f"{sentence(error)}",
+            )
+    if declaration.scd2 is not None:
+        try:
+            found = events.selectExpr(f"{declaration.scd2} AS it").schema["it"].dataType.simpleString()
+            wrong = None if found == "timestamp" else f"is {found} and no timestamp: make it one"
+        except (AnalysisException, ParseException) as error:
+            wrong = sentence(error)
+        if wrong is not None:
+            yield (
+                None,
+                f'state("{declaration.name}"): scd2 = {declaration.scd2} does not fit {contract.subject}: {wrong}',
+            )
+    if declaration.reducer is not None:
+        try:
+            state_type(declaration.reducer)
+            check_portable(declaration.reducer)
+        except DeclarationError as error:
+            yield None, f'state("{declaration.name}"): {error}'
+    for name, fold in declaration.fields.items():
+        try:
+            wrong = _type_problem(events, fold, contract.subject)
+            if wrong is None:
+                _aggregate(events, fold)
+        except (AnalysisException, ParseException) as error:
+            wrong = f"does not fit {contract.subject}: {sentence(error)}"
+        if wrong is not None:
+            yield name, f'state("{declaration.name}"): field {name} = {fold} {wrong}'
+
+
+def _type_problem(events: "DataFrame", fold: Fold, subject: str) -> str | None:
+    from pyspark.sql.types import BooleanType, NumericType
+
+    if fold.expr is not None and fold.is_numeric:
+        found = events.selectExpr(f"{fold.expr} AS it").schema["it"].dataType
+        if not isinstance(found, NumericType):
+            return (
+                f"needs a number, and {fold.expr} is {found.simpleString()} in {subject}: make it one, as in "
+                f'"cast({fold.expr} as double)"'
+            )
+    if fold.where is not None:
+        found = events.selectExpr(f"{fold.where} AS it").schema["it"].dataType
+        if not isinstance(found, BooleanType):
+            return (
+                f"needs a condition, and {fold.where} is {found.simpleString()} in {subject}: write one that is true "
+                "or false, such as \"status = 'PAID'\""
+            )
+    return None
+
+
+def state_definition(declaration: State) -> str:
+    """
+    A name for what a state's rows mean: it changes with the key, a field, the order of fields, the reducer's code.
+    """
+    parts = [declaration.key, *(f"{name}={fold!r}" for name, fold in declaration.fields.items())]
+    if declaration.order is not None:
+        parts.append(f"order={declaration.order}")
+    if declaration.reducer is not None:
+        parts.append(f"reducer={declaration.reducer!r}")
+    if declaration.scd2 is not None:
+        parts.append(f"scd2={declaration.scd2}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def definition_of(declaration: Declaration) -> str | None:
+    """
+    What the stamps of a table say of its declaration; None where any declaration gives the same rows.
+    """
+    return state_definition(declaration) if isinstance(declaration, State) else None
+
+
+def _no_events(spark: "SparkSession", contract: Contract) -> "DataFrame":
+    from pyspark.sql import types
+
+    columns = [
+        *value_type(spark, contract).fields,
+        types.StructField("_topic", types.StringType()),
+        types.StructField("_partition", types.IntegerType()),
+        types.StructField("_offset", types.LongType()),
+        types.StructField("_timestamp", types.TimestampType()),
+        types.StructField("_key", types.BinaryType()),
+        types.StructField("_schema_id", types.IntegerType()),
+        types.StructField("_tombstone", types.BooleanType()),
+    ]
+    return spark.createDataFrame([], types.StructType(columns))
+
+
+def _aggregate(events: "DataFrame", fold: Fold) -> None:
+    from pyspark.sql.functions import expr
+
+    events.agg(expr(fold.partial()))
+
+
+def sentence(error: Exception) -> str:
+    """
+    Spark's sentence on what is wrong, without its code and the plan.
+    """
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    line = re.sub(r"^\[[\w.]+\]\s*", "", line)
+    return re.sub(r"\s*SQLSTATE: \w+.*$", "", line)
