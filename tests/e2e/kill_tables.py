@@ -34,7 +34,7 @@ from fluvial.tables import Declaration, Pipeline
 from fluvial.tables.declare.project import load_project
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.verify import verify
-from fluvial.tables.publish.transactions import VERSION_HEADER
+from fluvial.tables.publishing.transactions import VERSION_HEADER
 from tests.standalone_spark import StandaloneSpark
 
 PROJECT = "tests.e2e.kill_tables_project"

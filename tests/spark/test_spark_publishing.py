@@ -21,9 +21,9 @@ from fluvial.tables.declare.declarations import DeclarationError
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.verify import verify
-from fluvial.tables.publish.run import PublicationRun
-from fluvial.tables.publish.table import DeltaSource
-from fluvial.tables.publish.transactions import VERSION_HEADER
+from fluvial.tables.publishing.run import PublicationRun
+from fluvial.tables.publishing.table import DeltaSource
+from fluvial.tables.publishing.transactions import VERSION_HEADER
 
 pytestmark = pytest.mark.spark
 
@@ -194,7 +194,7 @@ def test_a_version_of_many_changes_takes_several_transactions_and_is_gone_on_wit
         source = DeltaSource(declaration=publication, settings=settings, spark=spark, schemas=schemas)
         return PublicationRun(declaration=publication, settings=settings, source=source, records_max=15).run()
 
-    from fluvial.tables.publish.transactions import Publisher
+    from fluvial.tables.publishing.transactions import Publisher
 
     said: list[str] = []
     real = Publisher._say

@@ -15,7 +15,7 @@ from fluvial.tables import Compacted, Declaration, History, Pipeline, Publicatio
 from fluvial.tables.declare.co_partitioning import check_counts
 from fluvial.tables.plan.growth import in_order
 from fluvial.tables.plan.planning import has_news, plan_span
-from fluvial.tables.publish.progress import read_progress
+from fluvial.tables.publishing.progress import read_progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from fluvial.tables.plan import frames
 from fluvial.tables.plan.changes import is_stepwise, state_rows
 from fluvial.tables.plan.checks import compacted_key, sentence, state_problems
 from fluvial.tables.plan.frames import Care
-from fluvial.tables.publish.avro_schema import published_columns, value_schema
+from fluvial.tables.publishing.avro_schema import published_columns, value_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

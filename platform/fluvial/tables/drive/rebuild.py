@@ -30,8 +30,8 @@ from fluvial.tables.drive.result import RunResult
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.transforms import materialize_pipeline
 from fluvial.tables.plan.checks import definition_of
-from fluvial.tables.publish.run import PublicationRun
-from fluvial.tables.publish.table import DeltaSource, SchemaRegistry
+from fluvial.tables.publishing.run import PublicationRun
+from fluvial.tables.publishing.table import DeltaSource, SchemaRegistry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -39,8 +39,8 @@ from fluvial.tables.plan.planning import has_news, plan_span
 from fluvial.tables.plan.reduced import ReducerError
 from fluvial.tables.plan.table_index import TableIndexes
 from fluvial.tables.plan.upserts import upsert_changes, upsert_compacted, upsert_state
-from fluvial.tables.publish.run import PublicationRun
-from fluvial.tables.publish.table import DeltaSource, SchemaRegistry
+from fluvial.tables.publishing.run import PublicationRun
+from fluvial.tables.publishing.table import DeltaSource, SchemaRegistry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

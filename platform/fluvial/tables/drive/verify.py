@@ -35,9 +35,9 @@ from fluvial.tables.plan.changes import is_stepwise, state_rows
 from fluvial.tables.plan.checks import compacted_key
 from fluvial.tables.plan.frames import Care
 from fluvial.tables.plan.reduced import ReducerError
-from fluvial.tables.publish.changes import KEY
-from fluvial.tables.publish.run import PublicationRun
-from fluvial.tables.publish.table import DeltaSource
+from fluvial.tables.publishing.changes import KEY
+from fluvial.tables.publishing.run import PublicationRun
+from fluvial.tables.publishing.table import DeltaSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

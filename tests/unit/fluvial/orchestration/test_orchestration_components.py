@@ -12,8 +12,7 @@ from dagster.components.core.snapshot import get_package_entry_snap
 from dagster.components.scaffold.scaffold import get_scaffolder
 from dagster_shared.serdes.objects import EnvRegistryKey
 
-from fluvial.orchestration import declarations_in
-from fluvial.orchestration.assets import components
+from fluvial.orchestration import components, declarations_in
 from fluvial.tables import Declaration, State, count, history, last_non_null, pipeline, publish, state, sum_
 
 # Dagster builds its own definitions of components with arguments that it calls beta.

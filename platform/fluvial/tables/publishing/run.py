@@ -15,8 +15,8 @@ from fluvial.kafka.admin import admin_of, await_broker
 from fluvial.spark.kafka import TopicBounds, topic_bounds
 from fluvial.tables.declare.declarations import Publication
 from fluvial.tables.drive.result import RunResult
-from fluvial.tables.publish.planning import Step, check_partitions, check_topic, plan_steps
-from fluvial.tables.publish.progress import (
+from fluvial.tables.publishing.planning import Step, check_partitions, check_topic, plan_steps
+from fluvial.tables.publishing.progress import (
     Progress,
     UnsettledError,
     Version,
@@ -27,7 +27,7 @@ from fluvial.tables.publish.progress import (
     read_progress,
     require_progress_topic,
 )
-from fluvial.tables.publish.transactions import RECORDS_MAX, Publisher, Record
+from fluvial.tables.publishing.transactions import RECORDS_MAX, Publisher, Record
 
 if TYPE_CHECKING:
     from fluvial.config import Settings
@@ -37,7 +37,7 @@ TOPIC_CONFIG = {"cleanup.policy": "compact"}
 
 class Source(Protocol):
     """
-    What is published; `fluvial.tables.publish.table.DeltaSource` is one.
+    What is published; `fluvial.tables.publishing.table.DeltaSource` is one.
     """
 
     def newest(self) -> Version:

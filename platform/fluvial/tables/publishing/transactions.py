@@ -12,7 +12,7 @@ from fluvial.config import Settings
 from fluvial.delta.errors import TableError
 from fluvial.kafka.admin import reason
 from fluvial.spark.kafka import TopicError
-from fluvial.tables.publish.progress import PROGRESS_TOPIC, Progress
+from fluvial.tables.publishing.progress import PROGRESS_TOPIC, Progress
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fluvial.delta.errors import TableError
 from fluvial.spark.kafka import TopicBounds
 from fluvial.tables.declare.declarations import Publication
-from fluvial.tables.publish.progress import Progress, Version
+from fluvial.tables.publishing.progress import Progress, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from table_in_memory import VERSIONS, InMemory, differences, publication_run
 
 import log_broker
 from fluvial.delta.stamp import TableError
-from fluvial.tables.publish.planning import Step
-from fluvial.tables.publish.progress import Version
-from fluvial.tables.publish.transactions import VERSION_HEADER, FencedError, Record
+from fluvial.tables.publishing.planning import Step
+from fluvial.tables.publishing.progress import Version
+from fluvial.tables.publishing.transactions import VERSION_HEADER, FencedError, Record
 
 PROGRAM = Path(__file__).with_name("table_in_memory.py")
 # init; begin, progress, flush, commit; two transactions of two records and one of one, each with its progress.

@@ -14,11 +14,11 @@ from fluvial.spark.avro import SchemaSource
 from fluvial.spark.kafka import TopicBounds
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Publication
-from fluvial.tables.publish import changes
-from fluvial.tables.publish.avro_schema import published_columns, value_schema
-from fluvial.tables.publish.planning import Step, lost_version
-from fluvial.tables.publish.progress import Version
-from fluvial.tables.publish.transactions import Record
+from fluvial.tables.publishing import changes
+from fluvial.tables.publishing.avro_schema import published_columns, value_schema
+from fluvial.tables.publishing.planning import Step, lost_version
+from fluvial.tables.publishing.progress import Version
+from fluvial.tables.publishing.transactions import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,10 +24,10 @@ import confluent_kafka
 from fluvial.config import Settings
 from fluvial.spark.kafka import TopicBounds
 from fluvial.tables.declare.declarations import publish
-from fluvial.tables.publish.planning import Step
-from fluvial.tables.publish.progress import Version
-from fluvial.tables.publish.run import PublicationRun
-from fluvial.tables.publish.transactions import Record
+from fluvial.tables.publishing.planning import Step
+from fluvial.tables.publishing.progress import Version
+from fluvial.tables.publishing.run import PublicationRun
+from fluvial.tables.publishing.transactions import Record
 
 Rows = Mapping[str, str]
 # Version 1 takes a away, changes b and é, leaves c and d as they are, and brings f.

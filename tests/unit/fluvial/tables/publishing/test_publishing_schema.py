@@ -10,7 +10,7 @@ import fastavro
 import pytest
 
 from fluvial.tables.declare.declarations import DeclarationError
-from fluvial.tables.publish.avro_schema import published_columns, value_schema
+from fluvial.tables.publishing.avro_schema import published_columns, value_schema
 
 
 def column(name: str, of_type: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import pytest
 from fluvial.delta.stamp import TableError
 from fluvial.spark.kafka import TopicBounds, TopicError
 from fluvial.tables.declare.declarations import publish
-from fluvial.tables.publish.planning import Step, check_topic, plan_steps
-from fluvial.tables.publish.progress import Progress, Version, read_record
+from fluvial.tables.publishing.planning import Step, check_topic, plan_steps
+from fluvial.tables.publishing.progress import Progress, Version, read_record
 
 NAME = "topics.fleet"
 DECLARED = publish("state.aircraft", topic="fleet", key="icao24")
