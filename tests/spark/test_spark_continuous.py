@@ -16,7 +16,7 @@ from fluvial.config import Settings
 from fluvial.registry.errors import RegistryError
 from fluvial.tables import compacted, history, pipeline, state
 from fluvial.tables.drive.continuous import POOL, Watcher, follow
-from fluvial.tables.drive.result import RunResult
+from fluvial.tables.plan.result import RunResult
 
 pytestmark = pytest.mark.spark
 

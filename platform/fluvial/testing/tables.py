@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from fluvial.quality import Outcome, Suite
-    from fluvial.tables.drive.result import RunResult
+    from fluvial.tables.plan.result import RunResult
     from fluvial.testing.embedded import EmbeddedPlatform
 
 Project = str | Mapping[str, Declaration] | Iterable[Declaration]

@@ -25,7 +25,7 @@ from fluvial.errors import FluvialError
 if TYPE_CHECKING:
     from fluvial.orchestration.run.progress import AssetFinished, RunEvent
     from fluvial.tables import Declaration
-    from fluvial.tables.drive.result import RunResult
+    from fluvial.tables.plan.result import RunResult
 
 ALL = "all"
 

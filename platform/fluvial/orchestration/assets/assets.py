@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fluvial.spark.offset_times import Window
-    from fluvial.tables.drive.result import RunResult
+    from fluvial.tables.plan.result import RunResult
 
 
 DECLARATION = "fluvial/declaration"

@@ -18,7 +18,7 @@ from fluvial.orchestration.run.spark_resource import SparkResource
 from fluvial.tables import Declaration
 
 if TYPE_CHECKING:
-    from fluvial.tables.drive.result import RunResult
+    from fluvial.tables.plan.result import RunResult
 
 Work = Callable[[threading.Event], Mapping[str, FluvialError]]
 

@@ -8,7 +8,7 @@ import dagster as dg
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from fluvial.tables.drive.result import RunResult
+    from fluvial.tables.plan.result import RunResult
 
 OFFSET_COLUMNS = dg.TableSchema(
     columns=[

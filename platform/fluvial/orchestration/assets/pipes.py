@@ -18,7 +18,7 @@ from fluvial.config import Settings, environment_of
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
-    from fluvial.tables.drive.result import RunResult
+    from fluvial.tables.plan.result import RunResult
 
 DRIVER = Path(__file__).with_name("pipes_driver.py")
 
@@ -51,7 +51,7 @@ class Told:
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> "Told":
         """Read back what `Told.as_message` made; JSON has made texts of the partitions' numbers."""
-        from fluvial.tables.drive.result import RunResult
+        from fluvial.tables.plan.result import RunResult
 
         kept = dict(message["result"])
         kept["offsets"] = {int(partition): (span[0], span[1]) for partition, span in kept["offsets"].items()}

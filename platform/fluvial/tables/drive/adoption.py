@@ -28,10 +28,10 @@ from fluvial.tables.declare.declarations import (
     State,
 )
 from fluvial.tables.declare.folds import Kind
-from fluvial.tables.drive.result import RunResult
 from fluvial.tables.drive.verify import rows_of_log
 from fluvial.tables.plan.checks import check_state, compacted_key, definition_of
 from fluvial.tables.plan.fit import check_fit
+from fluvial.tables.plan.result import RunResult
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,8 +19,8 @@ from fluvial.registry.errors import RegistryError
 from fluvial.spark.connect import is_client
 from fluvial.spark.kafka import TopicEnds, TopicError
 from fluvial.tables.declare.declarations import Declaration, Pipeline, Publication
-from fluvial.tables.drive.result import RunResult
 from fluvial.tables.drive.runner import materialize
+from fluvial.tables.plan.result import RunResult
 from fluvial.tables.plan.table_index import TableIndexes
 
 if TYPE_CHECKING:

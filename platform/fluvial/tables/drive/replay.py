@@ -22,10 +22,10 @@ from fluvial.spark.kafka import Span, TopicBounds, read_span, topic_bounds
 from fluvial.spark.offset_times import Window, cut_topic
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import History
-from fluvial.tables.drive.result import RunResult
 from fluvial.tables.drive.runner import ATTEMPTS_MAX, Progress, materialize
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.frames import Care
+from fluvial.tables.plan.result import RunResult
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

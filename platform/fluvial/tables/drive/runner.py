@@ -27,7 +27,6 @@ from fluvial.spark.kafka import Span, TopicBounds, TopicError, read_span, show_p
 from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse, table_name_of
 from fluvial.tables.declare.declarations import Compacted, Declaration, History, Pipeline, Publication, State
-from fluvial.tables.drive.result import RunResult
 from fluvial.tables.drive.transforms import materialize_pipeline
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.changes import IS_CURRENT, is_stepwise, state_rows
@@ -37,6 +36,7 @@ from fluvial.tables.plan.frames import Care, KeylessError
 from fluvial.tables.plan.growth import cut, in_order
 from fluvial.tables.plan.planning import has_news, plan_span
 from fluvial.tables.plan.reduced import ReducerError
+from fluvial.tables.plan.result import RunResult
 from fluvial.tables.plan.table_index import TableIndexes
 from fluvial.tables.plan.upserts import upsert_changes, upsert_compacted, upsert_state
 from fluvial.tables.publishing.run import PublicationRun

@@ -18,7 +18,7 @@ from fluvial.delta.stamp import Stamp, new_run_id
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.co_partitioning import check_counts
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
-from fluvial.tables.drive.result import RunResult
+from fluvial.tables.plan.result import RunResult
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,7 @@ from fluvial.delta.errors import TableError
 from fluvial.kafka.admin import admin_of, await_broker
 from fluvial.spark.kafka import TopicBounds, topic_bounds
 from fluvial.tables.declare.declarations import Publication
-from fluvial.tables.drive.result import RunResult
+from fluvial.tables.plan.result import RunResult
 from fluvial.tables.publishing.planning import Step, check_partitions, check_topic, plan_steps
 from fluvial.tables.publishing.progress import (
     Progress,

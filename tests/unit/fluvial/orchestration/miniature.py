@@ -7,7 +7,7 @@ from typing import Any
 from fluvial.config import Settings
 from fluvial.orchestration import SparkResource
 from fluvial.tables import Declaration, count, history, pipeline, state
-from fluvial.tables.drive.result import RunResult
+from fluvial.tables.plan.result import RunResult
 
 
 class NoSpark(SparkResource):

@@ -20,7 +20,7 @@ from fluvial.registry.contracts import Contract
 from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Declaration, History, history, pipeline
-from fluvial.tables.drive.result import RunResult
+from fluvial.tables.plan.result import RunResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
