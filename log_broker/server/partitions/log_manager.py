@@ -137,6 +137,7 @@ class LogManager:
         self._closing = asyncio.Event()
         self._saving = Lock()  # one thread at a time writes a checkpoint
         self._log_starts_saved: dict[Place, int] = {}
+        self._log_starts_kept: asyncio.Future[BaseException | None] | None = None  # what the next write answers
         self._recovery_points_saved: dict[Place, int] = {}
         self._high_watermarks_saved: dict[Place, int] = {}
         self.stopped_epoch = -1  # the broker epoch under which the process before this one stopped in order
@@ -510,13 +511,19 @@ class LogManager:
         return kept | {place: runtime.high_watermark for place, runtime in self._partitions.items()}
 
     async def keep_log_starts(self) -> None:
-        """Return once it is on the disk where each log starts; raises OSError."""
-        self._log_starts_saved = self._log_starts()
-        answer: asyncio.Future[BaseException | None] = self._loop.create_future()
-        self._pool.submit(self._write_log_starts, answer.set_result)
-        error = await answer
+        """Return once it is on the disk where each log starts; raises OSError. Those of a turn share one write."""
+        if self._log_starts_kept is None:
+            self._log_starts_kept = self._loop.create_future()
+            self._loop.call_soon(self._keep_log_starts)
+        error = await asyncio.shield(self._log_starts_kept)
         if error is not None:
             raise error
+
+    def _keep_log_starts(self) -> None:
+        answer, self._log_starts_kept = self._log_starts_kept, None
+        assert answer is not None, "somebody waits for it"
+        self._log_starts_saved = self._log_starts()
+        self._pool.submit(self._write_log_starts, answer.set_result)
 
     def _forget_deleted(self) -> None:
         """Write checkpoints without the deleted partitions: what they say must not be taken for a new one's."""

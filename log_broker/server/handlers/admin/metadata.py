@@ -15,6 +15,7 @@ from log_broker.core.cluster.controller import CreateTopic, check_topic_name
 from log_broker.core.cluster.image import INTERNAL_TOPICS, NO_LEADER, OFFSETS_TOPIC, TopicImage
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.net.dispatch import room_for_answer
+from log_broker.server.process.turns import in_turns
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.control import write_response
 
@@ -128,6 +129,10 @@ async def _answer_in_turns(node: "Node", asked: Asked, errors: dict[str, ErrorCo
         for name in names:
             if asked.names is None and name not in node.cluster.topics:
                 continue  # it was deleted since
+            topic = node.cluster.topics.get(name) if isinstance(name, str) else None
+            if topic is not None and len(topic.partitions) > PARTITIONS_AT_ONCE_MAX:
+                described.append(await _large_topic(node, topic, asked))
+                continue
             described += _topics(node, asked._replace(names=(name,)), errors)
             left -= 1 + len(described[-1]["partitions"])
             if left <= 0:
@@ -135,6 +140,18 @@ async def _answer_in_turns(node: "Node", asked: Asked, errors: dict[str, ErrorCo
                 left = PARTITIONS_AT_ONCE_MAX
         encoded = await node.logs.aside(partial(_encode, asked, _values(node, asked, described)))
         return _keep(node, asked, errors, encoded) if node.cluster.version == version else encoded
+
+
+async def _large_topic(node: "Node", topic: TopicImage, asked: Asked) -> "Values":
+    operations = _operations(asked)
+    partitions: list[Values] = []
+    async for indexes in in_turns(range(len(topic.partitions)), PARTITIONS_AT_ONCE_MAX):
+        partitions += topic_values(node, topic, operations, indexes)["partitions"]
+    return {**topic_values(node, topic, operations, ()), "partitions": partitions}
+
+
+def _operations(asked: Asked) -> int:
+    return TOPIC_OPERATIONS if asked.topic_operations else AUTHORIZED_NOT_ASKED
 
 
 def _keep(node: "Node", asked: Asked, errors: dict[str, ErrorCode], encoded: bytes) -> bytes:
@@ -165,7 +182,7 @@ def _values(node: "Node", asked: Asked, topics: "list[Values]") -> "Values":
 
 
 def _topics(node: "Node", asked: Asked, errors: dict[str, ErrorCode]) -> "list[Values]":
-    operations = TOPIC_OPERATIONS if asked.topic_operations else AUTHORIZED_NOT_ASKED
+    operations = _operations(asked)
     if asked.names is None:
         return [topic_values(node, topic, operations) for topic in node.cluster.topics.values()]
     return [_named(node, name, operations, errors) for name in asked.names]

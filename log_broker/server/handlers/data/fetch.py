@@ -2,7 +2,7 @@
 Fetch: read each partition and answer when there is enough, when the client's patience ends or when something is wrong.
 
 A waiting request holds no data: it counts what comes, and reads when that is enough, so what is sent is what is there
-then. What a request reads, and what of that its response names, is decided by its session (`core/fetch/session.py`).
+then. What a request reads, and what of that its response names, is decided by its session (`core/fetch_session.py`).
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from log_broker.core.fetch.session import (
     NO_SESSION,
@@ -28,17 +28,16 @@ from log_broker.records.batch import HEADER_BYTES, Buffer, batches_in
 from log_broker.server.net.dispatch import answer_failure
 from log_broker.server.net.memory_budget import FREE_BYTES
 from log_broker.server.partitions.current_leader import WRONG_LEADER, current_leader, endpoints_of
+from log_broker.server.partitions.fetch_answers import elsewhere, empty_data, sliced, written_empty
 from log_broker.server.partitions.readers import READ_COMMITTED
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.server.quorum.fetch import fetch_metadata
 from log_broker.server.replication.preferred_replica import NO_REPLICA, preferred_replica
 from log_broker.wire.fetch import (
     EMPTY_FROM,
-    FLEXIBLE_FROM,
     TOPIC_IDS_FROM,
     FetchRequest,
     PartitionData,
-    encode_empty,
     encode_response,
     parse_request,
 )
@@ -455,36 +454,18 @@ class _Fetch:
         A runtime stands for a partition of which there is nothing but its offsets.
         """
         plan = self._plan
-        if isinstance(plan, Sessionless) and self._header.api_version >= EMPTY_FROM:
-            encode = _encode_flexible if self._header.api_version >= FLEXIBLE_FROM else _encode_fixed
-            written: list[tuple[bytes, list[PartitionData | bytes]]] = []
-            for name, found in _sliced(topics):
-                if found is None:
-                    yield
-                    continue
-                written.append(
-                    (name, [data if isinstance(data, PartitionData) else data.empty_answer(encode) for data in found])
-                )
-            self._end_wait()
-            self._respond(written)
-            return
-        whole: list[tuple[bytes, list[PartitionData]]] = []
-        for name, found in _sliced(topics):
+        is_written = isinstance(plan, Sessionless) and self._header.api_version >= EMPTY_FROM
+        empty = written_empty(self._header.api_version) if is_written else empty_data
+        whole: list[tuple[bytes, list[Any]]] = []
+        for name, found in sliced(topics, SLICE_PARTITIONS):
             if found is None:
                 yield
                 continue
-            whole.append(
-                (
-                    name,
-                    [
-                        data
-                        if isinstance(data, PartitionData)
-                        else PartitionData(data.partition, _NONE, *data.offsets(), ())
-                        for data in found
-                    ],
-                )
-            )
+            whole.append((name, [data if isinstance(data, PartitionData) else empty(data) for data in found]))
         self._end_wait()
+        if is_written:
+            self._respond(whole)
+            return
         sessions = self._node.fetch_sessions
         fresh_id = _fresh_id(sessions) if isinstance(plan, Opening) else NO_SESSION
         response = sessions.finish(plan, whole, fresh_id=fresh_id, now_ms=self._node.clock_ms())
@@ -552,7 +533,7 @@ class _Fetch:
             if not error and (self._rack or not runtime.is_leader):
                 error, preferred = self._other_replica(runtime, asked)
                 if preferred != NO_REPLICA:
-                    return _elsewhere(runtime, asked, preferred), 0
+                    return elsewhere(runtime, asked, preferred), 0
         if runtime is None or error is not ErrorCode.NONE:
             data = PartitionData(asked.partition, error, -1, -1, -1, ())
             if error in WRONG_LEADER:
@@ -578,33 +559,3 @@ class _Fetch:
             result.aborted,
         )
         return data, result.size
-
-
-def _sliced(
-    topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]],
-) -> Generator[tuple[bytes, list[PartitionData | PartitionRuntime] | None], None, None]:
-    """Yield the topics, and None in the place of partitions between slices of them; a topic is not cut."""
-    left = SLICE_PARTITIONS
-    for name, found in topics:
-        if left <= 0:
-            yield name, None
-            left = SLICE_PARTITIONS
-        left -= 1 + len(found)
-        yield name, found
-
-
-_encode_flexible = partial(encode_empty, flexible=True)
-_encode_fixed = partial(encode_empty, flexible=False)
-
-
-def _elsewhere(runtime: PartitionRuntime, asked: FetchedPartition, preferred: int) -> PartitionData:
-    """Tell a client to read from another replica."""
-    return PartitionData(
-        asked.partition,
-        ErrorCode.NONE,
-        runtime.high_watermark,
-        runtime.last_stable_offset,
-        runtime.log_start_offset,
-        (),
-        preferred_replica=preferred,
-    )

@@ -17,6 +17,7 @@ GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8))
 
 
 def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
+    """Describe each group once, however often it is named."""
     operations = {}
     if getattr(request, "include_authorized_operations", False):
         operations["authorized_operations"] = GROUP_OPERATIONS

@@ -13,7 +13,7 @@ from test_server_long_walks import Gate, probe
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
 from log_broker.records.readable import HEADERS_MAX
-from log_broker.server.handlers.admin import metadata
+from log_broker.server.handlers.admin import describe_log_dirs, metadata
 from log_broker.server.handlers.data import fetch
 from log_broker.server.net import dispatch
 from log_broker.server.process.turns import OneATurn
@@ -130,6 +130,45 @@ async def test_metadata_that_changes_while_it_is_made_is_not_kept(
         gate.open()
         await asyncio.wait_for(asking, WAIT_SECONDS)
         assert [topic.name for topic in (await client.ask(ApiKey.METADATA, request)).topics] == ["t1"]
+
+
+async def test_log_directories_are_described_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path / "node") as (_, client):
+        await _topics(client, 3, 1, 5)
+        await client.produce("t2", bytes(build_batch([(1, None, b"v", ())])), partition=4)
+        at_once = await client.ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": None})
+        monkeypatch.setattr(describe_log_dirs, "PARTITIONS_AT_ONCE_MAX", 2)
+        in_turns = await client.ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": None})
+        assert in_turns.results[0].topics == at_once.results[0].topics
+        assert sum(len(topic.partitions) for topic in in_turns.results[0].topics) == 9
+
+
+async def test_records_deleted_by_many_requests_in_a_row_are_remembered_by_few_writes(tmp_path: Path) -> None:
+    async with running(tmp_path / "node") as (node, client), client_of(node) as other:
+        await client.create("t")
+        batch = bytes(build_batch([(1, None, b"v", ())] * 20))
+        assert (await client.produce("t", batch)).error_code == ErrorCode.NONE
+        writes = 0
+        write = node.logs._write_log_starts
+
+        def counted() -> None:
+            nonlocal writes
+            writes += 1
+            write()
+
+        node.logs._write_log_starts = counted  # type: ignore[method-assign]
+        for offset in range(1, 11):
+            partition = {"partition_index": 0, "offset": offset}
+            request = {"topics": ({"name": "t", "partitions": (partition,)},), "timeout": 1000}
+            sent = write_request(ApiKey.DELETE_RECORDS, 2, offset, "t", request)
+            other.writer.write(struct.pack(">i", len(sent)) + sent)
+        for _ in range(10):
+            (length,) = struct.unpack(">i", await asyncio.wait_for(other.reader.readexactly(4), WAIT_SECONDS))
+            await other.reader.readexactly(length)
+        assert node.logs.get("t", 0).log_start_offset == 10
+        assert 1 <= writes < 10
+    async with running(tmp_path / "node") as (node, _):
+        assert node.logs.get("t", 0).log_start_offset == 10
 
 
 async def test_a_fetch_of_very_many_partitions_is_parsed_and_answered_elsewhere_in_its_place(

@@ -99,7 +99,8 @@ async def test_after_a_failed_sync_what_was_acknowledged_before_is_not_believed(
     assert refused.message == risky.offline_reason
     assert (await append(other, b"elsewhere")).error is ErrorCode.NONE
     node = SimpleNamespace(logs=logs, static_config=SimpleNamespace(data_dir=Path.cwd()))
-    (found,) = describe_log_dirs.handle(node, None, SimpleNamespace(topics=None))["results"]  # type: ignore[arg-type]
+    answer = await describe_log_dirs.handle(node, None, SimpleNamespace(topics=None))  # type: ignore[arg-type]
+    (found,) = answer["results"]
     assert found["error_code"] is ErrorCode.KAFKA_STORAGE_ERROR
 
     woken: list[bool] = []
