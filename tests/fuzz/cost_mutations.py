@@ -230,6 +230,8 @@ def _apply(world: World, values: Values, key: ApiKey, version: int, mutation: Mu
         case "repeat":
             holder[last] = [old[0]] * mutation.size if old else old
         case "distinct":
+            if mutation.size * len(repr(old)) > REQUEST_BYTES_MAX:
+                raise ValueError("another mutation has made it too long to be said so often")
             holder[last] = [_another(old[0], at) for at in range(mutation.size)] if old else old
         case "long":
             holder[last] = b"\1" * mutation.size if isinstance(old, bytes) else "x" * mutation.size

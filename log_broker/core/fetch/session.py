@@ -191,6 +191,16 @@ class _Session:
         """List what is asked, in order."""
         return _by_topic((topic, cached.asked) for (topic, _), cached in self.partitions.items())
 
+    def begin(self, topics: Sequence[FetchedTopic], answers: Answers[A]) -> None:
+        """Take what is asked and was answered first: all of it is told; what had records is read last the next time."""
+        had_records: dict[tuple[bytes, int], _CachedPartition] = {}
+        for (name, partitions), (_, found) in zip(topics, answers, strict=True):
+            for asked, answer in zip(partitions, found, strict=True):
+                told = answer.high_watermark if answer.error is ErrorCode.NONE else _NEVER_TOLD
+                cached = _CachedPartition(asked, told, answer.log_start_offset)
+                (had_records if answer.records else self.partitions)[name, asked.partition] = cached
+        self.partitions.update(had_records)
+
     def update(self, topics: Sequence[FetchedTopic], forgotten: Sequence[ForgottenTopic]) -> None:
         for topic in topics:
             for asked in topic.partitions:
@@ -297,11 +307,11 @@ class FetchSessions:
 
     def _open(self, fresh_id: int, opening: Opening, answers: Answers[A], now_ms: int) -> int:
         assert fresh_id not in self._sessions, "two clients would share a session"
-        session = _Session(fresh_id, now_ms, by_id=opening.by_id)
-        session.update(opening.topics, ())
-        if self._partitions + len(session.partitions) > PARTITIONS_MAX or not self._make_room(now_ms):
+        count = sum(len(topic.partitions) for topic in opening.topics)
+        if self._partitions + count > PARTITIONS_MAX or not self._make_room(now_ms):
             return NO_SESSION
-        session.news(answers)
+        session = _Session(fresh_id, now_ms, by_id=opening.by_id)
+        session.begin(opening.topics, answers)
         self._sessions[fresh_id] = session
         self._partitions += len(session.partitions)
         return fresh_id

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 UNANSWERED_REQUESTS_MAX = 512
 UNANSWERED_BYTES_MAX = 64 * 1024 * 1024
-CUT_REQUESTS_MAX = 64  # that are not handled yet; of more the bytes are kept
+CUT_REQUESTS_MAX = 32  # that are not handled yet; of more the bytes are kept
 ANSWER_BYTES_AHEAD_MAX = 1024 * 1024  # of large answers behind one that is not ready
 UNSENT_BYTES_MAX = 64 * 1024  # beyond it a client does not read, and what is unsent counts
 UNANSWERED_REQUEST_BYTES = 2 * 1024  # what one takes beside its own bytes, a Fetch that waits for one

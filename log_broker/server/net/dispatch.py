@@ -8,7 +8,8 @@ reads and writes around them, and runs what they leave to be awaited as a task.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
@@ -220,6 +221,7 @@ _MADE_ALONE = frozenset(
         ApiKey.DESCRIBE_GROUPS,
         ApiKey.DESCRIBE_LOG_DIRS,
         ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         ApiKey.DESCRIBE_TRANSACTIONS,
         ApiKey.OFFSET_FETCH,
     }
@@ -319,17 +321,13 @@ async def _read_aside(
     node: "Node", context: RequestContext, handle: ControlHandler, read: Callable[[], tuple[Any, int]]
 ) -> None:
     """Read a large request outside the event loop and then handle it."""
-    header, slot, body = context
-    try:
-        request, elements = await node.logs.aside(read)
-        _handle(node, context, handle, request, elements)
-    except MalformedRequestError as error:
-        slot.fail_connection(str(error))
-    except asyncio.CancelledError:
-        slot.fail_connection("the broker is stopping")
-        raise
-    except Exception as error:
-        answer_failure(header, slot, error, body)
+    with failures_answered(*context):
+        try:
+            request, elements = await node.logs.aside(read)
+        except MalformedRequestError as error:
+            context.slot.fail_connection(str(error))
+        else:
+            _handle(node, context, handle, request, elements)
 
 
 def _handle(node: "Node", context: RequestContext, handle: ControlHandler, request: Any, elements: int) -> None:
@@ -349,7 +347,7 @@ def _handle(node: "Node", context: RequestContext, handle: ControlHandler, reque
         made_alone = node.large_answers if header.api_key in _MADE_ALONE else None
         node.run(_answer_later(node, context, answer if made_alone is None else _alone(made_alone, slot, answer)))
     elif _is_long(answer):
-        node.run(_encode_aside(node, context, answer))
+        node.run(_answer_long(node, context, answer))
     else:
         slot.complete(_encode(header, answer))
 
@@ -367,15 +365,28 @@ async def _alone(lock: asyncio.Lock, slot: Slot, answer: Awaitable[Values | Enco
 
 
 async def _answer_later(node: "Node", context: RequestContext, answer: Awaitable[Values | Encoded]) -> None:
-    header, slot, body = context
-    try:
+    header, slot, _ = context
+    with failures_answered(*context):
         if header.api_key in _DECIDED:
             await node.decisions.begin()
         values = await answer
         if _is_long(values):
-            await _encode_aside(node, context, values)
+            await _answer_long(node, context, values)
         else:
             slot.complete(_encode(header, values))
+
+
+async def _answer_long(node: "Node", context: RequestContext, values: Values | Encoded) -> None:
+    header, slot, _ = context
+    with failures_answered(*context):
+        slot.complete(await node.logs.aside(partial(_encode, header, values)))
+
+
+@contextmanager
+def failures_answered(header: RequestHeader, slot: Slot, body: memoryview | None = None) -> Iterator[None]:
+    """Answer with what goes wrong within a task: its request has nobody else to do it, and its client would wait."""
+    try:
+        yield
     except asyncio.CancelledError:
         slot.fail_connection("the broker is stopping")
         raise
@@ -383,12 +394,7 @@ async def _answer_later(node: "Node", context: RequestContext, answer: Awaitable
         answer_failure(header, slot, error, body)
 
 
-async def _encode_aside(node: "Node", context: RequestContext, values: Values | Encoded) -> None:
-    header, slot, _ = context
-    slot.complete(await node.logs.aside(partial(_encode, header, values)))
-
-
-def answer_failure(header: RequestHeader, slot: Slot, error: Exception, body: memoryview) -> None:
+def answer_failure(header: RequestHeader, slot: Slot, error: Exception, body: memoryview | None = None) -> None:
     """Answer with the code of a BrokerError; anything else is our own fault and goes to the log."""
     if isinstance(error, BrokerError):
         code, message = error.code, str(error)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
-PARTITIONS_AT_ONCE_MAX = 500  # in one turn of the event loop
+PARTITIONS_AT_ONCE_MAX = 250  # in one turn of the event loop
 
 DecideOne = Callable[[ClusterImage, int], MetadataRecord | None]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TOPIC = 2
 BROKER = 4
 GROUP = 32
-RESOURCES_AT_ONCE_MAX = 50  # in one turn of the event loop; each takes some tenths of a millisecond
+RESOURCES_AT_ONCE_MAX = 25  # in one turn of the event loop; each takes some tenths of a millisecond
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":

@@ -1,20 +1,23 @@
 """DescribeTopicPartitions (KIP-966): Metadata of topics in pages, for topics of very many partitions."""
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from log_broker.core.cluster.controller import check_topic_name
 from log_broker.core.cluster.image import NO_LEADER, PartitionImage, TopicImage
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.handlers.admin.metadata import TOPIC_OPERATIONS, topic_values
+from log_broker.server.process.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
 PARTITIONS_MAX = 2000  # max.request.partition.size.limit
+PARTITIONS_AT_ONCE_MAX = 500  # in one turn of the event loop
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     first, start = ("", 0) if request.cursor is None else (request.cursor.topic_name, request.cursor.partition_index)
     if start < 0:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "The cursor's partition is negative.")
@@ -23,17 +26,23 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     room = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
     topics: list[Values] = []
     cursor = None
+    left = PARTITIONS_AT_ONCE_MAX
     for name in names:
         begin = start if name == first else 0
         image = node.cluster.topics.get(name)
         if room == 0:
             cursor = {"topic_name": name, "partition_index": begin}
             break
+        left -= 1
+        if left <= 0:
+            await asyncio.sleep(0)
+            left = PARTITIONS_AT_ONCE_MAX
         if image is None:
             topics.append(_absent(name))
             continue
         end = min(len(image.partitions), begin + room)
-        topics.append(_page(node, image, begin, end))
+        topics.append(await _page(node, image, range(begin, end)))
+        left -= max(0, end - begin)
         room -= max(0, end - begin)
         if end < len(image.partitions):
             cursor = {"topic_name": name, "partition_index": end}
@@ -41,10 +50,12 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     return {"topics": topics, "next_cursor": cursor}
 
 
-def _page(node: "Node", image: TopicImage, begin: int, end: int) -> "Values":
-    values = topic_values(node, image, TOPIC_OPERATIONS, range(begin, end))
-    partitions = zip(values["partitions"], image.partitions[begin:end], strict=True)
-    return {**values, "partitions": [{**partition, **_eligible(found)} for partition, found in partitions]}
+async def _page(node: "Node", image: TopicImage, indexes: range) -> "Values":
+    partitions: list[Values] = []
+    async for some in in_turns(indexes, PARTITIONS_AT_ONCE_MAX):
+        values = topic_values(node, image, TOPIC_OPERATIONS, some)["partitions"]
+        partitions += [each | _eligible(image.partitions[index]) for index, each in zip(some, values, strict=True)]
+    return {**topic_values(node, image, TOPIC_OPERATIONS, ()), "partitions": partitions}
 
 
 def _eligible(partition: PartitionImage) -> "Values":

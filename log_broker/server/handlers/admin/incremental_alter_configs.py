@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
-RESOURCES_AT_ONCE_MAX = 50  # in one turn of the event loop
+RESOURCES_AT_ONCE_MAX = 25  # in one turn of the event loop
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":

@@ -25,7 +25,7 @@ from log_broker.core.fetch.session import (
 )
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import HEADER_BYTES, Buffer, batches_in
-from log_broker.server.net.dispatch import answer_failure
+from log_broker.server.net.dispatch import answer_failure, failures_answered
 from log_broker.server.net.memory_budget import FREE_BYTES
 from log_broker.server.partitions.current_leader import WRONG_LEADER, current_leader, endpoints_of
 from log_broker.server.partitions.fetch_answers import elsewhere, empty_data, sliced, written_empty
@@ -93,16 +93,13 @@ def _begin(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
 async def _begin_aside(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
     """Parse a request of very many partitions outside the event loop and then handle it."""
     waits = False
-    try:
-        request = await node.logs.aside(partial(parse_request, body, header.api_version))
-        waits = _begin_parsed(node, header, request, body, slot)
-    except MalformedRequestError as error:
-        slot.fail_connection(str(error))
-    except asyncio.CancelledError:
-        slot.fail_connection("the broker is stopping")
-        raise
-    except Exception as error:
-        answer_failure(header, slot, error, body)
+    with failures_answered(header, slot, body):
+        try:
+            request = await node.logs.aside(partial(parse_request, body, header.api_version))
+        except MalformedRequestError as error:
+            slot.fail_connection(str(error))
+        else:
+            waits = not slot.closed and _begin_parsed(node, header, request, body, slot)
     if not waits:
         _next(node, slot.owner)
 
@@ -222,10 +219,18 @@ class _Fetch:
         for _ in steps:
             self._is_sliced = True
             self._keep_turn()
-            self._look_handle = asyncio.get_running_loop().call_soon(self._attempt, steps)
+            self._look_handle = asyncio.get_running_loop().call_soon(self._called, self._attempt, steps)
             return
         if not self._is_settled:
             self._wait()
+
+    def _called(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Do what the event loop was asked to call; what goes wrong in it nobody else would tell the client."""
+        try:
+            step(*arguments)
+        except Exception as error:
+            self._forget()
+            answer_failure(self._header, self._slot, error)
 
     def _may_be_held(self) -> bool:
         """Whether there is memory for this large fetch to wait; of small ones that is not asked, as a share is free."""
@@ -238,7 +243,7 @@ class _Fetch:
 
     def _pause(self, milliseconds: int) -> None:
         """Wait for so long at the most."""
-        self._timer = asyncio.get_running_loop().call_later(milliseconds / 1000, self._time_is_up)
+        self._timer = asyncio.get_running_loop().call_later(milliseconds / 1000, self._called, self._time_is_up)
         self._keep_turn()
 
     def _keep_turn(self) -> None:
@@ -277,7 +282,7 @@ class _Fetch:
         """See `readers.Reader`."""
         self._moved.append((at, offset))
         if self._look_handle is None:
-            self._look_handle = asyncio.get_running_loop().call_soon(self._look)
+            self._look_handle = asyncio.get_running_loop().call_soon(self._called, self._look)
 
     def _look(self) -> None:
         """Count what has come in the partitions that have moved since the last look, and answer if it is enough."""
@@ -497,11 +502,8 @@ class _Fetch:
             self._slot.complete(*encode())
 
     async def _respond_later(self, encode: Callable[[], Sequence[Buffer]]) -> None:
-        try:
+        with failures_answered(self._header, self._slot):
             self._slot.complete(*await self._node.logs.aside(encode))
-        except asyncio.CancelledError:
-            self._slot.fail_connection("the broker is stopping")
-            raise
 
     def _name_of(self, given: bytes) -> str | None:
         """Return the name of a topic that the request names or gives the id of; None for an unknown id."""

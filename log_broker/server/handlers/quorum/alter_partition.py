@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
+TOPICS_AT_ONCE_MAX = 2_000  # in one turn of the event loop
 MEMBERS_HAVE_EPOCHS_FROM = 3
 
 
@@ -29,13 +30,12 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     async for numbers in in_turns(range(len(asked)), PARTITIONS_AT_ONCE_MAX):
         answers += [_answer(asked[number][1].partition_index, outcomes[number]) for number in numbers]
     left = iter(answers)
-    return {
-        "error_code": ErrorCode.NONE,
-        "topics": [
-            {"topic_id": topic.topic_id, "partitions": list(islice(left, len(topic.partitions)))}
-            for topic in request.topics
-        ],
-    }
+    topics: list[Values] = []
+    async for named in in_turns(request.topics, TOPICS_AT_ONCE_MAX):
+        topics += [
+            {"topic_id": topic.topic_id, "partitions": list(islice(left, len(topic.partitions)))} for topic in named
+        ]
+    return {"error_code": ErrorCode.NONE, "topics": topics}
 
 
 def _wish(version: int, topic_id: UUID | None, partition: Any) -> IsrWish:

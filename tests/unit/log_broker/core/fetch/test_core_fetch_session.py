@@ -205,6 +205,13 @@ def test_an_error_is_repeated_and_its_end_is_told() -> None:
     assert told(answer(sessions, proceed(sessions, 4))) == []
 
 
+def test_the_end_of_an_error_that_a_session_began_with_is_told() -> None:
+    sessions = FetchSessions(slots_max=10)
+    plan = sessions.begin(NO_SESSION, INITIAL_EPOCH, asked(T0), (), NOW_MS)
+    assert told(answer(sessions, plan, {T0: Found(0, ErrorCode.KAFKA_STORAGE_ERROR)})) == [T0]
+    assert told(answer(sessions, proceed(sessions, 1))) == [T0]
+
+
 def test_partitions_join_change_and_leave() -> None:
     sessions = opened(T0, T1)
     response = answer(sessions, plan := proceed(sessions, 1, U0))

@@ -199,6 +199,51 @@ async def test_a_fetch_of_very_many_partitions_is_parsed_and_answered_elsewhere_
         assert not node.waiting_fetches
 
 
+@pytest.mark.parametrize("api", [ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_GROUPS, ApiKey.FETCH])
+async def test_a_large_answer_that_cannot_be_written_becomes_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: ApiKey
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(fetch, "ENCODED_AT_ONCE_MAX", 20)
+    coordinators = {"key": "", "key_type": 0, "coordinator_keys": tuple(f"group-{number}" for number in range(300))}
+    version, request = {
+        ApiKey.FIND_COORDINATOR: (4, coordinators),
+        ApiKey.DESCRIBE_GROUPS: (5, groups(300)),
+        ApiKey.FETCH: (12, fetched(50)),
+    }[api]
+    async with running(tmp_path / "node") as (node, client):
+        await client.create("t", 50)
+        monkeypatch.setattr(dispatch, "_encode", fail)
+        monkeypatch.setattr(fetch, "encode_response", fail)
+        answer = await asyncio.wait_for(client.ask(api, request, version=version), WAIT_SECONDS)
+        errors = {each.error_code for name in ("coordinators", "groups") for each in getattr(answer, name, ())}
+        assert (errors or {answer.error_code}) == {ErrorCode.UNKNOWN_SERVER_ERROR}
+        monkeypatch.undo()
+        await probe(node)
+
+
+async def test_a_client_that_goes_while_its_large_fetch_is_parsed_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fetch, "PARSED_AT_ONCE_BYTES", 400)
+    async with running(tmp_path / "node") as (node, client):
+        await client.create("t", 50)
+        gate = Gate(fetch.parse_request)
+        monkeypatch.setattr(fetch, "parse_request", gate)
+        async with client_of(node) as other:
+            sent = write_request(ApiKey.FETCH, 12, 1, "t", fetched(50, max_wait=60_000))
+            other.writer.write((struct.pack(">i", len(sent)) + sent) * 2)
+            await asyncio.wait_for(gate.entered.wait(), WAIT_SECONDS)
+        (owner,) = node.waiting_fetches
+        await eventually(lambda: owner.is_closed)
+        gate.open()
+        await eventually(lambda: not node.task_count and not node.waiting_fetches and not node.memory.held)
+        await probe(node)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 async def test_a_broken_fetch_of_very_many_partitions_ends_its_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ class Owner:
 class Slot:
     """Keeps what it is filled with."""
 
+    peer = "test:1"
     must_wait = False
     closed = False
 
@@ -332,6 +333,26 @@ async def test_a_fetch_that_fails_behind_another_is_answered() -> None:
         assert struct.unpack_from(">h", slots[1].answer or b"", 8) == (ErrorCode.KAFKA_STORAGE_ERROR,)
         assert [slots[at].found()[0][2] for at in (0, 2)] == [len(BATCH)] * 2
         await eventually(lambda: node.waiting_fetches == {})
+
+
+@pytest.mark.parametrize("step", ["_count", "_time_is_up"])
+async def test_a_fetch_that_fails_while_it_waits_is_answered_and_the_next_begins(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def fail(*_: object) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("on purpose")
+
+    owner = Owner()
+    async with broker(2) as node:
+        monkeypatch.setattr(fetch._Fetch, step, fail)
+        slots = [send(node, [(at, 0)], bytes_min=1, wait_ms=20, slot=Slot(owner)) for at in (0, 1)]
+        if step == "_count":
+            await node.written([0])
+        await eventually(lambda: slots[0].answer is not None)
+        assert struct.unpack_from(">h", slots[0].answer or b"", 8) == (ErrorCode.UNKNOWN_SERVER_ERROR,)
+        await eventually(lambda: slots[1].answer is not None and node.waiting_fetches == {})
+        assert (slots[1].found(), node.waiting_at(range(2))) == ([(1, ErrorCode.NONE, 0)], 0)
 
 
 async def test_more_than_may_be_sent_of_a_partition_is_not_waited_for() -> None:
