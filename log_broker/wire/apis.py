@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from log_broker.wire.reading import ELEMENTS_MAX
-
 # Elements of arrays in one request of a client: some 3 µs of the event loop each, so that it is some ten milliseconds.
 REQUEST_ELEMENTS_MAX = 10_000
 
@@ -112,7 +110,7 @@ _NEVER = 1 << 15
 _ELEMENTS_MAX = {
     # Brokers name all partitions that another one leads, or that they lead themselves.
     ApiKey.FETCH: 50_000,
-    ApiKey.ALTER_PARTITION: ELEMENTS_MAX,
+    ApiKey.ALTER_PARTITION: 25_000,  # 2,000 partitions, each with a topic and an ISR of its own
     ApiKey.WRITE_TXN_MARKERS: 40_000,  # 10,000 partitions, each of a topic and a transaction of its own
     # Tools name all partitions of a cluster, each with its replicas.
     ApiKey.CREATE_TOPICS: 50_000,

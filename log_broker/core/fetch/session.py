@@ -29,7 +29,7 @@ EPOCH_MAX = 2**31 - 1
 SESSION_ID_MAX = 2**31 - 1
 
 EVICTABLE_AFTER_MS = 120_000
-SESSION_PARTITIONS_MAX = 50_000  # each request of a session looks at all of them
+SESSION_PARTITIONS_MAX = 5_000  # each request of a session looks at all of them; with more, it names all of them
 PARTITIONS_MAX = 1_000_000  # over all sessions: what clients can make the broker hold
 
 _NEVER_TOLD = -1
@@ -308,7 +308,9 @@ class FetchSessions:
     def _open(self, fresh_id: int, opening: Opening, answers: Answers[A], now_ms: int) -> int:
         assert fresh_id not in self._sessions, "two clients would share a session"
         count = sum(len(topic.partitions) for topic in opening.topics)
-        if self._partitions + count > PARTITIONS_MAX or not self._make_room(now_ms):
+        if count > SESSION_PARTITIONS_MAX or self._partitions + count > PARTITIONS_MAX:
+            return NO_SESSION
+        if not self._make_room(now_ms):
             return NO_SESSION
         session = _Session(fresh_id, now_ms, by_id=opening.by_id)
         session.begin(opening.topics, answers)

@@ -30,7 +30,7 @@ ANSWER_BYTES_AHEAD_MAX = 1024 * 1024  # of large answers behind one that is not 
 UNSENT_BYTES_MAX = 64 * 1024  # beyond it a client does not read, and what is unsent counts
 UNANSWERED_REQUEST_BYTES = 2 * 1024  # what one takes beside its own bytes, a Fetch that waits for one
 LEAST_READ_BYTES = 1024
-TURN_SECONDS_MAX = 0.01  # of one connection's requests in a row
+TURN_SECONDS_MAX = 0.005  # of one connection's requests in a row
 _JOIN_BYTES_MAX = 64 * 1024
 
 

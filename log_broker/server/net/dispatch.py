@@ -157,7 +157,7 @@ def dispatch(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) 
     try:
         handler(node, header, body, slot)
     except Exception as error:
-        answer_failure(header, slot, error, body)
+        answer_failure(node, header, slot, error, body)
 
 
 def handler_module(api: ApiKey) -> Any:
@@ -194,7 +194,12 @@ _PASSED_ON = frozenset(
     }
 )
 # Each of these takes some tenths of a millisecond at once, and a client may send hundreds in a row.
-_DECIDED = _PASSED_ON | {ApiKey.WRITE_TXN_MARKERS}
+_DECIDED = _PASSED_ON | {
+    ApiKey.ALLOCATE_PRODUCER_IDS,
+    ApiKey.ALTER_PARTITION,
+    ApiKey.BROKER_REGISTRATION,
+    ApiKey.WRITE_TXN_MARKERS,
+}
 # Their answers follow what the node holds and not what was asked: they are made when there is memory for them,
 LARGE_ANSWERS = frozenset(
     {
@@ -321,7 +326,7 @@ async def _read_aside(
     node: "Node", context: RequestContext, handle: ControlHandler, read: Callable[[], tuple[Any, int]]
 ) -> None:
     """Read a large request outside the event loop and then handle it."""
-    with failures_answered(*context):
+    with failures_answered(node, *context):
         try:
             request, elements = await node.logs.aside(read)
         except MalformedRequestError as error:
@@ -340,7 +345,7 @@ def _handle(node: "Node", context: RequestContext, handle: ControlHandler, reque
             return
         if header.api_key in _CONTROLLERS_ONLY:
             refusal = BrokerError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
-            answer_failure(header, slot, refusal, body)
+            answer_failure(node, header, slot, refusal, body)
             return
     answer = handle(node, context, request)
     if not isinstance(answer, Mapping | bytes | bytearray):
@@ -366,7 +371,7 @@ async def _alone(lock: asyncio.Lock, slot: Slot, answer: Awaitable[Values | Enco
 
 async def _answer_later(node: "Node", context: RequestContext, answer: Awaitable[Values | Encoded]) -> None:
     header, slot, _ = context
-    with failures_answered(*context):
+    with failures_answered(node, *context):
         if header.api_key in _DECIDED:
             await node.decisions.begin()
         values = await answer
@@ -378,12 +383,14 @@ async def _answer_later(node: "Node", context: RequestContext, answer: Awaitable
 
 async def _answer_long(node: "Node", context: RequestContext, values: Values | Encoded) -> None:
     header, slot, _ = context
-    with failures_answered(*context):
+    with failures_answered(node, *context):
         slot.complete(await node.logs.aside(partial(_encode, header, values)))
 
 
 @contextmanager
-def failures_answered(header: RequestHeader, slot: Slot, body: memoryview | None = None) -> Iterator[None]:
+def failures_answered(
+    node: "Node", header: RequestHeader, slot: Slot, body: memoryview | None = None
+) -> Iterator[None]:
     """Answer with what goes wrong within a task: its request has nobody else to do it, and its client would wait."""
     try:
         yield
@@ -391,17 +398,23 @@ def failures_answered(header: RequestHeader, slot: Slot, body: memoryview | None
         slot.fail_connection("the broker is stopping")
         raise
     except Exception as error:
-        answer_failure(header, slot, error, body)
+        answer_failure(node, header, slot, error, body)
 
 
-def answer_failure(header: RequestHeader, slot: Slot, error: Exception, body: memoryview | None = None) -> None:
+def answer_failure(
+    node: "Node", header: RequestHeader, slot: Slot, error: Exception, body: memoryview | None = None
+) -> None:
     """Answer with the code of a BrokerError; anything else is our own fault and goes to the log."""
     if isinstance(error, BrokerError):
         code, message = error.code, str(error)
     else:
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed; see its log"
         _log.error("%s of %s failed", APIS[header.api_key].key.name, slot.peer, exc_info=error)
-    _give(slot, lambda: _refusal(header, code, message, body))
+    encode = partial(_refusal, header, code, message, body)
+    if body is None or len(body) <= READ_AT_ONCE_BYTES:
+        _give(slot, encode)
+    else:
+        node.run(_give_aside(node, slot, encode))  # it names what was asked for, which is read once more
 
 
 def _is_long(values: Values | Encoded) -> bool:
@@ -453,8 +466,22 @@ def _refusal(header: RequestHeader, error: ErrorCode, message: str, body: memory
 
 def _give(slot: Slot, encode: Callable[[], bytearray]) -> None:
     """Fill a slot whose request went wrong; without an encodable answer the connection must end."""
-    try:
+    with _ended_without_answer(slot):
         slot.complete(encode())
+
+
+async def _give_aside(node: "Node", slot: Slot, encode: Callable[[], bytearray]) -> None:
+    with _ended_without_answer(slot):
+        slot.complete(await node.logs.aside(encode))
+
+
+@contextmanager
+def _ended_without_answer(slot: Slot) -> Iterator[None]:
+    try:
+        yield
+    except asyncio.CancelledError:
+        slot.fail_connection("the broker is stopping")
+        raise
     except Exception:
         _log.exception("no answer could be written for %s", slot.peer)
         slot.fail_connection("its request failed and there is no answer to it")

@@ -1,6 +1,6 @@
 """AlterPartitionReassignments: begin, change or cancel the move of partitions to other brokers (KIP-455)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from log_broker.errors import ErrorCode
@@ -16,11 +16,13 @@ TOPICS_AT_ONCE_MAX = 2_000  # in one turn of the event loop
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     may_change_factor = getattr(request, "allow_replication_factor_change", True)
-    wanted = [
-        (topic.name, partition.partition_index, partition.replicas)
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
+    wanted: list[tuple[str, int, Sequence[int] | None]] = []
+    async for some in in_turns(request.topics, TOPICS_AT_ONCE_MAX):
+        wanted += [
+            (topic.name, partition.partition_index, partition.replicas)
+            for topic in some
+            for partition in topic.partitions
+        ]
     outcomes = iter(await active_controller(node).reassign(wanted, may_change_factor=may_change_factor))
     responses: list[Values] = []
     async for some in in_turns(request.topics, TOPICS_AT_ONCE_MAX):

@@ -93,7 +93,7 @@ def _begin(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
 async def _begin_aside(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
     """Parse a request of very many partitions outside the event loop and then handle it."""
     waits = False
-    with failures_answered(header, slot, body):
+    with failures_answered(node, header, slot, body):
         try:
             request = await node.logs.aside(partial(parse_request, body, header.api_version))
         except MalformedRequestError as error:
@@ -134,7 +134,7 @@ def _next(node: "Node", owner: "SlotOwner") -> None:
     try:
         waits = _begin(node, header, body, slot)
     except Exception as error:
-        answer_failure(header, slot, error, body)
+        answer_failure(node, header, slot, error, body)
     if not waits:
         asyncio.get_running_loop().call_soon(_next, node, owner)
 
@@ -230,7 +230,7 @@ class _Fetch:
             step(*arguments)
         except Exception as error:
             self._forget()
-            answer_failure(self._header, self._slot, error)
+            answer_failure(self._node, self._header, self._slot, error)
 
     def _may_be_held(self) -> bool:
         """Whether there is memory for this large fetch to wait; of small ones that is not asked, as a share is free."""
@@ -502,7 +502,7 @@ class _Fetch:
             self._slot.complete(*encode())
 
     async def _respond_later(self, encode: Callable[[], Sequence[Buffer]]) -> None:
-        with failures_answered(self._header, self._slot):
+        with failures_answered(self._node, self._header, self._slot):
             self._slot.complete(*await self._node.logs.aside(encode))
 
     def _name_of(self, given: bytes) -> str | None:

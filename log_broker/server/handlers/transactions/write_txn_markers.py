@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
-AT_ONCE_MAX = 200  # markers, or partitions of one, in a turn of the event loop
+AT_ONCE_MAX = 100  # markers, or partitions of one, in a turn of the event loop
 
 
 async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":

@@ -317,3 +317,12 @@ def test_what_sessions_hold_is_bounded(monkeypatch) -> None:
     assert isinstance(proceed(sessions, 1, U0), Continuing)
     assert proceed(sessions, 2, T1) == NOT_FOUND, "its client starts again, and without a session"
     assert (len(sessions), sessions.partition_count) == (0, 0)
+
+
+def test_what_one_session_holds_is_bounded(monkeypatch) -> None:
+    monkeypatch.setattr(fetch_session, "SESSION_PARTITIONS_MAX", 2)
+    sessions = FetchSessions(slots_max=10)
+    assert open_one(sessions, T0, T1, U0) == NO_SESSION
+    assert open_one(sessions, T0, T1) == SESSION
+    assert proceed(sessions, 1, U0) == NOT_FOUND
+    assert (len(sessions), sessions.partition_count) == (0, 0)

@@ -13,7 +13,7 @@ from test_server_long_walks import Gate, probe
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
 from log_broker.records.readable import HEADERS_MAX
-from log_broker.server.handlers.admin import describe_log_dirs, metadata
+from log_broker.server.handlers.admin import describe_log_dirs, describe_topic_partitions, metadata
 from log_broker.server.handlers.data import fetch
 from log_broker.server.net import dispatch
 from log_broker.server.process.turns import OneATurn
@@ -82,6 +82,44 @@ async def test_a_client_that_goes_while_its_large_request_is_read_leaves_nothing
         gate.open()
         await eventually(lambda: not node.task_count and not node.memory.held)
         await probe(node)
+
+
+async def test_a_large_request_that_is_refused_is_read_again_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    components = tuple({"entity_type": f"type-{number}", "match_type": 2, "match": None} for number in range(2_000))
+    async with running(tmp_path / "node") as (node, client):
+        gate = Gate(dispatch.write_refusal)
+        monkeypatch.setattr(dispatch, "write_refusal", gate)
+        request = {"components": components, "strict": True}
+        asking = asyncio.create_task(client.ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, request, version=1))
+        await asyncio.wait_for(gate.entered.wait(), WAIT_SECONDS)
+        await probe(node)
+        gate.open()
+        assert (await asyncio.wait_for(asking, WAIT_SECONDS)).error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert (gate.in_loop, gate.elsewhere) == (0, 1)
+
+
+async def test_pages_of_partitions_are_made_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def described(node: Any, *of: Any) -> Any:
+        (indexes,) = of[2:]
+        sizes.append(len(indexes))
+        return metadata.topic_values(node, *of)
+
+    sizes: list[int] = []
+    request = {"topics": (), "response_partition_limit": 11, "cursor": None}
+    monkeypatch.setattr(describe_topic_partitions, "PARTITIONS_AT_ONCE_MAX", 4)
+    monkeypatch.setattr(describe_topic_partitions, "topic_values", described)
+    async with running(tmp_path / "node") as (_, client):
+        await _topics(client, 3, 1, 10)
+        answer = await client.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, request, version=0)
+        assert [[each.partition_index for each in topic.partitions] for topic in answer.topics] == [
+            [0, 1, 2],
+            [0],
+            [0, 1, 2, 3, 4, 5, 6],
+        ]
+        assert (answer.next_cursor.topic_name, answer.next_cursor.partition_index) == ("t2", 7)
+        assert [size for size in sizes if size] == [3, 1, 4, 3]
 
 
 async def _topics(client: NodeClient, *counts: int) -> None:
