@@ -7,32 +7,29 @@ cluster of one and runs the same code.
 """
 
 import asyncio
-import contextlib
 import logging
 import socket
 import time
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
-from uuid import uuid4
 
 from log_broker.config.broker import BrokerConfig, TopicConfig
-from log_broker.core.cluster import controller
-from log_broker.core.cluster.feature_updates import first_levels
 from log_broker.core.cluster.features import SUPPORTED, Ranges
-from log_broker.core.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage
-from log_broker.core.cluster.records import ClusterNamed, MetadataRecord
+from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.fetch.session import FetchSessions
 from log_broker.core.raft.lease import Lease
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import RecordValidator
-from log_broker.server.coordinators.groups import GroupCoordinator, partition_of
+from log_broker.server.coordinators.groups import GroupCoordinator
 from log_broker.server.coordinators.transactions import TransactionCoordinator
+from log_broker.server.net.answer_cache import AnswerCache
 from log_broker.server.net.connection import Connection
-from log_broker.server.net.dispatch import Slot, SlotOwner, dispatch, dispatch_while_starting
+from log_broker.server.net.connections import Connections
+from log_broker.server.net.dispatch import dispatch, dispatch_while_starting
 from log_broker.server.net.memory_budget import MemoryBudget
 from log_broker.server.net.peers import Peers
+from log_broker.server.net.slots import Slot, SlotOwner
 from log_broker.server.ops.events import Events
 from log_broker.server.ops.loop_lag import LoopLag
 from log_broker.server.ops.quarantine import Quarantine
@@ -42,59 +39,28 @@ from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.partitions.runner import Membership
 from log_broker.server.process.counters import Counters
 from log_broker.server.process.machine import BACKLOG, Machine, RealMachine
+from log_broker.server.process.tasks import Tasks
 from log_broker.server.process.turns import OneATurn
 from log_broker.server.quorum.authority import Authority
 from log_broker.server.quorum.controller import Controller
-from log_broker.server.quorum.founding import fresh_cluster_id, is_voter_of, open_quorum
+from log_broker.server.quorum.founding import identity_of, open_quorum
 from log_broker.server.quorum.lifecycle import BrokerLifecycle
 from log_broker.server.quorum.liveness import Liveness
 from log_broker.server.quorum.membership import tell_address
 from log_broker.server.quorum.meta_properties import (
     MetaProperties,
-    read_meta_properties,
-    settle_identity,
     write_meta_properties,
 )
 from log_broker.server.quorum.producer_ids import ProducerIds
 from log_broker.server.quorum.quorum import Quorum
+from log_broker.server.quorum.topic_maker import TopicMaker
 from log_broker.server.replication.manager import ReplicaManager
 from log_broker.server.replication.replica_fetches import ReplicaFetches
 from log_broker.wire.framing import STAGING_BYTES, RequestHeader
 
 _log = logging.getLogger(__name__)
 
-OFFSETS_OVERRIDES = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
-TRANSACTIONS_OVERRIDES = {**OFFSETS_OVERRIDES, "compression.type": "uncompressed"}
-IDLE_CHECK_SECONDS_MAX = 10.0
-STALLED_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 5.0
-CACHED_ANSWERS_MAX = 64
-CACHED_ANSWERS_BYTES_MAX = 8 * 1024 * 1024
-
-
-class AnswerCache:
-    """
-    Encoded Metadata answers by what was asked; cleared whenever the image changes.
-
-    They take CACHED_ANSWERS_BYTES_MAX at the most, or are one.
-    """
-
-    def __init__(self) -> None:
-        self._answers: dict[Hashable, bytes] = {}
-        self._bytes = 0
-
-    def get(self, key: Hashable) -> bytes | None:
-        return self._answers.get(key)
-
-    def put(self, key: Hashable, answer: bytes) -> None:
-        if len(self._answers) >= CACHED_ANSWERS_MAX or self._bytes + len(answer) > CACHED_ANSWERS_BYTES_MAX:
-            self.clear()
-        self._answers[key] = answer
-        self._bytes += len(answer)
-
-    def clear(self) -> None:
-        self._answers.clear()
-        self._bytes = 0
 
 
 def _memory_limit(config: BrokerConfig) -> int:
@@ -144,6 +110,8 @@ class Node:
                 replica_lag_time_max_ms=config.replica_lag_time_max_ms,
             ),
         )
+        self.tasks = Tasks(self.loop)
+        self.run = self.tasks.run
         self.peers = Peers(self._address_of)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
@@ -155,34 +123,30 @@ class Node:
         self.replica_fetches = ReplicaFetches(self)
         self.replicas = ReplicaManager(self)
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
-        # The connections of which a fetch waits, and what stands behind it.
         self.waiting_fetches: dict[SlotOwner, deque[tuple[RequestHeader, memoryview, Slot]]] = {}
         self.metadata_answers = AnswerCache()
-        self.decisions = OneATurn()  # of the controller: a client may ask for many in a row
+        self.decisions = OneATurn()
+        self.large_decisions = asyncio.Lock()
         self.ack_deadlines = AckDeadlines(self.loop)
         self.counters = Counters()
         self.loop_lag = LoopLag(self)
-        self.large_answers = asyncio.Lock()  # for those that are made in several turns of the loop
+        self.large_answers = asyncio.Lock()
         self.memory = MemoryBudget(self.loop, _memory_limit(config), request_bytes_max=config.socket_request_max_bytes)
-        self.connections: dict[Connection, None] = {}  # in the order in which they came
-        self._connections_of: Counter[str] = Counter()
+        self.connections = Connections(self)
         self.cluster_id = ""
         self.registry_url = ""  # of the schema registry beside this broker, for whoever asks for its settings
         self.port = config.port
         self.authority = Authority(self)
+        self.ensure_topic = TopicMaker(self).ensure
         self.quorum: Quorum
         self.controller: Controller | None = None  # while this node is the active one
         self.lifecycle: BrokerLifecycle | None = None  # of a broker
         self.dispatch = dispatch_while_starting
         self.is_serving = False
-        self._is_stopping = False
         self._identity: MetaProperties
         self._held: list[Callable[[], None]] = []
         self._is_current = False  # the image has been replayed up to this process's registration
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._idle_check: asyncio.TimerHandle | None = None
-        self._creating: dict[str, asyncio.Task[None]] = {}
         self._unfollowable: asyncio.Future[BrokerError] = self.loop.create_future()
 
     @property
@@ -229,7 +193,8 @@ class Node:
         self.port = listener.getsockname()[1]
         try:
             self.logs.open_all(lambda _: TopicConfig.from_overrides({}, self.config))
-            self._identify()
+            self._identity = identity_of(self.machine.files, self.static_config)
+            self.cluster_id = self._identity.cluster_id
             self.quorum = open_quorum(self, self._identity)
             self.authority.follow(self.quorum)
             self.quorum.start()
@@ -246,7 +211,7 @@ class Node:
             raise
         self._serve()
         self.run(tell_address(self))
-        self._check_idle()
+        self.connections.start()
         self.loop_lag.start()
         self.events.start()
         _log.info(
@@ -265,20 +230,12 @@ class Node:
         self.loop_lag.stop()
         if self._server is not None:
             await self.machine.unlisten(self._server)
-        if self._idle_check is not None:
-            self._idle_check.cancel()
+        self.connections.stop()
         self.events.stop()
         self.groups.stop()
         self.transactions.stop()
-        self._is_stopping = True
-        for connection in list(self.connections):
-            connection.close()
-        await asyncio.sleep(0)  # work that has not begun cannot be told that it ends
-        under_way = [*self._tasks, *self._creating.values()]
-        for task in under_way:
-            task.cancel()
-        if under_way:
-            await asyncio.wait(under_way, timeout=STOP_SECONDS_MAX)
+        self.connections.close()
+        await self.tasks.stop(STOP_SECONDS_MAX)
         self.replicas.stop()
         self.peers.close()
         if hasattr(self, "quorum"):
@@ -286,37 +243,6 @@ class Node:
         await self.logs.close(broker_epoch=-1 if self.lifecycle is None else self.lifecycle.epoch)
 
     # What connections and handlers use.
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run `work` beside the requests, until the node stops at the latest."""
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    @property
-    def task_count(self) -> int:
-        """How much work runs beside the requests."""
-        return len(self._tasks)
-
-    def connection_opened(self, connection: Connection) -> str | None:
-        """Note a new connection; say why it cannot stay if there are too many."""
-        self.connections[connection] = None
-        self._connections_of[connection.host] += 1
-        self.counters.connections += 1
-        if self._is_stopping:
-            connection.close()
-            return None
-        if len(self.connections) > self.config.max_connections:
-            return f"there are {self.config.max_connections} connections already"
-        if self._connections_of[connection.host] > self.config.max_connections_per_ip:
-            return f"its address has {self.config.max_connections_per_ip} connections already"
-        return None
-
-    def connection_closed(self, connection: Connection) -> None:
-        self.connections.pop(connection, None)
-        self._connections_of[connection.host] -= 1
-        if not self._connections_of[connection.host]:
-            del self._connections_of[connection.host]
 
     def absence_of(self, topic: str, partition: int) -> ErrorCode:
         """Say why `logs` has no such partition, or does not lead it."""
@@ -327,57 +253,6 @@ class Node:
         if image.partitions[partition].leader == self.config.node_id and is_absent:
             return ErrorCode.KAFKA_STORAGE_ERROR  # it could not be made; the log said why
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    def knows_partition(self, topic: str, partition: int) -> bool:
-        """Whether the cluster has such a partition, wherever it is led."""
-        image = self.cluster.topics.get(topic)
-        return image is not None and 0 <= partition < len(image.partitions)
-
-    def group_partition(self, group_id: str) -> int | None:
-        """Return the partition of `__consumer_offsets` that a group belongs to, None before that topic exists."""
-        topic = self.cluster.topics.get(OFFSETS_TOPIC)
-        return None if topic is None else partition_of(group_id, len(topic.partitions))
-
-    async def ensure_topic(self, command: controller.CreateTopic) -> None:
-        """Make a topic if it is not there; raises BrokerError. Many may ask at once, one request is made."""
-        if command.name in self.cluster.topics:
-            return
-        task = self._creating.get(command.name)
-        if task is None:
-            task = self._creating[command.name] = self.loop.create_task(self.authority.create_topic(command))
-            task.add_done_callback(lambda _: self._creating.pop(command.name, None))
-        try:
-            await asyncio.shield(task)
-        except BrokerError as error:
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
-
-    async def ensure_offsets_topic(self) -> None:
-        await self.ensure_topic(
-            controller.CreateTopic(
-                name=OFFSETS_TOPIC,
-                topic_id=uuid4().hex,
-                partitions=self.config.offsets_topic_num_partitions,
-                replication_factor=self.static_config.replication_factor,
-                overrides=dict(OFFSETS_OVERRIDES),
-            )
-        )
-
-    def transaction_partition(self, transactional_id: str) -> int | None:
-        """Return the partition of `__transaction_state` that an id belongs to, None before that topic exists."""
-        topic = self.cluster.topics.get(TRANSACTIONS_TOPIC)
-        return None if topic is None else partition_of(transactional_id, len(topic.partitions))
-
-    async def ensure_transactions_topic(self) -> None:
-        await self.ensure_topic(
-            controller.CreateTopic(
-                name=TRANSACTIONS_TOPIC,
-                topic_id=uuid4().hex,
-                partitions=self.config.transaction_state_log_num_partitions,
-                replication_factor=self.static_config.replication_factor,
-                overrides=dict(TRANSACTIONS_OVERRIDES),
-            )
-        )
 
     def internal_log(self, topic: str) -> TopicLog:
         """Return a log for a service beside the broker: a compacted topic of one partition, made on first use."""
@@ -390,8 +265,6 @@ class Node:
         self.controller = Controller(self, self.authority, epoch, session_ms=self.config.broker_session_timeout_ms)
         self.controller.start()
         self.events.controller_began(epoch)
-        if not self.cluster.cluster_id:
-            self.run(self._name_cluster())
 
     def controller_ended(self) -> None:
         """Leave it."""
@@ -443,34 +316,6 @@ class Node:
             self.fetch_sessions.slots_max = config.max_incremental_fetch_session_cache_slots
             self.memory.resize(_memory_limit(config), request_bytes_max=config.socket_request_max_bytes)
 
-    def _identify(self) -> None:
-        config = self.static_config
-        alone = not config.controller_quorum_voters and not config.controller_quorum_bootstrap_servers
-        known = read_meta_properties(self.machine.files, config.data_dir)
-        fresh = fresh_cluster_id() if alone and known is None else None
-        self._identity = settle_identity(
-            self.machine.files,
-            config.data_dir,
-            node_id=config.node_id,
-            cluster_id=config.cluster_id or fresh,
-            fresh_directory_id=uuid4().hex,
-            founds_quorum=is_voter_of(config),
-        )
-        self.cluster_id = self._identity.cluster_id
-
-    async def _name_cluster(self) -> None:
-        """Write the cluster's id down for all."""
-        named = ClusterNamed(cluster_id=self.cluster_id or fresh_cluster_id())
-
-        def decide(image: ClusterImage) -> list[MetadataRecord]:
-            if image.cluster_id:
-                return []
-            # What other releases have written before counts as theirs until somebody raises the levels.
-            return [named] if image.version else [named, *first_levels(self.features)]
-
-        with contextlib.suppress(BrokerError):  # the next controller does it
-            await self.authority.submit(decide)
-
     async def _join_if_it_can(self) -> None:
         """Join the cluster; raises BrokerError(UNSUPPORTED_VERSION) when it is at a level that is beyond this node."""
         joining = self.loop.create_task(self._join())
@@ -506,25 +351,3 @@ class Node:
     def _address_of(self, node_id: int) -> str | None:
         broker = self.cluster.brokers.get(node_id)
         return self.quorum.address_of(node_id) if broker is None else f"{broker.host}:{broker.port}"
-
-    def _check_idle(self) -> None:
-        seconds = self.config.connections_max_idle_ms / 1000
-        deadline = self.loop.time() - seconds
-        for connection in list(self.connections):
-            if connection.is_idle_since(deadline):
-                connection.fail(f"idle for {seconds:.0f} s")
-        if self.memory.waiting or self.memory.is_full:
-            self._free_memory()
-        self._idle_check = self.loop.call_later(min(seconds / 2, IDLE_CHECK_SECONDS_MAX), self._check_idle)
-
-    def _free_memory(self) -> None:
-        """Part from clients that neither read their answers nor finish their requests while others wait for memory."""
-        deadline = self.loop.time() - STALLED_SECONDS_MAX
-        for connection in list(self.connections):
-            if connection.holds_memory_since(deadline):
-                connection.fail(f"it has held memory for {STALLED_SECONDS_MAX:.0f} s that others wait for")
-
-    def _task_done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("work beside the requests failed", exc_info=error)

@@ -180,6 +180,11 @@ class ClusterImage:
         """Return the replicas of a partition whose brokers are not there."""
         return tuple(node_id for node_id in partition.replicas if not self.is_alive(node_id))
 
+    def has_partition(self, topic: str, partition: int) -> bool:
+        """Whether the cluster has such a partition, wherever it is led."""
+        image = self.topics.get(topic)
+        return image is not None and 0 <= partition < len(image.partitions)
+
     def leader_of(self, topic: str, partition: int) -> BrokerImage | None:
         """Return the broker to ask about a partition, None while there is none."""
         image = self.topics.get(topic)

@@ -4,16 +4,14 @@ Timers by name, one each, for machines that say when they must be looked at next
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
+from log_broker.server.process.ports import Process
 
 
 class Deadlines:
     """Calls `time_is_up` with a name when its time has come; that it comes too early must do no harm."""
 
-    def __init__(self, node: "Node", time_is_up: Callable[[str], None]) -> None:
+    def __init__(self, node: Process, time_is_up: Callable[[str], None]) -> None:
         self._node = node
         self._time_is_up = time_is_up
         # The loop's time beside each timer: uvloop makes one that is due at once a plain handle, which does not tell.

@@ -8,8 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from log_broker.core.cluster.image import OFFSETS_TOPIC
 from log_broker.core.groups import consumer_group_records
@@ -25,17 +24,14 @@ from log_broker.records.batch import NO_PRODUCER_ID, TRANSACTIONAL, BatchHeader
 from log_broker.records.control import EndMarker
 from log_broker.records.record import Record
 from log_broker.server.coordinators.deadlines import Deadlines
-from log_broker.server.coordinators.shards import Shard, Shards
+from log_broker.server.coordinators.internal_topics import group_partition
+from log_broker.server.coordinators.shards import Shard, ShardHost, Shards
 from log_broker.server.coordinators.topic_patterns import match_names
 from log_broker.server.partitions.internal_log import readable
 from log_broker.server.process.log_limiter import Trouble
 
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
-
 _log = logging.getLogger(__name__)
 
-HASHES_KEPT = 10_000
 FATE_CHECK_S = 1.0  # of those who are not told that they coordinate no more
 
 Token = asyncio.Future[Any]
@@ -45,7 +41,7 @@ GroupShard = Shard[Group]
 class GroupCoordinator:
     """All groups whose partition this node leads."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: ShardHost) -> None:
         self._node = node
         self._shards: Shards[Group] = Shards(node, OFFSETS_TOPIC, self)
         self._deadlines = Deadlines(node, self._time_is_up)
@@ -101,10 +97,10 @@ class GroupCoordinator:
 
     def check(self, group_id: str) -> ErrorCode:
         """Say whether this node coordinates the group, and if not, why not."""
-        return self._shards.error_of(self._node.group_partition(group_id))
+        return self._shards.error_of(group_partition(self._node.cluster, group_id))
 
     def find(self, group_id: str) -> Group | None:
-        shard = self._shards.get(self._node.group_partition(group_id))
+        shard = self._shards.get(group_partition(self._node.cluster, group_id))
         return None if shard is None else shard.items.get(group_id)
 
     def all(self) -> Iterable[Group]:
@@ -139,7 +135,7 @@ class GroupCoordinator:
 
         The caller has asked `check` before.
         """
-        shard = self._shards.get(self._node.group_partition(group_id))
+        shard = self._shards.get(group_partition(self._node.cluster, group_id))
         group = None if shard is None else shard.items.get(group_id)
         if shard is None or (group is None and not create):
             return None
@@ -239,7 +235,7 @@ class GroupCoordinator:
             self._deadlines.meet(group.group_id, deadline)
 
     def _time_is_up(self, group_id: str) -> None:
-        shard = self._shards.get(self._node.group_partition(group_id))
+        shard = self._shards.get(group_partition(self._node.cluster, group_id))
         group = None if shard is None else shard.items.get(group_id)
         if shard is not None and group is not None:
             self._run(shard, group, group.tick(self._node.clock_ms()))
@@ -296,21 +292,3 @@ class GroupCoordinator:
             members_max=config.group_max_size,
             support=support,
         )
-
-
-def partition_of(group_id: str, count: int) -> int:
-    """Return the partition of `__consumer_offsets` that a group belongs to: Java's String.hashCode without its sign."""
-    return _hash_of(group_id) % count
-
-
-@lru_cache(HASHES_KEPT)
-def _hash_of(name: str) -> int:
-    code = 0
-    for unit in _utf16_units(name):
-        code = (31 * code + unit) & 0xFFFFFFFF
-    return code & 0x7FFFFFFF
-
-
-def _utf16_units(text: str) -> Iterator[int]:
-    raw = text.encode("utf-16-be", "surrogatepass")
-    return (int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2))

@@ -7,7 +7,7 @@ told in the same step, so that their order is that of the log.
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from log_broker.core.cluster.image import OFFSETS_TOPIC
 from log_broker.core.partition.protocol import AppendResult
@@ -15,15 +15,28 @@ from log_broker.core.transactions.records import TopicPartition, by_topic
 from log_broker.core.transactions.transaction import BUMPS_EPOCH_FROM
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.control import EndMarker
+from log_broker.server.net.ports import HasPeers
+from log_broker.server.partitions.ports import Partitions
+from log_broker.server.process.ports import Cluster, Process
 from log_broker.wire.apis import ApiKey
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 MARKERS_VERSION = 2
 MARKERS_MAX = 10_000  # in one request, which has some 20 bytes for each
 
 Answer = asyncio.Future[ErrorCode]
+
+
+class TransactionListener(Protocol):
+    """Who must know that a transaction has ended in a partition of the offsets topic."""
+
+    def transaction_ended(self, partition: int, producer_id: int, *, committed: bool) -> None: ...
+
+
+class MarkerHost(Cluster, HasPeers, Partitions, Process, Protocol):
+    """What writing markers asks of the node."""
+
+    @property
+    def groups(self) -> TransactionListener: ...
 
 
 class Ending(NamedTuple):
@@ -38,7 +51,7 @@ class Ending(NamedTuple):
     bumped: bool = False
 
 
-def write_marker(node: "Node", place: TopicPartition, ending: Ending) -> Answer:
+def write_marker(node: MarkerHost, place: TopicPartition, ending: Ending) -> Answer:
     """End a transaction in a partition that this node leads; the outcome comes once it is durable."""
     answer: Answer = node.loop.create_future()
     runtime = node.logs.get(*place)
@@ -60,7 +73,7 @@ def write_marker(node: "Node", place: TopicPartition, ending: Ending) -> Answer:
 class MarkerSender:
     """Has markers written by whoever leads their partitions; what gathers while a node is asked goes there together."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: MarkerHost) -> None:
         self._node = node
         self._gathered: dict[int, list[tuple[TopicPartition, Ending, Answer]]] = {}
 
@@ -76,7 +89,7 @@ class MarkerSender:
             return write_marker(node, place, ending)
         answer: Answer = node.loop.create_future()
         if leader is None:
-            known = node.knows_partition(*place)
+            known = node.cluster.has_partition(*place)
             answer.set_result(ErrorCode.LEADER_NOT_AVAILABLE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return answer
         gathered = self._gathered.get(leader.node_id)

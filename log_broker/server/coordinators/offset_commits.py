@@ -3,21 +3,25 @@ What OffsetCommit and TxnOffsetCommit have in common: the offsets of the request
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.groups.protocol import TopicPartition
 from log_broker.core.groups.records import CommittedOffset
 from log_broker.errors import ErrorCode
+from log_broker.server.process.ports import Cluster, Process
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import Values
-    from log_broker.server.node import Node
 
 Offsets = dict[TopicPartition, CommittedOffset]
 Refused = dict[TopicPartition, ErrorCode]
 
 
-def read_offsets(node: "Node", request: Any) -> tuple[Offsets, Refused]:
+class OffsetHost(Cluster, Process, Protocol):
+    """What reading commits asks of the node."""
+
+
+def read_offsets(node: OffsetHost, request: Any) -> tuple[Offsets, Refused]:
     """Return the offsets of a request that can be committed, and why the others cannot."""
     offsets: Offsets = {}
     refused: Refused = {}
@@ -27,7 +31,7 @@ def read_offsets(node: "Node", request: Any) -> tuple[Offsets, Refused]:
             place = (topic.name, partition.partition_index)
             metadata = partition.committed_metadata or ""
             leader_epoch = getattr(partition, "committed_leader_epoch", -1)
-            if not node.knows_partition(*place):
+            if not node.cluster.has_partition(*place):
                 refused[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif len(metadata) > node.config.offset_metadata_max_bytes:
                 refused[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE

@@ -3,16 +3,17 @@ Asks a transaction's coordinator, which is this node or another, whether partiti
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from log_broker.core.cluster.image import TRANSACTIONS_TOPIC
 from log_broker.core.transactions.records import TopicPartition, by_topic
 from log_broker.errors import ErrorCode
+from log_broker.server.coordinators.internal_topics import transaction_partition
+from log_broker.server.coordinators.ports import HasTransactions
 from log_broker.server.net.peers import PeerLink
+from log_broker.server.net.ports import HasPeers
+from log_broker.server.process.ports import Cluster
 from log_broker.wire.apis import ApiKey
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 ADD_PARTITIONS_VERSION = 5
 # The coordinator may let an answer wait until the markers of the last transaction are written. Others wait behind it
@@ -22,15 +23,24 @@ LINKS = 4
 Errors = Mapping[TopicPartition, ErrorCode]
 
 
+class CoordinatorHost(Cluster, HasPeers, HasTransactions, Protocol):
+    """What asking a coordinator asks of the node."""
+
+
 async def join_transaction(
-    node: "Node", transactional_id: str, producer: tuple[int, int], places: Sequence[TopicPartition], *, add: bool
+    node: CoordinatorHost,
+    transactional_id: str,
+    producer: tuple[int, int],
+    places: Sequence[TopicPartition],
+    *,
+    add: bool,
 ) -> Errors:
     """
     See that partitions are in the transaction of `producer`, (id, epoch), or with `add` take them in.
 
     Raises BrokerError, also when the coordinator cannot be asked.
     """
-    partition = node.transaction_partition(transactional_id)
+    partition = transaction_partition(node.cluster, transactional_id)
     leader = None if partition is None else node.cluster.leader_of(TRANSACTIONS_TOPIC, partition)
     if leader is None:
         return dict.fromkeys(places, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -41,7 +51,12 @@ async def join_transaction(
 
 
 async def _join_here(
-    node: "Node", transactional_id: str, producer: tuple[int, int], places: Sequence[TopicPartition], *, add: bool
+    node: CoordinatorHost,
+    transactional_id: str,
+    producer: tuple[int, int],
+    places: Sequence[TopicPartition],
+    *,
+    add: bool,
 ) -> Errors:
     error = node.transactions.check(transactional_id)
     if error is ErrorCode.NONE and add:

@@ -13,18 +13,17 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import BatchHeader
 from log_broker.records.control import EndMarker
 from log_broker.records.record import Record
 from log_broker.server.partitions.internal_log import stored_entries
+from log_broker.server.partitions.ports import Partitions
 from log_broker.server.partitions.readers import Cancel
 from log_broker.server.partitions.runtime import PartitionRuntime
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
+from log_broker.server.process.ports import Cluster, HasLease, Process
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +32,10 @@ RETRY_SECONDS = 1.0
 ENTRIES_PER_LOOK = 32  # at the clock
 
 T = TypeVar("T")
+
+
+class ShardHost(Cluster, HasLease, Partitions, Process, Protocol):
+    """What shards ask of their node."""
 
 
 class Shard(Generic[T]):
@@ -88,7 +91,7 @@ class Owner(Protocol[T]):
 class Shards(Generic[T]):
     """All shards of one topic."""
 
-    def __init__(self, node: "Node", topic: str, owner: Owner[T]) -> None:
+    def __init__(self, node: ShardHost, topic: str, owner: Owner[T]) -> None:
         self._node = node
         self._topic = topic
         self._owner = owner

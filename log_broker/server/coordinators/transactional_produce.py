@@ -6,19 +6,17 @@ asked; from Produce version 12 on, it takes them into the transaction by that.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from log_broker.core.partition.protocol import AppendResult
 from log_broker.core.partition.transactions import PartitionTransactions
 from log_broker.core.transactions.records import TopicPartition
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import HEADER_BYTES, MAGIC, MAGIC_OFFSET, TRANSACTIONAL, read_header
-from log_broker.server.coordinators.partitions import join_transaction
+from log_broker.server.coordinators.partitions import CoordinatorHost, join_transaction
 from log_broker.server.partitions.runner import Done
 from log_broker.server.partitions.runtime import PartitionRuntime
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
+from log_broker.server.process.ports import Process
 
 ABORTABLE_FROM = 11
 ADDS_PARTITIONS_FROM = 12
@@ -67,7 +65,13 @@ class ProducedBatch(NamedTuple):
             self.runtime.append(self.records, acks=self.acks, done=self.done)
 
 
-def append_in_transaction(node: "Node", transactional_id: str, version: int, batches: Sequence[ProducedBatch]) -> None:
+class ProduceHost(CoordinatorHost, Process, Protocol):
+    """What appending in a transaction asks of the node."""
+
+
+def append_in_transaction(
+    node: ProduceHost, transactional_id: str, version: int, batches: Sequence[ProducedBatch]
+) -> None:
     """Append each batch, at once or after the coordinator has answered; its `done` gets the outcome."""
     asked: dict[tuple[int, int], list[_Waiting]] = {}
     for batch in batches:
@@ -91,7 +95,7 @@ class _Waiting(NamedTuple):
 
 
 async def _ask_and_append(
-    node: "Node", transactional_id: str, version: int, producer: tuple[int, int], waiting: Sequence[_Waiting]
+    node: ProduceHost, transactional_id: str, version: int, producer: tuple[int, int], waiting: Sequence[_Waiting]
 ) -> None:
     add = version >= ADDS_PARTITIONS_FROM
     batches = [each.batch for each in waiting]

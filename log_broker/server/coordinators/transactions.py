@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from log_broker.core.cluster.image import TRANSACTIONS_TOPIC
@@ -42,12 +42,10 @@ from log_broker.records.batch import BatchHeader
 from log_broker.records.control import EndMarker
 from log_broker.records.record import Record, build_batch
 from log_broker.server.coordinators.deadlines import Deadlines
-from log_broker.server.coordinators.markers import Ending, MarkerSender
-from log_broker.server.coordinators.shards import Shard, Shards
+from log_broker.server.coordinators.internal_topics import transaction_partition
+from log_broker.server.coordinators.markers import Ending, MarkerHost, MarkerSender
+from log_broker.server.coordinators.shards import Shard, ShardHost, Shards
 from log_broker.server.process.log_limiter import Trouble
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 _log = logging.getLogger(__name__)
 
@@ -61,10 +59,25 @@ Token = asyncio.Future[Answer]
 TransactionShard = Shard[Transaction]
 
 
+class ProducerIdSource(Protocol):
+    """Where new producer ids come from."""
+
+    async def take(self) -> int:
+        """Return an id that nobody had; raises BrokerError."""
+        ...
+
+
+class TransactionHost(MarkerHost, ShardHost, Protocol):
+    """What the coordinator asks of its node."""
+
+    @property
+    def producer_ids(self) -> ProducerIdSource: ...
+
+
 class TransactionCoordinator:
     """All transactional ids whose partition this node leads."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: TransactionHost) -> None:
         self._node = node
         self._shards: Shards[Transaction] = Shards(node, TRANSACTIONS_TOPIC, self)
         self._deadlines = Deadlines(node, self._time_is_up)
@@ -129,7 +142,7 @@ class TransactionCoordinator:
         """Say whether this node coordinates the transactional id, and if not, why not."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
-        return self._shards.error_of(self._node.transaction_partition(transactional_id))
+        return self._shards.error_of(transaction_partition(self._node.cluster, transactional_id))
 
     def find(self, transactional_id: str) -> Transaction | None:
         shard = self._shard_of(transactional_id)
@@ -139,7 +152,7 @@ class TransactionCoordinator:
         return (transaction for shard in self._shards.loaded() for transaction in shard.items.values())
 
     def _shard_of(self, transactional_id: str) -> TransactionShard | None:
-        return self._shards.get(self._node.transaction_partition(transactional_id))
+        return self._shards.get(transaction_partition(self._node.cluster, transactional_id))
 
     # What producers ask. The caller has asked `check` before.
 

@@ -9,17 +9,18 @@ together has one as well, see `memory_budget`.
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import Any, Protocol, cast
 
 from log_broker.records.batch import Buffer
-from log_broker.server.net.dispatch import LARGE_ANSWERS, Slot
+from log_broker.server.net.dispatch import LARGE_ANSWERS, DispatchHost
 from log_broker.server.net.memory_budget import FREE_BYTES
-from log_broker.wire.framing import FrameCutter, FrameTooLargeError, read_header
+from log_broker.server.net.ports import HasMemory
+from log_broker.server.net.slots import Slot
+from log_broker.server.process.ports import Cluster
+from log_broker.wire.framing import FrameCutter, FrameTooLargeError, RequestHeader, read_header
 from log_broker.wire.reading import MalformedRequestError
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 _log = logging.getLogger(__name__)
 
@@ -34,10 +35,33 @@ TURN_SECONDS_MAX = 0.005  # of one connection's requests in a row
 _JOIN_BYTES_MAX = 64 * 1024
 
 
+class Registry(Protocol):
+    """Where connections report."""
+
+    def opened(self, connection: "Connection") -> str | None:
+        """Note a new connection; say why it cannot stay if there are too many."""
+        ...
+
+    def closed(self, connection: "Connection") -> None: ...
+
+
+class ConnectionHost(Cluster, DispatchHost, HasMemory, Protocol):
+    """What a connection asks of its node."""
+
+    @property
+    def dispatch(self) -> Callable[[Any, RequestHeader, memoryview, Slot], None]: ...
+
+    @property
+    def staging(self) -> memoryview: ...
+
+    @property
+    def connections(self) -> "Registry": ...
+
+
 class Connection(asyncio.BufferedProtocol):
     """The protocol of one accepted socket."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: ConnectionHost) -> None:
         self._node = node
         self._loop = node.loop
         self._counters = node.counters
@@ -72,13 +96,13 @@ class Connection(asyncio.BufferedProtocol):
         if peer:
             self.host = peer[0]
             self.peer = f"{peer[0]}:{peer[1]}"
-        refusal = self._node.connection_opened(self)
+        refusal = self._node.connections.opened(self)
         if refusal is not None:
             self.fail(refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
-        self._node.connection_closed(self)
+        self._node.connections.closed(self)
         slots = list(self._slots)
         self._slots.clear()
         self._backlog.clear()

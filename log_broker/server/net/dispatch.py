@@ -13,22 +13,22 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.records.batch import Buffer
 from log_broker.server.net.memory_budget import CONGESTED_RETRY_SECONDS
 from log_broker.server.net.peers import CLIENT_ID
-from log_broker.server.process.counters import Durations
+from log_broker.server.net.slots import Slot
+from log_broker.server.process.ports import HasCounters, Process
+from log_broker.server.process.turns import OneATurn
 from log_broker.wire.apis import APIS, Api, ApiKey
 from log_broker.wire.control import read_counted_request, write_refusal, write_response
 from log_broker.wire.framing import RequestHeader, read_header
 from log_broker.wire.reading import MalformedRequestError
 
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
-
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 READ_AT_ONCE_BYTES = 16 * 1024  # of a request of the control plane; an element may take a few bytes
 WRITTEN_AT_ONCE_MAX = 100  # elements of an array of an answer
@@ -36,102 +36,59 @@ WRITTEN_WITHIN_MAX = 1000  # of all arrays within one of these
 ELEMENT_BYTES = 256  # what an element of a request takes when it has been read, about
 ELEMENTS_LEFT_OUT = 64
 
-Handler = Callable[["Node", RequestHeader, memoryview, "Slot"], None]
+Handler = Callable[[Any, RequestHeader, memoryview, "Slot"], None]
 Values = Mapping[str, Any]
 Encoded = bytes | bytearray
-ControlHandler = Callable[["Node", "RequestContext", Any], Values | Encoded | Awaitable[Values | Encoded]]
+ControlHandler = Callable[[Any, "RequestContext", Any], Values | Encoded | Awaitable[Values | Encoded]]
 
 
-class SlotOwner(Protocol):
-    """What a slot asks of its connection."""
+class HasWorkers(Protocol):
+    """Runs what takes long in another thread."""
 
-    is_closed: bool
-    peer: str
-
-    def must_wait(self, slot: "Slot") -> bool: ...
-    def hold(self, size: int) -> None: ...
-    def slot_done(self, slot: "Slot", response_bytes: int) -> None: ...
-    def fail(self, reason: str) -> None: ...
+    def aside(self, work: Callable[[], T]) -> Awaitable[T]: ...
 
 
-class Slot:
-    """The place of one response in its connection's queue. It is filled once; what comes later is ignored."""
+class Forwarder(Protocol):
+    """Passes requests on to the active controller."""
 
-    __slots__ = ("_connection", "_on_close", "began", "bytes_held", "chunks", "durations", "is_done")
+    async def forward(self, context: "RequestContext") -> bytes:
+        """Return the answer from behind the correlation id; raises BrokerError."""
+        ...
 
-    def __init__(self, connection: "SlotOwner", bytes_held: int) -> None:
-        self._connection = connection
-        self._on_close: Callable[[], None] | None = None
-        self.chunks: tuple[Buffer, ...] = ()  # the response with its length, once it is done
-        self.bytes_held = bytes_held
-        self.began = 0.0  # in seconds of the monotonic clock
-        self.durations: Durations | None = None  # where the time this takes is counted
-        self.is_done = False
+
+class DispatchHost(HasCounters, Process, Protocol):
+    """What passing requests to their handlers asks of the node."""
 
     @property
-    def closed(self) -> bool:
-        """Whether nobody waits for this response any more."""
-        return self._connection.is_closed
+    def logs(self) -> HasWorkers: ...
 
     @property
-    def must_wait(self) -> bool:
-        """Whether a large answer should not be made now: for want of memory, or because the client does not read."""
-        return self._connection.must_wait(self)
+    def authority(self) -> Forwarder: ...
 
     @property
-    def owner(self) -> "SlotOwner":
-        """The connection that the request came by."""
-        return self._connection
+    def is_controller(self) -> bool: ...
 
     @property
-    def peer(self) -> str:
-        """The client's address, `host:port`."""
-        return self._connection.peer
+    def is_serving(self) -> bool: ...
 
-    def hold(self, size: int) -> None:
-        """Count bytes that the request keeps in memory beside its own, until it is answered."""
-        self.bytes_held += size
-        self._connection.hold(size)
+    @property
+    def decisions(self) -> OneATurn:
+        """Lets the controller decide for one request a turn: a client may ask for many in a row."""
+        ...
 
-    def complete(self, *chunks: Buffer) -> None:
-        """Give the whole response, header included; the length before it is added here."""
-        if self.is_done:
-            return
-        self.is_done = True
-        size = sum(map(len, chunks))
-        self.chunks = (size.to_bytes(4, "big"), *chunks)
-        self._connection.slot_done(self, size)
+    @property
+    def large_decisions(self) -> asyncio.Lock:
+        """For those that take several turns of the event loop."""
+        ...
 
-    def complete_framed(self, response: Buffer) -> None:
-        """Give the whole response with its length already in front."""
-        if self.is_done:
-            return
-        self.is_done = True
-        self.chunks = (response,)
-        self._connection.slot_done(self, len(response))
+    @property
+    def large_answers(self) -> asyncio.Lock:
+        """For those that are made in several turns of the event loop."""
+        ...
 
-    def skip(self) -> None:
-        """End a request that has no response."""
-        if not self.is_done:
-            self.is_done = True
-            self._connection.slot_done(self, 0)
-
-    def fail_connection(self, reason: str) -> None:
-        """Close the connection of a client that cannot be answered; the reason goes to the log."""
-        self.is_done = True
-        self._connection.fail(reason)
-
-    def on_close(self, callback: Callable[[], None]) -> None:
-        """Call `callback` if the connection goes away before this slot is filled."""
-        if self.closed:
-            callback()
-        else:
-            self._on_close = callback
-
-    def connection_lost(self) -> None:
-        callback, self._on_close = self._on_close, None
-        if callback is not None and not self.is_done:
-            callback()
+    def hold(self, request: Callable[[], None]) -> None:
+        """Keep a request until the node serves."""
+        ...
 
 
 class RequestContext(NamedTuple):
@@ -146,7 +103,7 @@ class RequestContext(NamedTuple):
         return self.header.api_version
 
 
-def dispatch(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) -> None:
+def dispatch(node: DispatchHost, header: RequestHeader, body: memoryview, slot: Slot) -> None:
     """Hand a request to its handler. Nothing that goes wrong in here reaches another connection."""
     api = APIS.get(header.api_key)
     if api is None or not api.supports(header.api_version):
@@ -245,7 +202,7 @@ _CONTROLLERS_ONLY = frozenset(
 )
 
 
-def dispatch_while_starting(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) -> None:
+def dispatch_while_starting(node: DispatchHost, header: RequestHeader, body: memoryview, slot: Slot) -> None:
     """Let clients wait until the node serves; other nodes must be answered, or none could start without the others."""
     if node.is_serving or header.client_id == CLIENT_ID or header.api_key in _ASKED_OF_STARTING:
         dispatch(node, header, body, slot)
@@ -253,7 +210,7 @@ def dispatch_while_starting(node: "Node", header: RequestHeader, body: memoryvie
         node.hold(lambda: dispatch(node, header, body, slot))
 
 
-async def answer_here(node: "Node", request: bytes, peer: str) -> bytes:
+async def answer_here(node: DispatchHost, request: bytes, peer: str) -> bytes:
     """Handle a request that stands in another one, and return its answer from the correlation id on."""
     header, body = read_header(memoryview(bytearray(request)))
     owner = _Nested(peer)
@@ -261,7 +218,7 @@ async def answer_here(node: "Node", request: bytes, peer: str) -> bytes:
     return await owner.answer
 
 
-async def call_here(node: "Node", api: ApiKey, version: int, values: Values) -> Any:
+async def call_here(node: DispatchHost, api: ApiKey, version: int, values: Values) -> Any:
     """
     Have the handler of an api answer values as if they had been sent, without their way over the wire.
 
@@ -306,7 +263,7 @@ class _Nested:
 def control(handle: ControlHandler) -> Handler:
     """Wrap a control handler: reads the request and writes what it returns, at once or when it has been awaited."""
 
-    def handler(node: "Node", header: RequestHeader, body: memoryview, slot: Slot) -> None:
+    def handler(node: DispatchHost, header: RequestHeader, body: memoryview, slot: Slot) -> None:
         context = RequestContext(header, slot, body)
         read = partial(read_counted_request, header.api_key, header.api_version, body)
         if len(body) > READ_AT_ONCE_BYTES:
@@ -323,7 +280,7 @@ def control(handle: ControlHandler) -> Handler:
 
 
 async def _read_aside(
-    node: "Node", context: RequestContext, handle: ControlHandler, read: Callable[[], tuple[Any, int]]
+    node: DispatchHost, context: RequestContext, handle: ControlHandler, read: Callable[[], tuple[Any, int]]
 ) -> None:
     """Read a large request outside the event loop and then handle it."""
     with failures_answered(node, *context):
@@ -335,7 +292,7 @@ async def _read_aside(
             _handle(node, context, handle, request, elements)
 
 
-def _handle(node: "Node", context: RequestContext, handle: ControlHandler, request: Any, elements: int) -> None:
+def _handle(node: DispatchHost, context: RequestContext, handle: ControlHandler, request: Any, elements: int) -> None:
     header, slot, body = context
     if elements > ELEMENTS_LEFT_OUT:
         slot.hold(elements * ELEMENT_BYTES)
@@ -369,7 +326,7 @@ async def _alone(lock: asyncio.Lock, slot: Slot, answer: Awaitable[Values | Enco
         return await answer
 
 
-async def _answer_later(node: "Node", context: RequestContext, answer: Awaitable[Values | Encoded]) -> None:
+async def _answer_later(node: DispatchHost, context: RequestContext, answer: Awaitable[Values | Encoded]) -> None:
     header, slot, _ = context
     with failures_answered(node, *context):
         if header.api_key in _DECIDED:
@@ -381,7 +338,7 @@ async def _answer_later(node: "Node", context: RequestContext, answer: Awaitable
             slot.complete(_encode(header, values))
 
 
-async def _answer_long(node: "Node", context: RequestContext, values: Values | Encoded) -> None:
+async def _answer_long(node: DispatchHost, context: RequestContext, values: Values | Encoded) -> None:
     header, slot, _ = context
     with failures_answered(node, *context):
         slot.complete(await node.logs.aside(partial(_encode, header, values)))
@@ -389,7 +346,7 @@ async def _answer_long(node: "Node", context: RequestContext, values: Values | E
 
 @contextmanager
 def failures_answered(
-    node: "Node", header: RequestHeader, slot: Slot, body: memoryview | None = None
+    node: DispatchHost, header: RequestHeader, slot: Slot, body: memoryview | None = None
 ) -> Iterator[None]:
     """Answer with what goes wrong within a task: its request has nobody else to do it, and its client would wait."""
     try:
@@ -402,7 +359,7 @@ def failures_answered(
 
 
 def answer_failure(
-    node: "Node", header: RequestHeader, slot: Slot, error: Exception, body: memoryview | None = None
+    node: DispatchHost, header: RequestHeader, slot: Slot, error: Exception, body: memoryview | None = None
 ) -> None:
     """Answer with the code of a BrokerError; anything else is our own fault and goes to the log."""
     if isinstance(error, BrokerError):
@@ -447,11 +404,18 @@ def _encode(header: RequestHeader, answer: Values | Encoded) -> Encoded:
     return header.correlation_id.to_bytes(4, "big", signed=True) + answer
 
 
+def supported_apis() -> list[Values]:
+    """Return the table of apis as the response has it."""
+    return [
+        {"api_key": api.key, "min_version": api.version_min, "max_version": api.version_max}
+        for api in APIS.values()
+        if not api.inter_broker
+    ]
+
+
 def _refuse(header: RequestHeader, slot: Slot) -> None:
     """Answer an api or version that is not served. ApiVersions is asked again at the version that we do serve."""
     if header.api_key == ApiKey.API_VERSIONS:
-        from log_broker.server.handlers.admin.api_versions import supported_apis
-
         values = {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": supported_apis()}
         slot.complete(write_response(ApiKey.API_VERSIONS, 0, header.correlation_id, values))
         return
@@ -470,7 +434,7 @@ def _give(slot: Slot, encode: Callable[[], bytearray]) -> None:
         slot.complete(encode())
 
 
-async def _give_aside(node: "Node", slot: Slot, encode: Callable[[], bytearray]) -> None:
+async def _give_aside(node: DispatchHost, slot: Slot, encode: Callable[[], bytearray]) -> None:
     with _ended_without_answer(slot):
         slot.complete(await node.logs.aside(encode))
 

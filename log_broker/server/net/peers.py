@@ -18,6 +18,7 @@ from log_broker.wire.control import read_response, write_request
 ANSWER_SECONDS_MAX = 30.0
 ANSWER_BYTES_MAX = 128 * 1024 * 1024
 CLIENT_ID = "broker"
+ADMIN_CLIENT_ID = "__admin_client"  # under this name Kafka's own tools write to internal topics
 
 _LENGTH = struct.Struct(">i")
 _CORRELATION_BYTES = 4

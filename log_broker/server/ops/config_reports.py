@@ -2,15 +2,22 @@
 
 from collections.abc import Collection, Iterator
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from log_broker.config.broker import BROKER_KEYS, GROUP_KEYS, TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS, broker_name
 from log_broker.config.keys import ConfigKey
 from log_broker.core.cluster.image import TopicImage
+from log_broker.server.process.ports import Cluster, HasAddress
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import Values
-    from log_broker.server.node import Node
+
+
+class ReportHost(Cluster, HasAddress, Protocol):
+    """What a report asks of its node."""
+
+    @property
+    def registry_url(self) -> str: ...
 
 
 class ConfigSource(IntEnum):
@@ -35,7 +42,7 @@ class Level(NamedTuple):
 MIN_ISR = "min.insync.replicas"
 
 
-def topic_entries(node: "Node", topic: TopicImage, *, names: Collection[str] | None) -> "list[Values]":
+def topic_entries(node: ReportHost, topic: TopicImage, *, names: Collection[str] | None) -> "list[Values]":
     """Report a topic's settings, all or those named."""
     entries = []
     for name, key in TOPIC_KEYS.items():
@@ -50,7 +57,7 @@ def topic_entries(node: "Node", topic: TopicImage, *, names: Collection[str] | N
     return entries
 
 
-def broker_entries(node: "Node", *, names: Collection[str] | None) -> "list[Values]":
+def broker_entries(node: ReportHost, *, names: Collection[str] | None) -> "list[Values]":
     """Report this broker's settings, all or those named."""
     keys = {**BROKER_KEYS, **{name: TOPIC_KEYS[topic] for name, topic in TOPIC_KEY_OF_BROKER_NAME.items()}}
     entries = [
@@ -85,7 +92,7 @@ def broker_entries(node: "Node", *, names: Collection[str] | None) -> "list[Valu
     return entries
 
 
-def group_entries(node: "Node", group: str, *, names: Collection[str] | None) -> "list[Values]":
+def group_entries(node: ReportHost, group: str, *, names: Collection[str] | None) -> "list[Values]":
     """Report the settings of a consumer group, all or those named; what it has none of its own for is the broker's."""
     entries = []
     for name, key in GROUP_KEYS.items():
@@ -97,7 +104,7 @@ def group_entries(node: "Node", group: str, *, names: Collection[str] | None) ->
     return entries
 
 
-def _broker_levels(node: "Node", name: str, key: ConfigKey) -> Iterator[Level]:
+def _broker_levels(node: ReportHost, name: str, key: ConfigKey) -> Iterator[Level]:
     """Yield what holds for a broker setting, strongest first; the built-in default is last."""
     overrides = node.cluster.broker_overrides
     for node_id, source in (

@@ -13,7 +13,7 @@ import json
 import logging
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from log_broker.config.keys import DAY_MS
@@ -22,13 +22,13 @@ from log_broker.core.cluster.events import View, events_between, view_of
 from log_broker.core.cluster.image import EVENTS_TOPIC, BrokerImage
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.record import build_batch
-from log_broker.server.handlers.data.produce import ADMIN_CLIENT_ID
-from log_broker.server.net.peers import PeerLink
+from log_broker.server.net.peers import ADMIN_CLIENT_ID, PeerLink
+from log_broker.server.partitions.ports import EnsuresTopics, Partitions
 from log_broker.server.process.log_limiter import Trouble
+from log_broker.server.process.ports import Cluster, Process
+from log_broker.server.quorum.controller import HasController
+from log_broker.server.quorum.ports import HasAuthority
 from log_broker.wire.apis import ApiKey
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 QUEUE_MAX = 2_000
 BATCH_MAX = 50
@@ -43,10 +43,14 @@ OVERRIDES = {"cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)}
 _log = logging.getLogger(__name__)
 
 
+class EventHost(Cluster, HasAuthority, HasController, Partitions, Process, EnsuresTopics, Protocol):
+    """What writing events down asks of the node."""
+
+
 class Events:
     """One node's part of the diary. Neither `note` nor what it starts can fail or delay who calls."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: EventHost) -> None:
         self._node = node
         self._queue: deque[dict[str, Any]] = deque()
         self._unkept = 0

@@ -5,24 +5,48 @@ Imported by who exports them only: a broker that nobody watches does not load th
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sized
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_asgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from log_broker.core.fetch.session import FetchSessions
+from log_broker.server.net.ports import HasMemory
+from log_broker.server.ops.loop_lag import LoopLag
+from log_broker.server.partitions.ports import Partitions
 from log_broker.server.process.counters import Durations
+from log_broker.server.process.ports import Cluster, HasCounters
+from log_broker.server.quorum.ports import HasAuthority
+from log_broker.server.replication.ports import HasReplicas
+from log_broker.server.replication.replica_fetches import ReplicaFetches
 from log_broker.wire.apis import ApiKey
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 # The bounds that are exported, as powers of two in µs: 64 µs … 16.8 s.
 _BOUNDS = range(6, 25)
 
 
-def metrics_app(node: "Node") -> Any:
+class MetricsHost(Cluster, HasAuthority, HasCounters, HasMemory, HasReplicas, Partitions, Protocol):
+    """What metrics are read from."""
+
+    @property
+    def connections(self) -> Sized: ...
+
+    @property
+    def fetch_sessions(self) -> FetchSessions: ...
+
+    @property
+    def loop_lag(self) -> LoopLag: ...
+
+    @property
+    def replica_fetches(self) -> ReplicaFetches: ...
+
+    @property
+    def tasks(self) -> Sized: ...
+
+
+def metrics_app(node: MetricsHost) -> Any:
     """Return an ASGI application that answers with the node's metrics; it must run in the node's event loop."""
     registry = CollectorRegistry()
     registry.register(NodeCollector(node))
@@ -33,7 +57,7 @@ def metrics_app(node: "Node") -> Any:
 class NodeCollector(Collector):
     """Reads everything anew at each collection; the cost grows with the number of partitions, not with the load."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: MetricsHost) -> None:
         self._node = node
 
     def collect(self) -> Iterator[Metric]:
@@ -52,7 +76,7 @@ class NodeCollector(Collector):
             "unclean_elections", "Elections in which records may have been lost.", counters.unclean_elections
         )
         yield _gauge("connections", "Connections that are open.", len(node.connections))
-        yield _gauge("tasks", "Requests whose work goes on beside the event loop's turn.", node.task_count)
+        yield _gauge("tasks", "Requests whose work goes on beside the event loop's turn.", len(node.tasks))
         yield from self._event_loop()
         yield _gauge("queued_bytes", "Bytes of requests and answers beyond each connection's share.", node.memory.held)
         yield _gauge("connections_waiting", "Connections that wait for memory to be read from.", node.memory.waiting)
@@ -168,7 +192,7 @@ class NodeCollector(Collector):
         yield _gauge("under_replicated_partitions", "Of these, those with replicas out of sync.", under_replicated)
         yield _gauge("under_min_isr_partitions", "Of these, those that take no acks=all.", under_min_isr)
         yield _gauge("at_min_isr_partitions", "Of these, those that would not without one more.", at_min_isr)
-        if node.is_controller:
+        if node.authority.is_active:
             leaderless = sum(
                 not node.cluster.is_alive(partition.leader)
                 for topic in node.cluster.topics.values()

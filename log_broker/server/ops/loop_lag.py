@@ -7,25 +7,29 @@ long one is what looks like a dead node from outside. A timer that fires ten tim
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from log_broker.server.process.counters import Durations
 from log_broker.server.process.log_limiter import TELL_SECONDS, Trouble
+from log_broker.server.process.ports import Cluster, HasEvents, HasMachine, Process
 
 if TYPE_CHECKING:
     import asyncio
 
-    from log_broker.server.node import Node
 
 TICK_SECONDS = 0.1
 
 _log = logging.getLogger(__name__)
 
 
+class LagHost(Cluster, HasEvents, HasMachine, Process, Protocol):
+    """What watching the event loop asks of the node."""
+
+
 class LoopLag:
     """The lag of a node's event loop since it started."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: LagHost) -> None:
         self._node = node
         self.durations = Durations()
         self.longest_seconds = 0.0

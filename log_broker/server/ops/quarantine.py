@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 from uuid import uuid4
 
 from log_broker.core.cluster.controller import CreateTopic
@@ -27,13 +27,12 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import TRANSACTIONAL, read_header
 from log_broker.records.contracts import Fault
 from log_broker.records.quarantined import offset_deltas, quarantined
-from log_broker.server.coordinators.transactional_produce import ProducedBatch, append_in_transaction
+from log_broker.server.coordinators.transactional_produce import ProducedBatch, ProduceHost, append_in_transaction
+from log_broker.server.partitions.ports import EnsuresTopics, Partitions
 from log_broker.server.partitions.runner import Done
 from log_broker.server.partitions.runtime import PartitionRuntime
+from log_broker.server.quorum.ports import HasAuthority
 from log_broker.wire.apis import ApiKey
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +59,10 @@ _FINAL = frozenset(
 )
 
 
+class QuarantineHost(HasAuthority, Partitions, ProduceHost, EnsuresTopics, Protocol):
+    """What the quarantine asks of its node."""
+
+
 class _PutAside(NamedTuple):
     """One batch of bad records on its way."""
 
@@ -71,7 +74,7 @@ class _PutAside(NamedTuple):
 class Quarantine:
     """One node's part: for the partitions that it leads, wherever their quarantines are led."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: QuarantineHost) -> None:
         self._node = node
         self._waiting: dict[TopicPartition, deque[_PutAside]] = {}
         self.records = 0  # put aside since the node started
@@ -264,7 +267,7 @@ class Quarantine:
 
 
 def take_in(
-    node: "Node", runtime: PartitionRuntime, batch: memoryview, done: Done, transactional_id: str | None
+    node: QuarantineHost, runtime: PartitionRuntime, batch: memoryview, done: Done, transactional_id: str | None
 ) -> None:
     """Append a batch to a quarantine that this node leads, in its transaction where it has one."""
     if transactional_id is None:

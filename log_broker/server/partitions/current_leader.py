@@ -3,18 +3,15 @@ Who leads instead: what Produce and Fetch tell a client that came to the wrong n
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from log_broker.errors import ErrorCode
+from log_broker.server.process.ports import Cluster
 from log_broker.wire.leader_tags import NodeEndpoint
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 WRONG_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
-def current_leader(node: "Node", topic: str, partition: int) -> tuple[int, int] | None:
+def current_leader(node: Cluster, topic: str, partition: int) -> tuple[int, int] | None:
     """Return (node id, leader epoch) of the leader, None where there is no such partition."""
     image = node.cluster.topics.get(topic)
     if image is None or not 0 <= partition < len(image.partitions):
@@ -23,7 +20,7 @@ def current_leader(node: "Node", topic: str, partition: int) -> tuple[int, int] 
     return found.leader, found.leader_epoch
 
 
-def endpoints_of(node: "Node", leaders: Iterable[tuple[int, int] | None]) -> list[NodeEndpoint]:
+def endpoints_of(node: Cluster, leaders: Iterable[tuple[int, int] | None]) -> list[NodeEndpoint]:
     """Return where those that lead listen, each once."""
     brokers = node.cluster.brokers
     ids = {leader[0] for leader in leaders if leader is not None}

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 from uuid import uuid4
 
 from log_broker.core.cluster.controller import CreateTopic
@@ -11,12 +11,15 @@ from log_broker.interfaces import InternalRecord
 from log_broker.records.batch import BatchHeader, batches_in
 from log_broker.records.control import EndMarker, read_marker
 from log_broker.records.record import Record, iterate_records
+from log_broker.server.partitions.ports import EnsuresTopics, Partitions
 from log_broker.server.partitions.runtime import PartitionRuntime
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
+from log_broker.server.process.ports import Cluster
 
 READ_BYTES = 1024 * 1024
+
+
+class LogHost(Cluster, Partitions, EnsuresTopics, Protocol):
+    """What an internal topic asks of the node."""
 
 
 def stored_records(runtime: PartitionRuntime, from_offset: int = 0) -> Iterator[Record]:
@@ -50,7 +53,7 @@ def stored_entries(
 class TopicLog:
     """An `InternalLog` over a compacted topic of one partition, which is made when it is first written to."""
 
-    def __init__(self, node: "Node", topic: str) -> None:
+    def __init__(self, node: LogHost, topic: str) -> None:
         self._node = node
         self._topic = topic
 

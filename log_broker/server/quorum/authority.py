@@ -9,7 +9,7 @@ replay what is committed, in the same order, and nothing else changes their imag
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from log_broker.core.cluster import controller
 from log_broker.core.cluster.features import misfit
@@ -18,14 +18,15 @@ from log_broker.core.cluster.records import FeatureLevelSet, MetadataRecord, dec
 from log_broker.core.cluster.snapshot import decode_image, encode_image
 from log_broker.core.raft.effects import Proposed
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.net.dispatch import answer_here, call_here
+from log_broker.server.net.dispatch import DispatchHost, answer_here, call_here
 from log_broker.server.net.peers import PeerLink
+from log_broker.server.net.ports import HasPeers
+from log_broker.server.process.ports import Cluster, HasFeatures
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.framing import write_header
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext
-    from log_broker.server.node import Node
     from log_broker.server.quorum.quorum import Quorum
 
 Decide = Callable[[ClusterImage], Sequence[MetadataRecord]]
@@ -35,10 +36,30 @@ _RETRY_SECONDS = 0.05
 _LINK = "control"
 
 
+class AuthorityHost(Cluster, DispatchHost, HasFeatures, HasPeers, Protocol):
+    """What the authority asks of its node, and tells it."""
+
+    def image_changed(self) -> None:
+        """Records were replayed into the image."""
+        ...
+
+    def controller_began(self, epoch: int) -> None:
+        """This node is the active controller now."""
+        ...
+
+    def controller_ended(self) -> None:
+        """It is not any more."""
+        ...
+
+    def cannot_follow(self, reason: BrokerError) -> None:
+        """The cluster is at a level that this node does not support."""
+        ...
+
+
 class Authority:
     """This node's side of the controller, and the controller's decisions while this node is the active one."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: AuthorityHost) -> None:
         # How long a request waits for a controller that answers it, of which there may be none for a while.
         self.answer_seconds_max = 15.0
         self._node = node

@@ -8,8 +8,9 @@ who was heard of when; that dies with it, and the next controller starts everybo
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from log_broker.core.cluster import elections
 from log_broker.core.cluster.broker_registry import (
@@ -20,15 +21,19 @@ from log_broker.core.cluster.broker_registry import (
     check_broker_epoch,
 )
 from log_broker.core.cluster.events import Fencing
+from log_broker.core.cluster.feature_updates import first_levels
 from log_broker.core.cluster.image import ClusterImage, PartitionImage
 from log_broker.core.cluster.isr_changes import IsrWish, alter_partition
 from log_broker.core.cluster.reassignments import reassign
-from log_broker.core.cluster.records import MetadataRecord, PartitionChanged
+from log_broker.core.cluster.records import ClusterNamed, MetadataRecord, PartitionChanged
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.process.ports import Cluster, HasCounters, HasFeatures, Process
 from log_broker.server.process.turns import in_turns
+from log_broker.server.quorum.founding import fresh_cluster_id
+from log_broker.server.quorum.liveness import Liveness
+from log_broker.server.quorum.quorum import Quorum
 
 if TYPE_CHECKING:
-    from log_broker.server.node import Node
     from log_broker.server.quorum.authority import Authority, Decide
 
 _log = logging.getLogger(__name__)
@@ -37,6 +42,19 @@ RETRY_SECONDS = 0.5
 PARTITIONS_AT_ONCE_MAX = 250  # in one turn of the event loop
 
 DecideOne = Callable[[ClusterImage, int], MetadataRecord | None]
+
+
+class ControllerHost(Cluster, HasCounters, HasFeatures, Process, Protocol):
+    """What the active controller asks of its node."""
+
+    @property
+    def quorum(self) -> Quorum: ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def liveness(self) -> Liveness: ...
 
 
 class Outcome(NamedTuple):
@@ -50,7 +68,7 @@ class Outcome(NamedTuple):
 class Controller:
     """Decides for the whole cluster, from `start` to `stop`; all methods raise BrokerError when it cannot commit."""
 
-    def __init__(self, node: "Node", authority: "Authority", epoch: int, *, session_ms: int) -> None:
+    def __init__(self, node: ControllerHost, authority: "Authority", epoch: int, *, session_ms: int) -> None:
         self.epoch = epoch
         self._node = node
         self._authority = authority
@@ -68,12 +86,27 @@ class Controller:
         for node_id in self._node.liveness.gone:
             self.process_ended(node_id, certain=True)
         self._level_later()
+        if not self._node.cluster.cluster_id:
+            self._node.run(self._name_cluster())
 
     def stop(self) -> None:
         self._is_stopped = True
         for timer in (self._session_check, self._levelling):
             if timer is not None:
                 timer.cancel()
+
+    async def _name_cluster(self) -> None:
+        """Write the cluster's id down for all."""
+        named = ClusterNamed(cluster_id=self._node.cluster_id or fresh_cluster_id())
+
+        def decide(image: ClusterImage) -> list[MetadataRecord]:
+            if image.cluster_id:
+                return []
+            # What other releases have written before counts as theirs until somebody raises the levels.
+            return [named] if image.version else [named, *first_levels(self._node.features)]
+
+        with suppress(BrokerError):  # the next controller does it
+            await self._authority.submit(decide)
 
     async def register(self, wanted: Registration) -> int:
         """Take in a broker that came up and return its broker epoch."""
@@ -268,7 +301,17 @@ class Controller:
         return int(self._node.loop.time() * 1000)
 
 
-def active_controller(node: "Node") -> Controller:
+class HasController(Protocol):
+    """A node that may be the active controller."""
+
+    @property
+    def controller(self) -> Controller | None: ...
+
+    @property
+    def controller_id(self) -> int: ...
+
+
+def active_controller(node: HasController) -> Controller:
     """Return the controller that runs in this node; raises BrokerError(NOT_CONTROLLER)."""
     if node.controller is None:
         raise BrokerError(ErrorCode.NOT_CONTROLLER, f"the controller is node {node.controller_id}")

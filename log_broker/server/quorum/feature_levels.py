@@ -2,15 +2,15 @@
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from log_broker.core.cluster.feature_updates import Answered, Nodes, unknown_nodes
 from log_broker.core.cluster.features import ranges_of
 from log_broker.errors import BrokerError
+from log_broker.server.net.ports import HasPeers
+from log_broker.server.process.ports import Cluster, HasFeatures
+from log_broker.server.quorum.ports import HasQuorum
 from log_broker.wire.apis import ApiKey
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 _log = logging.getLogger(__name__)
 
@@ -19,7 +19,11 @@ ASK_VERSION = 4  # earlier ones leave out features that begin at 0
 _LINK = "features"
 
 
-async def nodes_of(node: "Node") -> Nodes:
+class LevelsHost(Cluster, HasFeatures, HasPeers, HasQuorum, Protocol):
+    """What asking the nodes for their levels asks of this one."""
+
+
+async def nodes_of(node: LevelsHost) -> Nodes:
     """Return whose word counts for a feature level; who does not answer is left out of the answers."""
     voters = tuple(voter.key.node_id for voter in node.quorum.voters)
     asked = [each for each in unknown_nodes(node.cluster, voters) if each != node.static_config.node_id]
@@ -32,7 +36,7 @@ async def nodes_of(node: "Node") -> Nodes:
     return Nodes(own_id, voters, answered)
 
 
-async def _ask(node: "Node", node_id: int) -> list[tuple[str, int, int]] | None:
+async def _ask(node: LevelsHost, node_id: int) -> list[tuple[str, int, int]] | None:
     values = {"client_software_name": "fluvial", "client_software_version": "0"}
     try:
         link = node.peers.link(node_id, _LINK)

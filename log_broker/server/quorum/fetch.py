@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from log_broker.server.net.dispatch import control
+from log_broker.server.quorum.ports import HasQuorum
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-async def _handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def _handle(node: HasQuorum, context: "RequestContext", request: Any) -> "Values":
     return await node.quorum.answer(context.header.api_key, request, link=context.slot.peer)
 
 

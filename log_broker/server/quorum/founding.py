@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 from uuid import uuid4
 
 from log_broker.config.broker import BrokerConfig
@@ -19,12 +19,12 @@ from log_broker.core.cluster.snapshot import encode_image
 from log_broker.core.raft.replica import RaftConfig
 from log_broker.core.raft.voters import ReplicaKey, Voter, VoterSet
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.quorum.meta_properties import MetaProperties
+from log_broker.server.process.ports import Cluster, HasAddress, HasMachine, Process
+from log_broker.server.quorum.authority import Authority
+from log_broker.server.quorum.meta_properties import MetaProperties, read_meta_properties, settle_identity
 from log_broker.server.quorum.quorum import Place, Quorum
+from log_broker.storage.files import FileSystem
 from log_broker.storage.metadata_upgrade import upgrade
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +33,16 @@ FETCH_WAIT_MS_MAX = 500
 _VOTER = re.compile(r"(\d+)@(.+):(\d+)")
 _SERVER = re.compile(r"(.+):(\d+)")
 _FIRST_SERVER_ID = -2  # Kafka's numbers for servers whose ids nobody knows
+
+
+class FoundingHost(Cluster, HasAddress, HasMachine, Process, Protocol):
+    """What the first start of a node asks of it."""
+
+    @property
+    def authority(self) -> Authority: ...
+
+    @property
+    def cluster_id(self) -> str: ...
 
 
 def fresh_cluster_id() -> str:
@@ -60,7 +70,22 @@ def is_voter_of(config: BrokerConfig) -> bool:
     return any(voter.key.node_id == config.node_id for voter in voters_of(config))
 
 
-def open_quorum(node: "Node", identity: MetaProperties) -> Quorum:
+def identity_of(files: FileSystem, config: BrokerConfig) -> MetaProperties:
+    """Return who this node is, as its data directory says; a new one is given its ids. Raises DataDirectoryError."""
+    alone = not config.controller_quorum_voters and not config.controller_quorum_bootstrap_servers
+    known = read_meta_properties(files, config.data_dir)
+    fresh = fresh_cluster_id() if alone and known is None else None
+    return settle_identity(
+        files,
+        config.data_dir,
+        node_id=config.node_id,
+        cluster_id=config.cluster_id or fresh,
+        fresh_directory_id=uuid4().hex,
+        founds_quorum=is_voter_of(config),
+    )
+
+
+def open_quorum(node: FoundingHost, identity: MetaProperties) -> Quorum:
     """
     Return this node's replica, not started yet.
 
@@ -94,7 +119,7 @@ def open_quorum(node: "Node", identity: MetaProperties) -> Quorum:
     )
 
 
-def _broker_address(node: "Node", node_id: int) -> str | None:
+def _broker_address(node: FoundingHost, node_id: int) -> str | None:
     broker = node.cluster.brokers.get(node_id)
     return None if broker is None else f"{broker.host}:{broker.port}"
 

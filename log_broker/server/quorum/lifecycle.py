@@ -9,17 +9,16 @@ when they were not heard for too long it registers again, under a new epoch.
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 from log_broker.core.cluster.features import misfit, told_of
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.process.log_limiter import Trouble
+from log_broker.server.process.ports import Cluster, HasAddress, HasFeatures, HasLease, Process
+from log_broker.server.quorum.ports import HasAuthority, HasQuorum
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.quorum import LISTENER, as_uuid
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 _log = logging.getLogger(__name__)
 
@@ -34,10 +33,29 @@ _GONE = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTE
 _FATAL = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
 
 
+class StoppedLogs(Protocol):
+    """The logs as they were left when the node was stopped."""
+
+    @property
+    def stopped_epoch(self) -> int:
+        """The broker epoch that they were closed in, -1 after a crash."""
+        ...
+
+
+class LifecycleHost(Cluster, HasAddress, HasAuthority, HasFeatures, HasLease, HasQuorum, Process, Protocol):
+    """What being a broker of the cluster asks of the node."""
+
+    @property
+    def directory_id(self) -> str: ...
+
+    @property
+    def logs(self) -> StoppedLogs: ...
+
+
 class BrokerLifecycle:
     """One broker process, from its registration to its leaving."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: LifecycleHost) -> None:
         self._node = node
         self.incarnation: UUID = uuid4()
         self.epoch = -1

@@ -6,21 +6,24 @@ Asked once a process; the leader writes nothing where nothing has changed.
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.process.ports import HasAddress
+from log_broker.server.quorum.ports import HasAuthority, HasQuorum
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.quorum import LISTENER, as_uuid
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
 
 
-async def tell_address(node: "Node") -> None:
+class MemberHost(HasAddress, HasAuthority, HasQuorum, Protocol):
+    """What telling the quorum asks of the node."""
+
+
+async def tell_address(node: MemberHost) -> None:
     """Return when the quorum knows where this node listens, or that it is no voter of it."""
     quorum = node.quorum
     if not quorum.is_voter or len(quorum.voters) == 1:

@@ -2,21 +2,27 @@
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from log_broker.core.cluster import controller
 from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.cluster.records import MetadataRecord
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.process.ports import Cluster, Process
+from log_broker.server.quorum.authority import Authority
 from log_broker.wire.apis import ApiKey
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 _log = logging.getLogger(__name__)
 
 # With so few left the next block is asked for, so that producers come up while there is no controller for a moment.
 LEFT_MIN = controller.PRODUCER_ID_BLOCK // 10
+
+
+class IdsHost(Cluster, Process, Protocol):
+    """What handing out ids asks of the node."""
+
+    @property
+    def authority(self) -> Authority: ...
 
 
 class ProducerIds:
@@ -26,7 +32,7 @@ class ProducerIds:
     What a process does not use of its blocks is lost with it: an id is never given out twice, not even after a kill.
     """
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: IdsHost) -> None:
         self._node = node
         self._block = range(0)
         self._next_block = range(0)
@@ -69,7 +75,7 @@ class ProducerIds:
 
     async def _fetch(self) -> range:
         try:
-            return await (self.reserve() if self._node.is_controller else self._ask_controller())
+            return await (self.reserve() if self._node.authority.is_active else self._ask_controller())
         except BrokerError as error:
             message = f"no producer ids can be had: {error}"
             raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message) from error

@@ -5,7 +5,7 @@ What the leaders on this node ask of the controller: one AlterPartition at a tim
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from log_broker.core.cluster.image import PartitionImage
@@ -14,10 +14,10 @@ from log_broker.core.partition.replication import IsrProposal, Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.server.process.log_limiter import Trouble
+from log_broker.server.process.ports import Cluster, Process
+from log_broker.server.quorum.controller import HasController
+from log_broker.server.quorum.ports import HasAuthority
 from log_broker.wire.apis import ApiKey
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 _log = logging.getLogger(__name__)
 
@@ -25,10 +25,14 @@ VERSION = 3  # with the broker epoch of each member (KIP-903)
 PARTITIONS_MAX = 2000
 
 
+class ProposalHost(Cluster, HasAuthority, HasController, Process, Protocol):
+    """What proposing ISRs asks of the node."""
+
+
 class IsrProposals:
     """The proposals of one node's leaders, from when they are made until the controller has answered."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: ProposalHost) -> None:
         self.shrinks = 0
         self.expands = 0
         self.failures = 0

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 from uuid import UUID
 
 from log_broker.core.cluster.image import METADATA_TOPIC, NO_LEADER, PartitionImage, TopicImage
@@ -19,14 +19,13 @@ from log_broker.core.fetch.replica_fetcher import FetcherSettings, ReplicaFetche
 from log_broker.core.fetch.replica_messages import UNKNOWN, Place
 from log_broker.core.partition.following import Lost
 from log_broker.core.partition.replication import IsrProposal
-from log_broker.server.partitions.log_repair import LogRepair
+from log_broker.server.partitions.ports import Partitions
 from log_broker.server.partitions.runtime import PartitionRuntime
-from log_broker.server.replication.isr_proposals import IsrProposals, leadership_of
+from log_broker.server.replication.isr_proposals import IsrProposals, ProposalHost, leadership_of
 from log_broker.server.replication.leader_fetching import LeaderFetching
+from log_broker.server.replication.log_repair import LogRepair, RepairHost
+from log_broker.server.replication.replica_fetches import ReplicaFetches
 from log_broker.wire.framing import STAGING_BYTES
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 _log = logging.getLogger(__name__)
 
@@ -34,10 +33,30 @@ RETRY_SECONDS = 5.0  # after a disk error
 MADE_AT_ONCE_MAX = 20  # new partitions in one turn of the event loop; each takes about a millisecond
 
 
+class TopicListener(Protocol):
+    """Who must know of topics that are gone."""
+
+    def topic_deleted(self, topic: str) -> None: ...
+
+
+class ReplicaHost(Partitions, ProposalHost, RepairHost, Protocol):
+    """What keeping replicas asks of the node."""
+
+    @property
+    def groups(self) -> TopicListener: ...
+
+    @property
+    def replica_fetches(self) -> ReplicaFetches: ...
+
+    def apply_image(self) -> None:
+        """Make everything here what the image says."""
+        ...
+
+
 class ReplicaManager:
     """All replicas of one node but that of the metadata log."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: ReplicaHost) -> None:
         self.loop = node.loop
         self.staging = memoryview(bytearray(STAGING_BYTES))
         self.quota = ReplicationQuota()

@@ -5,17 +5,13 @@ One in the client's rack that is up, in sync and has the offset; of several the 
 if it is in that rack, or if nobody is. A replica out of sync may stay behind for ever, and the client there with it.
 """
 
-from typing import TYPE_CHECKING
-
 from log_broker.server.partitions.runtime import PartitionRuntime
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
+from log_broker.server.process.ports import Cluster
 
 NO_REPLICA = -1
 
 
-def preferred_replica(node: "Node", leader: PartitionRuntime, rack: bytes, offset: int) -> int:
+def preferred_replica(node: Cluster, leader: PartitionRuntime, rack: bytes, offset: int) -> int:
     """Return the node to read from instead of this one, which leads; NO_REPLICA to read here."""
     wanted = rack.decode(errors="replace")
     brokers = node.cluster.brokers

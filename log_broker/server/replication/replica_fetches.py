@@ -7,7 +7,7 @@ A request that comes while an earlier one of the same session waits ends that wa
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from log_broker.core.fetch.quota import ReplicationQuota, ThrottledReplicas
 from log_broker.core.fetch.replica_messages import (
@@ -21,12 +21,14 @@ from log_broker.core.fetch.replica_messages import (
 from log_broker.core.fetch.replica_session import LedLog, NotLed, ReplicaSession, ReplicaSessions
 from log_broker.core.fetch.session import SESSION_ID_MAX
 from log_broker.errors import ErrorCode
+from log_broker.server.net.ports import HasMemory
+from log_broker.server.partitions.ports import Partitions
+from log_broker.server.process.ports import Cluster, Process
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.replica_fetch import encode_replica_response
 
 if TYPE_CHECKING:
-    from log_broker.server.net.dispatch import Slot
-    from log_broker.server.node import Node
+    from log_broker.server.net.slots import Slot
 
 WAIT_MS_MAX = 30_000
 BYTES_MAX = 64 << 20
@@ -35,10 +37,14 @@ THROTTLED_SECONDS = 1.0
 ACKNOWLEDGED_MS = 500  # a replica that is out of sync and lacks nothing is taken note of after so long
 
 
+class FetchHost(Cluster, HasMemory, Partitions, Process, Protocol):
+    """What answering replicas asks of the node."""
+
+
 class ReplicaFetches:
     """All replicas that fetch from this node."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: FetchHost) -> None:
         self.node = node
         self.loop = node.loop
         self.quota = ReplicationQuota()

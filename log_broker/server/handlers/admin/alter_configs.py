@@ -6,14 +6,13 @@ from log_broker.config.broker import BROKER_ALIASES
 from log_broker.config.contracts import TOPIC_ALIASES
 from log_broker.core.cluster.controller import Alteration, Operation
 from log_broker.server.handlers.admin.describe_configs import GROUP, TOPIC
-from log_broker.server.handlers.admin.incremental_alter_configs import alter
+from log_broker.server.handlers.admin.incremental_alter_configs import AlterHost, alter
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: AlterHost, context: "RequestContext", request: Any) -> "Values":
     wanted = []
     for resource in request.resources:
         given = {entry.name: entry.value for entry in resource.configs}
@@ -33,7 +32,7 @@ def _canonical(resource: Any, name: str) -> str:
     return BROKER_ALIASES[name][0] if name in BROKER_ALIASES else name
 
 
-def _overridden(node: "Node", resource: Any) -> list[str]:
+def _overridden(node: AlterHost, resource: Any) -> list[str]:
     name = resource.resource_name
     if resource.resource_type == TOPIC:
         topic = node.cluster.topics.get(name)

@@ -5,16 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.errors import ErrorCode
 from log_broker.server.process.turns import in_turns
-from log_broker.server.quorum.controller import Outcome, active_controller
+from log_broker.server.quorum.controller import HasController, Outcome, active_controller
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 TOPICS_AT_ONCE_MAX = 2_000  # in one turn of the event loop
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: HasController, context: "RequestContext", request: Any) -> "Values":
     may_change_factor = getattr(request, "allow_replication_factor_change", True)
     wanted: list[tuple[str, int, Sequence[int] | None]] = []
     async for some in in_turns(request.topics, TOPICS_AT_ONCE_MAX):

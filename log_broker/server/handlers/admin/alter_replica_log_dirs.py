@@ -1,15 +1,20 @@
 """AlterReplicaLogDirs: this broker has one log directory, so a replica can only stay where it is."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.errors import ErrorCode
+from log_broker.server.partitions.ports import Partitions
+from log_broker.server.process.ports import Cluster
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(Cluster, Partitions, Protocol):
+    """What is asked of the node here."""
+
+
+def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     own = str(node.static_config.data_dir.absolute())
     results: dict[str, list[Values]] = {}
     for directory in request.dirs:

@@ -1,19 +1,23 @@
 """ApiVersions: what this broker supports."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.errors import ErrorCode
-from log_broker.wire.apis import APIS
+from log_broker.server.net.dispatch import supported_apis
+from log_broker.server.process.ports import Cluster, HasFeatures
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 UNKNOWN_EPOCH = -1
 MIN_VERSION_ZERO_FROM = 4  # older clients stumble over a feature that begins at 0 (KIP-1022)
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(Cluster, HasFeatures, Protocol):
+    """What is asked of the node here."""
+
+
+def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     """Answer one ApiVersions request."""
     cluster = node.cluster
     return {
@@ -32,12 +36,3 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
             if level > 0 and cluster.version
         ],
     }
-
-
-def supported_apis() -> "list[Values]":
-    """Return the table of apis as the response has it."""
-    return [
-        {"api_key": api.key, "min_version": api.version_min, "max_version": api.version_max}
-        for api in APIS.values()
-        if not api.inter_broker
-    ]

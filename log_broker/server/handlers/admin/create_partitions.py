@@ -3,23 +3,29 @@
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.cluster.controller import add_partitions
 from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.cluster.records import MetadataRecord
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.handlers.admin.create_topics import PARTITIONS_PER_REQUEST_MAX, too_many_partitions
+from log_broker.server.process.ports import Cluster
 from log_broker.server.process.turns import in_turns
+from log_broker.server.quorum.ports import HasAuthority
+from log_broker.server.replication.ports import HasReplicas
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 TOPICS_AT_ONCE_MAX = 200  # in one turn of the event loop
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(Cluster, HasAuthority, HasReplicas, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     repeated = {name for name, count in Counter(topic.name for topic in request.topics).items() if count > 1}
     answers: dict[str, Values] = {}
     added = sum(map(partial(_added, node), request.topics))
@@ -54,6 +60,6 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     return {"results": [{"name": name, **answer} for name, answer in answers.items()]}
 
 
-def _added(node: "Node", wanted: Any) -> int:
+def _added(node: _Host, wanted: Any) -> int:
     topic = node.cluster.topics.get(wanted.name)
     return 0 if topic is None else max(wanted.count - len(topic.partitions), 0)

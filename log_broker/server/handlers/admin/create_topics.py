@@ -3,26 +3,31 @@
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID, uuid4
 
 from log_broker.core.cluster.controller import CreateTopic, create_topic
 from log_broker.core.cluster.image import ClusterImage, TopicImage
 from log_broker.core.cluster.records import MetadataRecord
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.ops.config_reports import topic_entries
+from log_broker.server.ops.config_reports import ReportHost, topic_entries
 from log_broker.server.process.turns import in_turns
+from log_broker.server.quorum.ports import HasAuthority
+from log_broker.server.replication.ports import HasReplicas
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
 TOPICS_AT_ONCE_MAX = 50  # in one turn of the event loop; each takes some tenths of a millisecond
 PARTITIONS_PER_REQUEST_MAX = 10_000  # as Kafka: each makes a directory, and all of them one batch of metadata
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(HasAuthority, HasReplicas, ReportHost, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     """Answer when every new partition that is this node's is there."""
     repeated = {name for name, count in Counter(topic.name for topic in request.topics).items() if count > 1}
     answers: dict[str, Values] = {}
@@ -83,7 +88,7 @@ def _command(topic: Any) -> CreateTopic:
     )
 
 
-def _created(node: "Node", topic: TopicImage) -> "Values":
+def _created(node: _Host, topic: TopicImage) -> "Values":
     return {
         "error_code": ErrorCode.NONE,
         "error_message": None,

@@ -2,24 +2,29 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from log_broker.core.cluster.controller import delete_topic
 from log_broker.core.cluster.image import ClusterImage, TopicImage
 from log_broker.core.cluster.records import MetadataRecord
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.process.ports import Cluster
 from log_broker.server.process.turns import in_turns
+from log_broker.server.quorum.ports import HasAuthority
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 IDS_FROM = 6
 TOPICS_AT_ONCE_MAX = 200  # in one turn of the event loop
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(Cluster, HasAuthority, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     if context.version >= IDS_FROM:
         wanted = [(topic.name, topic.topic_id) for topic in request.topics]
     else:

@@ -6,10 +6,9 @@ from log_broker.errors import ErrorCode
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 NO_AUTHORIZER = "No Authorizer is configured."
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+def handle(node: object, context: "RequestContext", request: Any) -> "Values":
     return {"error_code": ErrorCode.SECURITY_DISABLED, "error_message": NO_AUTHORIZER, "resources": ()}

@@ -6,12 +6,11 @@ from log_broker.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 ENTITY_TYPES = frozenset({"user", "client-id", "ip"})
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+def handle(node: object, context: "RequestContext", request: Any) -> "Values":
     types = [component.entity_type for component in request.components]
     if len(set(types)) < len(types):
         raise BrokerError(ErrorCode.INVALID_REQUEST, "An entity type is named by several components of the filter.")

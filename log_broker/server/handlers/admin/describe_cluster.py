@@ -1,19 +1,27 @@
 """DescribeCluster: the brokers and the controller, without any topic."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.errors import ErrorCode
 from log_broker.server.handlers.admin.metadata import AUTHORIZED_NOT_ASKED, CLUSTER_OPERATIONS
+from log_broker.server.process.ports import Cluster
+from log_broker.server.quorum.ports import HasQuorum
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 BROKERS = 1
 CONTROLLERS = 2
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(Cluster, HasQuorum, Protocol):
+    """What is asked of the node here."""
+
+    @property
+    def controller_id(self) -> int: ...
+
+
+def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     endpoint_type = getattr(request, "endpoint_type", BROKERS)
     if endpoint_type != BROKERS:
         known = endpoint_type == CONTROLLERS

@@ -4,12 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.ops.config_reports import broker_entries, group_entries, topic_entries
+from log_broker.server.ops.config_reports import ReportHost, broker_entries, group_entries, topic_entries
 from log_broker.server.process.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 TOPIC = 2
 BROKER = 4
@@ -17,14 +16,14 @@ GROUP = 32
 RESOURCES_AT_ONCE_MAX = 25  # in one turn of the event loop; each takes some tenths of a millisecond
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: ReportHost, context: "RequestContext", request: Any) -> "Values":
     results: list[Values] = []
     async for resources in in_turns(_once(request.resources), RESOURCES_AT_ONCE_MAX):
         results += _described(node, request, resources)
     return {"results": results}
 
 
-def _described(node: "Node", request: Any, resources: "Sequence[Any]") -> "list[Values]":
+def _described(node: ReportHost, request: Any, resources: "Sequence[Any]") -> "list[Values]":
     with_docs = getattr(request, "include_documentation", False)
     results: list[Values] = []
     for resource in resources:
@@ -56,7 +55,7 @@ def _once(resources: "Iterable[Any]") -> "Sequence[Any]":
     return tuple(dict(zip(named, resources, strict=True)).values())
 
 
-def _entries(node: "Node", resource: Any) -> "list[Values]":
+def _entries(node: ReportHost, resource: Any) -> "list[Values]":
     names = resource.configuration_keys or None
     if resource.resource_type == TOPIC:
         topic = node.cluster.topics.get(resource.resource_name)

@@ -5,20 +5,25 @@ A directory whose disk has taken a partition offline says so with KAFKA_STORAGE_
 """
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.errors import ErrorCode
+from log_broker.server.partitions.ports import Partitions
+from log_broker.server.process.ports import Cluster
 from log_broker.server.process.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 UNKNOWN_BYTES = -1
 PARTITIONS_AT_ONCE_MAX = 1_000
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(Cluster, Partitions, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     """Look at every partition that is here, or asked for, some in each turn of the event loop."""
     wanted = None
     if request.topics is not None:

@@ -7,17 +7,17 @@ from log_broker.core.cluster.controller import check_topic_name
 from log_broker.core.cluster.image import NO_LEADER, PartitionImage, TopicImage
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.handlers.admin.metadata import TOPIC_OPERATIONS, topic_values
+from log_broker.server.process.ports import Cluster
 from log_broker.server.process.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 PARTITIONS_MAX = 2000  # max.request.partition.size.limit
 PARTITIONS_AT_ONCE_MAX = 500  # in one turn of the event loop
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: Cluster, context: "RequestContext", request: Any) -> "Values":
     first, start = ("", 0) if request.cursor is None else (request.cursor.topic_name, request.cursor.partition_index)
     if start < 0:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "The cursor's partition is negative.")
@@ -50,7 +50,7 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     return {"topics": topics, "next_cursor": cursor}
 
 
-async def _page(node: "Node", image: TopicImage, indexes: range) -> "Values":
+async def _page(node: Cluster, image: TopicImage, indexes: range) -> "Values":
     partitions: list[Values] = []
     async for some in in_turns(indexes, PARTITIONS_AT_ONCE_MAX):
         values = topic_values(node, image, TOPIC_OPERATIONS, some)["partitions"]

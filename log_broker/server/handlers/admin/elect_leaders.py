@@ -1,17 +1,21 @@
 """ElectLeaders: the preferred replica leads again, or any at all where none in sync is left."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.cluster.elections import PREFERRED, UNCLEAN
 from log_broker.errors import ErrorCode
-from log_broker.server.quorum.controller import active_controller
+from log_broker.server.process.ports import Cluster
+from log_broker.server.quorum.controller import HasController, active_controller
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(Cluster, HasController, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     kind = getattr(request, "election_type", PREFERRED)
     if kind not in {PREFERRED, UNCLEAN}:
         return {"error_code": ErrorCode.INVALID_REQUEST, "replica_election_results": ()}

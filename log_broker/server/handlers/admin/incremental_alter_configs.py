@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.cluster.controller import Alteration, configure_brokers, configure_group, configure_topic
 from log_broker.core.cluster.elections import reconfigured
@@ -10,16 +10,21 @@ from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.cluster.records import MetadataRecord
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.handlers.admin.describe_configs import BROKER, GROUP, TOPIC
+from log_broker.server.process.ports import Cluster
 from log_broker.server.process.turns import in_turns
+from log_broker.server.quorum.ports import HasAuthority
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 RESOURCES_AT_ONCE_MAX = 25  # in one turn of the event loop
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class AlterHost(Cluster, HasAuthority, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: AlterHost, context: "RequestContext", request: Any) -> "Values":
     """Answer one IncrementalAlterConfigs request."""
     wanted = [
         (resource, [Alteration(entry.name, entry.config_operation, entry.value) for entry in resource.configs])
@@ -28,7 +33,9 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     return await alter(node, wanted, validate_only=request.validate_only)
 
 
-async def alter(node: "Node", wanted: "Sequence[tuple[Any, Sequence[Alteration]]]", *, validate_only: bool) -> "Values":
+async def alter(
+    node: AlterHost, wanted: "Sequence[tuple[Any, Sequence[Alteration]]]", *, validate_only: bool
+) -> "Values":
     """Carry out alterations of many resources; each is answered on its own."""
     answers: list[Values] = []
 
@@ -61,7 +68,7 @@ async def alter(node: "Node", wanted: "Sequence[tuple[Any, Sequence[Alteration]]
 
 
 def _decide_one(
-    node: "Node", image: ClusterImage, resource: Any, alterations: "Sequence[Alteration]"
+    node: AlterHost, image: ClusterImage, resource: Any, alterations: "Sequence[Alteration]"
 ) -> MetadataRecord:
     names = [alteration.name for alteration in alterations]
     if len(set(names)) < len(names):

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.process.ports import Cluster
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 TOPIC = 2
 BROKER = 4
@@ -17,7 +17,7 @@ _KNOWN = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 TYPES_FROM = 1  # version 0 is ListClientMetricsResources of KIP-1000, and there are none of those
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+def handle(node: Cluster, context: "RequestContext", request: Any) -> "Values":
     if context.version < TYPES_FROM:
         return {"error_code": ErrorCode.NONE, "config_resources": ()}
     wanted = request.resource_types or _KNOWN

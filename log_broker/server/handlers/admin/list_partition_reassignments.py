@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.cluster.reassignments import moves
 from log_broker.errors import ErrorCode
+from log_broker.server.process.ports import Cluster
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+def handle(node: Cluster, context: "RequestContext", request: Any) -> "Values":
     asked = None
     if request.topics is not None:
         asked = {(topic.name, index) for topic in request.topics for index in topic.partition_indexes}

@@ -8,20 +8,24 @@ milliseconds and many clients ask the same, so encoded answers are kept until th
 import asyncio
 from collections.abc import Awaitable, Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID, uuid4
 
 from log_broker.core.cluster.controller import CreateTopic, check_topic_name
 from log_broker.core.cluster.image import INTERNAL_TOPICS, NO_LEADER, OFFSETS_TOPIC, TopicImage
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.net.dispatch import room_for_answer
+from log_broker.server.coordinators.internal_topics import ensure_offsets_topic
+from log_broker.server.net.answer_cache import AnswerCache
+from log_broker.server.net.dispatch import HasWorkers, room_for_answer
+from log_broker.server.partitions.ports import EnsuresTopics
+from log_broker.server.process.ports import Cluster
 from log_broker.server.process.turns import in_turns
+from log_broker.server.quorum.ports import HasQuorum
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.control import write_response
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import Encoded, RequestContext, Values
-    from log_broker.server.node import Node
 
 ALL_TOPICS_IS_EMPTY_BEFORE = 1  # v0 has no null array
 AUTHORIZED_NOT_ASKED = -(2**31)
@@ -33,6 +37,22 @@ TOPICS_AT_ONCE_MAX = 500  # in one turn of the event loop, with so many partitio
 PARTITIONS_AT_ONCE_MAX = 2_000
 
 
+class _Host(Cluster, HasQuorum, EnsuresTopics, Protocol):
+    """What is asked of the node here."""
+
+    @property
+    def logs(self) -> HasWorkers: ...
+
+    @property
+    def decider_id(self) -> int: ...
+
+    @property
+    def large_answers(self) -> asyncio.Lock: ...
+
+    @property
+    def metadata_answers(self) -> AnswerCache: ...
+
+
 class Asked(NamedTuple):
     """What is asked for: the same is answered the same until the image changes."""
 
@@ -42,7 +62,7 @@ class Asked(NamedTuple):
     cluster_operations: bool
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Encoded | Awaitable[Values | Encoded]":
+def handle(node: _Host, context: "RequestContext", request: Any) -> "Values | Encoded | Awaitable[Values | Encoded]":
     """Answer one Metadata request."""
     names = _names(node, context.version, request)
     if names is not None and getattr(request, "allow_auto_topic_creation", True):
@@ -52,7 +72,7 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | E
     return _answer(node, context, request, names, {})
 
 
-def _names(node: "Node", version: int, request: Any) -> "tuple[str | UUID, ...] | None":
+def _names(node: _Host, version: int, request: Any) -> "tuple[str | UUID, ...] | None":
     """Return the topics that are asked for, those that are named by an unknown id as that; None for all."""
     if request.topics is None or (version < ALL_TOPICS_IS_EMPTY_BEFORE and not request.topics):
         return None
@@ -68,7 +88,7 @@ def _names(node: "Node", version: int, request: Any) -> "tuple[str | UUID, ...] 
 
 
 async def _create_and_answer(
-    node: "Node",
+    node: _Host,
     context: "RequestContext",
     request: Any,
     names: "tuple[str | UUID, ...]",
@@ -79,7 +99,7 @@ async def _create_and_answer(
         try:
             check_topic_name(name)
             if name == OFFSETS_TOPIC:
-                await node.ensure_offsets_topic()
+                await ensure_offsets_topic(node)
             elif name not in INTERNAL_TOPICS:
                 await node.ensure_topic(CreateTopic(name=name, topic_id=uuid4().hex))
         except BrokerError as error:
@@ -90,7 +110,7 @@ async def _create_and_answer(
 
 
 def _answer(
-    node: "Node",
+    node: _Host,
     context: "RequestContext",
     request: Any,
     names: "tuple[str | UUID, ...] | None",
@@ -116,7 +136,7 @@ def _answer(
     return _keep(node, asked, errors, _encode(asked, _values(node, asked, _topics(node, asked, errors))))
 
 
-async def _answer_in_turns(node: "Node", asked: Asked, errors: dict[str, ErrorCode]) -> "Encoded":
+async def _answer_in_turns(node: _Host, asked: Asked, errors: dict[str, ErrorCode]) -> "Encoded":
     """Describe many topics, some in each turn of the event loop; who asks for the same meanwhile waits for that."""
     async with node.large_answers:
         cached = None if errors else node.metadata_answers.get(asked)
@@ -142,7 +162,7 @@ async def _answer_in_turns(node: "Node", asked: Asked, errors: dict[str, ErrorCo
         return _keep(node, asked, errors, encoded) if node.cluster.version == version else encoded
 
 
-async def _large_topic(node: "Node", topic: TopicImage, asked: Asked) -> "Values":
+async def _large_topic(node: _Host, topic: TopicImage, asked: Asked) -> "Values":
     operations = _operations(asked)
     partitions: list[Values] = []
     async for indexes in in_turns(range(len(topic.partitions)), PARTITIONS_AT_ONCE_MAX):
@@ -154,7 +174,7 @@ def _operations(asked: Asked) -> int:
     return TOPIC_OPERATIONS if asked.topic_operations else AUTHORIZED_NOT_ASKED
 
 
-def _keep(node: "Node", asked: Asked, errors: dict[str, ErrorCode], encoded: bytes) -> bytes:
+def _keep(node: _Host, asked: Asked, errors: dict[str, ErrorCode], encoded: bytes) -> bytes:
     if not errors:
         node.metadata_answers.put(asked, encoded)
     return encoded
@@ -168,7 +188,7 @@ def _encode(asked: Asked, values: "Values") -> bytes:
     return bytes(write_response(ApiKey.METADATA, asked.version, 0, values)[4:])
 
 
-def _values(node: "Node", asked: Asked, topics: "list[Values]") -> "Values":
+def _values(node: _Host, asked: Asked, topics: "list[Values]") -> "Values":
     return {
         "brokers": [
             {"node_id": broker.node_id, "host": broker.host, "port": broker.port}
@@ -181,14 +201,14 @@ def _values(node: "Node", asked: Asked, topics: "list[Values]") -> "Values":
     }
 
 
-def _topics(node: "Node", asked: Asked, errors: dict[str, ErrorCode]) -> "list[Values]":
+def _topics(node: _Host, asked: Asked, errors: dict[str, ErrorCode]) -> "list[Values]":
     operations = _operations(asked)
     if asked.names is None:
         return [topic_values(node, topic, operations) for topic in node.cluster.topics.values()]
     return [_named(node, name, operations, errors) for name in asked.names]
 
 
-def _named(node: "Node", name: "str | UUID", operations: int, errors: dict[str, ErrorCode]) -> "Values":
+def _named(node: _Host, name: "str | UUID", operations: int, errors: dict[str, ErrorCode]) -> "Values":
     if isinstance(name, UUID):
         return {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": name, "partitions": ()}
     topic = node.cluster.topics.get(name)
@@ -202,7 +222,7 @@ def _named(node: "Node", name: "str | UUID", operations: int, errors: dict[str, 
     return {"error_code": error, "name": name, "topic_id": None, "partitions": ()}
 
 
-def topic_values(node: "Node", topic: TopicImage, operations: int, indexes: Iterable[int] | None = None) -> "Values":
+def topic_values(node: Cluster, topic: TopicImage, operations: int, indexes: Iterable[int] | None = None) -> "Values":
     """Describe a topic with all its partitions, or those of `indexes`."""
     partitions = []
     is_alive = node.cluster.is_alive

@@ -1,22 +1,26 @@
 """UpdateFeatures: raise or lower the levels of features that the cluster is at (KIP-584, KIP-778)."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.cluster.feature_updates import FeatureUpdate, UpgradeType, update_features
 from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.cluster.records import MetadataRecord
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.quorum.feature_levels import nodes_of
+from log_broker.server.quorum.feature_levels import LevelsHost, nodes_of
+from log_broker.server.quorum.ports import HasAuthority
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 NO_RESULTS_FROM = 2  # what befalls one feature befalls all
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(HasAuthority, LevelsHost, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     updates = {each.feature: _update(each) for each in request.feature_updates}
     nodes = await nodes_of(node)
 

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.cluster.image import METADATA_TOPIC
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.partitions.ports import Partitions
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: Partitions, context: "RequestContext", request: Any) -> "Values":
     """Answer once a crash does not bring the records back."""
     topics = [
         {"name": topic.name, "partitions": [_partition(node, topic.name, wanted) for wanted in topic.partitions]}
@@ -25,7 +25,7 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     return {"topics": topics}
 
 
-def _partition(node: "Node", topic: str, wanted: Any) -> "Values":
+def _partition(node: Partitions, topic: str, wanted: Any) -> "Values":
     runtime = node.logs.led(topic, wanted.partition_index)
     low_watermark = -1
     error = ErrorCode.NONE

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.partition.producers import ProducerEntry
 from log_broker.errors import ErrorCode
+from log_broker.server.partitions.ports import Partitions
 from log_broker.server.process.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 PRODUCERS_AT_ONCE_MAX = 5_000  # in one turn of the event loop
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: Partitions, context: "RequestContext", request: Any) -> "Values":
     return {
         "topics": [
             {
@@ -27,7 +27,7 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     }
 
 
-async def _partition(node: "Node", topic: str, index: int) -> "Values":
+async def _partition(node: Partitions, topic: str, index: int) -> "Values":
     runtime = node.logs.get(
         topic, index
     )  # any replica knows, and `kafka-transactions.sh find-hanging` asks each broker

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.fetch.session import (
     NO_SESSION,
@@ -25,14 +25,19 @@ from log_broker.core.fetch.session import (
 )
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import HEADER_BYTES, Buffer, batches_in
-from log_broker.server.net.dispatch import answer_failure, failures_answered
+from log_broker.server.net.dispatch import DispatchHost, answer_failure, failures_answered
 from log_broker.server.net.memory_budget import FREE_BYTES
+from log_broker.server.net.ports import HasMemory
 from log_broker.server.partitions.current_leader import WRONG_LEADER, current_leader, endpoints_of
 from log_broker.server.partitions.fetch_answers import elsewhere, empty_data, sliced, written_empty
+from log_broker.server.partitions.log_manager import LogManager
+from log_broker.server.partitions.ports import Partitions
 from log_broker.server.partitions.readers import READ_COMMITTED
 from log_broker.server.partitions.runtime import PartitionRuntime
+from log_broker.server.process.ports import Cluster
 from log_broker.server.quorum.fetch import fetch_metadata
 from log_broker.server.replication.preferred_replica import NO_REPLICA, preferred_replica
+from log_broker.server.replication.replica_fetches import ReplicaFetches
 from log_broker.wire.fetch import (
     EMPTY_FROM,
     TOPIC_IDS_FROM,
@@ -48,8 +53,7 @@ from log_broker.wire.replica_fetch import VERSION as REPLICA_VERSION
 from log_broker.wire.replica_fetch import replica_request
 
 if TYPE_CHECKING:
-    from log_broker.server.net.dispatch import Slot, SlotOwner
-    from log_broker.server.node import Node
+    from log_broker.server.net.slots import Slot, SlotOwner
 
 _METADATA = METADATA_TOPIC_ID.bytes
 _NONE = ErrorCode.NONE
@@ -63,7 +67,25 @@ BATCH_BYTES_MIN = HEADER_BYTES
 FROM_FOLLOWERS = 11  # clients of this version know what a follower may answer
 
 
-def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
+class FetchHost(Cluster, DispatchHost, HasMemory, Partitions, Protocol):
+    """What answering a Fetch asks of the node."""
+
+    @property
+    def logs(self) -> LogManager: ...
+
+    @property
+    def fetch_sessions(self) -> FetchSessions: ...
+
+    @property
+    def replica_fetches(self) -> ReplicaFetches: ...
+
+    @property
+    def waiting_fetches(self) -> dict[SlotOwner, deque[tuple[RequestHeader, memoryview, Slot]]]:
+        """The connections of which a fetch waits, and what stands behind it."""
+        ...
+
+
+def handle(node: FetchHost, header: RequestHeader, body: memoryview, slot: "Slot") -> None:
     """
     Answer one Fetch request, possibly later.
 
@@ -76,7 +98,7 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
         _begin(node, header, body, slot)
 
 
-def _begin(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> bool:
+def _begin(node: FetchHost, header: RequestHeader, body: memoryview, slot: "Slot") -> bool:
     """Handle a request that is its connection's first; say whether the next is to wait for it."""
     if len(body) > PARSED_AT_ONCE_BYTES:
         node.waiting_fetches.setdefault(slot.owner, deque())
@@ -90,7 +112,7 @@ def _begin(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     return _begin_parsed(node, header, request, body, slot)
 
 
-async def _begin_aside(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
+async def _begin_aside(node: FetchHost, header: RequestHeader, body: memoryview, slot: "Slot") -> None:
     """Parse a request of very many partitions outside the event loop and then handle it."""
     waits = False
     with failures_answered(node, header, slot, body):
@@ -104,7 +126,9 @@ async def _begin_aside(node: "Node", header: RequestHeader, body: memoryview, sl
         _next(node, slot.owner)
 
 
-def _begin_parsed(node: "Node", header: RequestHeader, request: FetchRequest, body: memoryview, slot: "Slot") -> bool:
+def _begin_parsed(
+    node: FetchHost, header: RequestHeader, request: FetchRequest, body: memoryview, slot: "Slot"
+) -> bool:
     if request.replica_id >= 0:
         if header.api_version == FETCH_VERSION and request.topics and request.topics[0].name == _METADATA:
             if len(request.topics) > 1 or len(request.topics[0].partitions) > 1 or request.forgotten:
@@ -123,7 +147,7 @@ def _begin_parsed(node: "Node", header: RequestHeader, request: FetchRequest, bo
     return _Fetch(node, header, request, plan, slot).start()
 
 
-def _next(node: "Node", owner: "SlotOwner") -> None:
+def _next(node: FetchHost, owner: "SlotOwner") -> None:
     """Begin with the fetch that stands behind one that has ended, if there is one."""
     behind = node.waiting_fetches[owner]
     if not behind or owner.is_closed:
@@ -139,7 +163,7 @@ def _next(node: "Node", owner: "SlotOwner") -> None:
         asyncio.get_running_loop().call_soon(_next, node, owner)
 
 
-def _handle_replica(node: "Node", header: RequestHeader, request: FetchRequest, slot: "Slot") -> None:
+def _handle_replica(node: FetchHost, header: RequestHeader, request: FetchRequest, slot: "Slot") -> None:
     if header.api_version != REPLICA_VERSION:
         slot.fail_connection(f"replicas fetch with version {REPLICA_VERSION}, not {header.api_version}")
         return
@@ -183,7 +207,7 @@ class _Fetch:
         "_watched",
     )
 
-    def __init__(self, node: "Node", header: RequestHeader, request: FetchRequest, plan: Plan, slot: "Slot") -> None:
+    def __init__(self, node: FetchHost, header: RequestHeader, request: FetchRequest, plan: Plan, slot: "Slot") -> None:
         self._node = node
         self._header = header
         self._request = request

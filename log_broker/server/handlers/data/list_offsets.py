@@ -3,11 +3,13 @@
 import asyncio
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.partitions.ports import Partitions
 from log_broker.server.partitions.readers import READ_COMMITTED
 from log_broker.server.partitions.runtime import PartitionRuntime
+from log_broker.server.process.ports import Process
 from log_broker.server.process.turns import in_turns
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.list_offsets import (
@@ -31,13 +33,16 @@ AT_ONCE_MAX = 1_000  # partitions that are answered before others have their tur
 _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from log_broker.server.net.dispatch import Slot
-    from log_broker.server.node import Node
+    from log_broker.server.net.slots import Slot
 
 OFFSET_NOT_AVAILABLE_FROM = 5
 
 
-def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
+class _Host(Partitions, Process, Protocol):
+    """What is asked of the node here."""
+
+
+def handle(node: _Host, header: RequestHeader, body: memoryview, slot: "Slot") -> None:
     """Answer one ListOffsets request."""
     try:
         request = parse_request(body, header.api_version)
@@ -47,7 +52,7 @@ def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") 
     node.run(_answer_all(node, header, request, slot))
 
 
-async def _answer_all(node: "Node", header: RequestHeader, request: ListOffsetsRequest, slot: "Slot") -> None:
+async def _answer_all(node: _Host, header: RequestHeader, request: ListOffsetsRequest, slot: "Slot") -> None:
     """Answer partition by partition; others have their turn after many of them, and after each search by time."""
     version = header.api_version
     times_named = Counter((name, each.partition) for name, partitions in request.topics for each in partitions)
@@ -76,9 +81,7 @@ async def _answer_all(node: "Node", header: RequestHeader, request: ListOffsetsR
     slot.complete(encode_response(header.correlation_id, version, topics))
 
 
-async def _answer(
-    node: "Node", topic: str, asked: AskedPartition, isolation_level: int, version: int
-) -> FoundPartition:
+async def _answer(node: _Host, topic: str, asked: AskedPartition, isolation_level: int, version: int) -> FoundPartition:
     if asked.timestamp < 0 and version < SINCE.get(asked.timestamp, NEVER):
         return FoundPartition(asked.partition, ErrorCode.UNSUPPORTED_VERSION)
     runtime = node.logs.led(topic, asked.partition)

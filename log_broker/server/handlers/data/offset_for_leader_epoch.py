@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from log_broker.errors import ErrorCode
+from log_broker.server.partitions.ports import Partitions
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+def handle(node: Partitions, context: "RequestContext", request: Any) -> "Values":
     return {
         "topics": [
             {
@@ -21,7 +21,7 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
     }
 
 
-def _partition(node: "Node", topic: str, wanted: Any) -> "Values":
+def _partition(node: Partitions, topic: str, wanted: Any) -> "Values":
     runtime = node.logs.led(topic, wanted.partition)
     error = (
         node.absence_of(topic, wanted.partition)

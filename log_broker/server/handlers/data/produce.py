@@ -1,14 +1,17 @@
 """Produce: append each partition's batch and answer once all of them are as durable as their topics ask."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from log_broker.core.cluster.image import METADATA_TOPIC
 from log_broker.core.partition.protocol import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.validation import check_client_version
 from log_broker.server.coordinators.transactional_produce import ProducedBatch, append_in_transaction, is_transactional
+from log_broker.server.net.peers import ADMIN_CLIENT_ID
 from log_broker.server.ops.quarantine import CLIENT_ID as QUARANTINE_CLIENT_ID
+from log_broker.server.ops.quarantine import Quarantine, QuarantineHost
+from log_broker.server.partitions.ack_deadlines import AckDeadlines
 from log_broker.server.partitions.current_leader import WRONG_LEADER, current_leader, endpoints_of
 from log_broker.server.partitions.runner import Done
 from log_broker.server.partitions.runtime import PartitionRuntime
@@ -18,14 +21,22 @@ from log_broker.wire.produce_single import SingleProduce, encode_single, parse_s
 from log_broker.wire.reading import MalformedRequestError
 
 if TYPE_CHECKING:
-    from log_broker.server.net.dispatch import Slot
-    from log_broker.server.node import Node
+    from log_broker.server.net.slots import Slot
 
 _ANY_CODEC_FROM = 7
-ADMIN_CLIENT_ID = "__admin_client"  # under this name Kafka's own tools write to internal topics
 
 
-def handle(node: "Node", header: RequestHeader, body: memoryview, slot: "Slot") -> None:
+class _Host(QuarantineHost, Protocol):
+    """What is asked of the node here."""
+
+    @property
+    def quarantine(self) -> Quarantine: ...
+
+    @property
+    def ack_deadlines(self) -> AckDeadlines: ...
+
+
+def handle(node: _Host, header: RequestHeader, body: memoryview, slot: "Slot") -> None:
     """Answer one Produce request, possibly later."""
     version = header.api_version
     single = parse_single(body, version)
@@ -84,7 +95,7 @@ def _refusal_of(request: ProduceRequest) -> AppendResult | None:
     return None
 
 
-def _append(node: "Node", runtime: PartitionRuntime, records: memoryview, acks: int, done: Done) -> None:
+def _append(node: _Host, runtime: PartitionRuntime, records: memoryview, acks: int, done: Done) -> None:
     if runtime.quarantines:
         node.quarantine.append(runtime, records, acks=acks, done=done)
     elif runtime.is_quarantine:
@@ -98,11 +109,11 @@ def _is_broker(header: RequestHeader, *, is_quarantine: bool) -> bool:
     return header.client_id == (QUARANTINE_CLIENT_ID if is_quarantine else ADMIN_CLIENT_ID)
 
 
-def _absence_of(node: "Node", topic: str, partition: int) -> ErrorCode:
+def _absence_of(node: _Host, topic: str, partition: int) -> ErrorCode:
     return ErrorCode.INVALID_TOPIC_EXCEPTION if topic == METADATA_TOPIC else node.absence_of(topic, partition)
 
 
-def _append_single(node: "Node", header: RequestHeader, request: SingleProduce, slot: "Slot") -> bool:
+def _append_single(node: _Host, header: RequestHeader, request: SingleProduce, slot: "Slot") -> bool:
     """Append the one batch of a request that may be appended as it is; say whether that was done."""
     acks, timeout_ms, topic, partition, records = request
     runtime = node.logs.get(topic.decode(errors="replace"), partition)
@@ -124,7 +135,7 @@ class _Single:
     __slots__ = ("_acks", "_header", "_node", "_partition", "_slot", "_topic")
 
     def __init__(  # noqa: PLR0917 - called once for every small request, where a keyword costs
-        self, node: "Node", header: RequestHeader, slot: "Slot", topic: bytes, partition: int, acks: int
+        self, node: _Host, header: RequestHeader, slot: "Slot", topic: bytes, partition: int, acks: int
     ) -> None:
         self._node = node
         self._header = header
@@ -163,7 +174,7 @@ class _Answers:
 
     __slots__ = ("_header", "_missing", "_node", "_request", "_results", "_slot")
 
-    def __init__(self, node: "Node", request: ProduceRequest, header: RequestHeader, slot: "Slot") -> None:
+    def __init__(self, node: _Host, request: ProduceRequest, header: RequestHeader, slot: "Slot") -> None:
         self._node = node
         self._request = request
         self._header = header
@@ -178,7 +189,7 @@ class _Answers:
     def is_answered(self) -> bool:
         return self._missing <= 0
 
-    def expire(self, node: "Node", *, may_wait: bool) -> None:
+    def expire(self, node: _Host, *, may_wait: bool) -> None:
         """See that the client is answered in its time, if somebody else may make it wait for longer."""
         if may_wait and self._request.acks < 0 and not self.is_answered:
             node.ack_deadlines.add(self, self._request.timeout_ms)
@@ -224,7 +235,7 @@ class _Answers:
             self._slot.complete(encode_response(header.correlation_id, header.api_version, topics))
 
 
-def _with_leaders(node: "Node", header: RequestHeader, topics: list[tuple[bytes, list[PartitionAnswer]]]) -> bytearray:
+def _with_leaders(node: _Host, header: RequestHeader, topics: list[tuple[bytes, list[PartitionAnswer]]]) -> bytearray:
     """Encode an answer; where this node is not the leader it says who is."""
     leaders = []
     for name, answers in topics:

@@ -1,22 +1,27 @@
 """ConsumerGroupHeartbeat: a member of a KIP-848 group joins, stays or leaves, and learns what it is to read."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID, uuid4
 
 from log_broker.core.cluster.features import GROUP_VERSION
 from log_broker.core.groups.consumer_events import ConsumerHeartbeat, ConsumerHeartbeatAnswer
 from log_broker.core.groups.consumer_group_records import Places
 from log_broker.errors import ErrorCode
+from log_broker.server.coordinators.ports import HasGroups
+from log_broker.server.process.ports import Cluster
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 NAMES_ITSELF_FROM = 1
 NO_TOPIC_ID = UUID(int=0)
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(Cluster, HasGroups, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     """Answer one ConsumerGroupHeartbeat request, once what it changes is durable."""
     if not node.cluster.levels[GROUP_VERSION]:
         message = f"{GROUP_VERSION} is at 0: raise it for groups of this protocol, or use the classic one."

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 from log_broker.core.groups.group import Group
 from log_broker.core.groups.members import GroupState
 from log_broker.errors import ErrorCode
+from log_broker.server.coordinators.ports import HasGroups
 from log_broker.server.process.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 DESCRIBED_AT_ONCE_MAX = 500
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8))
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
+def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
     """Describe each group once, however often it is named."""
     operations = {}
     if getattr(request, "include_authorized_operations", False):
@@ -39,7 +39,7 @@ async def _described_in_turns(field: str, names: Sequence[str], describe: "Calla
     return {field: found}
 
 
-def _group(node: "Node", group_id: str) -> "Values":
+def _group(node: HasGroups, group_id: str) -> "Values":
     error = node.groups.check(group_id)
     group = node.groups.find(group_id) if error is ErrorCode.NONE else None
     if group is None or group.consumer is not None:

@@ -4,11 +4,17 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.coordinators.internal_topics import (
+    TopicHost,
+    ensure_offsets_topic,
+    ensure_transactions_topic,
+    group_partition,
+    transaction_partition,
+)
 from log_broker.server.process.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 GROUP = 0
 TRANSACTION = 1
@@ -16,7 +22,7 @@ MANY_KEYS_FROM = 4
 KEYS_AT_ONCE_MAX = 500
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: TopicHost, context: "RequestContext", request: Any) -> "Values":
     key_type = getattr(request, "key_type", GROUP)
     if context.version < MANY_KEYS_FROM:
         return await _find(node, key_type, request.key)
@@ -26,7 +32,7 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     return {"coordinators": found}
 
 
-async def _find(node: "Node", key_type: int, key: str) -> "Values":
+async def _find(node: TopicHost, key_type: int, key: str) -> "Values":
     answer = {"key": key, "node_id": -1, "host": "", "port": -1, "error_message": None}
     try:
         topic, partition = await _place(node, key_type, key)
@@ -44,15 +50,15 @@ async def _find(node: "Node", key_type: int, key: str) -> "Values":
     }
 
 
-async def _place(node: "Node", key_type: int, key: str) -> tuple[str, int | None]:
+async def _place(node: TopicHost, key_type: int, key: str) -> tuple[str, int | None]:
     if key_type not in {GROUP, TRANSACTION}:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"There are no coordinators of type {key_type}.")
     try:
         if key_type == TRANSACTION:
-            await node.ensure_transactions_topic()
-            return TRANSACTIONS_TOPIC, node.transaction_partition(key)
-        await node.ensure_offsets_topic()
+            await ensure_transactions_topic(node)
+            return TRANSACTIONS_TOPIC, transaction_partition(node.cluster, key)
+        await ensure_offsets_topic(node)
     except BrokerError as error:
         # It is made as soon as there are enough brokers for its replicas, and a controller: clients ask again.
         raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The coordinator is not available: {error}") from error
-    return OFFSETS_TOPIC, node.group_partition(key)
+    return OFFSETS_TOPIC, group_partition(node.cluster, key)

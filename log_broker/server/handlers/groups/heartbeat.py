@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.groups.protocol import Heartbeat
 from log_broker.errors import ErrorCode
+from log_broker.server.coordinators.ports import HasGroups
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
+def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
     error = node.groups.check(request.group_id)
     if error is ErrorCode.NONE:
         answer = node.groups.ask(

@@ -1,21 +1,26 @@
 """JoinGroup: a member asks into the next generation of its group."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from log_broker.core.groups.protocol import NO_GENERATION, Join, JoinAnswer
 from log_broker.errors import ErrorCode
+from log_broker.server.coordinators.ports import HasGroups
+from log_broker.server.process.ports import Cluster
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 ID_ROUND_TRIP_FROM = 4
 NULL_PROTOCOL_FROM = 7
 SKIP_ASSIGNMENT_FROM = 9
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(Cluster, HasGroups, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     config = node.config
     error = ErrorCode.NONE
     if not request.group_id:

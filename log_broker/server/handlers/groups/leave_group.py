@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.groups.protocol import Leave, LeaveAnswer
 from log_broker.errors import ErrorCode
+from log_broker.server.coordinators.ports import HasGroups
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 MANY_FROM = 3
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values":
     error = node.groups.check(request.group_id)
     if error is not ErrorCode.NONE:
         return {"error_code": error, "members": ()}

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.groups.consumer_protocol import CONSUMER_PROTOCOL
 from log_broker.errors import ErrorCode
+from log_broker.server.coordinators.ports import HasGroups
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values":
     states = {state.lower() for state in getattr(request, "states_filter", ())}
     types = {kind.lower() for kind in getattr(request, "types_filter", ())}
     groups = [

@@ -1,25 +1,29 @@
 """OffsetCommit: remember how far a group has read."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.groups.protocol import Commit
 from log_broker.errors import ErrorCode
-from log_broker.server.coordinators.offset_commits import Offsets, commit_values, read_offsets
+from log_broker.server.coordinators.offset_commits import OffsetHost, Offsets, commit_values, read_offsets
+from log_broker.server.coordinators.ports import HasGroups
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 MEMBER_EPOCH_FROM = 9
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(HasGroups, OffsetHost, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     offsets, refused = read_offsets(node, request)
     error = await _commit(node, context, request, offsets)
     return commit_values(request, refused, error)
 
 
-async def _commit(node: "Node", context: "RequestContext", request: Any, offsets: Offsets) -> ErrorCode:
+async def _commit(node: _Host, context: "RequestContext", request: Any, offsets: Offsets) -> ErrorCode:
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     error = node.groups.check(request.group_id)

@@ -1,16 +1,21 @@
 """OffsetDelete: take committed offsets of topics that the group does not read away."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.groups.protocol import DeleteOffsets
 from log_broker.errors import ErrorCode
+from log_broker.server.coordinators.ports import HasGroups
+from log_broker.server.partitions.ports import Partitions
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(HasGroups, Partitions, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     error = ErrorCode.INVALID_GROUP_ID if not request.group_id else node.groups.check(request.group_id)
     if error is not ErrorCode.NONE:
         return {"error_code": error, "topics": ()}

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 from log_broker.core.groups.protocol import TopicPartition
 from log_broker.core.groups.records import CommittedOffset
 from log_broker.errors import ErrorCode
+from log_broker.server.coordinators.ports import HasGroups
 from log_broker.server.handlers.groups.describe_groups import described
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 MANY_GROUPS_FROM = 8
 GROUP_ERROR_FROM = 2
@@ -24,7 +24,7 @@ _UNSTABLE = {
 }
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
+def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
     if context.version >= MANY_GROUPS_FROM:
         asked = {group.group_id: group for group in request.groups}
 
@@ -44,7 +44,7 @@ def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | A
 
 
 def _group(
-    node: "Node",
+    node: HasGroups,
     group_id: str,
     topics: "Iterable[Any] | None",
     *,

@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.groups.protocol import Sync, SyncAnswer
 from log_broker.errors import ErrorCode
+from log_broker.server.coordinators.ports import HasGroups
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 PROTOCOL_REQUIRED_FROM = 5
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values":
     protocol_type = getattr(request, "protocol_type", None)
     protocol = getattr(request, "protocol_name", None)
     error = node.groups.check(request.group_id)

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.raft.effects import AddVoter
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.quorum.ports import HasQuorum
 from log_broker.wire.quorum import read_voter
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: HasQuorum, context: "RequestContext", request: Any) -> "Values":
     if request.cluster_id not in {None, node.cluster_id}:
         return {"error_code": ErrorCode.INCONSISTENT_CLUSTER_ID, "error_message": None}
     try:

@@ -7,17 +7,16 @@ from uuid import UUID
 from log_broker.core.cluster.isr_changes import IsrMember, IsrWish
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.process.turns import in_turns
-from log_broker.server.quorum.controller import PARTITIONS_AT_ONCE_MAX, Outcome, active_controller
+from log_broker.server.quorum.controller import PARTITIONS_AT_ONCE_MAX, HasController, Outcome, active_controller
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 TOPICS_AT_ONCE_MAX = 2_000  # in one turn of the event loop
 MEMBERS_HAVE_EPOCHS_FROM = 3
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: HasController, context: "RequestContext", request: Any) -> "Values":
     asked = [(topic.topic_id, partition) for topic in request.topics for partition in topic.partitions]
     wishes: list[IsrWish] = []
     async for some in in_turns(asked, PARTITIONS_AT_ONCE_MAX):

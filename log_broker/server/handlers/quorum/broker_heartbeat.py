@@ -4,14 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.cluster.broker_registry import Heartbeat
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.quorum.controller import active_controller
+from log_broker.server.quorum.controller import HasController, active_controller
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: HasController, context: "RequestContext", request: Any) -> "Values":
     beat = Heartbeat(
         request.broker_id,
         request.broker_epoch,

@@ -1,11 +1,12 @@
 """BrokerRegistration: a node of the cluster came up."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from log_broker.core.cluster.broker_registry import UNKNOWN_EPOCH, Registration
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.quorum.controller import active_controller
+from log_broker.server.quorum.controller import HasController, active_controller
+from log_broker.server.quorum.ports import HasQuorum
 from log_broker.wire.quorum import is_address
 
 FEATURES_MAX = 100
@@ -13,10 +14,13 @@ NAME_LENGTH_MAX = 255
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(HasController, HasQuorum, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     if request.cluster_id != node.cluster_id:
         return {"error_code": ErrorCode.INCONSISTENT_CLUSTER_ID}
     if not _is_sound(request):

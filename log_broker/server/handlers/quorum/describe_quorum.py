@@ -1,18 +1,23 @@
 """DescribeQuorum: who keeps the metadata log, and how far each is (KIP-595, KIP-836)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.cluster.image import METADATA_TOPIC
 from log_broker.core.raft.raft import QuorumDescription, ReplicaProgress
 from log_broker.errors import ErrorCode
+from log_broker.server.process.ports import Process
+from log_broker.server.quorum.ports import HasQuorum
 from log_broker.wire.quorum import LISTENER, as_uuid
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(HasQuorum, Process, Protocol):
+    """What is asked of the node here."""
+
+
+def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     found = node.quorum.describe()
     topics = [
         {

@@ -3,13 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 from log_broker.errors import ErrorCode
-from log_broker.server.net.dispatch import answer_here
+from log_broker.server.net.dispatch import DispatchHost, answer_here
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: DispatchHost, context: "RequestContext", request: Any) -> "Values":
     peer = request.client_host_address.decode("utf-8", "replace")
     return {"error_code": ErrorCode.NONE, "response_data": await answer_here(node, request.request_data, peer)}

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.cluster.elections import unregister
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.quorum.ports import HasAuthority
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: HasAuthority, context: "RequestContext", request: Any) -> "Values":
     try:
         await node.authority.submit(lambda image: [unregister(image, request.broker_id)])
     except BrokerError as error:

@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+from log_broker.server.quorum.ports import HasQuorum
+
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: HasQuorum, context: "RequestContext", request: Any) -> "Values":
     return await node.quorum.answer(context.header.api_key, request)

@@ -1,19 +1,24 @@
 """AddPartitionsToTxn: a transaction is about to write to partitions; brokers also ask whether it may (KIP-890)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.transactions.records import TopicPartition
 from log_broker.errors import ErrorCode
+from log_broker.server.coordinators.ports import HasTransactions
+from log_broker.server.process.ports import Cluster
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 MANY_TRANSACTIONS_FROM = 4
 FENCED_FROM = 2
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(Cluster, HasTransactions, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     if context.version >= MANY_TRANSACTIONS_FROM:
         return {
             "error_code": ErrorCode.NONE,
@@ -45,7 +50,7 @@ class _Asked:
         self.topics = topics
 
 
-async def _topics(node: "Node", asked: Any, *, verify_only: bool = False, knows_fencing: bool = True) -> "list[Values]":
+async def _topics(node: _Host, asked: Any, *, verify_only: bool = False, knows_fencing: bool = True) -> "list[Values]":
     places = [(topic.name, partition) for topic in asked.topics for partition in topic.partitions]
     outcome = await _outcome(node, asked, places, verify_only=verify_only)
     if not knows_fencing:
@@ -66,7 +71,7 @@ async def _topics(node: "Node", asked: Any, *, verify_only: bool = False, knows_
 
 
 async def _outcome(
-    node: "Node", asked: Any, places: list[TopicPartition], *, verify_only: bool
+    node: _Host, asked: Any, places: list[TopicPartition], *, verify_only: bool
 ) -> dict[TopicPartition, ErrorCode]:
     error = node.transactions.check(asked.transactional_id)
     if error is not ErrorCode.NONE:
@@ -74,7 +79,7 @@ async def _outcome(
     producer = (asked.producer_id, asked.producer_epoch)
     if verify_only:
         return {place: node.transactions.verify(asked.transactional_id, producer, place) for place in places}
-    unknown = [place for place in places if not node.knows_partition(*place)]
+    unknown = [place for place in places if not node.cluster.has_partition(*place)]
     if unknown:
         refused = dict.fromkeys(places, ErrorCode.OPERATION_NOT_ATTEMPTED)
         return {**refused, **dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}

@@ -1,15 +1,20 @@
 """AllocateProducerIds: the controller gives a broker a block of producer ids that nobody else will get."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.process.ports import Cluster
+from log_broker.server.quorum.ports import HasProducerIds
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(Cluster, HasProducerIds, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     broker = node.cluster.brokers.get(request.broker_id)
     if broker is None:
         raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"node {request.broker_id} has never registered")

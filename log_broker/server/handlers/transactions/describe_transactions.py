@@ -5,18 +5,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from log_broker.errors import ErrorCode
+from log_broker.server.coordinators.ports import HasTransactions
 from log_broker.server.handlers.groups.describe_groups import described
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 
-def handle(node: "Node", context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
+def handle(node: HasTransactions, context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
     return described("transaction_states", request.transactional_ids, partial(_describe, node))
 
 
-def _describe(node: "Node", transactional_id: str) -> "Values":
+def _describe(node: HasTransactions, transactional_id: str) -> "Values":
     error = node.transactions.check(transactional_id)
     transaction = node.transactions.find(transactional_id)
     if error is ErrorCode.NONE and (transaction is None or transaction.is_unused):

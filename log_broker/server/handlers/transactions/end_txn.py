@@ -4,16 +4,16 @@ from typing import TYPE_CHECKING, Any
 
 from log_broker.core.transactions.protocol import Answer
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.coordinators.ports import HasTransactions
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 FENCED_FROM = 2
 BUMPS_FROM = 5
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: HasTransactions, context: "RequestContext", request: Any) -> "Values":
     error = node.transactions.check(request.transactional_id)
     answer = Answer(error)
     if error is ErrorCode.NONE:

@@ -1,19 +1,25 @@
 """InitProducerId: an id and an epoch for a producer, never given out twice in the life of the cluster."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.transactions.protocol import Answer
 from log_broker.core.transactions.transaction import EPOCH_MAX
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.coordinators.ports import HasTransactions
+from log_broker.server.process.ports import Cluster
+from log_broker.server.quorum.ports import HasProducerIds
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 FENCED_FROM = 4
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(Cluster, HasProducerIds, HasTransactions, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     producer_id, epoch = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
     try:
         if request.transactional_id is None:
@@ -31,7 +37,7 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     }
 
 
-async def _idempotent(node: "Node", producer_id: int, epoch: int) -> Answer:
+async def _idempotent(node: _Host, producer_id: int, epoch: int) -> Answer:
     if 0 <= producer_id < node.cluster.next_producer_id and 0 <= epoch < EPOCH_MAX - 1:
         # After a lost batch a client goes on with its id in a new epoch (KIP-360). One that nobody can have been given
         # would be given to somebody else some day.
@@ -39,7 +45,7 @@ async def _idempotent(node: "Node", producer_id: int, epoch: int) -> Answer:
     return Answer(ErrorCode.NONE, await node.producer_ids.take(), 0)
 
 
-async def _transactional(node: "Node", request: Any, known_as: tuple[int, int]) -> Answer:
+async def _transactional(node: _Host, request: Any, known_as: tuple[int, int]) -> Answer:
     error = node.transactions.check(request.transactional_id)
     if error is ErrorCode.NONE and (known_as[0] < 0) != (known_as[1] < 0):
         error = ErrorCode.INVALID_REQUEST

@@ -1,20 +1,25 @@
 """ListTransactions: the transactional ids that this broker coordinates."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.transactions.records import TransactionState
 from log_broker.core.transactions.transaction import Transaction
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.coordinators.ports import HasTransactions
 from log_broker.server.coordinators.topic_patterns import match_names
+from log_broker.server.process.ports import Process
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 _STATES = {state.label: state for state in TransactionState}
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(HasTransactions, Process, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     states = {_STATES[name] for name in request.state_filters if name in _STATES}
     producer_ids = set(request.producer_id_filters)
     longer_than_ms = getattr(request, "duration_filter", -1)

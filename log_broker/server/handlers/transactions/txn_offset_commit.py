@@ -1,30 +1,36 @@
 """TxnOffsetCommit: how far a group has read, to count once the transaction that says so is committed (KIP-447)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.cluster.image import OFFSETS_TOPIC
 from log_broker.core.groups.protocol import Commit
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import NO_SEQUENCE
-from log_broker.server.coordinators.offset_commits import Offsets, commit_values, read_offsets
-from log_broker.server.coordinators.partitions import join_transaction
+from log_broker.server.coordinators.internal_topics import group_partition
+from log_broker.server.coordinators.offset_commits import OffsetHost, Offsets, commit_values, read_offsets
+from log_broker.server.coordinators.partitions import CoordinatorHost, join_transaction
+from log_broker.server.coordinators.ports import HasGroups
+from log_broker.server.partitions.ports import Partitions
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 ABORTABLE_FROM = 4
 ADDS_PARTITION_FROM = 5
 _RETRIED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.BROKER_NOT_AVAILABLE})
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+class _Host(CoordinatorHost, HasGroups, OffsetHost, Partitions, Protocol):
+    """What is asked of the node here."""
+
+
+async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     offsets, refused = read_offsets(node, request)
     error = await _commit(node, context.version, request, offsets) if offsets else ErrorCode.NONE
     return commit_values(request, refused, error)
 
 
-async def _commit(node: "Node", version: int, request: Any, offsets: Offsets) -> ErrorCode:
+async def _commit(node: _Host, version: int, request: Any, offsets: Offsets) -> ErrorCode:
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     error = node.groups.check(request.group_id)
@@ -51,9 +57,9 @@ async def _commit(node: "Node", version: int, request: Any, offsets: Offsets) ->
     return result
 
 
-async def _join_transaction(node: "Node", version: int, request: Any) -> ErrorCode:  # noqa: PLR0911 one for each answer
+async def _join_transaction(node: _Host, version: int, request: Any) -> ErrorCode:  # noqa: PLR0911 one for each answer
     """See that the group's partition is in the producer's transaction, and that its log knows of that."""
-    partition = node.group_partition(request.group_id)
+    partition = group_partition(node.cluster, request.group_id)
     runtime = None if partition is None else node.logs.get(OFFSETS_TOPIC, partition)
     if partition is None or runtime is None:
         return ErrorCode.NOT_COORDINATOR

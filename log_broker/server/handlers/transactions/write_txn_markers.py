@@ -8,17 +8,16 @@ from log_broker.core.transactions.records import TopicPartition
 from log_broker.core.transactions.transaction import BUMPS_EPOCH_FROM
 from log_broker.errors import ErrorCode
 from log_broker.records.control import EndMarker
-from log_broker.server.coordinators.markers import Answer, Ending, write_marker
+from log_broker.server.coordinators.markers import Answer, Ending, MarkerHost, write_marker
 from log_broker.server.process.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
-    from log_broker.server.node import Node
 
 AT_ONCE_MAX = 100  # markers, or partitions of one, in a turn of the event loop
 
 
-async def handle(node: "Node", context: "RequestContext", request: Any) -> "Values":
+async def handle(node: MarkerHost, context: "RequestContext", request: Any) -> "Values":
     """Write every marker of the request, and answer when the last is written."""
     # All are on their way before the first is waited for: they share the writes of their partitions.
     epoch_max = coordinator_epoch_max(node)
@@ -31,7 +30,7 @@ async def handle(node: "Node", context: "RequestContext", request: Any) -> "Valu
     return {"markers": outcomes}
 
 
-def coordinator_epoch_max(node: "Node") -> int:
+def coordinator_epoch_max(node: MarkerHost) -> int:
     """
     Return the highest epoch that a coordinator can have: each has that of its leadership.
 
@@ -42,7 +41,7 @@ def coordinator_epoch_max(node: "Node") -> int:
     return max((partition.leader_epoch for partition in topic.partitions), default=-1) if topic is not None else -1
 
 
-async def _begin(node: "Node", asked: Any, epoch_max: int) -> dict[TopicPartition, Answer]:
+async def _begin(node: MarkerHost, asked: Any, epoch_max: int) -> dict[TopicPartition, Answer]:
     places = dict.fromkeys((topic.name, partition) for topic in asked.topics for partition in topic.partition_indexes)
     is_producer = 0 <= asked.producer_id < node.cluster.next_producer_id and asked.producer_epoch >= 0
     if not is_producer or not NO_COORDINATOR_EPOCH <= asked.coordinator_epoch <= epoch_max:

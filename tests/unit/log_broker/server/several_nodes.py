@@ -8,6 +8,12 @@ from uuid import uuid4
 from node_cluster import cluster_of, eventually
 
 from log_broker.core.cluster.controller import CreateTopic
+from log_broker.server.coordinators.internal_topics import (
+    ensure_offsets_topic,
+    ensure_transactions_topic,
+    group_partition,
+    transaction_partition,
+)
 from log_broker.server.node import Node
 
 
@@ -30,12 +36,12 @@ async def topic_of(nodes: list[Node], name: str, leaders: list[int]) -> None:
 async def coordinated_by(nodes: list[Node], node_id: int, *, group: bool = False) -> str:
     """Return a transactional id, or the name of a group, that a node coordinates and is ready for."""
     first = nodes[0]
-    await (first.ensure_offsets_topic() if group else first.ensure_transactions_topic())
-    place_of = first.group_partition if group else first.transaction_partition
+    await (ensure_offsets_topic(first) if group else ensure_transactions_topic(first))
+    partition_of = group_partition if group else transaction_partition
     topic = "__consumer_offsets" if group else "__transaction_state"
     names = (f"{'g' if group else 'x'}{number}" for number in range(10_000))
     led = {index for image, index, _ in first.cluster.led_by(node_id) if image.name == topic}
-    name = next(name for name in names if place_of(name) in led)
+    name = next(name for name in names if partition_of(first.cluster, name) in led)
     check = nodes[node_id].groups.check if group else nodes[node_id].transactions.check
     await eventually(lambda: not check(name))
     return name

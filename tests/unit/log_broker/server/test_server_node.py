@@ -18,7 +18,7 @@ from node_cluster import cluster_of
 from log_broker.config.broker import BrokerConfig
 from log_broker.core.cluster.controller import CreateTopic
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.coordinators.groups import partition_of
+from log_broker.server.coordinators.internal_topics import partition_of
 from log_broker.server.node import Node
 from log_broker.server.process.machine import BindError
 from log_broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE

@@ -8,6 +8,7 @@ from node_cluster import cluster_of, eventually
 from several_nodes import coordinated_by, topic_of
 
 from log_broker.errors import ErrorCode
+from log_broker.server.coordinators.internal_topics import group_partition
 from log_broker.server.node import Node
 from log_broker.wire.apis import ApiKey
 
@@ -53,7 +54,7 @@ async def test_offsets_are_not_read_where_another_may_have_moved_them_on(tmp_pat
                 assert await commit(elsewhere, group, 8) is ErrorCode.NONE
                 assert await committed(elsewhere, group) == (ErrorCode.NONE, 8)
             # It has heard of nothing, and still takes itself for the leader.
-            leader = old.cluster.leader_of("__consumer_offsets", old.group_partition(group))
+            leader = old.cluster.leader_of("__consumer_offsets", group_partition(old.cluster, group))
             assert leader is not None
             assert leader.node_id == 2
             assert await committed(client, group) == (ErrorCode.NOT_COORDINATOR, -1)

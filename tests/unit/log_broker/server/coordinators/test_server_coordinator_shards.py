@@ -19,6 +19,11 @@ from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
 from log_broker.records.batch import read_header
 from log_broker.server.coordinators import shards as coordinator_shards
+from log_broker.server.coordinators.internal_topics import (
+    ensure_offsets_topic,
+    ensure_transactions_topic,
+    group_partition,
+)
 from log_broker.server.coordinators.shards import Shard, Shards
 from log_broker.server.node import Node
 from log_broker.wire.apis import ApiKey
@@ -34,8 +39,8 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     await started.start()
     try:
         await started.ensure_topic(CreateTopic(name="t", topic_id="ab" * 16, partitions=1))
-        await started.ensure_offsets_topic()
-        await started.ensure_transactions_topic()
+        await ensure_offsets_topic(started)
+        await ensure_transactions_topic(started)
         yield started
     finally:
         await started.stop()
@@ -132,7 +137,7 @@ async def test_who_waits_is_told_when_leadership_goes(node: Node) -> None:
 async def test_nothing_decided_in_an_old_epoch_is_written_in_a_new_one(node: Node) -> None:
     async with client_of(node) as client:
         assert await commit(client, 7) is NONE
-    partition = node.group_partition("g")
+    partition = group_partition(node.cluster, "g")
     (shard,) = [shard for shard in node.groups._shards.loaded() if shard.partition == partition]
     end = shard.runtime.log_end_offset
     # The partition leads in a new epoch, and the coordinator has not been told yet.

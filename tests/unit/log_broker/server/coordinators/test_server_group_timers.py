@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 from log_broker.config.broker import BrokerConfig
+from log_broker.core.cluster.image import OFFSETS_TOPIC, ClusterImage
 from log_broker.server.coordinators.groups import GroupCoordinator
 from log_broker.server.coordinators.shards import Shard
 from log_broker.server.process.event_loop import loop_factory
@@ -39,7 +40,7 @@ def test_a_deadline_that_has_passed_may_be_set_again_before_it_is_met(tmp_path) 
             loop=asyncio.get_running_loop(),
             clock_ms=lambda: 1000,
             config=BrokerConfig(data_dir=tmp_path),
-            group_partition=lambda _: 0,
+            cluster=ClusterImage(topics={OFFSETS_TOPIC: SimpleNamespace(partitions=(None,))}),
         )
         coordinator = GroupCoordinator(node)
         shard = Shard(SimpleNamespace(partition=0), 0)

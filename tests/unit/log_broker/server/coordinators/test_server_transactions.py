@@ -19,6 +19,12 @@ from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
 from log_broker.records.batch import TRANSACTIONAL
 from log_broker.server.coordinators import transactional_produce
+from log_broker.server.coordinators.internal_topics import (
+    ensure_offsets_topic,
+    ensure_transactions_topic,
+    group_partition,
+    transaction_partition,
+)
 from log_broker.server.coordinators.topic_patterns import PATTERN_CHARACTERS_MAX
 from log_broker.server.coordinators.transactional_produce import ProducedBatch, append_in_transaction
 from log_broker.server.node import Node
@@ -120,8 +126,8 @@ async def running(data_dir: Path, **settings: str) -> AsyncIterator[Wire]:
     await node.start()
     try:
         await node.ensure_topic(CreateTopic(name="t", topic_id="ab" * 16, partitions=2, replication_factor=1))
-        await node.ensure_offsets_topic()
-        await node.ensure_transactions_topic()
+        await ensure_offsets_topic(node)
+        await ensure_transactions_topic(node)
         reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
         yield Wire(node, reader, writer)
         writer.close()
@@ -164,7 +170,7 @@ async def test_what_was_decided_before_a_restart_is_finished_after_it(tmp_path, 
         transaction = node.transactions.find("x")
         assert transaction is not None
         state = TransactionState.PREPARE_COMMIT if commits else TransactionState.PREPARE_ABORT
-        partition = node.transaction_partition("x")
+        partition = transaction_partition(node.cluster, "x")
         assert partition is not None
         runtime = node.logs.get(TRANSACTIONS_TOPIC, partition)
         assert runtime is not None
@@ -173,10 +179,10 @@ async def test_what_was_decided_before_a_restart_is_finished_after_it(tmp_path, 
         await runtime.append_records([(encode_transaction_key("x"), prepared)])
         assert readable(node, 0) == [-1]
     async with running(tmp_path) as wire:
-        group_partition = wire.node.group_partition("g")
-        assert group_partition is not None
+        offsets = group_partition(wire.node.cluster, "g")
+        assert offsets is not None
         await until(lambda: stable(wire.node, "t", 0) and stable(wire.node, "t", 1))
-        await until(lambda: stable(wire.node, OFFSETS_TOPIC, group_partition))
+        await until(lambda: stable(wire.node, OFFSETS_TOPIC, offsets))
         assert readable(wire.node, 0) == ([] if commits else [0])
         assert await wire.committed(stable=True) == (7 if commits else -1, NONE)
         transaction = wire.node.transactions.find("x")

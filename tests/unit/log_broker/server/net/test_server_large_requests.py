@@ -80,7 +80,7 @@ async def test_a_client_that_goes_while_its_large_request_is_read_leaves_nothing
             other.writer.write(struct.pack(">i", len(request)) + request)
             await asyncio.wait_for(gate.entered.wait(), WAIT_SECONDS)
         gate.open()
-        await eventually(lambda: not node.task_count and not node.memory.held)
+        await eventually(lambda: not node.tasks and not node.memory.held)
         await probe(node)
 
 
@@ -277,7 +277,7 @@ async def test_a_client_that_goes_while_its_large_fetch_is_parsed_leaves_nothing
         (owner,) = node.waiting_fetches
         await eventually(lambda: owner.is_closed)
         gate.open()
-        await eventually(lambda: not node.task_count and not node.waiting_fetches and not node.memory.held)
+        await eventually(lambda: not node.tasks and not node.waiting_fetches and not node.memory.held)
         await probe(node)
     assert not [record for record in caplog.records if record.exc_info]
 

@@ -15,7 +15,7 @@ import pytest
 from log_broker.config.broker import BrokerConfig
 from log_broker.core.cluster.controller import CreateTopic
 from log_broker.records import batches_in, build_batch
-from log_broker.server import node as node_module
+from log_broker.server.net import connections
 from log_broker.server.net.memory_budget import FREE_BYTES, MemoryBudget
 from log_broker.server.node import Node
 from log_broker.wire.apis import ApiKey
@@ -228,8 +228,8 @@ async def test_large_requests_wait_for_each_other_and_all_arrive(tmp_path: Path)
 async def test_who_keeps_memory_from_others_and_does_nothing_is_parted_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_module, "STALLED_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(node_module, "IDLE_CHECK_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(connections, "STALLED_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(connections, "IDLE_CHECK_SECONDS_MAX", 0.1)
     async with running(tmp_path) as node:
         begun = struct.pack(">i", 3 * MIB) + bytes(3 * MIB - 1)  # what is only announced keeps nobody waiting
         half = [await asyncio.open_connection("127.0.0.1", node.port) for _ in range(5)]
@@ -249,8 +249,8 @@ async def test_who_keeps_memory_from_others_and_does_nothing_is_parted_from(
 async def test_who_waits_for_us_as_well_is_parted_from_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str
 ) -> None:
-    monkeypatch.setattr(node_module, "STALLED_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(node_module, "IDLE_CHECK_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(connections, "STALLED_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(connections, "IDLE_CHECK_SECONDS_MAX", 0.1)
     async with running(tmp_path) as node:
         await fill(node, 40)
         long_poll = fetched(0, bytes_min=1 << 30, wait_ms=300_000)
@@ -273,8 +273,8 @@ async def test_who_waits_for_us_as_well_is_parted_from_all_the_same(
 async def test_a_row_of_large_requests_is_not_taken_for_one_that_does_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_module, "STALLED_SECONDS_MAX", 0.5)
-    monkeypatch.setattr(node_module, "IDLE_CHECK_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(connections, "STALLED_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(connections, "IDLE_CHECK_SECONDS_MAX", 0.05)
     monkeypatch.setattr(MemoryBudget, "waiting", 1)  # somebody always does
     value = random.Random(1).randbytes(900_000)
     async with running(tmp_path) as node, open_wire(node) as wire:

@@ -10,6 +10,7 @@ from node_client import NodeClient, running
 
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
+from log_broker.server.coordinators.internal_topics import ensure_offsets_topic
 from log_broker.wire.apis import ApiKey
 
 PLENTY = 1 << 20
@@ -207,7 +208,7 @@ async def test_topics_stay_where_deletion_is_switched_off(tmp_path: Path) -> Non
 
 async def test_internal_topics_are_not_written_by_clients(tmp_path: Path) -> None:
     async with running(tmp_path / "node") as (node, client):
-        await node.ensure_offsets_topic()
+        await ensure_offsets_topic(node)
         records = batch(b"a")
         for topic in ("__consumer_offsets", "__cluster_metadata"):
             assert (await client.produce(topic, records)).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION

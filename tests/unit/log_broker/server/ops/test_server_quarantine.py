@@ -16,6 +16,7 @@ from log_broker.config.broker import BrokerConfig
 from log_broker.errors import ErrorCode
 from log_broker.records import Codec, Record
 from log_broker.records.batch import TRANSACTIONAL
+from log_broker.server.coordinators.internal_topics import ensure_transactions_topic
 from log_broker.server.node import Node
 from log_broker.server.ops.quarantine import REASON_FORGOTTEN
 from log_broker.wire.apis import ApiKey
@@ -239,7 +240,7 @@ class TransactionalProducer:
 @pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
 async def test_the_quarantine_follows_the_transaction(tmp_path: Path, version: int, committed: bool) -> None:
     async with running(tmp_path) as (node, client):
-        await node.ensure_transactions_topic()
+        await ensure_transactions_topic(node)
         await client.create("t", **QUARANTINES)
         producer = TransactionalProducer(client, version)
         await producer.init()
@@ -268,7 +269,7 @@ def _open(node: Node, topic: str) -> bool:
 
 async def test_a_node_that_dies_within_a_transaction_loses_none_and_doubles_none(tmp_path: Path) -> None:
     async with running(tmp_path) as (node, client):
-        await node.ensure_transactions_topic()
+        await ensure_transactions_topic(node)
         await client.create("t", **QUARANTINES)
         producer = TransactionalProducer(client, 12)
         await producer.init()

@@ -15,6 +15,7 @@ from log_broker.config.broker import DAY_MS, TopicConfig
 from log_broker.core.partition.protocol import AppendResult
 from log_broker.errors import ErrorCode
 from log_broker.records import Codec, build_batch
+from log_broker.server.coordinators.internal_topics import ensure_offsets_topic
 from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.storage.files import File, OsFile, OsFileSystem
@@ -154,7 +155,7 @@ async def test_groups_leave_nothing_in_a_partition(tmp_path: Path) -> None:
     async with running(tmp_path / "node") as (node, client):
         await client.create("t")
         await client.produce("t", bytes(build_batch([(NOW_MS, b"k", b"v", ())])))
-        await node.ensure_offsets_topic()
+        await ensure_offsets_topic(node)
         before = files()
         for group in range(30):
             partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}

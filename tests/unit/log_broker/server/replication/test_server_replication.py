@@ -26,8 +26,8 @@ from log_broker.core.partition.protocol import AppendResult
 from log_broker.errors import ErrorCode
 from log_broker.records import batches_in, build_batch
 from log_broker.server.handlers.data.fetch import WAIT_MS_MAX
-from log_broker.server.net.dispatch import Slot
 from log_broker.server.net.peers import PeerLink
+from log_broker.server.net.slots import Slot
 from log_broker.server.node import Node
 from log_broker.server.ops.exposition import NodeCollector
 from log_broker.server.replication import manager as replica_manager

@@ -16,6 +16,7 @@ from node_cluster import NodeCluster, cluster_of, eventually
 from log_broker.config.policy import REPLICATION_FACTOR_MIN
 from log_broker.core.cluster.controller import Operation
 from log_broker.errors import ErrorCode
+from log_broker.server.coordinators.internal_topics import ensure_offsets_topic
 from log_broker.server.handlers.admin.describe_configs import BROKER
 from log_broker.wire.apis import ApiKey
 
@@ -96,7 +97,7 @@ async def test_the_limit_holds_for_every_way_to_a_topic_from_when_it_is_set(tmp_
         assert await move(cluster, "old", 2) == (ErrorCode.NONE, None)
 
         # The brokers' own topics are made all the same, with what the limit asks for.
-        await cluster.nodes[0].ensure_offsets_topic()
+        await ensure_offsets_topic(cluster.nodes[0])
         await cluster.nodes[1].internal_log("_schemas").ensure()
         for name in ("__consumer_offsets", "_schemas"):
             await eventually(lambda name=name: name in cluster.nodes[0].cluster.topics)
@@ -108,7 +109,7 @@ async def test_the_limit_holds_for_every_way_to_a_topic_from_when_it_is_set(tmp_
 async def test_one_broker_that_demands_more_has_groups_all_the_same(tmp_path: Path) -> None:
     async with cluster_of(tmp_path, 1, {REPLICATION_FACTOR_MIN: "3"}) as cluster:
         node = cluster.nodes[0]
-        await node.ensure_offsets_topic()
+        await ensure_offsets_topic(node)
         assert node.cluster.topics["__consumer_offsets"].partitions[0].replicas == (0,)
         admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{node.port}", "log_level": 0})
         assert REPLICATION_FACTOR_MIN in await asyncio.to_thread(refused, admin, NewTopic("t", 1, 1))

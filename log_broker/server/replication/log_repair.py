@@ -8,16 +8,15 @@ rewritten it elsewhere) the damage stays: readers get KAFKA_STORAGE_ERROR there 
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import HEADER_BYTES, read_header
+from log_broker.server.net.ports import HasPeers
 from log_broker.server.partitions.runtime import PartitionRuntime
+from log_broker.server.process.ports import Cluster, HasEvents, Process
 from log_broker.storage.damage import intact_part
 from log_broker.wire.apis import ApiKey
-
-if TYPE_CHECKING:
-    from log_broker.server.node import Node
 
 _log = logging.getLogger(__name__)
 
@@ -28,10 +27,14 @@ BUSY_SECONDS = 0.05
 BUSY_TRIES = 100
 
 
+class RepairHost(Cluster, HasEvents, HasPeers, Process, Protocol):
+    """What repairing logs asks of the node."""
+
+
 class LogRepair:
     """The repairs of one node; at most one of each partition at a time."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: RepairHost) -> None:
         self.repaired = 0
         self._node = node
         self._under_way: set[PartitionRuntime] = set()

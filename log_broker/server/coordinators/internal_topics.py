@@ -1,0 +1,78 @@
+"""The topics that groups and transactions are kept in: made on first use, and which partition a name belongs to."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Protocol
+from uuid import uuid4
+
+from log_broker.core.cluster.controller import CreateTopic
+from log_broker.core.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage
+from log_broker.server.partitions.ports import EnsuresTopics
+from log_broker.server.process.ports import Cluster
+
+OFFSETS_OVERRIDES = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
+TRANSACTIONS_OVERRIDES = {**OFFSETS_OVERRIDES, "compression.type": "uncompressed"}
+HASHES_KEPT = 10_000
+
+
+class TopicHost(Cluster, EnsuresTopics, Protocol):
+    """What making these topics asks of the node."""
+
+
+async def ensure_offsets_topic(node: TopicHost) -> None:
+    """Make `__consumer_offsets` if it is not there; raises BrokerError."""
+    await node.ensure_topic(
+        CreateTopic(
+            name=OFFSETS_TOPIC,
+            topic_id=uuid4().hex,
+            partitions=node.config.offsets_topic_num_partitions,
+            replication_factor=node.static_config.replication_factor,
+            overrides=dict(OFFSETS_OVERRIDES),
+        )
+    )
+
+
+async def ensure_transactions_topic(node: TopicHost) -> None:
+    """Make `__transaction_state` if it is not there; raises BrokerError."""
+    await node.ensure_topic(
+        CreateTopic(
+            name=TRANSACTIONS_TOPIC,
+            topic_id=uuid4().hex,
+            partitions=node.config.transaction_state_log_num_partitions,
+            replication_factor=node.static_config.replication_factor,
+            overrides=dict(TRANSACTIONS_OVERRIDES),
+        )
+    )
+
+
+def group_partition(cluster: ClusterImage, group_id: str) -> int | None:
+    """Return the partition of `__consumer_offsets` that a group belongs to, None before that topic exists."""
+    return _partition_in(cluster, OFFSETS_TOPIC, group_id)
+
+
+def transaction_partition(cluster: ClusterImage, transactional_id: str) -> int | None:
+    """Return the partition of `__transaction_state` that an id belongs to, None before that topic exists."""
+    return _partition_in(cluster, TRANSACTIONS_TOPIC, transactional_id)
+
+
+def _partition_in(cluster: ClusterImage, topic: str, name: str) -> int | None:
+    image = cluster.topics.get(topic)
+    return None if image is None else partition_of(name, len(image.partitions))
+
+
+def partition_of(name: str, count: int) -> int:
+    """Return which of `count` partitions a name belongs to, by Java's String.hashCode without its sign."""
+    return _hash_of(name) % count
+
+
+@lru_cache(HASHES_KEPT)
+def _hash_of(name: str) -> int:
+    code = 0
+    for unit in _utf16_units(name):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return code & 0x7FFFFFFF
+
+
+def _utf16_units(text: str) -> Iterator[int]:
+    raw = text.encode("utf-16-be", "surrogatepass")
+    return (int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2))

@@ -1,0 +1,99 @@
+"""The places of answers in the queue of their connection."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from log_broker.records.batch import Buffer
+from log_broker.server.process.counters import Durations
+
+
+class SlotOwner(Protocol):
+    """What a slot asks of its connection."""
+
+    is_closed: bool
+    peer: str
+
+    def must_wait(self, slot: "Slot") -> bool: ...
+    def hold(self, size: int) -> None: ...
+    def slot_done(self, slot: "Slot", response_bytes: int) -> None: ...
+    def fail(self, reason: str) -> None: ...
+
+
+class Slot:
+    """The place of one response in its connection's queue. It is filled once; what comes later is ignored."""
+
+    __slots__ = ("_connection", "_on_close", "began", "bytes_held", "chunks", "durations", "is_done")
+
+    def __init__(self, connection: "SlotOwner", bytes_held: int) -> None:
+        self._connection = connection
+        self._on_close: Callable[[], None] | None = None
+        self.chunks: tuple[Buffer, ...] = ()  # the response with its length, once it is done
+        self.bytes_held = bytes_held
+        self.began = 0.0  # in seconds of the monotonic clock
+        self.durations: Durations | None = None  # where the time this takes is counted
+        self.is_done = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody waits for this response any more."""
+        return self._connection.is_closed
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether a large answer should not be made now: for want of memory, or because the client does not read."""
+        return self._connection.must_wait(self)
+
+    @property
+    def owner(self) -> "SlotOwner":
+        """The connection that the request came by."""
+        return self._connection
+
+    @property
+    def peer(self) -> str:
+        """The client's address, `host:port`."""
+        return self._connection.peer
+
+    def hold(self, size: int) -> None:
+        """Count bytes that the request keeps in memory beside its own, until it is answered."""
+        self.bytes_held += size
+        self._connection.hold(size)
+
+    def complete(self, *chunks: Buffer) -> None:
+        """Give the whole response, header included; the length before it is added here."""
+        if self.is_done:
+            return
+        self.is_done = True
+        size = sum(map(len, chunks))
+        self.chunks = (size.to_bytes(4, "big"), *chunks)
+        self._connection.slot_done(self, size)
+
+    def complete_framed(self, response: Buffer) -> None:
+        """Give the whole response with its length already in front."""
+        if self.is_done:
+            return
+        self.is_done = True
+        self.chunks = (response,)
+        self._connection.slot_done(self, len(response))
+
+    def skip(self) -> None:
+        """End a request that has no response."""
+        if not self.is_done:
+            self.is_done = True
+            self._connection.slot_done(self, 0)
+
+    def fail_connection(self, reason: str) -> None:
+        """Close the connection of a client that cannot be answered; the reason goes to the log."""
+        self.is_done = True
+        self._connection.fail(reason)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call `callback` if the connection goes away before this slot is filled."""
+        if self.closed:
+            callback()
+        else:
+            self._on_close = callback
+
+    def connection_lost(self) -> None:
+        callback, self._on_close = self._on_close, None
+        if callback is not None and not self.is_done:
+            callback()
