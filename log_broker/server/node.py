@@ -159,6 +159,7 @@ class Node:
         self.waiting_fetches: dict[SlotOwner, deque[tuple[RequestHeader, memoryview, Slot]]] = {}
         self.metadata_answers = AnswerCache()
         self.decisions = OneATurn()  # of the controller: a client may ask for many in a row
+        self.large_decisions = asyncio.Lock()  # each takes several turns of the loop, so one after the other
         self.ack_deadlines = AckDeadlines(self.loop)
         self.counters = Counters()
         self.loop_lag = LoopLag(self)
