@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from log_broker.server.dispatch import RequestContext, Values
     from log_broker.server.node import Node
 
-TOPICS_AT_ONCE_MAX = 2_000  # in one turn of the event loop
+TOPICS_AT_ONCE_MAX = 1_000  # in one turn of the event loop
 MEMBERS_HAVE_EPOCHS_FROM = 3
 
 
