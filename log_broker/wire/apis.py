@@ -115,7 +115,7 @@ _ELEMENTS_MAX = {
     # Tools name all partitions of a cluster, each with its replicas.
     ApiKey.CREATE_TOPICS: 50_000,
     ApiKey.CREATE_PARTITIONS: 50_000,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: 50_000,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: 30_000,
     ApiKey.ELECT_LEADERS: 50_000,
     ApiKey.LIST_OFFSETS: 20_000,
     ApiKey.PRODUCE: 8_000,

@@ -327,15 +327,23 @@ async def _alone(lock: asyncio.Lock, slot: Slot, answer: Awaitable[Values | Enco
 
 
 async def _answer_later(node: DispatchHost, context: RequestContext, answer: Awaitable[Values | Encoded]) -> None:
-    header, slot, _ = context
+    header = context.header
     with failures_answered(node, *context):
         if header.api_key in _DECIDED:
             await node.decisions.begin()
-        values = await answer
-        if _is_long(values):
-            await _answer_long(node, context, values)
+        if header.api_key in _DECIDED and len(context.body) > READ_AT_ONCE_BYTES:
+            async with node.large_decisions:
+                await _answer_when_made(node, context, answer)
         else:
-            slot.complete(_encode(header, values))
+            await _answer_when_made(node, context, answer)
+
+
+async def _answer_when_made(node: DispatchHost, context: RequestContext, answer: Awaitable[Values | Encoded]) -> None:
+    values = await answer
+    if _is_long(values):
+        await _answer_long(node, context, values)
+    else:
+        context.slot.complete(_encode(context.header, values))
 
 
 async def _answer_long(node: DispatchHost, context: RequestContext, values: Values | Encoded) -> None:

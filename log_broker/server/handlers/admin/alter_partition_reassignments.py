@@ -10,7 +10,7 @@ from log_broker.server.quorum.controller import HasController, Outcome, active_c
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
 
-TOPICS_AT_ONCE_MAX = 2_000  # in one turn of the event loop
+TOPICS_AT_ONCE_MAX = 1_000  # in one turn of the event loop
 
 
 async def handle(node: HasController, context: "RequestContext", request: Any) -> "Values":

@@ -12,7 +12,7 @@ from log_broker.server.quorum.controller import PARTITIONS_AT_ONCE_MAX, HasContr
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
 
-TOPICS_AT_ONCE_MAX = 2_000  # in one turn of the event loop
+TOPICS_AT_ONCE_MAX = 1_000  # in one turn of the event loop
 MEMBERS_HAVE_EPOCHS_FROM = 3
 
 

@@ -17,6 +17,7 @@ from log_broker.server.handlers.admin import describe_log_dirs, describe_topic_p
 from log_broker.server.handlers.data import fetch
 from log_broker.server.net import dispatch
 from log_broker.server.process.turns import OneATurn
+from log_broker.server.quorum.controller import Controller
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.control import write_request
 
@@ -98,6 +99,36 @@ async def test_a_large_request_that_is_refused_is_read_again_elsewhere(
         gate.open()
         assert (await asyncio.wait_for(asking, WAIT_SECONDS)).error_code == ErrorCode.UNSUPPORTED_VERSION
         assert (gate.in_loop, gate.elsewhere) == (0, 1)
+
+
+async def test_large_requests_to_the_controller_are_carried_out_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = ({"partition_index": 0, "replicas": (0,)},)
+    topics = tuple({"name": f"no-topic-{number}", "partitions": partitions} for number in range(2_000))
+    asked: list[int] = []
+
+    async def reassign(controller: Any, wanted: Any, **options: Any) -> Any:
+        asked.append(len(wanted))
+        return await real(controller, wanted, **options)
+
+    real = Controller.reassign
+    monkeypatch.setattr(Controller, "reassign", reassign)
+    async with running(tmp_path / "node") as (node, client), client_of(node) as other:
+        gate = Gate(dispatch._encode)
+        monkeypatch.setattr(dispatch, "_encode", gate)
+        request = {"timeout_ms": 30_000, "topics": topics}
+        asking = [
+            asyncio.create_task(each.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, request, version=0))
+            for each in (client, other)
+        ]
+        await asyncio.wait_for(gate.entered.wait(), WAIT_SECONDS)
+        await probe(node)
+        assert asked == [2_000]
+        gate.open()
+        for answer in await asyncio.wait_for(asyncio.gather(*asking), WAIT_SECONDS):
+            assert len(answer.responses) == 2_000
+        assert asked == [2_000] * 2
 
 
 async def test_pages_of_partitions_are_made_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
