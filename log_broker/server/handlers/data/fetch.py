@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from log_broker.core.fetch.session import (
     NO_SESSION,
@@ -28,6 +28,7 @@ from log_broker.records.batch import HEADER_BYTES, Buffer, batches_in
 from log_broker.server.net.dispatch import DispatchHost, answer_failure, failures_answered
 from log_broker.server.net.memory_budget import FREE_BYTES
 from log_broker.server.net.ports import HasMemory
+from log_broker.server.net.slots import Slot, SlotOwner
 from log_broker.server.partitions.current_leader import WRONG_LEADER, current_leader, endpoints_of
 from log_broker.server.partitions.fetch_answers import elsewhere, empty_data, sliced, written_empty
 from log_broker.server.partitions.log_manager import LogManager
@@ -51,9 +52,6 @@ from log_broker.wire.quorum import FETCH_VERSION, METADATA_TOPIC_ID
 from log_broker.wire.reading import MalformedRequestError
 from log_broker.wire.replica_fetch import VERSION as REPLICA_VERSION
 from log_broker.wire.replica_fetch import replica_request
-
-if TYPE_CHECKING:
-    from log_broker.server.net.slots import Slot, SlotOwner
 
 _METADATA = METADATA_TOPIC_ID.bytes
 _NONE = ErrorCode.NONE
@@ -85,7 +83,7 @@ class FetchHost(Cluster, DispatchHost, HasMemory, Partitions, Protocol):
         ...
 
 
-def handle(node: FetchHost, header: RequestHeader, body: memoryview, slot: "Slot") -> None:
+def handle(node: FetchHost, header: RequestHeader, body: memoryview, slot: Slot) -> None:
     """
     Answer one Fetch request, possibly later.
 
@@ -98,7 +96,7 @@ def handle(node: FetchHost, header: RequestHeader, body: memoryview, slot: "Slot
         _begin(node, header, body, slot)
 
 
-def _begin(node: FetchHost, header: RequestHeader, body: memoryview, slot: "Slot") -> bool:
+def _begin(node: FetchHost, header: RequestHeader, body: memoryview, slot: Slot) -> bool:
     """Handle a request that is its connection's first; say whether the next is to wait for it."""
     if len(body) > PARSED_AT_ONCE_BYTES:
         node.waiting_fetches.setdefault(slot.owner, deque())
@@ -112,7 +110,7 @@ def _begin(node: FetchHost, header: RequestHeader, body: memoryview, slot: "Slot
     return _begin_parsed(node, header, request, body, slot)
 
 
-async def _begin_aside(node: FetchHost, header: RequestHeader, body: memoryview, slot: "Slot") -> None:
+async def _begin_aside(node: FetchHost, header: RequestHeader, body: memoryview, slot: Slot) -> None:
     """Parse a request of very many partitions outside the event loop and then handle it."""
     waits = False
     with failures_answered(node, header, slot, body):
@@ -126,9 +124,7 @@ async def _begin_aside(node: FetchHost, header: RequestHeader, body: memoryview,
         _next(node, slot.owner)
 
 
-def _begin_parsed(
-    node: FetchHost, header: RequestHeader, request: FetchRequest, body: memoryview, slot: "Slot"
-) -> bool:
+def _begin_parsed(node: FetchHost, header: RequestHeader, request: FetchRequest, body: memoryview, slot: Slot) -> bool:
     if request.replica_id >= 0:
         if header.api_version == FETCH_VERSION and request.topics and request.topics[0].name == _METADATA:
             if len(request.topics) > 1 or len(request.topics[0].partitions) > 1 or request.forgotten:
@@ -147,7 +143,7 @@ def _begin_parsed(
     return _Fetch(node, header, request, plan, slot).start()
 
 
-def _next(node: FetchHost, owner: "SlotOwner") -> None:
+def _next(node: FetchHost, owner: SlotOwner) -> None:
     """Begin with the fetch that stands behind one that has ended, if there is one."""
     behind = node.waiting_fetches[owner]
     if not behind or owner.is_closed:
@@ -163,7 +159,7 @@ def _next(node: FetchHost, owner: "SlotOwner") -> None:
         asyncio.get_running_loop().call_soon(_next, node, owner)
 
 
-def _handle_replica(node: FetchHost, header: RequestHeader, request: FetchRequest, slot: "Slot") -> None:
+def _handle_replica(node: FetchHost, header: RequestHeader, request: FetchRequest, slot: Slot) -> None:
     if header.api_version != REPLICA_VERSION:
         slot.fail_connection(f"replicas fetch with version {REPLICA_VERSION}, not {header.api_version}")
         return
@@ -207,7 +203,7 @@ class _Fetch:
         "_watched",
     )
 
-    def __init__(self, node: FetchHost, header: RequestHeader, request: FetchRequest, plan: Plan, slot: "Slot") -> None:
+    def __init__(self, node: FetchHost, header: RequestHeader, request: FetchRequest, plan: Plan, slot: Slot) -> None:
         self._node = node
         self._header = header
         self._request = request

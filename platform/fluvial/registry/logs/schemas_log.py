@@ -8,7 +8,7 @@ from the leader, which has every schema that was ever answered.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -19,8 +19,8 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalRecord
 from log_broker.records.batch import batches_in
 from log_broker.records.record import iterate_records
-from log_broker.server.node import Node
-from log_broker.server.partitions.internal_log import TopicLog, readable
+from log_broker.server.net.ports import HasPeers
+from log_broker.server.partitions.internal_log import LogHost, TopicLog, readable
 from log_broker.wire.apis import ApiKey
 
 FETCH_VERSION = 12
@@ -34,18 +34,25 @@ URL_SETTING = "fluvial.registry.url"
 log = structlog.get_logger(__name__)
 
 
+class SchemasHost(HasPeers, LogHost, Protocol):
+    """What the registry asks of the node that it runs on."""
+
+    @property
+    def registry_url(self) -> str: ...
+
+
 class SchemasLog:
     """The registry's `InternalLog` on a node of a cluster, and who leads it. Not usable before `attach`."""
 
     def __init__(self) -> None:
-        self._node: Node
+        self._node: SchemasHost
         self._local: TopicLog
         self._urls: dict[tuple[int, int], str] = {}  # by the leader's id and its registration
 
-    def attach(self, node: Node) -> None:
+    def attach(self, node: SchemasHost) -> None:
         """Take the node that this is on; the registry is made before it, because the node asks it about records."""
         self._node = node
-        self._local = node.internal_log(SCHEMAS_TOPIC)
+        self._local = TopicLog(node, SCHEMAS_TOPIC)
 
     async def lead(self) -> int:
         """See `InternalLog.lead`."""
