@@ -56,11 +56,15 @@ class Forwarder(Protocol):
         ...
 
 
-class DispatchHost(HasCounters, Process, Protocol):
-    """What passing requests to their handlers asks of the node."""
+class WorkHost(Process, Protocol):
+    """What answering beside the event loop asks of the node."""
 
     @property
     def logs(self) -> HasWorkers: ...
+
+
+class DispatchHost(HasCounters, WorkHost, Protocol):
+    """What passing requests to their handlers asks of the node."""
 
     @property
     def authority(self) -> Forwarder: ...
@@ -354,7 +358,7 @@ async def _answer_long(node: DispatchHost, context: RequestContext, values: Valu
 
 @contextmanager
 def failures_answered(
-    node: DispatchHost, header: RequestHeader, slot: Slot, body: memoryview | None = None
+    node: WorkHost, header: RequestHeader, slot: Slot, body: memoryview | None = None
 ) -> Iterator[None]:
     """Answer with what goes wrong within a task: its request has nobody else to do it, and its client would wait."""
     try:
@@ -367,7 +371,7 @@ def failures_answered(
 
 
 def answer_failure(
-    node: DispatchHost, header: RequestHeader, slot: Slot, error: Exception, body: memoryview | None = None
+    node: WorkHost, header: RequestHeader, slot: Slot, error: Exception, body: memoryview | None = None
 ) -> None:
     """Answer with the code of a BrokerError; anything else is our own fault and goes to the log."""
     if isinstance(error, BrokerError):
@@ -442,7 +446,7 @@ def _give(slot: Slot, encode: Callable[[], bytearray]) -> None:
         slot.complete(encode())
 
 
-async def _give_aside(node: DispatchHost, slot: Slot, encode: Callable[[], bytearray]) -> None:
+async def _give_aside(node: WorkHost, slot: Slot, encode: Callable[[], bytearray]) -> None:
     with _ended_without_answer(slot):
         slot.complete(await node.logs.aside(encode))
 

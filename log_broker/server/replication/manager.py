@@ -30,7 +30,7 @@ from log_broker.wire.framing import STAGING_BYTES
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0  # after a disk error
-MADE_AT_ONCE_MAX = 20  # new partitions in one turn of the event loop; each takes about a millisecond
+MADE_AT_ONCE_MAX = 10  # new partitions in one turn of the event loop; each takes about a millisecond
 
 
 class TopicListener(Protocol):

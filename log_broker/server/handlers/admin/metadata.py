@@ -34,7 +34,7 @@ TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 TOPICS_AT_ONCE_MAX = 500  # in one turn of the event loop, with so many partitions:
-PARTITIONS_AT_ONCE_MAX = 2_000
+PARTITIONS_AT_ONCE_MAX = 1_000
 
 
 class _Host(Cluster, HasQuorum, EnsuresTopics, Protocol):

@@ -25,7 +25,7 @@ from log_broker.core.fetch.session import (
 )
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import HEADER_BYTES, Buffer, batches_in
-from log_broker.server.net.dispatch import DispatchHost, answer_failure, failures_answered
+from log_broker.server.net.dispatch import WorkHost, answer_failure, failures_answered
 from log_broker.server.net.memory_budget import FREE_BYTES
 from log_broker.server.net.ports import HasMemory
 from log_broker.server.net.slots import Slot, SlotOwner
@@ -65,7 +65,7 @@ BATCH_BYTES_MIN = HEADER_BYTES
 FROM_FOLLOWERS = 11  # clients of this version know what a follower may answer
 
 
-class FetchHost(Cluster, DispatchHost, HasMemory, Partitions, Protocol):
+class FetchHost(Cluster, WorkHost, HasMemory, Partitions, Protocol):
     """What answering a Fetch asks of the node."""
 
     @property

@@ -1,11 +1,12 @@
 """ListOffsets: where a partition starts, where it ends, and which record is the first of a given time."""
 
 import asyncio
-import logging
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.net.dispatch import READ_AT_ONCE_BYTES, failures_answered
 from log_broker.server.partitions.ports import Partitions
 from log_broker.server.partitions.readers import READ_COMMITTED
 from log_broker.server.partitions.runtime import PartitionRuntime
@@ -30,8 +31,6 @@ from log_broker.wire.reading import MalformedRequestError
 NEVER = 1 << 15
 AT_ONCE_MAX = 1_000  # partitions that are answered before others have their turn
 
-_log = logging.getLogger(__name__)
-
 if TYPE_CHECKING:
     from log_broker.server.net.slots import Slot
 
@@ -44,41 +43,45 @@ class _Host(Partitions, Process, Protocol):
 
 def handle(node: _Host, header: RequestHeader, body: memoryview, slot: "Slot") -> None:
     """Answer one ListOffsets request."""
-    try:
-        request = parse_request(body, header.api_version)
-    except MalformedRequestError as error:
-        slot.fail_connection(str(error))
-        return
-    node.run(_answer_all(node, header, request, slot))
+    node.run(_answer_all(node, header, body, slot))
 
 
-async def _answer_all(node: _Host, header: RequestHeader, request: ListOffsetsRequest, slot: "Slot") -> None:
-    """Answer partition by partition; others have their turn after many of them, and after each search by time."""
-    version = header.api_version
+async def _answer_all(node: _Host, header: RequestHeader, body: memoryview, slot: "Slot") -> None:
+    parse = partial(parse_request, body, header.api_version)
+    with failures_answered(node, header, slot, body):
+        try:
+            request = parse() if len(body) <= READ_AT_ONCE_BYTES else await node.logs.aside(parse)
+        except MalformedRequestError as error:
+            slot.fail_connection(str(error))
+            return
+        topics = await _find_all(node, header, request, slot)
+        if not slot.closed:
+            slot.complete(encode_response(header.correlation_id, header.api_version, topics))
+
+
+async def _find_all(
+    node: _Host, header: RequestHeader, request: ListOffsetsRequest, slot: "Slot"
+) -> list[tuple[bytes, list[FoundPartition]]]:
+    """Go from partition to partition; others have their turn after many of them, and after each search by time."""
     times_named = Counter((name, each.partition) for name, partitions in request.topics for each in partitions)
     topics: list[tuple[bytes, list[FoundPartition]]] = []
-    try:
-        for number, (name, partitions) in enumerate(request.topics, 1):
-            if number % AT_ONCE_MAX == 0:
-                await asyncio.sleep(0)
-            topic = name.decode(errors="replace")
-            answers: list[FoundPartition] = []
-            topics.append((name, answers))
-            async for some in in_turns(partitions, AT_ONCE_MAX):
-                for each in some:
-                    if times_named[name, each.partition] > 1:
-                        answers.append(FoundPartition(each.partition, ErrorCode.INVALID_REQUEST))
-                        continue
-                    answers.append(await _answer(node, topic, each, request.isolation_level, version))
-                    if each.timestamp not in SINCE or each.timestamp == MAX_TIMESTAMP:
-                        await asyncio.sleep(0)
-                if slot.closed:
-                    return
-    except Exception:
-        _log.exception("ListOffsets of %s failed", slot.peer)
-        slot.fail_connection("its ListOffsets request failed")
-        return
-    slot.complete(encode_response(header.correlation_id, version, topics))
+    for number, (name, partitions) in enumerate(request.topics, 1):
+        if number % AT_ONCE_MAX == 0:
+            await asyncio.sleep(0)
+        topic = name.decode(errors="replace")
+        answers: list[FoundPartition] = []
+        topics.append((name, answers))
+        async for some in in_turns(partitions, AT_ONCE_MAX):
+            for each in some:
+                if times_named[name, each.partition] > 1:
+                    answers.append(FoundPartition(each.partition, ErrorCode.INVALID_REQUEST))
+                    continue
+                answers.append(await _answer(node, topic, each, request.isolation_level, header.api_version))
+                if each.timestamp not in SINCE or each.timestamp == MAX_TIMESTAMP:
+                    await asyncio.sleep(0)
+            if slot.closed:
+                return topics
+    return topics
 
 
 async def _answer(node: _Host, topic: str, asked: AskedPartition, isolation_level: int, version: int) -> FoundPartition:

@@ -412,7 +412,9 @@ async def test_ever_other_timeouts_share_queues_and_an_end() -> None:
 @pytest.mark.parametrize("handler", [produce.handle, fetch.handle, list_offsets.handle])
 async def test_bytes_that_are_no_request_end_the_connection(broker, handler) -> None:
     for body in (b"", b"\xff" * 7, b"\x7f" * 40):
-        assert broker.send(handler, 0, 7, body).failure
+        slot = broker.send(handler, 0, 7, body)
+        await asyncio.sleep(0)
+        assert slot.failure
 
 
 @given(body=st.binary(max_size=200), version=st.integers(0, 17))
