@@ -47,7 +47,8 @@ def test_what_is_wrong_or_costs_too_much_is_refused(regex: str, says: str) -> No
 def test_no_library_of_tables_comes_into_a_broker() -> None:
     """An expression of a few bytes once had pandas imported: 80 MB of memory, a second of processor time."""
     program = (
-        "import sys; from log_broker.server import node; from log_broker.server.coordinators import topic_patterns; topic_patterns.match_names('a', ['a']); "
+        "import sys; from log_broker.server import node; from log_broker.server.coordinators import topic_patterns; "
+        "topic_patterns.match_names('a', ['a']); "
         "print([name for name in ('pandas', 'pyarrow', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
