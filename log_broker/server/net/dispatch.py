@@ -8,8 +8,8 @@ reads and writes around them, and runs what they leave to be awaited as a task.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
@@ -278,7 +278,9 @@ def control(handle: ControlHandler) -> Handler:
         except MalformedRequestError as error:
             slot.fail_connection(str(error))
             return
-        _handle(node, context, handle, request, elements)
+        work = _handle(node, context, handle, request, elements)
+        if work is not None:
+            node.run(work)
 
     return handler
 
@@ -286,36 +288,42 @@ def control(handle: ControlHandler) -> Handler:
 async def _read_aside(
     node: DispatchHost, context: RequestContext, handle: ControlHandler, read: Callable[[], tuple[Any, int]]
 ) -> None:
-    """Read a large request outside the event loop and then handle it."""
+    """Read a large request outside the event loop and then handle it; those to the controller one after the other."""
+    is_decided = context.header.api_key in _DECIDED
     with failures_answered(node, *context):
-        try:
-            request, elements = await node.logs.aside(read)
-        except MalformedRequestError as error:
-            context.slot.fail_connection(str(error))
-        else:
-            _handle(node, context, handle, request, elements)
+        async with node.large_decisions if is_decided else nullcontext():
+            try:
+                request, elements = await node.logs.aside(read)
+            except MalformedRequestError as error:
+                context.slot.fail_connection(str(error))
+                return
+            work = _handle(node, context, handle, request, elements)
+            if work is not None:
+                await work
 
 
-def _handle(node: DispatchHost, context: RequestContext, handle: ControlHandler, request: Any, elements: int) -> None:
+def _handle(
+    node: DispatchHost, context: RequestContext, handle: ControlHandler, request: Any, elements: int
+) -> Coroutine[Any, Any, None] | None:
+    """Answer, or return the work that it takes."""
     header, slot, body = context
     if elements > ELEMENTS_LEFT_OUT:
         slot.hold(elements * ELEMENT_BYTES)
     if not node.is_controller:
         if header.api_key in _PASSED_ON:
-            node.run(_answer_later(node, context, node.authority.forward(context)))
-            return
+            return _answer_later(node, context, node.authority.forward(context))
         if header.api_key in _CONTROLLERS_ONLY:
             refusal = BrokerError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
             answer_failure(node, header, slot, refusal, body)
-            return
+            return None
     answer = handle(node, context, request)
     if not isinstance(answer, Mapping | bytes | bytearray):
         made_alone = node.large_answers if header.api_key in _MADE_ALONE else None
-        node.run(_answer_later(node, context, answer if made_alone is None else _alone(made_alone, slot, answer)))
-    elif _is_long(answer):
-        node.run(_answer_long(node, context, answer))
-    else:
-        slot.complete(_encode(header, answer))
+        return _answer_later(node, context, answer if made_alone is None else _alone(made_alone, slot, answer))
+    if _is_long(answer):
+        return _answer_long(node, context, answer)
+    slot.complete(_encode(header, answer))
+    return None
 
 
 async def room_for_answer(slot: Slot) -> None:
@@ -331,23 +339,15 @@ async def _alone(lock: asyncio.Lock, slot: Slot, answer: Awaitable[Values | Enco
 
 
 async def _answer_later(node: DispatchHost, context: RequestContext, answer: Awaitable[Values | Encoded]) -> None:
-    header = context.header
+    header, slot, _ = context
     with failures_answered(node, *context):
         if header.api_key in _DECIDED:
             await node.decisions.begin()
-        if header.api_key in _DECIDED and len(context.body) > READ_AT_ONCE_BYTES:
-            async with node.large_decisions:
-                await _answer_when_made(node, context, answer)
+        values = await answer
+        if _is_long(values):
+            await _answer_long(node, context, values)
         else:
-            await _answer_when_made(node, context, answer)
-
-
-async def _answer_when_made(node: DispatchHost, context: RequestContext, answer: Awaitable[Values | Encoded]) -> None:
-    values = await answer
-    if _is_long(values):
-        await _answer_long(node, context, values)
-    else:
-        context.slot.complete(_encode(context.header, values))
+            slot.complete(_encode(header, values))
 
 
 async def _answer_long(node: DispatchHost, context: RequestContext, values: Values | Encoded) -> None:
