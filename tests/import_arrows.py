@@ -1,13 +1,15 @@
 """
 The imports between the folders of a package, and the circles of its modules: `python tests/import_arrows.py`.
 
-An arrow is a pair of folders of which one imports from the other, however often. Imports for type checkers count.
+An arrow is a pair of folders of which one imports from the other, however often. Imports for type checkers count. A
+module beside the folders, which puts them together or which all of them use, is counted by itself.
 """
 
 import ast
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +43,7 @@ def _imported(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
 
 
 def arrows(package: str) -> dict[tuple[str, str], int]:
-    """How many imports there are from each folder of a package into each other; its own modules are a folder each."""
+    """How many imports there are from each folder of a package, or module beside them, into each other."""
     counted: dict[tuple[str, str], int] = defaultdict(int)
     for name, imported in imports_of(package).items():
         for other in imported:
@@ -49,6 +51,17 @@ def arrows(package: str) -> dict[tuple[str, str], int]:
             if pair[0] != pair[1] and "" not in pair:
                 counted[pair] += 1
     return dict(counted)
+
+
+def between_folders(package: str) -> list[tuple[str, str]]:
+    """The arrows of which both ends are folders."""
+    modules = modules_of(package)
+    folders = {
+        name
+        for name in map(partial(_folder, package), modules)
+        if modules.get(f"{package}.{name}", Path()).stem == "__init__"
+    }
+    return [pair for pair in arrows(package) if folders.issuperset(pair)]
 
 
 def _folder(package: str, module: str) -> str:
@@ -88,7 +101,9 @@ def main() -> None:
     """Print the arrows between folders and the circles of modules for each package that is asked for."""
     for package in sys.argv[1:] or ["log_broker.core", "log_broker.server", "log_broker", "fluvial"]:
         pairs = arrows(package)
-        print(f"{package}: {len(pairs)} arrows, {sum(pairs.values())} imports between folders")
+        print(
+            f"{package}: {len(between_folders(package))} arrows between folders, {len(pairs)} with modules beside them"
+        )
         for (here, there), count in sorted(pairs.items()):
             back = "  and back" if (there, here) in pairs else ""
             print(f"  {here} -> {there}  {count}{back}")

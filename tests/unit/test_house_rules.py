@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+from import_arrows import between_folders, circles, imports_of
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_FOLDERS = ("log_broker", "platform", "pipelines", "dagster_project")
 MODULE_LINES_MAX = 600
@@ -183,3 +186,14 @@ def test_links_between_pages_resolve() -> None:
                 elif anchor and aim.suffix == ".md" and anchor not in anchors(aim):
                     problems.append(at(page, number, f"links to #{anchor}, which no heading of {aim.name} has"))
     assert not problems, report(problems)
+
+
+@pytest.mark.parametrize(("package", "most"), [("log_broker.core", 10), ("log_broker.server", 25)])
+def test_folders_import_each_other_seldom_and_one_way(package: str, most: int) -> None:
+    arrows = between_folders(package)
+    assert len(arrows) <= most
+    assert not {(there, here) for here, there in arrows} & set(arrows)
+
+
+def test_no_more_than_two_modules_of_the_server_import_each_other_in_a_circle() -> None:
+    assert [circle for circle in circles(imports_of("log_broker.server")) if len(circle) > 2] == []
