@@ -101,9 +101,8 @@ def main() -> None:
     """Print the arrows between folders and the circles of modules for each package that is asked for."""
     for package in sys.argv[1:] or ["log_broker.core", "log_broker.server", "log_broker", "fluvial"]:
         pairs = arrows(package)
-        print(
-            f"{package}: {len(between_folders(package))} arrows between folders, {len(pairs)} with modules beside them"
-        )
+        count = len(between_folders(package))
+        print(f"{package}: {count} arrows between folders, {len(pairs)} with modules beside them")
         for (here, there), count in sorted(pairs.items()):
             back = "  and back" if (there, here) in pairs else ""
             print(f"  {here} -> {there}  {count}{back}")
