@@ -65,6 +65,10 @@ KNOWN = {
     "state topics x 10000": {"cpu"},
     "schema protobuf messages to the power of 3 x 10000": {"memory"},
     "WRITE_TXN_MARKERS markers": {"turn"},
+    "ALTER_PARTITION topics": {"turn"},
+    "ALTER_PARTITION topics.partitions": {"turn"},
+    "ALTER_PARTITION_REASSIGNMENTS topics": {"turn"},
+    "ALTER_PARTITION_REASSIGNMENTS topics.partitions": {"turn"},
 }
 STEPS_OF_NUMBERS = {
     "quorum epoch": 5,
