@@ -2,10 +2,12 @@
 What each turn of an event loop costs, in CPU of its thread, told through a page of memory that two processes share.
 
 CPU and not time, because the machine may be busy with other things. The page is read by whoever started the process:
-a loop that is stuck says nothing itself.
+a loop that is stuck says nothing itself. A full garbage collection is counted by itself: it falls on whatever turn
+comes, and its cost is of all that the process holds.
 """
 
 import asyncio
+import gc
 import mmap
 import os
 import struct
@@ -15,6 +17,7 @@ import time
 from pathlib import Path
 
 TURN_SECONDS_MAX = 0.050
+COLLECTION_SECONDS_MAX = 0.100
 PAGE_BYTES = 4096
 SAMPLE_SECONDS = 0.02
 SAMPLED_FROM_SECONDS = 0.03  # a turn that has taken so much already is looked at: what is it doing
@@ -26,13 +29,15 @@ _OWN = ("log_broker", "fluvial", "kio")
 class Meter:
     """The shared page: numbers, and a text that says where the longest turn was seen."""
 
-    _THREAD, _TURNS, _BEGAN, _LONGEST, _INDEX = range(5)
+    _THREAD, _TURNS, _BEGAN, _LONGEST, _INDEX, _COLLECTION = range(6)
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
             path.write_bytes(bytes(PAGE_BYTES))
         with path.open("r+b") as file:
             self._page = mmap.mmap(file.fileno(), PAGE_BYTES)
+        self._collecting_since = 0.0
+        self._collected = 0.0  # seconds of this turn that were a full collection
 
     def _get(self, place: int) -> float:
         value: float = _NUMBER.unpack_from(self._page, place * 8)[0]
@@ -46,18 +51,31 @@ class Meter:
     def watch_this_thread(self) -> None:
         """Take the calling thread for the loop's, and sample what it does while a turn is long."""
         self._set(self._THREAD, threading.get_native_id())
+        gc.callbacks.append(self._collects)
         threading.Thread(target=self._sample, args=(threading.get_ident(),), daemon=True, name="sampler").start()
 
     def turn_begins(self) -> None:
+        self._collected = 0.0
         self._set(self._BEGAN, time.thread_time())
 
     def turn_ends(self) -> None:
         began = self._get(self._BEGAN)
         self._set(self._BEGAN, -1.0)
-        spent = time.thread_time() - began
+        spent = time.thread_time() - began - self._collected
         self._set(self._TURNS, self._get(self._TURNS) + 1)
         if spent > self._get(self._LONGEST):
             self._set(self._LONGEST, spent)
+
+    def _collects(self, phase: str, what: dict[str, int]) -> None:
+        if what["generation"] < 2 or threading.get_native_id() != self._get(self._THREAD):
+            return
+        if phase == "start":
+            self._collecting_since = time.thread_time()
+            return
+        seconds = time.thread_time() - self._collecting_since
+        self._collected += seconds
+        if seconds > self._get(self._COLLECTION):
+            self._set(self._COLLECTION, seconds)
 
     def at(self, index: int) -> None:
         """Note which request is being handled."""
@@ -85,6 +103,7 @@ class Meter:
 
     def reset(self) -> None:
         self._set(self._LONGEST, 0.0)
+        self._set(self._COLLECTION, 0.0)
         self._page[_TEXT_FROM : _TEXT_FROM + 1] = b"\0"
 
     @property
@@ -97,8 +116,13 @@ class Meter:
 
     @property
     def longest(self) -> float:
-        """CPU seconds of the longest turn that has ended since `reset`."""
+        """CPU seconds of the longest turn that has ended since `reset`, full collections left out."""
         return self._get(self._LONGEST)
+
+    @property
+    def longest_collection(self) -> float:
+        """CPU seconds of the longest full garbage collection in the loop's thread since `reset`."""
+        return self._get(self._COLLECTION)
 
     @property
     def where(self) -> str:

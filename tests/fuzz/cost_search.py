@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from cost_corpus import LAST, VARIANTS, World, make_world, values_of
-from cost_meter import TURN_SECONDS_MAX
+from cost_meter import COLLECTION_SECONDS_MAX, TURN_SECONDS_MAX
 from cost_mutations import (
     CONNECTIONS,
     GROWTH,
@@ -65,6 +65,10 @@ KNOWN = {
     "state topics x 10000": {"cpu"},
     "schema protobuf messages to the power of 3 x 10000": {"memory"},
     "WRITE_TXN_MARKERS markers": {"turn"},
+    "ALTER_PARTITION topics": {"turn"},
+    "ALTER_PARTITION topics.partitions": {"turn"},
+    "ALTER_PARTITION_REASSIGNMENTS topics": {"turn"},
+    "ALTER_PARTITION_REASSIGNMENTS topics.partitions": {"turn"},
 }
 STEPS_OF_NUMBERS = {
     "quorum epoch": 5,
@@ -86,6 +90,7 @@ class Cost:
     sent: int = 0
     requests: int = 1
     turn: float = 0.0
+    collection: float = 0.0
     where: str = ""
     cpu: float = 0.0
     memory: int = 0
@@ -101,6 +106,8 @@ class Cost:
             found["answer"] = self.failure
         if self.turn > TURN_SECONDS_MAX:
             found["turn"] = f"a turn of {self.turn * 1000:.0f} ms ({self.where})"
+        if self.collection > COLLECTION_SECONDS_MAX:
+            found["collection"] = f"a full garbage collection of {self.collection * 1000:.0f} ms"
         if self.memory > BUDGET_BYTES + MEMORY_SLACK:
             found["memory"] = f"{self.memory >> 20} MiB of memory"
         if self.cpu > CPU_SECONDS_MAX + self.sent * CPU_SECONDS_A_BYTE:
@@ -245,6 +252,7 @@ class Bench:
                 else f"another client's probe: {str(error) or repr(error)}"
             )
         cost.turn = max(node.meter.longest, node.killed_at)
+        cost.collection = node.meter.longest_collection
         cost.where = node.meter.where
         cost.cpu = max(node.cpu() - cpu, 0.0)
         cost.memory = node.growth()

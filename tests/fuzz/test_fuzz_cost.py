@@ -5,6 +5,7 @@ The whole is `make fuzz`. CPU of the node's own thread is measured, and what pas
 """
 
 import asyncio
+import gc
 import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -158,3 +159,23 @@ def test_a_long_turn_is_measured_and_where_it_was_is_told(tmp_path: Path) -> Non
         runner.run(main())
 
     assert meter.longest >= 3 * TURN_SECONDS_MAX
+
+
+def test_a_full_collection_is_no_part_of_the_turn_that_it_falls_on(tmp_path: Path) -> None:
+    meter = Meter(tmp_path / "meter")
+    held = [[number] for number in range(300_000)]
+
+    async def main() -> None:
+        meter.watch_this_thread()
+        await asyncio.sleep(0)
+        meter.reset()
+        asyncio.get_running_loop().call_soon(gc.collect)
+        await asyncio.sleep(0.01)
+
+    try:
+        with asyncio.Runner(loop_factory=lambda: MeteredLoop(meter)) as runner:
+            runner.run(main())
+    finally:
+        gc.callbacks.remove(meter._collects)
+    assert held
+    assert 0 < meter.longest < meter.longest_collection
