@@ -1,7 +1,10 @@
 """The topics that groups and transactions are kept in: made on first use, and which partition a name belongs to."""
 
-from collections.abc import Iterator
-from functools import lru_cache
+import sys
+from array import array
+from functools import cache, lru_cache
+from itertools import accumulate, repeat
+from operator import mul
 from typing import Protocol
 from uuid import uuid4
 
@@ -9,6 +12,7 @@ from log_broker.core.cluster.controller import CreateTopic
 from log_broker.core.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage
 from log_broker.server.partitions.ports import EnsuresTopics
 from log_broker.server.process.ports import Cluster
+from log_broker.wire.reading import STRING_BYTES_MAX
 
 OFFSETS_OVERRIDES = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
 TRANSACTIONS_OVERRIDES = {**OFFSETS_OVERRIDES, "compression.type": "uncompressed"}
@@ -67,12 +71,15 @@ def partition_of(name: str, count: int) -> int:
 
 @lru_cache(HASHES_KEPT)
 def _hash_of(name: str) -> int:
-    code = 0
-    for unit in _utf16_units(name):
-        code = (31 * code + unit) & 0xFFFFFFFF
-    return code & 0x7FFFFFFF
+    units = array("H", name.encode(_UTF_16, "surrogatepass"))
+    units.reverse()
+    return int(sum(map(mul, units, _powers()))) & 0x7FFFFFFF
 
 
-def _utf16_units(text: str) -> Iterator[int]:
-    raw = text.encode("utf-16-be", "surrogatepass")
-    return (int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2))
+@cache
+def _powers() -> tuple[int, ...]:
+    """Return those of 31, as many as a name has characters at the most."""
+    return tuple(accumulate(repeat(31, STRING_BYTES_MAX), lambda power, base: power * base & 0xFFFFFFFF, initial=1))
+
+
+_UTF_16 = f"utf-16-{'le' if sys.byteorder == 'little' else 'be'}"

@@ -6,12 +6,14 @@ from log_broker.core.transactions.records import TopicPartition
 from log_broker.errors import ErrorCode
 from log_broker.server.coordinators.ports import HasTransactions
 from log_broker.server.process.ports import Cluster
+from log_broker.server.process.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
 
 MANY_TRANSACTIONS_FROM = 4
 FENCED_FROM = 2
+TRANSACTIONS_AT_ONCE_MAX = 100  # in one turn of the event loop
 
 
 class _Host(Cluster, HasTransactions, Protocol):
@@ -20,16 +22,12 @@ class _Host(Cluster, HasTransactions, Protocol):
 
 async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     if context.version >= MANY_TRANSACTIONS_FROM:
-        return {
-            "error_code": ErrorCode.NONE,
-            "results_by_transaction": [
-                {
-                    "transactional_id": asked.transactional_id,
-                    "topic_results": await _topics(node, asked, verify_only=asked.verify_only),
-                }
-                for asked in request.transactions
-            ],
-        }
+        results: list[Values] = []
+        async for transactions in in_turns(request.transactions, TRANSACTIONS_AT_ONCE_MAX):
+            for asked in transactions:
+                topics = await _topics(node, asked, verify_only=asked.verify_only)
+                results.append({"transactional_id": asked.transactional_id, "topic_results": topics})
+        return {"error_code": ErrorCode.NONE, "results_by_transaction": results}
     values = {
         "transactional_id": request.v3_and_below_transactional_id,
         "producer_id": request.v3_and_below_producer_id,
