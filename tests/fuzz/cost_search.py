@@ -441,9 +441,11 @@ async def run_volleys(
             before = len(search.findings)
             for index, (what, frame) in zip(numbers, requests, strict=True):
                 await search.tried_frame(f"volley {seed}:{index}", what, frame)
-            # Turns in which several lanes' requests met are no finding; what was broken otherwise is.
-            if len(search.findings) == before and cost.broken().keys() - {"turn", "cpu"}:
-                kinds = {kind: said for kind, said in cost.broken().items() if kind not in ("turn", "cpu")}
+            # Turns in which several lanes' requests met are no finding, nor what all left behind; what was broken
+            # otherwise is.
+            together = {"turn", "cpu", "collection"}
+            if len(search.findings) == before and cost.broken().keys() - together:
+                kinds = {kind: said for kind, said in cost.broken().items() if kind not in together}
                 await search.keep(Finding(f"requests {first} to {numbers.stop} of seed {seed}", kinds, cost, "volley"))
         at_each(len(numbers))
 
