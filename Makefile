@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale fuzz kill kill-tables chaos clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale fuzz kill kill-tables chaos rota clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,6 +103,11 @@ kill-tables: java $(READY) ## 50 times SIGKILL while tables are brought up to da
 
 chaos: $(READY) ## real processes under faults: CHAOS="--seconds 600 --seed 3", SCENARIOS="F-16 F-02"
 	$(BIN)/python tests/chaos/chaos_run.py $(CHAOS) $(if $(SCENARIOS),--scenarios $(SCENARIOS))
+
+rota: java $(READY) ## what is too long for `make test`, that which has waited longest: MINUTES=20, ROTA="storm kills", ROTA=--list
+	@$(BIN)/python -m fluvial.spark.jars
+	@$(BIN)/python -m tests.compat.run --prepare
+	@$(BIN)/python tests/rota.py --minutes $(or $(MINUTES),20) $(ROTA)
 
 clean: ## stop the local platform and remove what the project made here
 	@if [ -x $(BIN)/fluvial ]; then $(BIN)/fluvial down || true; fi

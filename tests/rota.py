@@ -1,0 +1,165 @@
+"""
+What is too long for every run of the tests, in turn: `make rota MINUTES=20`.
+
+    python tests/rota.py --minutes 20     those that have waited longest, as many as fit
+    python tests/rota.py --list           when each passed last
+    python tests/rota.py storm kills      those by name
+
+`tests/rota.toml` says when and at which commit each passed last; whoever runs the rota commits it. The seed is the
+day's, and is said when something fails.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+PASSED = Path(__file__).with_name("rota.toml")
+OVERDUE_DAYS = 21
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One thing of the rota. `{seed}` and `{seed_end}` may stand in its words; `minutes` is what two cores take."""
+
+    name: str
+    minutes: float
+    words: Sequence[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def command(self, seed: int) -> list[str]:
+        """Return the words of its process."""
+        return [sys.executable, *(word.format(seed=seed, seed_end=seed + 200) for word in self.words)]
+
+
+def _pytest(*words: str) -> tuple[str, ...]:
+    return ("-m", "pytest", "-q", "-p", "randomly", "-p", "no:cacheprovider", *words)
+
+
+TURNS = (
+    Turn("scenarios", 14, _pytest("tests/chaos/test_chaos_scenarios.py"), {"FLUVIAL_CHAOS": "all"}),
+    Turn("storm", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--seed", "{seed}")),
+    Turn("storm of five", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--brokers", "5", "--seed", "{seed}")),
+    Turn("storm with voters", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--voters", "3", "--seed", "{seed}")),
+    Turn("kills", 6, ("tests/chaos/kill_run.py", "--rounds", "15", "--seed", "{seed}")),
+    Turn("kills of tables", 10, ("tests/e2e/kill_tables_run.py", "--kills", "4", "--seed", "{seed}")),
+    Turn("kills of executors", 12, ("tests/e2e/kill_tables_run.py", "--kills", "4", "--executors", "--seed", "{seed}")),
+    Turn(
+        "simulated cluster",
+        8,
+        ("-m", "log_broker", "sim", "--world", "cluster", "--seeds", "{seed}:{seed_end}", "--jobs", "2"),
+    ),
+    Turn(
+        "simulated quorum",
+        4,
+        ("-m", "log_broker", "sim", "--world", "quorum", "--seeds", "{seed}:{seed_end}", "--jobs", "2"),
+    ),
+    Turn("mutations of the quorum", 12, ("tests/sim/quorum_mutations.py",)),
+    Turn("mutations of the cluster", 18, ("tests/sim/cluster_mutations.py",)),
+    Turn("clients, one broker", 15, ("-m", "tests.compat.run")),
+    Turn("clients, three brokers", 18, ("-m", "tests.compat.run", "--brokers", "3")),
+    Turn("daemon for minutes", 6, _pytest("tests/e2e/test_daemon.py"), {"FLUVIAL_LONG_DAEMON": "1"}),
+    Turn("Spark Connect", 4, _pytest("tests/spark/test_spark_connect.py"), {"FLUVIAL_LONG_CONNECT": "1"}),
+    Turn("other clusters", 12, _pytest("tests/e2e/test_existing_clusters.py"), {"FLUVIAL_TEST_CLUSTERS": "1"}),
+    Turn("parity with Kafka", 5, _pytest("tests/parity"), {"FLUVIAL_TEST_KAFKA": "1"}),
+    Turn(
+        "broken requests",
+        6,
+        ("tests/fuzz/fuzz_run.py", "--cost", "--part", "bulk", "--requests", "500000", "--seed", "{seed}"),
+    ),
+    Turn("costs of fields", 6, ("tests/fuzz/fuzz_run.py", "--cost", "--part", "fields")),
+    Turn(
+        "costs of states",
+        8,
+        ("tests/fuzz/fuzz_run.py", "--cost", "--part", "states", "--part", "pairs", "--part", "shapes"),
+    ),
+    Turn("costs of volleys", 5, ("tests/fuzz/fuzz_run.py", "--cost", "--part", "volleys", "--seed", "{seed}")),
+    Turn("costs at a quorum", 3, ("tests/fuzz/fuzz_run.py", "--cost", "--part", "quorum", "--part", "schemas")),
+    Turn("schemas", 5, ("tests/fuzz/fuzz_schemas.py",)),
+    Turn("registry", 5, ("tests/fuzz/fuzz_registry.py",)),
+)
+
+
+def main() -> int:
+    """Run what is asked for; return how many failed."""
+    parser = argparse.ArgumentParser(description="What is too long for every run of the tests, in turn.")
+    parser.add_argument("--minutes", type=float, default=20.0, help="how long to go on (default: 20)")
+    parser.add_argument("--list", action="store_true", help="only say when each passed last")
+    parser.add_argument("--seed", type=int, default=date.today().toordinal() * 1000)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="these instead of those that have waited longest")
+    options = parser.parse_args()
+    unknown = set(options.names) - {turn.name for turn in TURNS}
+    if unknown:
+        parser.error(f"the rota has no {', '.join(sorted(unknown))}: see --list")
+    console = Console()
+    passed = _passed()
+    if options.list:
+        console.print(_table(passed))
+        return 0
+    end = time.monotonic() + options.minutes * 60
+    failed = []
+    for turn in sorted(TURNS, key=lambda turn: passed.get(turn.name, {}).get("passed", date.min)):
+        if turn.name not in options.names if options.names else time.monotonic() + turn.minutes * 60 > end:
+            continue
+        command = turn.command(options.seed)
+        console.rule(f"rota: {turn.name}")
+        if subprocess.run(command, cwd=ROOT, env=os.environ | turn.environment, check=False).returncode == 0:
+            passed[turn.name] = {"passed": date.today(), "commit": _commit()}
+            _write(passed)
+        else:
+            settings = [f"{name}={value}" for name, value in turn.environment.items()]
+            again = " ".join([*settings, *command[1:]])
+            failed.append(f"rota: {turn.name} failed with seed {options.seed}; again: {again}")
+    for line in failed:
+        console.print(line, style="red", soft_wrap=True, highlight=False)
+    console.print(_table(passed))
+    return len(failed)
+
+
+def _passed() -> dict[str, dict[str, date | str]]:
+    return tomllib.loads(PASSED.read_text()) if PASSED.exists() else {}
+
+
+def _write(passed: dict[str, dict[str, date | str]]) -> None:
+    lines = ["# When and at which commit each thing of the rota passed last; see tests/rota.py."]
+    for turn in TURNS:
+        if found := passed.get(turn.name):
+            lines.append(f'"{turn.name}" = {{ passed = {found["passed"]}, commit = "{found["commit"]}" }}')
+    PASSED.write_text("\n".join(lines) + "\n")
+
+
+def _commit() -> str:
+    said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return said.stdout.strip()
+
+
+def _table(passed: dict[str, dict[str, date | str]]) -> Table:
+    table = Table("rota", "minutes", "passed", "commit", "days ago")
+    for turn in TURNS:
+        found = passed.get(turn.name, {})
+        last = found.get("passed")
+        days = (date.today() - last).days if isinstance(last, date) else None
+        style = "yellow" if days is None or days > OVERDUE_DAYS else None
+        table.add_row(
+            turn.name,
+            f"{turn.minutes:g}",
+            str(last or "never"),
+            str(found.get("commit", "")),
+            "" if days is None else str(days),
+            style=style,
+        )
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

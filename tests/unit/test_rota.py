@@ -1,0 +1,64 @@
+"""The rota: what has waited longest goes first, as much as fits, and what fails says how to have it again."""
+
+import sys
+from datetime import date
+from pathlib import Path
+
+import pytest
+import rota
+from rota import Turn
+
+PASSES, FAILS = ("-c", "pass"), ("-c", "raise SystemExit({seed} % 100)")
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    turns = (
+        Turn("new", 1, PASSES),
+        Turn("long", 30, PASSES),
+        Turn("old", 1, PASSES),
+        Turn("broken", 1, FAILS, {"A": "1"}),
+    )
+    monkeypatch.setattr(rota, "TURNS", turns)
+    monkeypatch.setattr(rota, "PASSED", tmp_path / "rota.toml")
+    lines = [
+        f'{name} = {{ passed = 2026-01-0{day}, commit = "abc" }}' for name, day in (("new", 3), ("old", 2), ("long", 1))
+    ]
+    rota.PASSED.write_text("\n".join(lines))
+    return rota.PASSED
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["rota.py", *words])
+    return rota.main()
+
+
+def test_those_that_fit_are_run_the_oldest_first(state: Path, monkeypatch, capfd) -> None:
+    assert run(monkeypatch, "--minutes", "10", "--seed", "700") == 0
+    passed = rota._passed()
+    assert [(name, found["passed"]) for name, found in passed.items()] == [
+        ("new", date.today()),
+        ("long", date(2026, 1, 1)),
+        ("old", date.today()),
+        ("broken", date.today()),
+    ]
+    said = capfd.readouterr().out
+    assert said.index("rota: broken") < said.index("rota: old") < said.index("rota: new")
+
+
+def test_what_fails_is_named_with_its_seed_and_not_noted_as_passed(state: Path, monkeypatch, capfd) -> None:
+    assert run(monkeypatch, "--seed", "701", "broken") == 1
+    assert "broken" not in rota._passed()
+    assert "rota: broken failed with seed 701; again: A=1 -c raise SystemExit(701 % 100)" in capfd.readouterr().out
+
+
+def test_a_list_runs_nothing(state: Path, monkeypatch, capfd) -> None:
+    before = state.read_text()
+    assert run(monkeypatch, "--list") == 0
+    assert (state.read_text(), "2026-01-03" in capfd.readouterr().out) == (before, True)
+
+
+def test_a_name_that_is_not_there_is_refused(state: Path, monkeypatch, capfd) -> None:
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "nobody")
+    assert "the rota has no nobody" in capfd.readouterr().err
