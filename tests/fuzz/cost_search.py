@@ -59,8 +59,8 @@ OFFSETS_LEAST = 1 << 20
 # What one request may add to a number that lasts.
 # What stands in docs/reliability.md among the limits.
 KNOWN = {
-    "CREATE_TOPICS topics.num_partitions": {"turn", "files", "memory", "cpu", "disk", "partitions"},
-    "CREATE_PARTITIONS topics.count": {"turn", "files", "memory", "cpu", "disk", "partitions"},
+    "CREATE_TOPICS topics.num_partitions": {"turn", "collection", "files", "memory", "cpu", "disk", "partitions"},
+    "CREATE_PARTITIONS topics.count": {"turn", "collection", "files", "memory", "cpu", "disk", "partitions"},
     "state partitions x 1000": {"files"},
     "state topics x 10000": {"cpu"},
     "schema protobuf messages to the power of 3 x 10000": {"memory"},
