@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 TURN_SECONDS_MAX = 0.050
-COLLECTION_SECONDS_MAX = 0.100
+COLLECTION_SECONDS_MAX = 0.250
 PAGE_BYTES = 4096
 SAMPLE_SECONDS = 0.02
 SAMPLED_FROM_SECONDS = 0.03  # a turn that has taken so much already is looked at: what is it doing
