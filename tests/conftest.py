@@ -12,6 +12,25 @@ settings.register_profile("fluvial", deadline=None, suppress_health_check=[Healt
 settings.load_profile("fluvial")
 
 
+# Folders whose files take minutes come first, so that no process is left alone with one at the end.
+LONG = ("e2e", "spark", "chaos", "sim", "compat")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file in one process, and those that share a fixture of the whole session."""
+    root = Path(__file__).parent
+    for item in items:
+        folder = item.path.relative_to(root).parts[0]
+        group = "demo" if "demo" in getattr(item, "fixturenames", ()) else item.path.relative_to(root).as_posix()
+        item.add_marker(pytest.mark.xdist_group(group))
+        item.stash[_RANK] = LONG.index(folder) if folder in LONG else len(LONG)
+    items.sort(key=lambda item: item.stash[_RANK])
+
+
+_RANK = pytest.StashKey[int]()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _no_clients_left() -> Iterator[None]:
     """

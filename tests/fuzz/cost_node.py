@@ -211,7 +211,7 @@ def numbers_of(connection: Any) -> dict[str, int]:
             (each.partition_epoch for topic in image.topics.values() for each in topic.partitions), default=0
         ),
         "connections": len(node.connections),
-        "tasks": node.tasks,
+        "tasks": len(node.tasks),
         "held bytes": node.memory.held,
     }
     numbers["offsets"] = sum(runtime.log_end_offset for runtime in node.logs.partitions())
