@@ -31,18 +31,26 @@ from log_broker.core.raft.effects import (
     VotersChanged,
 )
 from log_broker.core.raft.log import Entry, EntryKind
-from log_broker.core.raft.messages import FetchRequest, FetchSnapshotRequest, RaftRequest, RaftResponse
+from log_broker.core.raft.messages import (
+    BeginQuorumEpochRequest,
+    FetchRequest,
+    FetchSnapshotRequest,
+    RaftRequest,
+    RaftResponse,
+)
 from log_broker.core.raft.raft import QuorumDescription, Raft
 from log_broker.core.raft.replica import RaftConfig, epoch_bound
-from log_broker.core.raft.voters import ReplicaKey, VoterSet
+from log_broker.core.raft.voters import ReplicaKey, Voter, VoterSet
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.net.peers import Peers
+from log_broker.server.net.peers import PeerLink, Peers
 from log_broker.server.process.machine import Pool
 from log_broker.storage.files import FileSystem
 from log_broker.storage.quorum_store import QuorumStore, check_epochs
 from log_broker.wire import quorum as messages
 
 _log = logging.getLogger(__name__)
+
+CONFIRM_SECONDS_MAX = 1.0
 
 
 def _always() -> bool:
@@ -124,6 +132,7 @@ class Quorum:
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._promises: dict[asyncio.Future[Any], Any] = {}
         self._leads = False
+        self._is_confirming = False  # where a voter is said to listen
         self._known: tuple[int | None, int] = (None, 0)
         self._revival: asyncio.TimerHandle | None = None
         self.peers = Peers(self.address_of)
@@ -210,6 +219,32 @@ class Quorum:
         result = await answer
         if result.error is not ErrorCode.NONE:
             raise BrokerError(result.error, result.message)
+
+    async def move_voter(self, voter: Voter) -> None:
+        """Write down that a voter listens elsewhere, once it has answered there; raises BrokerError."""
+        if self._leads and self.voters.get(voter.key.node_id) != voter:
+            if self._is_confirming:
+                raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, "another voter's address is being checked")
+            self._is_confirming = True
+            try:
+                await self._confirm(voter)
+            finally:
+                self._is_confirming = False
+        await self.change_voters(lambda token: UpdateVoter(voter, token))
+
+    async def _confirm(self, voter: Voter) -> None:
+        """Raise BrokerError unless the voter listens where it is said to: whoever reaches this port can say so."""
+        body = BeginQuorumEpochRequest(epoch=self.epoch, leader_id=self.key.node_id, voter=voter.key)
+        place = self._place
+        asked = messages.question(body, cluster_id=self._cluster_id(), endpoint=(place.host, place.port), wait_ms=0)
+        link = PeerLink(f"{voter.host}:{voter.port}")
+        try:
+            response = await link.ask(asked.api, asked.version, asked.values, timeout_seconds=CONFIRM_SECONDS_MAX)
+            answer = messages.read_answer(body, response).body
+        finally:
+            link.end()
+        if answer.error is not ErrorCode.NONE:
+            raise BrokerError(ErrorCode.INVALID_VOTER_KEY, f"voter {voter.key.node_id} is not at {link.address}")
 
     async def answer(self, api: int, request: Any, *, link: str | None = None) -> messages.Values:
         """Answer what another replica asks, on the connection `link`; raises BrokerError."""

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from log_broker.core.raft.effects import UpdateVoter
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.quorum.ports import HasQuorum
 from log_broker.wire.quorum import read_voter
@@ -16,8 +15,7 @@ async def handle(node: HasQuorum, context: "RequestContext", request: Any) -> "V
     if request.cluster_id != node.cluster_id:
         return {"error_code": ErrorCode.INCONSISTENT_CLUSTER_ID}
     try:
-        voter = read_voter(request)
-        await node.quorum.change_voters(lambda token: UpdateVoter(voter, token))
+        await node.quorum.move_voter(read_voter(request))
     except BrokerError as error:
         return {"error_code": error.code}
     return {"error_code": ErrorCode.NONE}

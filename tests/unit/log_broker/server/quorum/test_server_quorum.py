@@ -16,6 +16,7 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import build_batch
 from log_broker.server.node import Node
 from log_broker.wire.apis import ApiKey
+from log_broker.wire.quorum import LISTENER, as_uuid
 
 
 async def make(node: Node, name: str, **fields: Any) -> None:
@@ -237,6 +238,29 @@ async def test_a_voter_that_listens_elsewhere_is_found_there(tmp_path: Path) -> 
 
         await eventually(lambda: all(known(node) == cluster.ports[moved] for node in others))
         await cluster.kill(cluster.controller.config.node_id)
+        await cluster.has_controller()
+
+
+async def test_a_voter_is_not_taken_for_one_where_it_does_not_answer(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 3) as cluster:
+        leader = cluster.controller
+        before = leader.quorum.voters
+        voter, another = (node for node in cluster.nodes.values() if not node.is_controller)
+        (nowhere,) = free_ports(1)
+        for port in (nowhere, another.port, leader.port):
+            values = {
+                "cluster_id": leader.cluster_id,
+                "current_leader_epoch": leader.quorum.epoch,
+                "voter_id": voter.quorum.key.node_id,
+                "voter_directory_id": as_uuid(voter.quorum.key.directory_id),
+                "listeners": ({"name": LISTENER, "host": "127.0.0.1", "port": port},),
+                "k_raft_version_feature": {"min_supported_version": 0, "max_supported_version": 1},
+            }
+            answer = await leader.authority.ask_controller(ApiKey.UPDATE_RAFT_VOTER, 0, values)
+            assert answer.error_code in {ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.INVALID_VOTER_KEY}
+        assert leader.quorum.voters == before
+        await cluster.kill(0, 1, 2)
+        await cluster.start(0, 1, 2)
         await cluster.has_controller()
 
 
