@@ -263,7 +263,7 @@ def _import_everything() -> None:
     from log_broker.wire.messages import codec_of
 
     for api in APIS.values():
-        import_module(f"log_broker.server.handlers.{api.key.name.lower()}")
+        import_module(f"log_broker.server.handlers.{api.handler}")
         for version in range(api.version_min, api.version_max + 1):
             for direction in ("request", "response"):
                 with contextlib.suppress(ModuleNotFoundError):

@@ -109,7 +109,10 @@ class PeerLink:
             if self._writer is None or self._writer.is_closing():
                 self.close()
                 closings = self._closings
-                reader, writer = await asyncio.open_connection(self._host, self._port)
+                try:
+                    reader, writer = await asyncio.open_connection(self._host, self._port)
+                except UnicodeError as error:
+                    raise ConnectionError(f"{self._host!r} is no name of a host") from error
                 if closings != self._closings:
                     writer.close()
                     raise ConnectionAbortedError("the connection was closed while it was opened")

@@ -237,7 +237,7 @@ def test_a_level_that_rises_takes_in_what_was_acknowledged_before() -> None:
 
 
 def test_the_page_says_what_the_code_has() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[5] / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert with_tables(page) == page, "python -m log_broker.config.page docs/configuration.md writes it anew"
     for name in [*TOPIC_KEYS, *BROKER_KEYS, *BROKER_ALIASES]:
         assert f"| `{name}` |" in page
