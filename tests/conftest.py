@@ -18,17 +18,15 @@ LONG = ("e2e", "spark", "chaos", "sim", "compat")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, and those that share a fixture of the whole session."""
-    root = Path(__file__).parent
+    """Keep the tests of a file in one process, and those that share the whole demo."""
     for item in items:
-        folder = item.path.relative_to(root).parts[0]
-        group = "demo" if "demo" in getattr(item, "fixturenames", ()) else item.path.relative_to(root).as_posix()
+        group = "demo" if "demo" in getattr(item, "fixturenames", ()) else item.path.as_posix()
         item.add_marker(pytest.mark.xdist_group(group))
-        item.stash[_RANK] = LONG.index(folder) if folder in LONG else len(LONG)
-    items.sort(key=lambda item: item.stash[_RANK])
+    items.sort(key=_is_short)
 
 
-_RANK = pytest.StashKey[int]()
+def _is_short(item: pytest.Item) -> bool:
+    return item.path.relative_to(Path(__file__).parent).parts[0] not in LONG
 
 
 @pytest.fixture(scope="module", autouse=True)

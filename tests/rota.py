@@ -43,7 +43,7 @@ class Turn:
 
 
 def _pytest(*words: str) -> tuple[str, ...]:
-    return ("-m", "pytest", "-q", "-p", "randomly", "-p", "no:cacheprovider", *words)
+    return ("-m", "pytest", "-q", "-p", "no:cacheprovider", *words)
 
 
 TURNS = (

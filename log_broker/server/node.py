@@ -34,7 +34,6 @@ from log_broker.server.ops.events import Events
 from log_broker.server.ops.loop_lag import LoopLag
 from log_broker.server.ops.quarantine import Quarantine
 from log_broker.server.partitions.ack_deadlines import AckDeadlines
-from log_broker.server.partitions.internal_log import TopicLog
 from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.partitions.runner import Membership
 from log_broker.server.process.counters import Counters
@@ -253,10 +252,6 @@ class Node:
         if image.partitions[partition].leader == self.config.node_id and is_absent:
             return ErrorCode.KAFKA_STORAGE_ERROR  # it could not be made; the log said why
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    def internal_log(self, topic: str) -> TopicLog:
-        """Return a log for a service beside the broker: a compacted topic of one partition, made on first use."""
-        return TopicLog(self, topic)
 
     # What the authority uses.
 

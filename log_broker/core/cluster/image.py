@@ -187,10 +187,9 @@ class ClusterImage:
 
     def leader_of(self, topic: str, partition: int) -> BrokerImage | None:
         """Return the broker to ask about a partition, None while there is none."""
-        image = self.topics.get(topic)
-        if image is None or not 0 <= partition < len(image.partitions):
+        if not self.has_partition(topic, partition):
             return None
-        leader = image.partitions[partition].leader
+        leader = self.topics[topic].partitions[partition].leader
         return self.brokers[leader] if self.is_alive(leader) else None
 
     def led_by(self, node_id: int) -> Iterator[tuple[TopicImage, int, PartitionImage]]:

@@ -308,9 +308,8 @@ class FetchSessions:
     def _open(self, fresh_id: int, opening: Opening, answers: Answers[A], now_ms: int) -> int:
         assert fresh_id not in self._sessions, "two clients would share a session"
         count = sum(len(topic.partitions) for topic in opening.topics)
-        if count > SESSION_PARTITIONS_MAX or self._partitions + count > PARTITIONS_MAX:
-            return NO_SESSION
-        if not self._make_room(now_ms):
+        is_too_large = count > SESSION_PARTITIONS_MAX or self._partitions + count > PARTITIONS_MAX
+        if is_too_large or not self._make_room(now_ms):
             return NO_SESSION
         session = _Session(fresh_id, now_ms, by_id=opening.by_id)
         session.begin(opening.topics, answers)

@@ -2,6 +2,7 @@
 
 import sys
 from array import array
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from itertools import accumulate, repeat
 from operator import mul
@@ -25,26 +26,22 @@ class TopicHost(Cluster, EnsuresTopics, Protocol):
 
 async def ensure_offsets_topic(node: TopicHost) -> None:
     """Make `__consumer_offsets` if it is not there; raises BrokerError."""
-    await node.ensure_topic(
-        CreateTopic(
-            name=OFFSETS_TOPIC,
-            topic_id=uuid4().hex,
-            partitions=node.config.offsets_topic_num_partitions,
-            replication_factor=node.static_config.replication_factor,
-            overrides=dict(OFFSETS_OVERRIDES),
-        )
-    )
+    await _ensure(node, OFFSETS_TOPIC, node.config.offsets_topic_num_partitions, OFFSETS_OVERRIDES)
 
 
 async def ensure_transactions_topic(node: TopicHost) -> None:
     """Make `__transaction_state` if it is not there; raises BrokerError."""
+    await _ensure(node, TRANSACTIONS_TOPIC, node.config.transaction_state_log_num_partitions, TRANSACTIONS_OVERRIDES)
+
+
+async def _ensure(node: TopicHost, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
     await node.ensure_topic(
         CreateTopic(
-            name=TRANSACTIONS_TOPIC,
+            name=name,
             topic_id=uuid4().hex,
-            partitions=node.config.transaction_state_log_num_partitions,
+            partitions=partitions,
             replication_factor=node.static_config.replication_factor,
-            overrides=dict(TRANSACTIONS_OVERRIDES),
+            overrides=dict(overrides),
         )
     )
 

@@ -288,10 +288,12 @@ def control(handle: ControlHandler) -> Handler:
 async def _read_aside(
     node: DispatchHost, context: RequestContext, handle: ControlHandler, read: Callable[[], tuple[Any, int]]
 ) -> None:
-    """Read a large request outside the event loop and then handle it; those to the controller one after the other."""
-    is_decided = context.header.api_key in _DECIDED
+    """Read a large request outside the event loop and then handle it; those decided on here one after the other."""
+    key = context.header.api_key
+    # One that is passed on may come back, to a node that has become the controller meanwhile, and must not wait here.
+    is_decided_here = key in _DECIDED and (node.is_controller or key not in _PASSED_ON)
     with failures_answered(node, *context):
-        async with node.large_decisions if is_decided else nullcontext():
+        async with node.large_decisions if is_decided_here else nullcontext():
             try:
                 request, elements = await node.logs.aside(read)
             except MalformedRequestError as error:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 from log_broker.core.cluster.controller import check_topic_name
 from log_broker.core.cluster.image import NO_LEADER, PartitionImage, TopicImage
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.handlers.admin.metadata import TOPIC_OPERATIONS, topic_values
+from log_broker.server.handlers.admin.metadata import TOPIC_OPERATIONS, topic_values_in_turns
 from log_broker.server.process.ports import Cluster
-from log_broker.server.process.turns import in_turns
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
@@ -51,11 +50,9 @@ async def handle(node: Cluster, context: "RequestContext", request: Any) -> "Val
 
 
 async def _page(node: Cluster, image: TopicImage, indexes: range) -> "Values":
-    partitions: list[Values] = []
-    async for some in in_turns(indexes, PARTITIONS_AT_ONCE_MAX):
-        values = topic_values(node, image, TOPIC_OPERATIONS, some)["partitions"]
-        partitions += [each | _eligible(image.partitions[index]) for index, each in zip(some, values, strict=True)]
-    return {**topic_values(node, image, TOPIC_OPERATIONS, ()), "partitions": partitions}
+    values = await topic_values_in_turns(node, image, TOPIC_OPERATIONS, PARTITIONS_AT_ONCE_MAX, indexes)
+    partitions = zip(values["partitions"], image.partitions[indexes.start : indexes.stop], strict=True)
+    return {**values, "partitions": [{**partition, **_eligible(found)} for partition, found in partitions]}
 
 
 def _eligible(partition: PartitionImage) -> "Values":

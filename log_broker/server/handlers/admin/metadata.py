@@ -151,7 +151,7 @@ async def _answer_in_turns(node: _Host, asked: Asked, errors: dict[str, ErrorCod
                 continue  # it was deleted since
             topic = node.cluster.topics.get(name) if isinstance(name, str) else None
             if topic is not None and len(topic.partitions) > PARTITIONS_AT_ONCE_MAX:
-                described.append(await _large_topic(node, topic, asked))
+                described.append(await topic_values_in_turns(node, topic, _operations(asked), PARTITIONS_AT_ONCE_MAX))
                 continue
             described += _topics(node, asked._replace(names=(name,)), errors)
             left -= 1 + len(described[-1]["partitions"])
@@ -160,14 +160,6 @@ async def _answer_in_turns(node: _Host, asked: Asked, errors: dict[str, ErrorCod
                 left = PARTITIONS_AT_ONCE_MAX
         encoded = await node.logs.aside(partial(_encode, asked, _values(node, asked, described)))
         return _keep(node, asked, errors, encoded) if node.cluster.version == version else encoded
-
-
-async def _large_topic(node: _Host, topic: TopicImage, asked: Asked) -> "Values":
-    operations = _operations(asked)
-    partitions: list[Values] = []
-    async for indexes in in_turns(range(len(topic.partitions)), PARTITIONS_AT_ONCE_MAX):
-        partitions += topic_values(node, topic, operations, indexes)["partitions"]
-    return {**topic_values(node, topic, operations, ()), "partitions": partitions}
 
 
 def _operations(asked: Asked) -> int:
@@ -248,3 +240,13 @@ def topic_values(node: Cluster, topic: TopicImage, operations: int, indexes: Ite
         "partitions": partitions,
         "topic_authorized_operations": operations,
     }
+
+
+async def topic_values_in_turns(
+    node: Cluster, topic: TopicImage, operations: int, at_once_max: int, indexes: range | None = None
+) -> "Values":
+    """Describe a topic as `topic_values` does, so many partitions in each turn of the event loop."""
+    partitions: list[Values] = []
+    async for some in in_turns(range(len(topic.partitions)) if indexes is None else indexes, at_once_max):
+        partitions += topic_values(node, topic, operations, some)["partitions"]
+    return {**topic_values(node, topic, operations, ()), "partitions": partitions}

@@ -25,17 +25,16 @@ from log_broker.core.fetch.session import (
 )
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import HEADER_BYTES, Buffer, batches_in
-from log_broker.server.net.dispatch import WorkHost, answer_failure, failures_answered
+from log_broker.server.net.dispatch import answer_failure, failures_answered
 from log_broker.server.net.memory_budget import FREE_BYTES
 from log_broker.server.net.ports import HasMemory
 from log_broker.server.net.slots import Slot, SlotOwner
 from log_broker.server.partitions.current_leader import WRONG_LEADER, current_leader, endpoints_of
 from log_broker.server.partitions.fetch_answers import elsewhere, empty_data, sliced, written_empty
-from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.partitions.ports import Partitions
 from log_broker.server.partitions.readers import READ_COMMITTED
 from log_broker.server.partitions.runtime import PartitionRuntime
-from log_broker.server.process.ports import Cluster
+from log_broker.server.process.ports import Cluster, Process
 from log_broker.server.quorum.fetch import fetch_metadata
 from log_broker.server.replication.preferred_replica import NO_REPLICA, preferred_replica
 from log_broker.server.replication.replica_fetches import ReplicaFetches
@@ -65,11 +64,8 @@ BATCH_BYTES_MIN = HEADER_BYTES
 FROM_FOLLOWERS = 11  # clients of this version know what a follower may answer
 
 
-class FetchHost(Cluster, WorkHost, HasMemory, Partitions, Protocol):
+class FetchHost(Cluster, HasMemory, Partitions, Process, Protocol):
     """What answering a Fetch asks of the node."""
-
-    @property
-    def logs(self) -> LogManager: ...
 
     @property
     def fetch_sessions(self) -> FetchSessions: ...

@@ -18,6 +18,7 @@ from fluvial.registry.model.registry import SCHEMAS_TOPIC, Registry
 from fluvial.registry.service import http_protocol
 from log_broker.config.broker import BrokerConfig
 from log_broker.server.node import Node
+from log_broker.server.partitions.internal_log import TopicLog
 
 A = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
 
@@ -144,7 +145,7 @@ async def test_the_log_takes_what_is_large_in_parts_and_refuses_what_is_too_larg
     node = Node(BrokerConfig(data_dir=tmp_path, port=0))
     await node.start()
     try:
-        registry = Registry(node.internal_log(SCHEMAS_TOPIC))
+        registry = Registry(TopicLog(node, SCHEMAS_TOPIC))
         await registry.open()
         await registry.apply(SetConfig(subject=None, settings={"compatibilityLevel": "NONE"}), action="configure")
         with pytest.raises(RefusedError) as refused:
@@ -160,7 +161,7 @@ async def test_the_log_takes_what_is_large_in_parts_and_refuses_what_is_too_larg
         await registry.apply(SetMode(subject=None, mode="IMPORT"), action="set_mode")
         assert registry.state.subjects(prefix=":*:", deleted=True) == []
         await registry.apply(SetMode(subject=None, mode="READWRITE"), action="set_mode")
-        again = Registry(node.internal_log(SCHEMAS_TOPIC))
+        again = Registry(TopicLog(node, SCHEMAS_TOPIC))
         await again.open()
         assert again.state.subjects(prefix=":*:", deleted=True) == []
         assert await register(again, "s", A) == 13

@@ -20,6 +20,7 @@ from fluvial.registry.model.commands import DeleteSubject, SetConfig
 from fluvial.registry.model.registry import SCHEMAS_TOPIC, Registry
 from log_broker.config.broker import BrokerConfig
 from log_broker.server.node import Node
+from log_broker.server.partitions.internal_log import TopicLog
 
 START_SECONDS_MAX = 60
 
@@ -28,7 +29,7 @@ async def test_a_restart_finds_everything(tmp_path: Path) -> None:
     config = BrokerConfig(data_dir=tmp_path, port=0)
     node = Node(config)
     await node.start()
-    registry = Registry(node.internal_log(SCHEMAS_TOPIC))
+    registry = Registry(TopicLog(node, SCHEMAS_TOPIC))
     await registry.open()
     for number in range(5):
         await register(registry, f"s{number % 2}", record_schema(*"abcde"[:number]))
@@ -40,7 +41,7 @@ async def test_a_restart_finds_everything(tmp_path: Path) -> None:
     node = Node(config)
     await node.start()
     try:
-        restarted = Registry(node.internal_log(SCHEMAS_TOPIC))
+        restarted = Registry(TopicLog(node, SCHEMAS_TOPIC))
         await restarted.open()
         assert picture(restarted) == picture(registry)
         assert (await register(restarted, "new", record_schema("z"))).id == registry.state.highest_id + 1
@@ -168,7 +169,7 @@ async def test_two_at_once_get_two_ids(tmp_path: Path) -> None:
     node = Node(BrokerConfig(data_dir=tmp_path, port=0))
     await node.start()
     try:
-        registry = Registry(node.internal_log(SCHEMAS_TOPIC))
+        registry = Registry(TopicLog(node, SCHEMAS_TOPIC))
         await registry.open()
         found = await asyncio.gather(*(register(registry, "s", record_schema(f"f{n}")) for n in range(20)))
         assert sorted(each.id for each in found) == list(range(1, 21))

@@ -20,6 +20,7 @@ from log_broker.core.cluster.controller import CreateTopic
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.coordinators.internal_topics import partition_of
 from log_broker.server.node import Node
+from log_broker.server.partitions.internal_log import TopicLog
 from log_broker.server.process.machine import BindError
 from log_broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from log_broker.storage.data_directory import DataDirectoryError
@@ -224,7 +225,7 @@ def _delete(image: Any, name: str) -> Any:
 
 async def test_an_internal_log_keeps_what_is_appended(start: Open) -> None:
     node = await start()
-    log = node.internal_log("_schemas")
+    log = TopicLog(node, "_schemas")
     assert [record async for record in log.read()] == []
     assert await log.append([(b"a", b"1"), (b"b", None)]) == 0
     assert await log.append([(b"c", b"3")]) == 2

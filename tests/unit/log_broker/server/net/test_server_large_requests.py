@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from node_client import NodeClient, client_of, running
-from node_cluster import eventually
+from node_cluster import cluster_of, eventually
 from test_server_long_walks import Gate, probe
 
 from log_broker.errors import ErrorCode
@@ -131,16 +131,28 @@ async def test_large_requests_to_the_controller_are_carried_out_one_after_the_ot
         assert asked == [2_000] * 2
 
 
+async def test_a_large_request_that_is_passed_on_waits_for_no_other_here(tmp_path: Path) -> None:
+    partitions = ({"partition_index": 0, "replicas": (0,)},)
+    topics = tuple({"name": f"no-topic-{number}", "partitions": partitions} for number in range(2_000))
+    async with cluster_of(tmp_path, 3) as cluster:
+        passes_on = next(node for node in cluster.nodes.values() if not node.is_controller)
+        async with passes_on.large_decisions, client_of(passes_on) as client:
+            request = {"timeout_ms": 30_000, "topics": topics}
+            asking = client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, request, version=0)
+            assert len((await asyncio.wait_for(asking, WAIT_SECONDS)).responses) == 2_000
+
+
 async def test_pages_of_partitions_are_made_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def described(node: Any, *of: Any) -> Any:
         (indexes,) = of[2:]
         sizes.append(len(indexes))
-        return metadata.topic_values(node, *of)
+        return real(node, *of)
 
     sizes: list[int] = []
+    real = metadata.topic_values
     request = {"topics": (), "response_partition_limit": 11, "cursor": None}
     monkeypatch.setattr(describe_topic_partitions, "PARTITIONS_AT_ONCE_MAX", 4)
-    monkeypatch.setattr(describe_topic_partitions, "topic_values", described)
+    monkeypatch.setattr(metadata, "topic_values", described)
     async with running(tmp_path / "node") as (_, client):
         await _topics(client, 3, 1, 10)
         answer = await client.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, request, version=0)

@@ -18,6 +18,7 @@ from log_broker.core.cluster.controller import Operation
 from log_broker.errors import ErrorCode
 from log_broker.server.coordinators.internal_topics import ensure_offsets_topic
 from log_broker.server.handlers.admin.describe_configs import BROKER
+from log_broker.server.partitions.internal_log import TopicLog
 from log_broker.wire.apis import ApiKey
 
 # Auto-creation asks for one replica, as it does on a laptop.
@@ -98,7 +99,7 @@ async def test_the_limit_holds_for_every_way_to_a_topic_from_when_it_is_set(tmp_
 
         # The brokers' own topics are made all the same, with what the limit asks for.
         await ensure_offsets_topic(cluster.nodes[0])
-        await cluster.nodes[1].internal_log("_schemas").ensure()
+        await TopicLog(cluster.nodes[1], "_schemas").ensure()
         for name in ("__consumer_offsets", "_schemas"):
             await eventually(lambda name=name: name in cluster.nodes[0].cluster.topics)
             assert cluster.nodes[0].cluster.topics[name].partitions[0].factor == 3
