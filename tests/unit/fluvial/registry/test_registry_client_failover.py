@@ -27,9 +27,9 @@ class HangsUp:
             connection, _ = self._server.accept()
             with connection:
                 words = connection.recv(1 << 16)
-            if not words:
-                return
-            self.heard.append(words.partition(b" ")[0])
+                if not words:
+                    return
+                self.heard.append(words.partition(b" ")[0])  # before the client learns that it is hung up on
 
     def stop(self) -> None:
         socket.create_connection(self._server.getsockname()).close()
