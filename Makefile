@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS ?= 2
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
@@ -36,14 +37,14 @@ check: $(READY) ## format, lint, types, layer contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(READY) ## format the code and mend what the linter can
+format: $(READY) ## format the code and repair what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: java $(READY) check ## check, then every test; WORKERS=2 has two processes, each with a Spark of a gigabyte
+test: java $(READY) check ## check, then every test in WORKERS=2 processes, each with a Spark of a gigabyte
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.compat.run --prepare
-	$(BIN)/python -m pytest $(if $(WORKERS),-n $(WORKERS) --dist loadgroup --no-loadscope-reorder) --durations=30
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=30
 
 unit: $(READY) ## only the tests that need neither Spark nor whole processes
 	$(BIN)/python -m pytest -m "not spark and not e2e"

@@ -1,6 +1,8 @@
 """What holds for every test."""
 
 import gc
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,21 +14,27 @@ settings.register_profile("fluvial", deadline=None, suppress_health_check=[Healt
 settings.load_profile("fluvial")
 
 
+# A shell gives its background jobs an ignored SIGINT, which the processes that tests interrupt would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Folders whose files take minutes come first, so that no process is left alone with one at the end.
 LONG = ("e2e", "spark", "chaos", "sim", "compat")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, and those that share the whole demo."""
-    for item in items:
-        group = "demo" if "demo" in getattr(item, "fixturenames", ()) else item.path.as_posix()
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=_is_short)
+    """Leave out what the rota runs, and sort by folder after the order within them has been drawn."""
+    if not os.environ.get("FLUVIAL_ROTA"):
+        for item in items:
+            if item.get_closest_marker("rota"):
+                item.add_marker(pytest.mark.skip(reason="minutes, which `make rota` takes: FLUVIAL_ROTA=1"))
+    items.sort(key=_turn)
 
 
-def _is_short(item: pytest.Item) -> bool:
-    return item.path.relative_to(Path(__file__).parent).parts[0] not in LONG
+def _turn(item: pytest.Item) -> int:
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return LONG.index(folder) if folder in LONG else len(LONG)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -46,12 +46,16 @@ def _pytest(*words: str) -> tuple[str, ...]:
     return ("-m", "pytest", "-q", "-p", "no:cacheprovider", *words)
 
 
+ROTA = {"FLUVIAL_ROTA": "1"}
 TURNS = (
     Turn("scenarios", 14, _pytest("tests/chaos/test_chaos_scenarios.py"), {"FLUVIAL_CHAOS": "all"}),
     Turn("storm", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--seed", "{seed}")),
     Turn("storm of five", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--brokers", "5", "--seed", "{seed}")),
     Turn("storm with voters", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--voters", "3", "--seed", "{seed}")),
     Turn("kills", 6, ("tests/chaos/kill_run.py", "--rounds", "15", "--seed", "{seed}")),
+    Turn("kills of the main job", 4, _pytest("tests/e2e/test_kill.py"), ROTA),
+    Turn("loss of a broker", 3, _pytest("tests/e2e/test_broker_loss.py"), ROTA),
+    Turn("runs from the page", 3, _pytest("tests/e2e/test_web_page.py"), ROTA),
     Turn("kills of tables", 10, ("tests/e2e/kill_tables_run.py", "--kills", "4", "--seed", "{seed}")),
     Turn("kills of executors", 12, ("tests/e2e/kill_tables_run.py", "--kills", "4", "--executors", "--seed", "{seed}")),
     Turn(
@@ -68,8 +72,8 @@ TURNS = (
     Turn("mutations of the cluster", 18, ("tests/sim/cluster_mutations.py",)),
     Turn("clients, one broker", 15, ("-m", "tests.compat.run")),
     Turn("clients, three brokers", 18, ("-m", "tests.compat.run", "--brokers", "3")),
-    Turn("daemon for minutes", 6, _pytest("tests/e2e/test_daemon.py"), {"FLUVIAL_LONG_DAEMON": "1"}),
-    Turn("Spark Connect", 4, _pytest("tests/spark/test_spark_connect.py"), {"FLUVIAL_LONG_CONNECT": "1"}),
+    Turn("daemon for minutes", 6, _pytest("tests/e2e/test_daemon.py"), ROTA),
+    Turn("Spark Connect", 4, _pytest("tests/spark/test_spark_connect.py"), ROTA),
     Turn("other clusters", 12, _pytest("tests/e2e/test_existing_clusters.py"), {"FLUVIAL_TEST_CLUSTERS": "1"}),
     Turn("parity with Kafka", 5, _pytest("tests/parity"), {"FLUVIAL_TEST_KAFKA": "1"}),
     Turn(

@@ -3,7 +3,7 @@ The tables of the page on settings, made from where the settings are declared.
 
     python -m log_broker.config.page docs/configuration.md
 
-writes them anew between their marks; everything else on the page is written by hand.
+writes them again between their marks; everything else on the page is written by hand.
 """
 
 import sys

@@ -113,7 +113,7 @@ def place(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int)
 
 
 def stamp_log_append_time(batch: bytearray | memoryview, attributes: int, now_ms: int) -> None:
-    """Make the time of the append the timestamp of every record, and set the checksum anew."""
+    """Make the time of the append the timestamp of every record, and set the checksum again."""
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_OFFSET, attributes | LOG_APPEND_TIME)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_OFFSET, now_ms)
     seal(batch)

@@ -326,7 +326,7 @@ class Node:
         """Become a broker of the cluster; return when this node may lead."""
         # The levels that the cluster begins with are written with its name, and a registration depends on them.
         while not self.cluster.cluster_id:
-            await self.quorum.wait_for_news(1.0)
+            await self.quorum.wait_for_change(1.0)
         self.lifecycle = BrokerLifecycle(self)
         await self.lifecycle.register()
         self._is_current = True

@@ -264,7 +264,7 @@ class Retention:
 def _rebuild(
     header: BatchHeader, section: bytes, kept: Sequence[tuple[int, Span]], *, horizon_ms: int | None
 ) -> bytearray:
-    """Make the batch anew from the records that stay; with a horizon, that becomes its base timestamp."""
+    """Make the batch again from the records that stay; with a horizon, that becomes its base timestamp."""
     attributes = header.attributes
     base_timestamp = header.base_timestamp
     out = bytearray()

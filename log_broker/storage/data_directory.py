@@ -19,7 +19,7 @@ LOCK_FILE = ".lock"
 
 
 class DataDirectoryError(Exception):
-    """The data directory cannot be used; the message says why and what mends it."""
+    """The data directory cannot be used; the message says why and what repairs it."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"data directory {path}: {reason}")

@@ -13,6 +13,7 @@ from time import monotonic
 from log_broker.config.broker import TopicConfig
 from log_broker.core.partition.epochs import LeaderEpochs
 from log_broker.core.partition.partition import Partition
+from log_broker.core.partition.writing import ReplicaState
 from log_broker.core.raft.lease import Lease
 from log_broker.interfaces import RecordValidator
 from log_broker.storage.checkpoints import (
@@ -69,20 +70,19 @@ def open_partition(
     for transaction in aborted:
         log.note_aborted(transaction)
     log.save_aborted(snapshot[0])
-    core = Partition(
+    state = ReplicaState(
         topic,
         config,
         producers=producers,
         epochs=epochs,
         log_start_offset=log_start_offset,
         end_offset=log.end_offset,
-        validator=validator,
         high_watermark=watermark,
         ending=ending,
         leads=leads,
         lease=lease,
     )
-    return core, log
+    return Partition(state, validator), log
 
 
 def _recover_epochs(files: FileSystem, log: PartitionLog, *, checked_from: int) -> LeaderEpochs:
@@ -90,7 +90,7 @@ def _recover_epochs(files: FileSystem, log: PartitionLog, *, checked_from: int) 
     Return the epochs as their file has them, which was on the disk before any batch that needs it.
 
     A batch's own epoch stands outside its checksum. Where one that may not have reached the disk whole says otherwise,
-    it is the batch that is mended. Only without the file are the batches believed. Raises OSError.
+    it is the batch that is repaired. Only without the file are the batches believed. Raises OSError.
     """
     path = log.directory / LEADER_EPOCH_FILE
     kept = decode_epochs(files.read(path))

@@ -254,7 +254,7 @@ class Segment:
         self, *, checked_from: int | None = None, without_gaps: bool = False, end_max: int | None = None
     ) -> int | None:
         """
-        Make the indexes anew from the batches and set `size` to the end of the last good one.
+        Make the indexes again from the batches and set `size` to the end of the last good one.
 
         A base offset stands outside its batch's checksum. `without_gaps` catches a damaged one where compaction, which
         leaves gaps, has never been: in a segment that was still growing. Elsewhere one that leads beyond `end_max`,
@@ -351,7 +351,7 @@ class Segment:
         entry = self.offset_index.entry_before(offset - self.base_offset)
         found = self._scan_for(offset, entry)
         if found is None:
-            self._mend_indexes()
+            self._repair_indexes()
             found = self._scan_for(offset, self.offset_index.entry_before(offset - self.base_offset))
         return self.size if found is None else found
 
@@ -370,7 +370,7 @@ class Segment:
         """Return an offset at or before the first record that is at least this late."""
         entry = self.time_index.entry_before(timestamp)
         if entry is not None and not self._is_true(entry):
-            self._mend_indexes()
+            self._repair_indexes()
             entry = self.time_index.entry_before(timestamp)
         return self.base_offset + (entry[1] if entry is not None else 0)
 
@@ -396,8 +396,8 @@ class Segment:
             start = -1  # seen
         return start < 0 and self._is_true(times.last)
 
-    def _mend_indexes(self) -> None:
-        """Make both indexes anew: one was found to say what is not so."""
+    def _repair_indexes(self) -> None:
+        """Make both indexes again: one was found to say what is not so."""
         _log.warning("%s: an index does not agree with the log and is made again", self.path())
         self.rebuild()
         self.save_indexes()
@@ -410,7 +410,7 @@ class Segment:
         if known is not None:
             if read_header(self.file.read_at(known[1], HEADER_BYTES)).last_offset == self.base_offset + known[0]:
                 return known[1]
-            self._mend_indexes()
+            self._repair_indexes()
             return self.whole_batches_end(start, end, bytes_max)
         boundary = start
         for position, header in scan(self.file, start, end, read_bytes=_SEARCH_BYTES):

@@ -69,7 +69,7 @@ def empty_batches(files: FileSystem, directory: Path, base_offsets: Set[int]) ->
     """
     Take the records out of the batches at these offsets; return how many batches that were. Raises OSError.
 
-    A segment is written anew beside the old one and takes its place as a compacted one does: a crash loses nothing.
+    A segment is written again beside the old one and takes its place as a compacted one does: a crash loses nothing.
     """
     finish_swaps(files, directory)
     count = 0

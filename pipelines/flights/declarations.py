@@ -17,7 +17,7 @@ aircraft = state(
     "aircraft",
     topic="flight_events",
     key="tailnum",
-    order="event_time",  # what was mended stands in the log behind what came later
+    order="event_time",  # what was repaired stands in the log behind what came later
     fields={
         "last_airport": last_non_null("case event_type when 'ARRIVED' then dest when 'DEPARTED' then origin end"),
         "last_event_time": latest("event_time"),

@@ -76,7 +76,7 @@ def main(
 
     The local platform of `settings.data_dir` is started with `layout`; None leaves it alone and works on the cluster
     that `settings` name. `until` takes only what happened before it. With `kill_a_node` a leader of the local platform
-    dies while events are published and returns while tables are built. Raises FluvialError for what a user can mend.
+    dies while events are published and returns while tables are built. Raises FluvialError for what a user can repair.
     """
     require_java()
     source.data_folder()
@@ -143,20 +143,20 @@ def publish_events(
     ):
         published = publish_all(publisher, all_feeds(until), progress, {} if loss is None else {loss.topic: loss.at})
     for each in published:
-        if each.mended:
-            show_mended(each, progress)
+        if each.repaired:
+            show_repaired(each, progress)
     sent, seconds = sum(each.sent for each in published), sum(each.seconds for each in published)
     held = sum(each.held for each in published)
     progress.print(f"  {sent:,} records published in {seconds:.1f} s, {held:,} were in the log already")
     return published
 
 
-def show_mended(published: Published, progress: Console) -> None:
+def show_repaired(published: Published, progress: Console) -> None:
     """Say which records of a topic arrived damaged, why the broker put them aside, and that they are back."""
-    progress.print(f"  {len(published.mended)} records of {published.topic} arrived damaged and went to quarantine:")
-    for record in published.mended:
+    progress.print(f"  {len(published.repaired)} records of {published.topic} arrived damaged and went to quarantine:")
+    for record in published.repaired:
         progress.print(f"    {record.position}  {record.reason}", soft_wrap=True)
-    progress.print("  each was mended from the source and replayed, with its old time and place in its header")
+    progress.print("  each was repaired from the source and replayed, with its old time and place in its header")
 
 
 def start_spark(settings: Settings, progress: Console) -> "SparkSession":

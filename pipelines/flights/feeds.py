@@ -50,7 +50,7 @@ class Feed:
 
     @cached_property
     def first_day(self) -> int:
-        """How many records are of the first day; what was damaged of them is mended before the others follow."""
+        """How many records are of the first day; what was damaged of them is repaired before the others follow."""
         return int(np.searchsorted(self.timestamps, _millis(FIRST_DAY_END))) if self.damaged else 0
 
     def __len__(self) -> int:
@@ -135,7 +135,7 @@ def _flight_events(until: datetime | None) -> Feed:
         key="tailnum",
         timestamps=records["event_time"].to_numpy(np.int64),
         rows=records["row"].to_numpy(np.int64),
-        # A log that ends within the first day cannot be told from one to which mended records were added.
+        # A log that ends within the first day cannot be told from one to which repaired records were added.
         damaged=frozenset(DAMAGED_EVENTS) if until is None or until >= FIRST_DAY_END else frozenset(),
     )
 

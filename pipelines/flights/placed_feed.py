@@ -20,7 +20,7 @@ class PlacedFeed:
     The records of a feed, each with its partition and its number there, which is its offset where nothing is damaged.
 
     With `damages` those that the feed names are damaged. A log that puts them aside has gaps in their place, and behind
-    the first day the mended ones and what came with them; `shifts` says how many offsets that takes in each partition.
+    the first day the repaired ones and what came with them; `shifts` says how many offsets that takes in each one.
     """
 
     def __init__(self, feed: Feed, *, partitions: int, schema_id: int, damages: bool = False) -> None:
@@ -53,7 +53,7 @@ class PlacedFeed:
         """Return where in the log a partition's record is."""
         return number if number < self.first_day[partition] else number + self.shifts[partition]
 
-    def mended(self, partition: int, number: int) -> bytes:
+    def repaired(self, partition: int, number: int) -> bytes:
         """Return a damaged record as its producer should have sent it; raises `ForeignLogError` for any other."""
         here = np.flatnonzero(self._partition_of == partition)
         if number >= len(here) or int(here[number]) not in self._damaged:

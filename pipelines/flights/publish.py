@@ -32,9 +32,9 @@ from rich.progress import (
 from fluvial.config import Settings, load_settings
 from fluvial.errors import FluvialError
 from fluvial.kafka import KafkaCluster
-from fluvial.quarantine.mending import Mending
 from fluvial.quarantine.reading import waiting
 from fluvial.quarantine.records import Quarantined
+from fluvial.quarantine.repair import Repairing
 from fluvial.quarantine.replay import replay
 from fluvial.registry.client import RegistryClient
 from pipelines.flights.feeds import FIRST_DAY_END, TOPICS, Feed, all_feeds
@@ -65,8 +65,8 @@ class Published:
     held: int
     """How many of them the log had before."""
     seconds: float
-    mended: Sequence[Quarantined] = ()
-    """Those that arrived damaged and have been mended and replayed now, as they were put aside."""
+    repaired: Sequence[Quarantined] = ()
+    """Those that arrived damaged and have been repaired and replayed now, as they were put aside."""
 
     @property
     def sent(self) -> int:
@@ -115,7 +115,7 @@ class Publisher:
         partitions = ensure_topic(self._admin, feed.topic, partitions=feed.partitions, compacted=feed.compacted)
         damages = bool(feed.damaged) and puts_aside(self._admin, feed.topic)
         placed = PlacedFeed(feed, partitions=partitions, schema_id=schema_id, damages=damages)
-        sent, mended = self._first_day(placed, on_progress) if damages else (0, ())
+        sent, repaired = self._first_day(placed, on_progress) if damages else (0, ())
         held = self._held(placed)
         before = sum(held)
         on_progress(before, len(feed))
@@ -123,13 +123,13 @@ class Publisher:
             self._sender.send(feed.topic, placed.missing(held), lambda sent: on_progress(before + sent, len(feed)))
             self._confirm(placed, held)
         seconds = time.monotonic() - started
-        return Published(topic=feed.topic, records=len(feed), held=before - sent, seconds=seconds, mended=mended)
+        return Published(topic=feed.topic, records=len(feed), held=before - sent, seconds=seconds, repaired=repaired)
 
     def _first_day(self, placed: PlacedFeed, on_progress: OnProgress) -> tuple[int, Sequence[Quarantined]]:
         """
-        Publish the first day, damaged as it comes, then mend what was put aside and have it replayed.
+        Publish the first day, damaged as it comes, then repair what was put aside and have it replayed.
 
-        Return how many records were sent, and those that were mended, as they were before.
+        Return how many records were sent, and those that were repaired, as they were before.
         """
         topic, first = placed.feed.topic, placed.first_day
         ends = settled_ends(self._consumer, topic, placed.partitions, first)
@@ -143,17 +143,19 @@ class Publisher:
         settings = Settings(
             bootstrap_servers=self._cluster.bootstrap_servers, kafka_properties=self._cluster.properties, local=False
         )
-        mended = waiting(settings, topic, placed.partitions)
-        if mended:
-            mending = Mending(self._registry, lambda seen: placed.mended(seen.record.partition, seen.record.offset))
-            replay(settings, topic, placed.partitions, mending)
+        repaired = waiting(settings, topic, placed.partitions)
+        if repaired:
+            repairing = Repairing(
+                self._registry, lambda seen: placed.repaired(seen.record.partition, seen.record.offset)
+            )
+            replay(settings, topic, placed.partitions, repairing)
         time_ms = int(FIRST_DAY_END.timestamp() * 1000)
         ends = decided_ends(self._admin, topic, placed.partitions)
         later = begins_of(self._consumer, topic, placed.partitions, time_ms)
         placed.shifts = [
             later.get(partition, end) - own for partition, (end, own) in enumerate(zip(ends, first, strict=True))
         ]
-        return sum(first) - before, mended
+        return sum(first) - before, repaired
 
     def _held(self, placed: PlacedFeed) -> list[int]:
         """Return how many of the feed's records each partition holds; the last of them is compared."""

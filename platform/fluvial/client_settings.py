@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fluvial.errors import ConfigError
-from fluvial.kafka import known as kafka
+from fluvial.kafka import client_properties as kafka
 from fluvial.kafka.java import without_java_names
 from fluvial.properties import Given, Properties, read_properties
 from fluvial.registry import endpoint as registry

@@ -73,7 +73,7 @@ class _Setting:
     """One setting: how its text is checked, what to write when the check fails, and whether a bare number will do."""
 
     check: Callable[[str], bool]
-    mend: str
+    repair: str
     number: bool = False
 
 
@@ -88,27 +88,27 @@ def _is_address(text: str) -> bool:
 
 # Everything but the tables. A key is the name of the flag, the variable and the key in the file.
 _SETTINGS: Mapping[str, _Setting] = {
-    "data_dir": _Setting(check=bool, mend="write the path of a folder"),
-    "bootstrap_servers": _Setting(check=_is_servers, mend="write host:port, several with commas between"),
+    "data_dir": _Setting(check=bool, repair="write the path of a folder"),
+    "bootstrap_servers": _Setting(check=_is_servers, repair="write host:port, several with commas between"),
     "registry_url": _Setting(
         check=lambda text: all(_URL.fullmatch(each.strip()) for each in text.split(",")),
-        mend="write http://host:port or https://host, several with commas between",
+        repair="write http://host:port or https://host, several with commas between",
     ),
-    "command_config": _Setting(check=bool, mend="write the path of a file of client properties"),
-    "warehouse": _Setting(check=bool, mend="write a folder or a URI"),
+    "command_config": _Setting(check=bool, repair="write the path of a file of client properties"),
+    "warehouse": _Setting(check=bool, repair="write a folder or a URI"),
     "spark_master": _Setting(
-        check=bool, mend="write local[*], spark://host:7077, sc://host:15002 or another master that Spark knows"
+        check=bool, repair="write local[*], spark://host:7077, sc://host:15002 or another master that Spark knows"
     ),
     "metadata_max_age_ms": _Setting(
-        check=lambda text: text.isdecimal(), mend="write a number of milliseconds", number=True
+        check=lambda text: text.isdecimal(), repair="write a number of milliseconds", number=True
     ),
     "metrics_port": _Setting(
         check=lambda text: text.isdecimal() and 0 < int(text) <= _PORT_MAX,
-        mend=f"write a port, 1 to {_PORT_MAX}",
+        repair=f"write a port, 1 to {_PORT_MAX}",
         number=True,
     ),
     "project": _Setting(
-        check=lambda text: _MODULE.fullmatch(text) is not None, mend="write the name of a Python module"
+        check=lambda text: _MODULE.fullmatch(text) is not None, repair="write the name of a Python module"
     ),
 }
 
@@ -208,7 +208,7 @@ def _checked(where: str, value: object, setting: _Setting) -> str:
     is_text = isinstance(value, str | Path) or (setting.number and type(value) is int)
     text = str(value).strip() if is_text else ""
     if not setting.check(text):
-        raise ConfigError(f"{where}: {value!r} will not do; {setting.mend}")
+        raise ConfigError(f"{where}: {value!r} will not do; {setting.repair}")
     return text
 
 

@@ -2,8 +2,8 @@
 
 
 class FluvialError(Exception):
-    """Something a user can mend; `str()` is one clear line that says what and how."""
+    """Something a user can repair; `str()` is one clear line that says what and how."""
 
 
 class ConfigError(FluvialError):
-    """A setting is missing or wrong; the message names the file and key, and the mend."""
+    """A setting is missing or wrong; the message names the file and key, and the repair."""

@@ -23,7 +23,7 @@ class Property:
     """A known property: which values it takes, what to write where one will not do, and whether it may be shown."""
 
     check: Callable[[str], bool] = bool
-    mend: str = "write some text"
+    repair: str = "write some text"
     secret: bool = False
 
 
@@ -75,7 +75,7 @@ NO_PROPERTIES = Properties()
 
 
 def checked(given: Mapping[str, Given], known: Mapping[str, Property], aliases: Mapping[str, str]) -> dict[str, Given]:
-    """Return what was given under the names of `known`; raises ConfigError that names the place and the mend."""
+    """Return what was given under the names of `known`; raises ConfigError that names the place and the repair."""
     found: dict[str, Given] = {}
     for written, each in given.items():
         name = aliases.get(written, written)
@@ -86,7 +86,7 @@ def checked(given: Mapping[str, Given], known: Mapping[str, Property], aliases: 
         value = each.value if known[name].secret else each.value.strip()
         if not known[name].check(value):
             shown = "this value" if known[name].secret else repr(value)
-            raise ConfigError(f"{each.where}: {shown} will not do; {known[name].mend}")
+            raise ConfigError(f"{each.where}: {shown} will not do; {known[name].repair}")
         found[name] = Given(value, each.where)
     return found
 
@@ -99,14 +99,14 @@ def _meant(name: str, known: list[str]) -> str:
 def one_of(*values: str) -> Property:
     """A property that takes one of these words, in capitals or not."""
     return Property(
-        check=lambda text: text.upper() in {each.upper() for each in values}, mend=f"write one of {', '.join(values)}"
+        check=lambda text: text.upper() in {each.upper() for each in values}, repair=f"write one of {', '.join(values)}"
     )
 
 
-FLAG = Property(check=lambda text: text.lower() in {"true", "false"}, mend="write true or false")
-MILLISECONDS = Property(check=str.isdecimal, mend="write a number of milliseconds")
-SECRET = Property(mend="write the secret, or leave it to its variable", secret=True)
-FILE = Property(mend="write the path of a file")
+FLAG = Property(check=lambda text: text.lower() in {"true", "false"}, repair="write true or false")
+MILLISECONDS = Property(check=str.isdecimal, repair="write a number of milliseconds")
+SECRET = Property(repair="write the secret, or leave it to its variable", secret=True)
+FILE = Property(repair="write the path of a file")
 TEXT = Property()
 
 

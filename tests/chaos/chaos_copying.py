@@ -121,7 +121,7 @@ class Life:
             while not self._stopping.is_set():
                 self._one()
         except KafkaException:
-            # Begin anew under the same id, which ends what was left open.
+            # Begin again under the same id, which ends what was left open.
             self._stopping.wait(0.2)
         finally:
             with suppress(KafkaException):

@@ -31,7 +31,7 @@ class Op:
     """
     One operation of one process: a send, a poll, or a transaction of polls and sends. Times are of one monotonic clock.
 
-    `moved` names the keys whose position was set anew within or right before it (assignment, rebalance, seek): no
+    `moved` names the keys whose position was set again within or right before it (assignment, rebalance, seek): no
     order with what the process polled before is to be expected there. `to_end` names the keys of which the process
     has polled everything from the first offset to the end with this poll, which began after the last send.
     """

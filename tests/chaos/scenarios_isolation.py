@@ -51,6 +51,8 @@ def isolated_leader(stage: Stage, cluster: Cluster, leader: int, cut: Callable[[
         assert cluster.partition(topic, asking=cluster.leader(topic)).leader_epoch > epochs[topic]
         cluster.await_isr(topic, outside)
         assert len(acked(send(cluster.addresses(outside), topic, after))) == 50
+        if stage.is_ours:  # Kafka's leaders have no lease
+            takes_nothing(cluster, leader, topic, inside[minimum, "0"], inside[minimum, "1"])
         # Asked of its side only: the isolated one still tells of its own watermark.
         expect(cluster, topic, [*common, *firsts[minimum], *after], servers=cluster.addresses(outside))
     unacked = {minimum: sum(1 for _ in inside[minimum, "all"].told) for minimum in topics}
@@ -100,6 +102,22 @@ def write_inside(
             if minimum not in led and cluster.partition(topic, asking=asked).leader != leader:
                 led[minimum] = time.monotonic() - cut_at
     return took, led
+
+
+def takes_nothing(cluster: Cluster, leader: int, topic: str, unanswered: Sending, answered: Sending) -> None:
+    """
+    A leader whose successor has appended takes nothing more at acks 0 and 1.
+
+    This is seen in the files of its log, since its high watermark stands still in any case.
+    """
+    told = acked(answered.told)
+    for number in range(20):
+        unanswered.send([f"too late {number}"]).wait(0.1)
+        answered.send([f"too late {number}"]).wait(0.1)
+    held = b"".join(path.read_bytes() for path in cluster.node(leader).partition_dir(topic, 0).glob("*.log"))
+    assert b"first" in held, "these are the files of the log"
+    assert held.count(b"too late") == 0, "its lease ended before the successor's first append"
+    assert acked(answered.told) == told
 
 
 def later(sending: Sending) -> list[str]:

@@ -43,7 +43,7 @@ def test_a_life_in_a_call_that_does_not_return_is_given_up_and_calls_nothing_mor
 
 
 @pytest.mark.parametrize(("commit_began", "outcome"), [(None, "fail"), (1.0, "info")])
-def test_an_attempt_that_was_given_up_before_its_commit_has_failed_and_after_that_nobody_knows(
+def test_an_attempt_given_up_before_its_commit_failed_and_after_it_is_in_doubt(
     commit_began: float | None, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life = a_life(monkeypatch)

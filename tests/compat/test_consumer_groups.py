@@ -334,7 +334,7 @@ def test_a_member_that_is_killed_is_replaced_where_it_had_committed(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_broker_that_is_killed_in_a_rebalance_loses_no_commit_and_the_group_goes_on(
+def test_a_broker_killed_in_a_rebalance_loses_no_commit_and_the_group_goes_on(
     own_broker: Any, eventually: Eventually, protocol: str
 ) -> None:
     topic, group = name("broker"), name("group")

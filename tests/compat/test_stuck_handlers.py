@@ -97,7 +97,7 @@ def committed(client: Consumer, topic: str) -> int:
     return int(client.committed([TopicPartition(topic, 0)], 30)[0].offset)
 
 
-def test_without_a_limit_the_member_is_let_go_and_the_next_is_stuck_on_the_same_record(
+def test_without_a_limit_the_next_member_is_stuck_on_the_same_record(
     broker: EmbeddedBroker, server: SilentServer
 ) -> None:
     topic = filled(broker)
@@ -166,7 +166,7 @@ def test_with_a_time_limit_all_go_on_and_the_record_is_put_aside(
     reader.close()
 
 
-def test_with_a_hand_off_the_others_are_done_and_nothing_behind_the_stuck_one_is_committed(
+def test_with_a_hand_off_nothing_after_the_stuck_record_is_committed(
     broker: EmbeddedBroker, server: SilentServer, pool: ThreadPoolExecutor
 ) -> None:
     topic, done = filled(broker), []

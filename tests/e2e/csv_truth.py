@@ -125,10 +125,11 @@ def event_counts(until: datetime | None = None) -> Counter[str]:
     return Counter(event.kind for event in flight_events() if until is None or event.time < until)
 
 
-def aircraft(until: datetime | None = None) -> dict[str, Aircraft]:
+def aircraft(until: datetime | None = None, *, backwards: bool = False) -> dict[str, Aircraft]:
     """Fold the events, one tail number at a time, into the expected rows of `state.aircraft`."""
     fleet: dict[str, Aircraft] = {}
-    for event in flight_events():
+    events = flight_events()
+    for event in reversed(list(events)) if backwards else events:
         if event.tailnum is None or (until is not None and event.time >= until):
             continue
         plane = fleet.setdefault(event.tailnum, Aircraft(event.tailnum))

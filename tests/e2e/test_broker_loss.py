@@ -6,6 +6,7 @@ import socket
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 
+import pytest
 from local_platform import LocalPlatform
 from test_kill import assert_tables_are_exact
 
@@ -24,6 +25,7 @@ def free_ports_in_a_row(count: int) -> int:
             return first
 
 
+@pytest.mark.rota
 def test_three_brokers_one_killed_and_returned_give_the_same_answers(platform: LocalPlatform) -> None:
     platform.port = free_ports_in_a_row(2 * BROKERS)
     platform.registry_port = platform.port + BROKERS

@@ -148,7 +148,7 @@ def produce_input(nodes: Nodes, work: Work, sent: list[int]) -> None:
 
 
 def copy(nodes: Nodes, sent: list[int], done: Callable[[], bool]) -> int:
-    """Copy `in` to `out` in transactions until all is there; return how often it had to begin anew."""
+    """Copy `in` to `out` in transactions until all is there; return how often it had to begin again."""
     restarts = 0
     while True:
         reader = Consumer(

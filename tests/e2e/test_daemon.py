@@ -1,8 +1,8 @@
 """
 Dagster's own daemon and code server, as processes of their own, on a project of two tables.
 
-The short form is part of every run; FLUVIAL_LONG_DAEMON=1 adds runs at once, a run killed half way, and a backfill of
-past hours while new events flow.
+The short form is part of every run; `make rota`, or FLUVIAL_ROTA=1, adds runs at once, a run killed half way, and a
+backfill of past hours while new events flow.
 """
 
 import io
@@ -37,7 +37,6 @@ from fluvial.registry.client import RegistryClient
 from fluvial.tables.declare.project import load_project
 from fluvial.tables.drive.verify import verify
 
-LONG = bool(os.environ.get("FLUVIAL_LONG_DAEMON"))
 PATIENCE_S = 900.0
 PARTITIONS = 2
 TABLES = ("history.orders", "state.customers")
@@ -232,7 +231,7 @@ def test_new_events_start_runs_also_after_the_broker_was_away(shop: Shop) -> Non
 
 # Asking for a backfill in Dagster's own name goes through what Dagster itself calls deprecated.
 @pytest.mark.filterwarnings("ignore:Function `AssetSelection:DeprecationWarning")
-@pytest.mark.skipif(not LONG, reason="FLUVIAL_LONG_DAEMON=1 runs it: some minutes")
+@pytest.mark.rota
 @pytest.mark.parametrize("shop", [True], indirect=True)
 def test_runs_at_once_a_killed_run_and_a_backfill_leave_tables_exact(shop: Shop) -> None:
     for hours_ago in (4, 3, 2):
@@ -264,7 +263,7 @@ def test_runs_at_once_a_killed_run_and_a_backfill_leave_tables_exact(shop: Shop)
     shop.assert_exact()
     assert "FAILURE" in shop.runs().values(), "a run was killed"
     rewritten = {commit["rewritten"] for commit in stamps(shop) if commit.get("rewritten")}
-    assert rewritten, "the backfill made rows anew"
+    assert rewritten, "the backfill made rows again"
 
 
 def backfill_past_hours(shop: Shop, *, hours: tuple[int, ...]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import csv_truth
 import psutil
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 from local_platform import LocalPlatform, kill, kill_group, wait_until
 
@@ -58,6 +59,7 @@ def until_there(path: Path, pattern: str, job: "subprocess.Popen[str]") -> None:
     assert job.poll() is None, "the job was still running"
 
 
+@pytest.mark.rota
 def test_whatever_is_killed_the_job_is_completed_by_running_it_again(platform: LocalPlatform) -> None:
     platform.up()
     warehouse = platform.data_dir / "warehouse"

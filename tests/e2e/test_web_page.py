@@ -74,6 +74,7 @@ def test_the_graph_shows_contracts_topics_tables_and_checks(browser: Browser) ->
     browser.shoot("graph")
 
 
+@pytest.mark.rota
 def test_a_run_is_started_on_the_page_and_its_failing_check_is_shown(browser: Browser) -> None:
     browser.open("/assets/history/flight_events")
     browser.see("Never materialized")

@@ -172,9 +172,11 @@ class CostNode:
     def saved_numbers(self) -> dict[str, int]:
         """Every number that stands in a JSON file of the data directory."""
         found: dict[str, int] = {}
-        for path in (self.folder / "data").rglob("quorum-state"):
+        for root, _, names in os.walk(self.folder / "data"):  # not rglob, which fails when a folder goes meanwhile
+            if "quorum-state" not in names:
+                continue
             with contextlib.suppress(OSError, ValueError):
-                for name, value in json.loads(path.read_text()).items():
+                for name, value in json.loads(Path(root, "quorum-state").read_text()).items():
                     if isinstance(value, int):
                         found[name] = value
         return found

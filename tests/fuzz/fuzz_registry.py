@@ -4,8 +4,8 @@ Random lives of a registry beside a slow and simple model of the rules: 100,000 
     python tests/fuzz/fuzz_registry.py --calls 100000 --seed 1
 
 Subjects of all three kinds whose schemas refer to each other are registered, looked up, evolved, deleted softly and
-for good, and registered again, while settings and modes change and the registry is started anew from its log. The model
-says the status of each answer, the id and the version; what the compatibility check says must be what registering does;
+for good, and registered again, while settings and modes change and the registry is started again from its log. The
+model says the status of each answer, its id and version; what the compatibility check says is what registering does;
 a registry that has read its log, compacted or not, answers as the one before. No answer is ever of status 500 and more.
 """
 
@@ -265,7 +265,7 @@ class Life:
         self._said: list[str] = []
 
     async def live(self, calls: int) -> None:
-        """Make calls, and start the registry anew now and then, until so many are made or something is found."""
+        """Make calls, and start the registry again now and then, until so many are made or something is found."""
         while self.calls < calls and not self.findings:
             async with _served(self._log) as http:
                 await self._agrees(http, "after a start")

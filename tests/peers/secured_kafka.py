@@ -1,5 +1,5 @@
 """
-Apache Kafka with listeners that ask who is there, and the certificates for them, made anew each time.
+Apache Kafka with listeners that ask who is there, and the certificates for them, made again each time.
 
     with SecuredKafka(folder) as kafka:
         kafka.scram      # properties of a client that signs in by SCRAM over TLS

@@ -23,12 +23,12 @@ from log_broker.core.groups.consumer_group import ConsumerGroup
 from log_broker.core.groups.group import Group
 from log_broker.core.partition.epochs import LeaderEpochs
 from log_broker.core.partition.following import Lost
-from log_broker.core.partition.partition import Partition
+from log_broker.core.partition.partition import Appends
 from log_broker.core.partition.producers import ProducerEntry, ProducerStates
 from log_broker.core.partition.replication import Leading
-from log_broker.core.partition.roles import PartitionRoles
+from log_broker.core.partition.roles import Following, Roles
 from log_broker.core.partition.transactions import PartitionTransactions
-from log_broker.core.partition.writing import PartitionWriting
+from log_broker.core.partition.writing import ReplicaState
 from log_broker.core.raft.lease import Lease
 from log_broker.core.transactions.protocol import AddPartitions, End
 from log_broker.core.transactions.transaction import Transaction
@@ -73,12 +73,12 @@ def _lets_followers_in_too_early() -> list[Patch]:
 
 
 def _followers_do_not_sync() -> list[Patch]:
-    def set_role_rules(self: PartitionWriting) -> None:
+    def set_role_rules(self: ReplicaState) -> None:
         real(self)
-        self._syncs_each_write = self._syncs_each_write and self.is_leader
+        self.syncs_each_write = self.syncs_each_write and self.is_leader
 
-    real = PartitionWriting._set_role_rules
-    return [(PartitionWriting, "_set_role_rules", set_role_rules)]
+    real = ReplicaState.set_role_rules
+    return [(ReplicaState, "set_role_rules", set_role_rules)]
 
 
 def _acknowledges_before_fsync() -> list[Patch]:
@@ -107,25 +107,25 @@ def _epochs_end_where_the_log_does() -> list[Patch]:
 def _follower_truncates_in_memory_only() -> list[Patch]:
     """The log of the partition is cut, its producers and epochs are as before."""
 
-    def truncate(self: PartitionRoles, offset: int) -> Lost | None:
-        before = self.producers
+    def truncate(self: Following, offset: int) -> Lost | None:
+        before = self._state.producers
         lost = real(self, offset)
         self._producers_before = before  # type: ignore[attr-defined]
         return lost
 
-    def truncated(self: PartitionRoles, producers: ProducerStates, ending: Sequence[Any]) -> None:
+    def truncated(self: Following, producers: ProducerStates, ending: Sequence[Any]) -> None:
         real_end(self, self._producers_before, ending)  # type: ignore[attr-defined]
 
-    real, real_end = PartitionRoles.truncate, PartitionRoles.truncated
-    return [(PartitionRoles, "truncate", truncate), (PartitionRoles, "truncated", truncated)]
+    real, real_end = Following.truncate, Following.truncated
+    return [(Following, "truncate", truncate), (Following, "truncated", truncated)]
 
 
 def _a_deposed_leader_goes_on() -> list[Patch]:
-    def become_follower(self: PartitionRoles, leader_epoch: int, leader_id: int) -> Sequence[Any]:
-        return () if self.is_leader else real(self, leader_epoch, leader_id)
+    def become_follower(self: Roles, leader_epoch: int, leader_id: int) -> Sequence[Any]:
+        return () if self._state.is_leader else real(self, leader_epoch, leader_id)
 
-    real = PartitionRoles.become_follower
-    return [(PartitionRoles, "become_follower", become_follower)]
+    real = Roles.become_follower
+    return [(Roles, "become_follower", become_follower)]
 
 
 def _elects_from_outside_the_isr() -> list[Patch]:
@@ -153,10 +153,10 @@ def _power_cuts_are_taken_for_clean_stops() -> list[Patch]:
 
 
 def _followers_forget_producers() -> list[Patch]:
-    def replay_fetched(self: PartitionRoles, batch: Any, header: Any, now_ms: int) -> ProducerEntry | None:
-        return self.producers.get(header.producer_id)
+    def replay(self: Following, batch: Any, header: Any, now_ms: int) -> ProducerEntry | None:
+        return self._state.producers.get(header.producer_id)
 
-    return [(PartitionRoles, "_replay_fetched", replay_fetched)]
+    return [(Following, "_replay", replay)]
 
 
 def _takes_repeated_batches() -> list[Patch]:
@@ -164,23 +164,23 @@ def _takes_repeated_batches() -> list[Patch]:
 
 
 def _answers_repeats_at_once() -> list[Patch]:
-    def repeat(self: Partition, stored: Any, acks: int, token: Any) -> Any:
+    def repeat(self: Appends, stored: Any, acks: int, token: Any) -> Any:
         return real(self, stored, 1 if acks < 0 else acks, token)
 
-    real = Partition._repeat
-    return [(Partition, "_repeat", repeat)]
+    real = Appends.repeat
+    return [(Appends, "repeat", repeat)]
 
 
 def _followers_believe_their_own_end() -> list[Patch]:
-    def append_fetched(self: PartitionRoles, records: Any, leader_epoch: int, _: int, *rest: Any, now_ms: int) -> Any:
+    def append_fetched(self: Following, records: Any, leader_epoch: int, _: int, *rest: Any, now_ms: int) -> Any:
         return real(self, records, leader_epoch, 2**62, *rest, now_ms=now_ms)
 
-    real = PartitionRoles.append_fetched
-    return [(PartitionRoles, "append_fetched", append_fetched)]
+    real = Following.append_fetched
+    return [(Following, "append_fetched", append_fetched)]
 
 
 def _reads_open_transactions() -> list[Patch]:
-    return [(PartitionWriting, "last_stable_offset", property(lambda self: self.high_watermark))]
+    return [(ReplicaState, "last_stable_offset", property(lambda self: self.high_watermark))]
 
 
 def _does_not_name_aborted_transactions() -> list[Patch]:
@@ -188,11 +188,11 @@ def _does_not_name_aborted_transactions() -> list[Patch]:
 
 
 def _markers_end_no_transaction_on_followers() -> list[Patch]:
-    def replay_fetched(self: PartitionRoles, batch: Any, header: Any, now_ms: int) -> ProducerEntry | None:
-        return self.producers.get(header.producer_id) if header.is_control else real(self, batch, header, now_ms)
+    def replay(self: Following, batch: Any, header: Any, now_ms: int) -> ProducerEntry | None:
+        return self._state.producers.get(header.producer_id) if header.is_control else real(self, batch, header, now_ms)
 
-    real = PartitionRoles._replay_fetched
-    return [(PartitionRoles, "_replay_fetched", replay_fetched)]
+    real = Following._replay
+    return [(Following, "_replay", replay)]
 
 
 def _group_offsets_are_not_replayed() -> list[Patch]:

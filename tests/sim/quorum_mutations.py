@@ -13,10 +13,9 @@ from unittest.mock import patch
 from mutation_hunt import Patch, named, tell
 
 from log_broker.core.raft import codec as raft_codec
-from log_broker.core.raft import raft as raft_module
 from log_broker.core.raft.driver import RaftDriver
 from log_broker.core.raft.effects import Propose, Proposed, QuorumState
-from log_broker.core.raft.election import Candidate, would_vote
+from log_broker.core.raft.election import Candidate
 from log_broker.core.raft.follower import Follower
 from log_broker.core.raft.leader import Leader
 from log_broker.core.raft.log import OffsetAndEpoch, RaftLog, Snapshot
@@ -33,7 +32,7 @@ from log_broker.storage.quorum_store import QuorumStore
 
 def _votes_twice() -> list[Patch]:
     def vote(self: Raft, token: Any, body: VoteRequest) -> None:
-        self.state = self.state._replace(voted=None)
+        self.replica.state = self.replica.state._replace(voted=None)
         real(self, token, body)
 
     real = Raft._vote
@@ -65,7 +64,7 @@ def _votes_before_it_is_remembered() -> list[Patch]:
 
 
 def _votes_for_a_shorter_log() -> list[Patch]:
-    def would(raft: Raft, request: VoteRequest) -> bool:
+    def would_vote(self: Raft, request: VoteRequest) -> bool:
         best = VoteRequest(
             epoch=request.epoch,
             candidate=request.candidate,
@@ -73,9 +72,10 @@ def _votes_for_a_shorter_log() -> list[Patch]:
             log_end=OffsetAndEpoch(2**62, 2**31),
             pre_vote=request.pre_vote,
         )
-        return would_vote(raft, best)
+        return real(self, best)
 
-    return [(raft_module, "would_vote", would)]
+    real = Raft._would_vote
+    return [(Raft, "_would_vote", would_vote)]
 
 
 def _counts_refusals_as_votes() -> list[Patch]:
@@ -89,10 +89,10 @@ def _counts_refusals_as_votes() -> list[Patch]:
 
 def _commits_older_epochs_by_counting() -> list[Patch]:
     def decided_end(self: Leader) -> int:
-        raft = self._raft
-        voters = raft.voters.current
-        ends = [raft.synced_end if key == raft.key else self._match(key) for key in voters.keys]
-        return max(raft.high_watermark, replicated_offset(ends, voters.majority))
+        replica = self._replica
+        voters = replica.voters.current
+        ends = [replica.synced_end if key == replica.key else self.followers.match(key) for key in voters.keys]
+        return max(replica.high_watermark, replicated_offset(ends, voters.majority))
 
     return [(Leader, "decided_end", decided_end)]
 
@@ -110,10 +110,10 @@ def _counts_observers() -> list[Patch]:
     """Whoever fetches is counted among the voters, whose number stays."""
 
     def decided_end(self: Leader) -> int:
-        raft = self._raft
-        ends = [raft.synced_end, *(progress.match for progress in self.replicas.values())]
-        end = replicated_offset(ends, raft.voters.current.majority)
-        return end if end > self.epoch_start else raft.high_watermark
+        replica = self._replica
+        ends = [replica.synced_end, *(progress.match for progress in self.followers.all.values())]
+        end = replicated_offset(ends, replica.voters.current.majority)
+        return end if end > self.epoch_start else replica.high_watermark
 
     return [(Leader, "decided_end", decided_end)]
 
@@ -145,11 +145,11 @@ def _acknowledges_before_fsync() -> list[Patch]:
 
 def _leader_counts_what_it_has_not_synced() -> list[Patch]:
     def decided_end(self: Leader) -> int:
-        synced, self._raft.synced_end = self._raft.synced_end, self._raft.log.end_offset
+        synced, self._replica.synced_end = self._replica.synced_end, self._replica.log.end_offset
         try:
             return real(self)
         finally:
-            self._raft.synced_end = synced
+            self._replica.synced_end = synced
 
     real = Leader.decided_end
     return [(Leader, "decided_end", decided_end)]
@@ -179,12 +179,12 @@ def _leader_does_not_look_for_divergence() -> list[Patch]:
 
 
 def _follower_does_not_truncate() -> list[Patch]:
-    return [(Follower, "shared_end", lambda self, diverging: self._raft.log.end_offset)]
+    return [(Follower, "shared_end", lambda self, diverging: self._replica.log.end_offset)]
 
 
 def _follower_truncates_too_much() -> list[Patch]:
     def shared_end(self: Follower, diverging: OffsetAndEpoch) -> int:
-        return max(self._raft.log.start_offset, real(self, diverging) - 5)
+        return max(self._replica.log.start_offset, real(self, diverging) - 5)
 
     real = Follower.shared_end
     return [(Follower, "shared_end", shared_end)]
@@ -204,7 +204,7 @@ def _answers_before_it_is_committed() -> list[Patch]:
         real(self, event)
         if self._proposals and self._proposals[-1][2] is event.token:
             base_offset, _, token = self._proposals.pop()
-            self._raft.out.append(Proposed(token, ErrorCode.NONE, base_offset))
+            self._replica.out.append(Proposed(token, ErrorCode.NONE, base_offset))
 
     real = Leader.propose
     return [(Leader, "propose", propose)]
@@ -245,7 +245,7 @@ def _no_pre_vote() -> list[Patch]:
 
 def _no_check_quorum() -> list[Patch]:
     def hears_quorum(self: Leader) -> bool:
-        self._check_ms = self._raft.now_ms + 1_000
+        self._check_ms = self._replica.now_ms + 1_000
         return True
 
     return [(Leader, "_hears_quorum", hears_quorum)]
@@ -254,7 +254,7 @@ def _no_check_quorum() -> list[Patch]:
 def _never_tells_who_leads() -> list[Patch]:
     """Neither by BeginQuorumEpoch nor in answers."""
     return [
-        (Leader, "_announce", lambda self: setattr(self, "_announce_ms", self._raft.now_ms + 1_000)),
+        (Leader, "_announce", lambda self: setattr(self, "_announce_ms", self._replica.now_ms + 1_000)),
         (Raft, "_known_leader", -1),
     ]
 

@@ -1,5 +1,5 @@
 """
-One Spark session, one broker, and topics and contracts that a test makes for itself.
+One Spark session, one broker, one registry, and topics and contracts that a test makes for itself.
 
 FLUVIAL_TEST_BOOTSTRAP_SERVERS names another cluster of the Kafka protocol to run these tests against.
 """
@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from log_topic import Schemas, Topic
 
 from fluvial.config import Settings
+from fluvial.testing.embedded import EmbeddedPlatform, embedded_platform
 
 MakeTopic = Callable[..., Topic]
 
@@ -26,16 +27,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def bootstrap_servers() -> Iterator[str]:
-    """The address of a cluster that lives as long as the tests do."""
-    given = os.environ.get("FLUVIAL_TEST_BOOTSTRAP_SERVERS")
-    if given:
-        yield given
-        return
-    import log_broker
+def platform() -> Iterator[EmbeddedPlatform]:
+    """A broker and a registry that live as long as the tests do."""
+    with embedded_platform() as platform:
+        yield platform
 
-    with log_broker.embedded() as broker:
-        yield broker.bootstrap_servers
+
+@pytest.fixture(scope="session")
+def bootstrap_servers(platform: EmbeddedPlatform) -> str:
+    """The address of the cluster that has the topics."""
+    return os.environ.get("FLUVIAL_TEST_BOOTSTRAP_SERVERS") or platform.bootstrap_servers
 
 
 @pytest.fixture(scope="session")
@@ -79,10 +80,10 @@ def settings(warehouse_settings: Settings, bootstrap_servers: str) -> Settings:
     return replace(warehouse_settings, bootstrap_servers=bootstrap_servers)
 
 
-@pytest.fixture
-def schemas() -> Schemas:
-    """The registry of one test."""
-    return Schemas()
+@pytest.fixture(scope="session")
+def schemas(platform: EmbeddedPlatform) -> Iterator[Schemas]:
+    with Schemas(platform.registry_url) as schemas:
+        yield schemas
 
 
 @pytest.fixture

@@ -11,38 +11,14 @@ from typing import Any
 import fastavro
 from confluent_kafka import Producer
 
-
-@dataclass(frozen=True, slots=True)
-class SchemaVersion:
-    """A registered schema, as the registry's client gives it."""
-
-    id: int
-    schema: str
+from fluvial.registry.client import RegistryClient
 
 
-@dataclass
-class Schemas:
-    """A registry of one test: subjects and their versions, ids counted up."""
-
-    versions: dict[str, dict[int, str]] = field(default_factory=dict)
-    next_id: int = 1
+class Schemas(RegistryClient):
+    """The registry as the tests use it, which have their schemas at hand as Python values too."""
 
     def register(self, subject: str, schema: Mapping[str, Any] | str) -> int:
-        text = schema if isinstance(schema, str) else json.dumps(schema)
-        known = self.versions.setdefault(subject, {})
-        for identity, registered in known.items():
-            if registered == text:
-                return identity
-        identity = self.next_id
-        self.next_id += 1
-        known[identity] = text
-        return identity
-
-    def ids_of_subject(self, subject: str) -> dict[int, str]:
-        return dict(self.versions.get(subject, {}))
-
-    def latest(self, subject: str) -> SchemaVersion:
-        return SchemaVersion(*max(self.versions[subject].items()))
+        return super().register(subject, schema if isinstance(schema, str) else json.dumps(schema))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +85,10 @@ class Topic:
     def _bytes(self, record: Sent) -> bytes | None:
         if record.raw is not None or record.value is None:
             return record.raw
-        versions = self.schemas.versions[self.subject]
-        identity = record.schema_id or max(versions)
-        return framed(identity, json.loads(versions[identity]), record.value)
+        if record.schema_id is None:
+            latest = self.schemas.latest(self.subject)
+            return framed(latest.id, json.loads(latest.schema), record.value)
+        return framed(record.schema_id, json.loads(self.schemas.schema_by_id(record.schema_id)), record.value)
 
 
 def framed(identity: int, schema: Mapping[str, Any], value: Mapping[str, Any]) -> bytes:

@@ -168,7 +168,7 @@ def plain_steps(topic: Topic) -> dict[str, list[tuple[int, int, Sent]]]:
 
 
 def states_by_reducer(records: list[Sent]) -> list[dict[str, Any] | None]:
-    """The state after each record, by the reducer called anew with all records since the last tombstone."""
+    """The state after each record, by the reducer called again with all records since the last tombstone."""
     states: list[dict[str, Any] | None] = []
     life: list[dict[str, Any]] = []
     for record in records:

@@ -65,9 +65,14 @@ class Built:
 
 
 @pytest.fixture(scope="module")
-def built(base_settings: Settings, bootstrap_servers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+def built(
+    base_settings: Settings,
+    bootstrap_servers: str,
+    schemas: Schemas,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Built]:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-    name, schemas = f"t_{uuid.uuid4().hex[:12]}", Schemas()
+    name = f"t_{uuid.uuid4().hex[:12]}"
     admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])[name].result(30)
     schemas.register(f"{name}-value", SCHEMA)
     topic = Topic(name=name, bootstrap_servers=bootstrap_servers, schemas=schemas, partitions=1)

@@ -1,7 +1,7 @@
 """
 Tables made through Spark Connect: a server in a process of its own, and clients that have no JVM, one of them killed.
 
-FLUVIAL_LONG_CONNECT=1 runs it, where the extra `connect` is installed: the processes take a minute to start.
+`make rota` runs it, or FLUVIAL_ROTA=1, where the extra `connect` is installed: the processes take a minute to start.
 """
 
 import json
@@ -21,19 +21,18 @@ from log_topic import Schemas, Sent, Topic
 from plain_fold import SCHEMA, plain_compacted, plain_state, random_events
 
 from fluvial.config import Settings
-from fluvial.registry.client import RegistryClient
 from fluvial.spark.jars import require_jars
 from fluvial.spark.session import session_conf
 from fluvial.testing import embedded_platform
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(not os.environ.get("FLUVIAL_LONG_CONNECT"), reason="FLUVIAL_LONG_CONNECT=1 runs it: a minute"),
+    pytest.mark.rota,
 ]
 
 PATIENCE_SECONDS = 300
 PARTITIONS = 2
-# Each session of a server compiles its code anew, which takes far longer than these rows do.
+# Each session of a server compiles its code again, which takes far longer than these rows do.
 FEW_ROWS = {
     "spark.driver.memory": "1g",
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -153,10 +152,8 @@ def place(server: str, tmp_path: Path) -> Iterator[Place]:
     folder.mkdir()
     (folder / "tables_of_readings.py").write_text(TABLES)
     (folder / "client.py").write_text(CLIENT)
-    with embedded_platform() as platform:
-        schemas = Schemas()
-        with RegistryClient(platform.registry_url) as registry:
-            assert registry.register("readings-value", json.dumps(SCHEMA)) == schemas.register("readings-value", SCHEMA)
+    with embedded_platform() as platform, Schemas(platform.registry_url) as schemas:
+        schemas.register("readings-value", SCHEMA)
         platform.broker.create_topic("readings", partitions=PARTITIONS)
         (folder / "fluvial.toml").write_text(
             f'bootstrap_servers = "{platform.bootstrap_servers}"\n'

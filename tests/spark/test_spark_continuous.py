@@ -4,7 +4,7 @@ Tables kept up to date while events arrive, until told to stop.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -121,7 +121,7 @@ def test_a_registry_that_does_not_answer_is_waited_for_and_one_that_refuses_is_n
 
     waited: list[str] = []
     watcher = Watcher(batch=lambda _: stop.set(), waiting=waited.append, stopped=lambda *_: stop.set())
-    away = Away(versions=schemas.versions)
+    away = Away(schemas.url)
     away.errors.extend([RegistryError("no answer"), RegistryError("forwarding failed", code=50003, status=500)])
     table = history(topic.name, name="readings")
     assert not follow([table], settings, spark, stop, schemas=away, watcher=watcher)
@@ -154,7 +154,13 @@ def test_batches_take_turns_with_what_others_ask_of_the_session(
     assert names == {"default", POOL}
 
 
-def test_a_table_that_cannot_go_on_stops_alone_and_a_silent_cluster_is_waited_for(
+def changed(schema: Mapping[str, Any], field: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema with this field in the place of that of its name, or behind the others."""
+    others = [each for each in schema["fields"] if each["name"] != field["name"]]
+    return {**schema, "fields": [*others, field]}
+
+
+def test_a_compatible_version_is_taken_while_running_and_an_incompatible_one_stops(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:
     good, bad = make_topic(SCHEMA), make_topic(SCHEMA)
@@ -165,16 +171,24 @@ def test_a_table_that_cannot_go_on_stops_alone_and_a_silent_cluster_is_waited_fo
     follower = Follower(declarations, settings, spark, schemas)
     try:
         follower.until(lambda: len(follower.results) == 2)
-        schemas.register(bad.subject, {"type": "record", "name": "R", "fields": [{"name": "_no", "type": "int"}]})
-        for topic in (bad, good):
-            topic.send([replace(event, schema_id=1 if topic is good else 2)])
+        longer = schemas.register(good.subject, changed(SCHEMA, {"name": "note", "type": "string", "default": ""}))
+        other = changed(SCHEMA, {"name": "kind", "type": "int"})
+        with pytest.raises(RegistryError, match="TYPE_MISMATCH"):
+            schemas.register(bad.subject, other)
+        schemas.set_config("NONE", bad.subject)
+        wrong = schemas.register(bad.subject, other)
+        bad.send([replace(event, value={**event.value, "kind": 1}, schema_id=wrong)])
+        good.send([replace(event, value={**event.value, "note": "new"}, schema_id=longer)])
         follower.until(lambda: len(follower.results) == 3 and "history.bad" in follower.stopped)
     finally:
         follower.end()
     assert list(follower.errors) == ["history.bad"]
-    assert "_no" in follower.stopped["history.bad"]
-    assert spark.table("history.good").count() == 2
+    assert "kind" in follower.stopped["history.bad"]
+    assert {row.note for row in spark.table("history.good").collect()} == {None, "new"}
 
+
+def test_a_silent_cluster_is_waited_for(spark: Any, settings: Settings, schemas: Schemas, make_topic: Any) -> None:
+    declarations = [history(make_topic(SCHEMA).name, name="readings")]
     silent = Follower(declarations, replace(settings, bootstrap_servers="127.0.0.1:1"), spark, schemas)
     try:
         silent.until(lambda: bool(silent.waited))

@@ -265,6 +265,9 @@ def test_a_missing_topic_and_a_missing_broker_are_said_plainly(
 ) -> None:
     with pytest.raises(TopicError, match="there is no topic nowhere"):
         materialize(history("nowhere"), settings, spark, schemas=schemas)
+    unreachable = replace(settings, bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(TopicError, match=r"no broker answers at 127\.0\.0\.1:1"):
+        materialize(history("nowhere"), unreachable, spark, schemas=schemas)
 
 
 def test_changed_fields_are_not_folded_into_the_old_ones(

@@ -100,7 +100,7 @@ def wrong_balance(state: dict[str, Any] | None, events: Iterator[dict[str, Any]]
 
 
 def right_balance(state: dict[str, Any] | None, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
-    """The same with the mistake mended."""
+    """The same with the mistake repaired."""
     balance = state["balance"] if state else 0
     for event in events:
         balance += (event["amount"] or 0) * (-1 if event["kind"] == "down" else 1)
@@ -108,7 +108,7 @@ def right_balance(state: dict[str, Any] | None, events: Iterator[dict[str, Any]]
 
 
 def balances(topic: Topic) -> dict[str, int]:
-    """What the mended fold must say, in plain Python."""
+    """What the repaired fold must say, in plain Python."""
     found: dict[str, int] = {}
     for key, steps in plain_steps(topic).items():
         lives: list[Sent] = []
@@ -120,7 +120,7 @@ def balances(topic: Topic) -> dict[str, int]:
     return found
 
 
-def test_a_mistake_in_a_fold_is_mended_by_reading_again_from_the_beginning(
+def test_a_mistake_in_a_fold_is_repaired_by_reading_again_from_the_beginning(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:
     topic = make_topic(SCHEMA, partitions=2)
@@ -137,7 +137,7 @@ def test_a_mistake_in_a_fold_is_mended_by_reading_again_from_the_beginning(
     assert wrong != sorted(balances(topic).items())
     with pytest.raises(TableError, match=r"fluvial run --rebuild state\.balances"):
         materialize(declared(right_balance), settings, spark, schemas=schemas)
-    assert rows() == wrong, "readers have what they had until the mended table is whole"
+    assert rows() == wrong, "readers have what they had until the repaired table is whole"
 
     done = rebuild(declared(right_balance), settings, spark, schemas=schemas)
     assert all(start == 0 for start, _ in done.offsets.values())

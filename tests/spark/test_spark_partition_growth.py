@@ -207,7 +207,7 @@ def test_an_open_transaction_in_an_old_partition_is_waited_for(
 
 
 @pytest.mark.parametrize("swaps", [True, False], ids=["swap", "merge"])
-def test_a_growth_is_noted_and_its_records_come_also_when_the_old_partitions_have_no_news(
+def test_records_of_added_partitions_come_though_the_old_ones_have_none(
     settings: Settings,
     spark: Any,
     admin: AdminClient,

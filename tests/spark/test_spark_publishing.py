@@ -105,7 +105,7 @@ def test_each_change_of_a_state_is_published_once(
     first = materialize(publication, settings, spark, schemas=schemas)
     assert (first.skipped, first.rows, first.version_before, first.version_after) == (False, 4, None, 0)
     assert first.inputs == {"state.accounts": 0}
-    # Two batches, an ended entity, one that was ended and began anew, and a rewriting that changes nothing.
+    # Two batches, an ended entity, one that was ended and began again, and a rewriting that changes nothing.
     topic.send([paid("a", 10), Sent(key="b"), Sent(key="c"), paid("c", 3)])
     materialize(table, settings, spark, schemas=schemas)
     topic.send([paid("a", 100), paid("e", 5)])
@@ -154,7 +154,7 @@ def test_a_restored_and_a_rebuilt_table_are_published_by_what_differs(
     rebuild(table, settings, spark, schemas=schemas)
     assert materialize(publication, settings, spark, schemas=schemas).rows == 2
     assert verify(publication, settings, spark, schemas=schemas).is_exact
-    # Removed and made anew, its versions are others under the same numbers.
+    # Removed and made again, its versions are others under the same numbers.
     spark.sql("DROP TABLE state.accounts")
     remove(spark, f"{settings.warehouse}/state/accounts")
     topic.send([paid("a", 4)])

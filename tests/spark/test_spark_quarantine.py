@@ -21,7 +21,7 @@ def test_what_does_not_decode_is_put_aside_with_the_reason(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:
     topic = make_topic(SCHEMA)
-    other = schemas.register("another-value", SCHEMA)
+    other = schemas.register(f"{topic.name}-other", {**SCHEMA, "name": "Other"})
     own = schemas.latest(topic.subject).id
     # A string that claims two gigabytes, a body cut short, and one that is empty.
     header = b"\0" + own.to_bytes(4, "big")

@@ -58,12 +58,17 @@ class Made:
 
 
 @pytest.fixture(scope="module")
-def made(base_settings: Settings, bootstrap_servers: str, tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(
+    base_settings: Settings,
+    bootstrap_servers: str,
+    schemas: Schemas,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Made:
     """The state `spending`, which tests only read; its second batch replaced ten of forty rows and took one away."""
     warehouse = str(tmp_path_factory.mktemp("readers"))
     settings = replace(base_settings, warehouse=warehouse, bootstrap_servers=bootstrap_servers)
     spark = build_session(settings, "fluvial tests")
-    name, schemas = f"t_{uuid.uuid4().hex[:12]}", Schemas()
+    name = f"t_{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])[name].result(30)
     schemas.register(f"{name}-value", SCHEMA)

@@ -1,5 +1,5 @@
 """
-A table built anew beside the live one, and put in its place by one commit.
+A table built again beside the live one, and put in its place by one commit.
 """
 
 from pathlib import Path
@@ -41,7 +41,7 @@ def assert_is_the_fold(spark: Any, topic: Topic) -> None:
     assert len(rows) == len({row.id for row in rows})
 
 
-def test_fields_that_changed_are_folded_from_the_beginning_through_a_kill_and_another_run(
+def test_changed_fields_are_folded_from_the_beginning_through_a_kill(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = make_topic(SCHEMA, partitions=2)

@@ -32,7 +32,7 @@ from fluvial.tables.drive.continuous import Watcher, follow
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.verify import verify
-from fluvial.tables.plan.reduced import ReducerError
+from fluvial.tables.plan.reducer_plan import ReducerError
 from fluvial.tables.plan.table_index import TableIndexes
 
 pytestmark = pytest.mark.spark
@@ -134,7 +134,7 @@ def sent(*amounts: int, key: str = "a") -> list[Sent]:
     return [Sent(key=key, value={"kind": "up", "amount": each, "weight": None, "at": 0}) for each in amounts]
 
 
-def test_a_reducer_that_raises_stops_its_table_alone_and_a_rebuild_mends_it(
+def test_a_reducer_that_raises_stops_its_table_alone_and_a_rebuild_repairs_it(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:
     topic = make_topic(SCHEMA)
@@ -163,7 +163,7 @@ def test_a_reducer_that_raises_stops_its_table_alone_and_a_rebuild_mends_it(
     assert "\n" not in said
     assert rows_of(spark, "state.wrong") == [{"id": "a", "total": 30}]
 
-    mended = state(
+    repaired = state(
         "wrong",
         topic=topic.name,
         key="id",
@@ -173,12 +173,12 @@ def test_a_reducer_that_raises_stops_its_table_alone_and_a_rebuild_mends_it(
         returns="total BIGINT",
     )
     with pytest.raises(TableError, match=r"another reducer or other columns.*fluvial run --rebuild state\.wrong"):
-        materialize(mended, settings, spark, schemas=schemas)
-    rebuild(mended, settings, spark, schemas=schemas)
+        materialize(repaired, settings, spark, schemas=schemas)
+    rebuild(repaired, settings, spark, schemas=schemas)
     assert rows_of(spark, "state.wrong") == [{"id": "a", "total": 19}, {"id": "b", "total": 0}]
 
 
-def test_verify_finds_a_version_that_its_reducer_does_not_give_or_that_is_closed_otherwise(
+def test_verify_finds_a_version_that_its_reducer_does_not_give(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:
     topic = make_topic(SCHEMA)

@@ -87,8 +87,8 @@ def test_hours_in_any_order_and_again_leave_each_record_once(
     assert verdict.is_exact, verdict
     log = TableLog(spark, Warehouse.at(settings.warehouse).path(readings.table))
     assert dict(offsets_of_version(log, 0).ends) == {0: 3, 1: 1}
-    anew = offsets_of_version(log, 1)
-    assert (anew.rewritten, anew.read, anew.ends) == (True, {0: (0, 1), 1: (0, 1)}, {0: 3, 1: 1})
+    again = offsets_of_version(log, 1)
+    assert (again.rewritten, again.read, again.ends) == (True, {0: (0, 1), 1: (0, 1)}, {0: 3, 1: 1})
     assert dict(offsets_of_version(log).ends) == {0: 5, 1: 3}
     newest = log.newest_version()
     assert newest == 4
@@ -108,10 +108,12 @@ def test_rows_that_the_log_no_longer_holds_are_never_taken_away(
     before = rows_of(spark, settings)
     for future in admin.delete_records([TopicPartition(topic.name, 0, 2)]).values():
         future.result(30)
-    anew = rewrite(readings, settings, spark, {0: (0, 4)}, schemas=schemas)
-    assert (anew.offsets, rows_of(spark, settings)) == ({0: (2, 4)}, before)
+    again = rewrite(readings, settings, spark, {0: (0, 4)}, schemas=schemas)
+    assert (again.offsets, rows_of(spark, settings)) == ({0: (2, 4)}, before)
     # The schema that the records name is known no longer: as if they had been compacted away.
-    schemas.versions[topic.subject] = {99: schemas.versions[topic.subject].popitem()[1]}
+    schemas.delete_subject(topic.subject)
+    schemas.delete_subject(topic.subject, permanent=True)
+    schemas.register(topic.subject, {**SCHEMA, "doc": "Registered again, under another id."})
     with pytest.raises(TableError, match=r"no longer decode \(2, the first at partition 0, offset 2\)"):
         rewrite(readings, settings, spark, {0: (0, 4)}, schemas=schemas)
     assert rows_of(spark, settings) == before

@@ -183,7 +183,7 @@ def test_the_contract_may_name_the_key(spark: Any, settings: Settings, schemas: 
         materialize(compacted(silent.name, name="other", key="amount"), settings, spark, schemas=schemas)
 
 
-def test_where_the_contract_names_the_key_a_record_without_one_stops_all_but_the_history(
+def test_a_record_without_the_contracts_key_stops_all_but_the_history(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:
     topic = make_topic({**SCHEMA, "fluvial.key": "kind"})

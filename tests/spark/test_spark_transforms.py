@@ -90,7 +90,7 @@ def test_a_table_is_read_as_of_an_earlier_version(spark: Any, inputs: Settings) 
     assert [row.version for row in versions] == [1, 0]
 
 
-def test_a_join_of_topics_that_are_not_co_partitioned_is_refused_where_that_was_declared(
+def test_a_join_of_topics_declared_co_partitioned_that_are_not_is_refused(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, admin: AdminClient
 ) -> None:
     schema = {"type": "record", "name": "Seen", "fields": [{"name": "customer", "type": "string"}]}

@@ -12,6 +12,7 @@ ROW = re.compile(r"^\| *(?P<id>[A-Z]-\d+) *\|(?P<statement>[^|]*)\|(?P<shown_by>
 CODE = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\[[^\]]+\]\(([^)#]+)(?:#[^)]*)?\)")
 NOT_YET = "not yet"
+PARTLY = re.compile(r"^partly \((?P<lacks>[^()]+)\): (?P<proof>.+)$")
 WORDS_MAX = 15
 
 EXPECTED = [
@@ -65,6 +66,8 @@ def test_everything_named_as_proof_exists() -> None:
         named += [(PAGE.parent / target,) for target in LINK.findall(shown_by)]
         if not named:
             problems.append(f"{row_id}: name a `path::test`, link a page, or write '{NOT_YET}' (found {shown_by!r})")
+        if shown_by.startswith("partly") and not PARTLY.match(shown_by):
+            problems.append(f"{row_id}: 'partly (what lacks): what shows the rest' (found {shown_by!r})")
         for path, *test in named:
             if not path.exists():
                 problems.append(f"{row_id}: {path} does not exist")

@@ -2,9 +2,9 @@
 Which brokers are alive, as the active controller judges: registration, heartbeats and sessions (KIP-500, KIP-631).
 
 What is decided goes through the metadata log and is replayed into the image. When a broker was last heard of is not:
-each controller counts anew from the moment it begins to lead, so a change of controller costs nobody a session. A
+each controller counts again from the moment it begins to lead, so a change of controller costs nobody a session. A
 broker epoch names one registration; whoever speaks under an older one is refused, however late its words arrive. A
-broker that was fenced has to register anew, so that nothing from before its silence counts after it.
+broker that was fenced has to register again, so that nothing from before its silence counts after it.
 
 A leader may be replaced while it is alive and its lease holds: leaderships are levelled. It learns of that by replaying
 the change, and until then takes itself for the leader. What its followers confirm under the new one it confirms as
@@ -29,7 +29,7 @@ UNKNOWN_EPOCH = -1
 
 class Registration(NamedTuple):
     """
-    A broker process that came up; `incarnation` is drawn anew by each.
+    A broker process that came up; `incarnation` is drawn again by each.
 
     `directory` is the id of its data directory, which only one process can have open, so one that comes with the
     directory of another proves that one to be gone. `previous_epoch` is the broker epoch under which that one stopped
@@ -178,7 +178,7 @@ class BrokerRegistry:
 
     def has_ended(self, node_id: int, now_ms: int, *, silent_ms: int) -> bool:
         """
-        Take note that a broker's process is gone, which ends its session; say whether that was news.
+        Take note that a broker's process is gone, which ends its session; say whether that was new.
 
         It is not believed of a broker that was heard of within `silent_ms`.
         """
@@ -233,12 +233,12 @@ def check_broker_epoch(image: ClusterImage, node_id: int, broker_epoch: int) -> 
     """
     Return the broker that speaks under an epoch.
 
-    Raises BrokerError: BROKER_ID_NOT_REGISTERED, or STALE_BROKER_EPOCH for one that has registered anew or must.
+    Raises BrokerError: BROKER_ID_NOT_REGISTERED, or STALE_BROKER_EPOCH for one that has registered again or must.
     """
     broker = image.brokers.get(node_id)
     if broker is None:
         raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} is not currently registered.")
     if broker.epoch != broker_epoch or broker.has_ended:
-        said = "was fenced" if broker.has_ended else "has registered anew"
+        said = "was fenced" if broker.has_ended else "has registered again"
         raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"node {node_id} {said} since broker epoch {broker_epoch}")
     return broker

@@ -309,10 +309,10 @@ class ClusterImage:
 
 
 def _changed(partition: PartitionImage, record: PartitionChanged) -> PartitionImage:
-    news = {name: value for name in _CHANGEABLE if (value := getattr(record, name)) is not None}
+    changes = {name: value for name in _CHANGEABLE if (value := getattr(record, name)) is not None}
     if record.leader is not None:
-        news["leader_epoch"] = partition.leader_epoch + 1
-    return replace(partition, partition_epoch=partition.partition_epoch + 1, **news)
+        changes["leader_epoch"] = partition.leader_epoch + 1
+    return replace(partition, partition_epoch=partition.partition_epoch + 1, **changes)
 
 
 _CHANGEABLE = ("leader", "isr", "elr", "last_known_leader", "replicas", "adding", "removing", "recovering")

@@ -142,17 +142,17 @@ def _record(topic: TopicImage, index: int, then: PartitionImage) -> PartitionCha
         topic_id=topic.topic_id,
         partition=index,
         leader=then.leader if begins_epoch else None,
-        isr=_news(now.isr, then.isr),
-        elr=_news(now.elr, then.elr),
+        isr=_changes(now.isr, then.isr),
+        elr=_changes(now.elr, then.elr),
         last_known_leader=None if then.last_known_leader == now.last_known_leader else then.last_known_leader,
-        replicas=_news(now.replicas, then.replicas),
-        adding=_news(now.adding, then.adding),
-        removing=_news(now.removing, then.removing),
+        replicas=_changes(now.replicas, then.replicas),
+        adding=_changes(now.adding, then.adding),
+        removing=_changes(now.removing, then.removing),
         recovering=None if then.recovering == now.recovering else then.recovering,
     )
 
 
-def _news(now: tuple[int, ...], then: tuple[int, ...]) -> tuple[int, ...] | None:
+def _changes(now: tuple[int, ...], then: tuple[int, ...]) -> tuple[int, ...] | None:
     return None if then == now else then
 
 

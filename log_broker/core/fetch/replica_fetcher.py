@@ -10,7 +10,7 @@ meanwhile goes out at once in a second request, which ends the wait of the first
 replica that has divided from its leader (KIP-101, KIP-279) is told so in the answer and cuts its log there; what it
 then claims is what its log holds, so it may take several rounds and ends at a common prefix.
 
-Answers arrive in the order of the requests. After a broken connection all is told anew.
+Answers arrive in the order of the requests. After a broken connection all is told again.
 """
 
 from collections import deque
@@ -25,10 +25,10 @@ from log_broker.core.fetch.replica_messages import (
     UNKNOWN,
     Diverging,
     FetchFrom,
-    Place,
     ReplicaAnswer,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
+    TopicIdPartition,
 )
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import Buffer
@@ -83,7 +83,7 @@ class FetcherSettings:
 class Follow(NamedTuple):
     """This node follows the leader in a partition from `leader_epoch` on; an older epoch than known is ignored."""
 
-    place: Place
+    place: TopicIdPartition
     leader_epoch: int
     log: FollowedLog
     is_throttled: bool = False
@@ -92,7 +92,7 @@ class Follow(NamedTuple):
 class Unfollow(NamedTuple):
     """Another leads the partition now, or it is no longer held here."""
 
-    place: Place
+    place: TopicIdPartition
 
 
 class FetchAnswered(NamedTuple):
@@ -108,7 +108,7 @@ class FetchFailed(NamedTuple):
 class Appended(NamedTuple):
     """What AppendFetched or a cut asked for is done, or not."""
 
-    place: Place
+    place: TopicIdPartition
     token: int
     error: ErrorCode = ErrorCode.NONE
 
@@ -128,7 +128,7 @@ class SendFetch(NamedTuple):
 class AppendFetched(NamedTuple):
     """Append the leader's bytes as they are, as durably as the topic demands; then Appended."""
 
-    place: Place
+    place: TopicIdPartition
     token: int
     records: Buffer
     leader_epoch: int
@@ -139,7 +139,7 @@ class AppendFetched(NamedTuple):
 class LeaderAdvanced(NamedTuple):
     """Without new records: the leader's high watermark, and where its log starts."""
 
-    place: Place
+    place: TopicIdPartition
     leader_epoch: int
     high_watermark: int
     log_start_offset: int
@@ -152,7 +152,7 @@ class Truncate(NamedTuple):
     At the end of the log that is no record, only an epoch that had none.
     """
 
-    place: Place
+    place: TopicIdPartition
     token: int
     offset: int
     leader_epoch: int
@@ -161,7 +161,7 @@ class Truncate(NamedTuple):
 class RestartAt(NamedTuple):
     """The leader's log starts behind the end of this one: drop everything and go on at `offset`; then Appended."""
 
-    place: Place
+    place: TopicIdPartition
     token: int
     offset: int
 
@@ -173,7 +173,7 @@ class Delayed(NamedTuple):
     `is_lasting` when the longest delay is reached: what leader and replica do not know alike for a moment is over then.
     """
 
-    place: Place
+    place: TopicIdPartition
     error: ErrorCode
     delay_ms: int
     is_lasting: bool = False
@@ -214,11 +214,12 @@ class ReplicaFetcher:
         self.broker_epoch = broker_epoch
         self._replica_id = replica_id
         self._quota = quota or ReplicationQuota()
-        self._followed: dict[Place, _Followed] = {}
-        self._to_tell: dict[Place, None] = {}  # neither busy nor delayed, and the leader does not know its state
-        self._delayed: dict[Place, int] = {}  # until when, in ms
-        self._awake: set[Place] = set()  # those of which the leader may send something
-        self._forgotten: dict[Place, None] = {}
+        self._followed: dict[TopicIdPartition, _Followed] = {}
+        # Neither busy nor delayed, and the leader does not know its state.
+        self._to_tell: dict[TopicIdPartition, None] = {}
+        self._delayed: dict[TopicIdPartition, int] = {}  # until when, in ms
+        self._awake: set[TopicIdPartition] = set()  # those of which the leader may send something
+        self._forgotten: dict[TopicIdPartition, None] = {}
         self._busy = 0
         self._gather_until_ms = 0
         self._session_id = NO_SESSION
@@ -234,7 +235,7 @@ class ReplicaFetcher:
     def __len__(self) -> int:
         return len(self._followed)
 
-    def __contains__(self, place: Place) -> bool:
+    def __contains__(self, place: TopicIdPartition) -> bool:
         return place in self._followed
 
     @property
@@ -242,7 +243,7 @@ class ReplicaFetcher:
         """Whether the leader owes an answer."""
         return bool(self._under_way)
 
-    def lag_of(self, place: Place) -> int:
+    def lag_of(self, place: TopicIdPartition) -> int:
         """How many offsets the replica was behind its leader when that was last heard of; -1 before."""
         entry = self._followed.get(place)
         if entry is None or entry.leader_end < 0:
@@ -303,7 +304,7 @@ class ReplicaFetcher:
         if not entry.busy:
             self._to_tell[place] = None
 
-    def _unfollow(self, place: Place) -> None:
+    def _unfollow(self, place: TopicIdPartition) -> None:
         entry = self._followed.pop(place, None)
         if entry is None:
             return
@@ -394,11 +395,11 @@ class ReplicaFetcher:
         self._back_off(now_ms)
 
     def _back_off(self, now_ms: int) -> None:
-        self._tell_all_anew()
+        self._tell_all_again()
         self._retry_backoff_ms = min(max(self._retry_backoff_ms * 2, BACKOFF_MS_MIN), self.settings.backoff_ms_max)
         self._retry_ms = now_ms + self._retry_backoff_ms
 
-    def _tell_all_anew(self) -> None:
+    def _tell_all_again(self) -> None:
         """The leader knows nothing of us any more."""
         self._session_id, self._session_epoch = NO_SESSION, INITIAL_EPOCH
         self._opening = 0
@@ -426,13 +427,13 @@ class ReplicaFetcher:
             self._session_epoch = INITIAL_EPOCH if response.session_id == NO_SESSION else INITIAL_EPOCH + 1
         for answer in response.answers:
             place = answer.place
-            # Of what is to be told anew, or was since, this is an answer from before: of an earlier epoch perhaps.
+            # Of what is to be told again, or was since, this is an answer from before: of an earlier epoch perhaps.
             if place in self._awake and place not in self._to_tell:
                 entry = self._followed[place]
                 if entry.told_in <= number:
                     self._take(entry, answer, now_ms, effects)
         if self._session_id == NO_SESSION and not self._under_way:
-            self._tell_all_anew()  # the leader gives no session, so each request is a whole one
+            self._tell_all_again()  # the leader gives no session, so each request is a whole one
 
     def _take(self, entry: _Followed, answer: ReplicaAnswer, now_ms: int, effects: list[Effect]) -> None:
         place = answer.place
@@ -469,7 +470,7 @@ class ReplicaFetcher:
             entry.backoff_ms = 0
             effects.append(LeaderAdvanced(place, entry.leader_epoch, answer.high_watermark, answer.log_start_offset))
 
-    def _begin(self, entry: _Followed, place: Place, now_ms: int) -> int:
+    def _begin(self, entry: _Followed, place: TopicIdPartition, now_ms: int) -> int:
         """The log is being changed: until that is done nothing is asked."""
         self._tokens += 1
         entry.busy = self._tokens
@@ -493,7 +494,9 @@ class ReplicaFetcher:
                 return
         self._delay(entry, place, answer.error, now_ms, effects)
 
-    def _delay(self, entry: _Followed, place: Place, error: ErrorCode, now_ms: int, effects: list[Effect]) -> None:
+    def _delay(
+        self, entry: _Followed, place: TopicIdPartition, error: ErrorCode, now_ms: int, effects: list[Effect]
+    ) -> None:
         before_ms, longest_ms = entry.backoff_ms, self.settings.backoff_ms_max
         entry.backoff_ms = min(max(before_ms * 2, BACKOFF_MS_MIN), longest_ms)
         self._delayed[place] = now_ms + entry.backoff_ms

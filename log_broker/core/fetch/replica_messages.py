@@ -13,7 +13,7 @@ from log_broker.core.fetch.session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import Buffer
 
-Place = tuple[bytes, int]  # the 16 bytes of a topic's id, and the partition
+TopicIdPartition = tuple[bytes, int]  # the 16 bytes of a topic's id, and the partition
 UNKNOWN = -1  # an offset or epoch that nobody has named
 
 __all__ = [
@@ -23,17 +23,17 @@ __all__ = [
     "UNKNOWN",
     "Diverging",
     "FetchFrom",
-    "Place",
     "ReplicaAnswer",
     "ReplicaFetchRequest",
     "ReplicaFetchResponse",
+    "TopicIdPartition",
 ]
 
 
 class FetchFrom(NamedTuple):
     """What a replica asks of one partition; it holds everything before `offset` as durably as the topic demands."""
 
-    place: Place
+    place: TopicIdPartition
     leader_epoch: int
     offset: int
     last_fetched_epoch: int
@@ -52,7 +52,7 @@ class ReplicaFetchRequest(NamedTuple):
     session_id: int
     session_epoch: int
     partitions: Sequence[FetchFrom]
-    forgotten: Sequence[Place] = ()
+    forgotten: Sequence[TopicIdPartition] = ()
 
 
 class Diverging(NamedTuple):
@@ -70,7 +70,7 @@ class ReplicaAnswer(NamedTuple):
     (node id, leader epoch) where the one that was asked does not lead.
     """
 
-    place: Place
+    place: TopicIdPartition
     error: ErrorCode = ErrorCode.NONE
     high_watermark: int = UNKNOWN
     log_end_offset: int = UNKNOWN

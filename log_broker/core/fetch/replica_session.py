@@ -1,5 +1,5 @@
 """
-A replica's fetch session as its leader node keeps it: what the replica asks, and of which partitions there is news.
+A replica's fetch session as its leader node keeps it: what the replica asks, and of which partitions there are changes.
 
 A request changes only the partitions that it names, and only those are looked at: each is read when it is named and
 then again when it has grown. What was sent with records, an error or a divergence is asleep until it is named again
@@ -16,9 +16,9 @@ from log_broker.core.fetch.replica_messages import (
     UNKNOWN,
     Diverging,
     FetchFrom,
-    Place,
     ReplicaAnswer,
     ReplicaFetchRequest,
+    TopicIdPartition,
 )
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import Buffer
@@ -94,11 +94,11 @@ class NotLed(NamedTuple):
 class Throttle(Protocol):
     """Holds back replicas that are not in sync."""
 
-    def must_wait(self, replica_id: int, place: Place) -> bool: ...
-    def sent(self, replica_id: int, place: Place, size: int) -> None: ...
+    def must_wait(self, replica_id: int, place: TopicIdPartition) -> bool: ...
+    def sent(self, replica_id: int, place: TopicIdPartition, size: int) -> None: ...
 
 
-Find = Callable[[Place], LedLog | NotLed]
+Find = Callable[[TopicIdPartition], LedLog | NotLed]
 
 
 class _Wanted:
@@ -122,21 +122,21 @@ class _Wanted:
 
 
 class ReplicaSession:
-    """The session of one replica node. `on_news` is called whenever something may have to be answered."""
+    """The session of one replica node. `on_changes` is called whenever something may have to be answered."""
 
     def __init__(self, replica_id: int, session_id: int, find: Find, throttle: Throttle | None = None) -> None:
         self.replica_id = replica_id
         self.session_id = session_id
         self.epoch = INITIAL_EPOCH + 1
         self.broker_epoch = UNKNOWN
-        self.on_news: Callable[[], None] | None = None
+        self.on_changes: Callable[[], None] | None = None
         self.acknowledged_ms = 0  # when `still_there` was called last, by the clock of who calls it
         self._find = find
         self._throttle = throttle
-        self._wanted: dict[Place, _Wanted] = {}
-        self._due: dict[Place, None] = {}  # to be read, those that have waited longest first
-        self._throttled: dict[Place, None] = {}
-        self._behind: dict[Place, None] = {}  # awake, and not told of the latest high watermark
+        self._wanted: dict[TopicIdPartition, _Wanted] = {}
+        self._due: dict[TopicIdPartition, None] = {}  # to be read, those that have waited longest first
+        self._throttled: dict[TopicIdPartition, None] = {}
+        self._behind: dict[TopicIdPartition, None] = {}  # awake, and not told of the latest high watermark
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -197,7 +197,7 @@ class ReplicaSession:
             self._add_watermarks(answers)
         return answers
 
-    def news_of_watermarks(self) -> list[ReplicaAnswer]:
+    def changes_of_watermarks(self) -> list[ReplicaAnswer]:
         """Return what the replica should hear although there is nothing else to say."""
         answers: list[ReplicaAnswer] = []
         self._add_watermarks(answers)
@@ -208,7 +208,7 @@ class ReplicaSession:
 
     def end(self) -> None:
         """Wait for nothing any more."""
-        self.on_news = None
+        self.on_changes = None
         for wanted in self._wanted.values():
             wanted.sleep()
         self._wanted.clear()
@@ -218,11 +218,11 @@ class ReplicaSession:
 
     def still_there(self, *, in_sync: bool = True) -> None:
         """
-        Acknowledge again what the replica was last heard to hold, since it asks for more; look for other news.
+        Acknowledge again what the replica was last heard to hold, since it asks for more; look for other changes.
 
         Without `in_sync` only of partitions in which it is out of sync. That is to be done now and then however much
         is answered: who was put out of sync without lacking anything is let in again by its fetches alone, and of a
-        partition without news there are no others.
+        partition without changes there are no others.
         """
         for place, wanted in self._wanted.items():
             if not in_sync and (wanted.log is None or self.replica_id in wanted.log.isr):
@@ -233,7 +233,7 @@ class ReplicaSession:
                 if wanted.log.log_start_offset != wanted.log_start_offset:
                     self._behind[place] = None
 
-    def _look(self, place: Place, room: int, *, first: bool) -> tuple[ReplicaAnswer | None, int]:
+    def _look(self, place: TopicIdPartition, room: int, *, first: bool) -> tuple[ReplicaAnswer | None, int]:
         wanted = self._wanted[place]
         asked = wanted.asked
         log = self._find(place)
@@ -288,7 +288,9 @@ class ReplicaSession:
     def _acknowledge(self, log: LedLog, asked: FetchFrom) -> None:
         log.follower_fetched(self.replica_id, self.broker_epoch, asked.offset, asked.log_start_offset)
 
-    def _wait(self, place: Place, wanted: _Wanted, log: LedLog, read: ReplicaRead, *, throttled: bool) -> None:
+    def _wait(
+        self, place: TopicIdPartition, wanted: _Wanted, log: LedLog, read: ReplicaRead, *, throttled: bool
+    ) -> None:
         wanted.log = log
         if log.log_end_offset > wanted.asked.offset:
             # There is something, and it did not fit or must not be sent now.
@@ -301,14 +303,14 @@ class ReplicaSession:
         if wanted.high_watermark < wanted.asked.offset or wanted.log_start_offset != read.log_start_offset:
             self._behind[place] = None
 
-    def _grown(self, place: Place) -> None:
+    def _grown(self, place: TopicIdPartition) -> None:
         wanted = self._wanted.get(place)
         if wanted is None:
             return
         wanted.cancel = None
         self._due[place] = None
-        if self.on_news is not None:
-            self.on_news()
+        if self.on_changes is not None:
+            self.on_changes()
 
     def _refuse(self, wanted: _Wanted, answer: ReplicaAnswer) -> ReplicaAnswer:
         wanted.sleep()
@@ -334,7 +336,9 @@ class ReplicaSession:
 class ReplicaSessions:
     """The sessions of all replica nodes: one each, since a node fetches from another over one connection."""
 
-    def __init__(self, find: Callable[[int, Place], LedLog | NotLed], throttle: Throttle | None = None) -> None:
+    def __init__(
+        self, find: Callable[[int, TopicIdPartition], LedLog | NotLed], throttle: Throttle | None = None
+    ) -> None:
         self._find = find
         self._throttle = throttle
         self._sessions: dict[int, ReplicaSession] = {}

@@ -96,7 +96,7 @@ class Opening(NamedTuple):
 
 
 class Continuing(NamedTuple):
-    """Read everything that the session held after this request, which made `epoch` its epoch; answer what is news."""
+    """Read all that the session held after this request, which made `epoch` its epoch; answer what has changed."""
 
     topics: Sequence[FetchedTopic]
     session: "_Session"
@@ -163,7 +163,7 @@ class _CachedPartition:
 
     def tell(self, answer: Answer) -> bool:
         """Whether the client must hear of this answer; if so it counts as told."""
-        news = (
+        changes = (
             bool(answer.records)
             or answer.error is not ErrorCode.NONE
             or answer.preferred_replica >= 0
@@ -172,7 +172,7 @@ class _CachedPartition:
         )
         self.high_watermark = answer.high_watermark if answer.error is ErrorCode.NONE else _NEVER_TOLD
         self.log_start_offset = answer.log_start_offset
-        return news
+        return changes
 
 
 class _Session:
@@ -214,7 +214,7 @@ class _Session:
             for partition in gone.partitions:
                 self.partitions.pop((gone.name, partition), None)
 
-    def news(self, answers: Answers[A]) -> list[tuple[bytes, list[A]]]:
+    def changes(self, answers: Answers[A]) -> list[tuple[bytes, list[A]]]:
         """Choose what the client must hear of."""
         told = []
         for name, found in answers:
@@ -301,7 +301,7 @@ class FetchSessions:
             case Continuing(session=session, epoch=epoch):
                 if session.epoch != epoch:
                     return Response((), session.session_id, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-                return Response(session.news(answers), session.session_id)
+                return Response(session.changes(answers), session.session_id)
             case _:
                 assert_never(plan)
 

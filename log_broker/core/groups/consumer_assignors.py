@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 
-from log_broker.core.groups.consumer_group_records import NO_PLACES, Place, Places
+from log_broker.core.groups.consumer_group_records import NO_PARTITIONS, TopicIdPartition, TopicIdPartitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,18 +21,18 @@ class MemberSpec:
     """A member for an assignor: the ids of its topics that exist, and its target so far."""
 
     topics: frozenset[str]
-    target: Places = NO_PLACES
+    target: TopicIdPartitions = NO_PARTITIONS
     instance_id: str | None = None
 
 
 Members = Mapping[str, MemberSpec]
 Counts = Mapping[str, int]  # topic id -> partitions
-Assignor = Callable[[Members, Counts], dict[str, Places]]
+Assignor = Callable[[Members, Counts], dict[str, TopicIdPartitions]]
 
 
-def assign_range(members: Members, counts: Counts) -> dict[str, Places]:
+def assign_range(members: Members, counts: Counts) -> dict[str, TopicIdPartitions]:
     """Return everyone's partitions by the rule of `range`."""
-    assigned: dict[str, set[Place]] = {member_id: set() for member_id in members}
+    assigned: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in members}
     ordered = _ordered(members)
     for topic_id in sorted(counts):
         readers = [member_id for member_id in ordered if topic_id in members[member_id].topics]
@@ -42,7 +42,7 @@ def assign_range(members: Members, counts: Counts) -> dict[str, Places]:
 
 
 def _assign_topic(
-    topic_id: str, count: int, readers: list[str], members: Members, assigned: dict[str, set[Place]]
+    topic_id: str, count: int, readers: list[str], members: Members, assigned: dict[str, set[TopicIdPartition]]
 ) -> None:
     least, extra = divmod(count, len(readers))
     kept: dict[str, list[int]] = {}
@@ -67,7 +67,7 @@ def _assign_topic(
         assigned[reader].update((topic_id, number) for number in numbers)
 
 
-def assign_uniform(members: Members, counts: Counts) -> dict[str, Places]:
+def assign_uniform(members: Members, counts: Counts) -> dict[str, TopicIdPartitions]:
     """Return everyone's partitions by the rule of `uniform`."""
     if not members:
         return {}
@@ -77,7 +77,7 @@ def assign_uniform(members: Members, counts: Counts) -> dict[str, Places]:
     return _assign_mixed(members, counts)
 
 
-def _assign_alike(members: Members, counts: Counts) -> dict[str, Places]:
+def _assign_alike(members: Members, counts: Counts) -> dict[str, TopicIdPartitions]:
     """All members read the same topics: each keeps what it has up to its quota, and the rest fills the gaps."""
     topics = next(iter(members.values())).topics
     places = _places_of(topics, counts)
@@ -100,7 +100,7 @@ def _assign_alike(members: Members, counts: Counts) -> dict[str, Places]:
     return assigned
 
 
-def _assign_mixed(members: Members, counts: Counts) -> dict[str, Places]:
+def _assign_mixed(members: Members, counts: Counts) -> dict[str, TopicIdPartitions]:
     """Members read different topics: give what is free to the least loaded, then even out while that helps."""
     ordered = _ordered(members)
     readers = {
@@ -119,7 +119,7 @@ def _assign_mixed(members: Members, counts: Counts) -> dict[str, Places]:
         _give_out(readers[topic_id], counts[topic_id], held[topic_id], loads)
     while sum(_even_out(readers[topic_id], held[topic_id], loads) for topic_id in readers):
         pass
-    assigned: dict[str, set[Place]] = {member_id: set() for member_id in members}
+    assigned: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in members}
     for topic_id, holdings in held.items():
         for member_id, numbers in holdings.items():
             assigned[member_id].update((topic_id, number) for number in numbers)
@@ -157,7 +157,7 @@ def _even_out(readers: list[str], held: dict[str, list[int]], loads: dict[str, i
         moved += 1
 
 
-def _places_of(topics: Iterable[str], counts: Counts) -> Places:
+def _places_of(topics: Iterable[str], counts: Counts) -> TopicIdPartitions:
     return frozenset((topic_id, number) for topic_id in topics for number in range(counts.get(topic_id, 0)))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from log_broker.core.groups.consumer_group_records import Places
+from log_broker.core.groups.consumer_group_records import TopicIdPartitions
 from log_broker.errors import ErrorCode
 
 # Returns the topics whose whole name a regular expression matches; raises BrokerError(INVALID_REGULAR_EXPRESSION).
@@ -32,7 +32,7 @@ class ConsumerHeartbeat:
     topics: frozenset[str] | None = None
     regex: str | None = None
     assignor: str | None = None
-    owned: Places | None = None
+    owned: TopicIdPartitions | None = None
     names_itself: bool = False
 
 
@@ -45,7 +45,7 @@ class ConsumerHeartbeatAnswer:
     member_id: str = ""
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
-    assignment: Places | None = None
+    assignment: TopicIdPartitions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

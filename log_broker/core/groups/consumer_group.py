@@ -20,7 +20,7 @@ from log_broker.core.groups.consumer_events import (
 )
 from log_broker.core.groups.consumer_group_records import (
     LEFT_EPOCH,
-    NO_PLACES,
+    NO_PARTITIONS,
     STATIC_LEFT_EPOCH,
     ConsumerRecord,
     CurrentAssignment,
@@ -352,7 +352,7 @@ class ConsumerGroup(ClassicSide):
         if beat.member_epoch == LEFT_EPOCH:
             return self._remove([beat.member_id], answer, now_ms)
         draft = Draft(self.state)
-        away = replace(draft.state.owned_by(beat.member_id), epoch=STATIC_LEFT_EPOCH, revoking=NO_PLACES)
+        away = replace(draft.state.owned_by(beat.member_id), epoch=STATIC_LEFT_EPOCH, revoking=NO_PARTITIONS)
         draft.add(ConsumerRecord(RecordKind.CURRENT_MEMBER, beat.member_id, away))
 
         def after(_: int) -> None:
@@ -372,7 +372,7 @@ class ConsumerGroup(ClassicSide):
 
 
 def _updated(known: Subscription, beat: ConsumerHeartbeat) -> Subscription:
-    """Return a subscription with what a heartbeat says anew."""
+    """Return a subscription with what a heartbeat says again."""
     return Subscription(
         instance_id=known.instance_id if beat.instance_id is None else beat.instance_id,
         rack_id=known.rack_id if beat.rack_id is None else beat.rack_id,

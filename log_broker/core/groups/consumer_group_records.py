@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, TypeVar
 from log_broker.core.groups.records import MalformedGroupRecordError
 
 # Partitions of topics by id, which is 32 hex digits.
-Place = tuple[str, int]
-Places = frozenset[Place]
-NO_PLACES: Places = frozenset()
+TopicIdPartition = tuple[str, int]
+TopicIdPartitions = frozenset[TopicIdPartition]
+NO_PARTITIONS: TopicIdPartitions = frozenset()
 
 LEFT_EPOCH = -1
 STATIC_LEFT_EPOCH = -2
@@ -97,8 +97,8 @@ class CurrentAssignment:
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
-    assigned: Places = NO_PLACES
-    revoking: Places = NO_PLACES
+    assigned: TopicIdPartitions = NO_PARTITIONS
+    revoking: TopicIdPartitions = NO_PARTITIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class ResolvedRegex:
     timestamp_ms: int
 
 
-Value = GroupEpoch | Subscription | int | Places | CurrentAssignment | ResolvedRegex
+Value = GroupEpoch | Subscription | int | TopicIdPartitions | CurrentAssignment | ResolvedRegex
 
 
 class ConsumerRecord(NamedTuple):
@@ -194,7 +194,7 @@ def _protocol(out: bytearray, protocol: tuple[str, bytes]) -> None:
     _tags(out, {})
 
 
-def _places(out: bytearray, places: Iterable[Place]) -> None:
+def _places(out: bytearray, places: Iterable[TopicIdPartition]) -> None:
     by_topic: dict[str, list[int]] = {}
     for topic_id, partition in sorted(places):
         by_topic.setdefault(topic_id, []).append(partition)
@@ -335,8 +335,8 @@ class _Reader:
     def array(self, item: Callable[[], Any]) -> list[Any]:
         return [item() for _ in range(self.varint() - 1)]
 
-    def places(self) -> Places:
-        places: set[Place] = set()
+    def places(self) -> TopicIdPartitions:
+        places: set[TopicIdPartition] = set()
         for _ in range(self.varint() - 1):
             topic_id = self.take(16).hex()
             count = self.varint() - 1

@@ -13,16 +13,16 @@ from hashlib import blake2b
 
 from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.groups.consumer_group_records import (
-    NO_PLACES,
+    NO_PARTITIONS,
     ConsumerRecord,
     CurrentAssignment,
     GroupEpoch,
     MemberState,
-    Place,
-    Places,
     RecordKind,
     ResolvedRegex,
     Subscription,
+    TopicIdPartition,
+    TopicIdPartitions,
 )
 
 _NOTHING_OWNED = CurrentAssignment()
@@ -51,10 +51,10 @@ class ConsumerState:
     target_epoch: int = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     current: dict[str, CurrentAssignment] = field(default_factory=dict)
-    target: dict[str, Places] = field(default_factory=dict)
+    target: dict[str, TopicIdPartitions] = field(default_factory=dict)
     regexes: dict[str, ResolvedRegex] = field(default_factory=dict)
     statics: dict[str, str] = field(default_factory=dict)  # instance id -> member id
-    owners: dict[Place, str] = field(default_factory=dict)
+    owners: dict[TopicIdPartition, str] = field(default_factory=dict)
     is_ended: bool = False
 
     def draft(self) -> "ConsumerState":
@@ -137,8 +137,8 @@ class ConsumerState:
     def owned_by(self, member_id: str) -> CurrentAssignment:
         return self.current.get(member_id, _NOTHING_OWNED)
 
-    def target_of(self, member_id: str) -> Places:
-        return self.target.get(member_id, NO_PLACES)
+    def target_of(self, member_id: str) -> TopicIdPartitions:
+        return self.target.get(member_id, NO_PARTITIONS)
 
     def topics_of(self, subscription: Subscription) -> frozenset[str]:
         """Return the names that a member reads, those its regular expression stands for among them."""

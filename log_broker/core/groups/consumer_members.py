@@ -17,10 +17,10 @@ from log_broker.core.groups.consumer_group_records import (
     CurrentAssignment,
     GroupEpoch,
     MemberState,
-    Places,
     RecordKind,
     ResolvedRegex,
     Subscription,
+    TopicIdPartitions,
     encode,
 )
 from log_broker.core.groups.consumer_group_state import ConsumerState, hash_of_topics, partition_counts, topic_ids
@@ -111,7 +111,9 @@ class ConsumerMembers:
 
     # The steps.
 
-    def _settle(self, draft: Draft, member_id: str, said: Subscription, owned: Places | None, now_ms: int) -> None:
+    def _settle(
+        self, draft: Draft, member_id: str, said: Subscription, owned: TopicIdPartitions | None, now_ms: int
+    ) -> None:
         """Take in what a member says of itself and take it one step towards its target."""
         before = draft.state.subscriptions.get(member_id)
         if said != before:

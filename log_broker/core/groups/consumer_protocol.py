@@ -10,10 +10,10 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from log_broker.core.groups.protocol import TopicPartition
+
 CONSUMER_PROTOCOL = "consumer"
 _VERSION_MAX = 3
-
-TopicPartition = tuple[str, int]
 
 
 class MalformedSubscriptionError(Exception):

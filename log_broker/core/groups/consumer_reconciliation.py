@@ -11,17 +11,23 @@ One step of a consumer group's member towards its target assignment (KIP-848).
 
 from collections.abc import Mapping
 
-from log_broker.core.groups.consumer_group_records import NO_PLACES, CurrentAssignment, MemberState, Place, Places
+from log_broker.core.groups.consumer_group_records import (
+    NO_PARTITIONS,
+    CurrentAssignment,
+    MemberState,
+    TopicIdPartition,
+    TopicIdPartitions,
+)
 from log_broker.core.groups.consumer_group_state import is_reconciled
 
 
 def reconcile(
     current: CurrentAssignment,
     *,
-    target: Places,
+    target: TopicIdPartitions,
     target_epoch: int,
-    owners: Mapping[Place, str],
-    owned: Places | None,
+    owners: Mapping[TopicIdPartition, str],
+    owned: TopicIdPartitions | None,
 ) -> CurrentAssignment:
     """
     Return what the member has next, the same when it must wait.
@@ -51,9 +57,9 @@ def reconcile(
         previous_epoch=current.epoch,
         state=MemberState.STABLE if free == wanted else MemberState.UNRELEASED_PARTITIONS,
         assigned=kept | free,
-        revoking=NO_PLACES,
+        revoking=NO_PARTITIONS,
     )
 
 
-def _has_any(owned: Places | None, places: Places) -> bool:
+def _has_any(owned: TopicIdPartitions | None, places: TopicIdPartitions) -> bool:
     return owned is None or not owned.isdisjoint(places)

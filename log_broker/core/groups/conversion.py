@@ -12,19 +12,18 @@ from log_broker.core.groups.consumer_group_records import (
     ConsumerRecord,
     CurrentAssignment,
     GroupEpoch,
-    Place,
-    Places,
     RecordKind,
     Subscription,
+    TopicIdPartition,
+    TopicIdPartitions,
 )
 from log_broker.core.groups.consumer_group_state import ConsumerState, hash_of_topics, partition_counts
 from log_broker.core.groups.consumer_protocol import (
-    TopicPartition,
     read_assignment,
     read_subscription,
     write_assignment,
 )
-from log_broker.core.groups.protocol import Member, choose_protocol
+from log_broker.core.groups.protocol import Member, TopicPartition, choose_protocol
 
 
 def consumer_records(
@@ -37,7 +36,7 @@ def consumer_records(
     """
     records: list[ConsumerRecord] = []
     topics: set[str] = set()
-    taken: set[Place] = set()
+    taken: set[TopicIdPartition] = set()
     for member in members:
         said = read_subscription(member.metadata(protocol))
         topics |= said.topics
@@ -59,7 +58,7 @@ def consumer_records(
             ConsumerRecord(RecordKind.TARGET_MEMBER, member.member_id, places),
             ConsumerRecord(RecordKind.CURRENT_MEMBER, member.member_id, current),
         )
-    # In the middle of a rebalance a classic group leaves partitions without an owner: 0 has all assigned anew.
+    # In the middle of a rebalance a classic group leaves partitions without an owner: 0 has all assigned again.
     counts = partition_counts(topics, cluster)
     wanted = {(topic_id, number) for topic_id, count in counts.items() for number in range(count)}
     metadata_hash = hash_of_topics(topics, cluster) if taken == wanted else 0
@@ -100,11 +99,11 @@ def classic_members(state: ConsumerState, cluster: ClusterImage, now_ms: int) ->
     return tuple(members)
 
 
-def to_places(partitions: Iterable[TopicPartition], cluster: ClusterImage) -> Places:
+def to_places(partitions: Iterable[TopicPartition], cluster: ClusterImage) -> TopicIdPartitions:
     """Name partitions by topic id; those of topics that are gone are left out."""
     return frozenset((cluster.topics[name].topic_id, number) for name, number in partitions if name in cluster.topics)
 
 
-def from_places(places: Iterable[Place], cluster: ClusterImage) -> frozenset[TopicPartition]:
+def from_places(places: Iterable[TopicIdPartition], cluster: ClusterImage) -> frozenset[TopicPartition]:
     """Name partitions by topic; those of topics that are gone are left out."""
     return frozenset((cluster.names[topic_id], number) for topic_id, number in places if topic_id in cluster.names)

@@ -95,7 +95,7 @@ class GroupMembers:
         self.state = GroupState.STABLE
 
     def end(self) -> None:
-        """Take in, at load, that the log ends the group here; what comes later begins it anew."""
+        """Take in, at load, that the log ends the group here; what comes later begins it again."""
         self.state = GroupState.EMPTY
         self.generation = 0
         self.protocol_type = self.protocol = self.leader = None

@@ -32,7 +32,7 @@ class LeaderEpochs:
         return self._starts[-1][0] if self._starts else UNKNOWN_EPOCH
 
     def begin(self, epoch: int, start_offset: int) -> bool:
-        """Note that `epoch` starts at `start_offset`; say whether that was news."""
+        """Note that `epoch` starts at `start_offset`; say whether that was new."""
         if self._starts and epoch <= self._starts[-1][0]:
             return False
         while self._starts and self._starts[-1][1] >= start_offset:

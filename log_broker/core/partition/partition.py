@@ -11,21 +11,20 @@ batch:
 
 So all that arrives while a disk is busy shares the next write and the next sync (group commit), and nothing is
 visible to a reader or acknowledged to a producer before the write it depends on has been reported. With followers
-(`core.replication`) acks=all is answered when the high watermark has passed the batch.
+(`core.partition.replication`) acks=all is answered when the high watermark has passed the batch.
 
-A follower takes its leader's batches as they are (`append_fetched`) along the same way. `become_leader` and
-`become_follower` change the role; what is not decided then is answered with NOT_LEADER_OR_FOLLOWER, and may be in the
-log of the next leader or not.
+A follower takes its leader's batches as they are (`Following`) along the same way. `Roles` changes the role; what is
+not decided then is answered with NOT_LEADER_OR_FOLLOWER, and may be in the log of the next leader or not.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from log_broker.config.broker import TopicConfig
 from log_broker.core.cluster.quarantine_topics import may_have_quarantine
 from log_broker.core.partition.admission import CHECKED_AT_ONCE_BYTES_MAX, Admission, Admitted, refused_by_time
-from log_broker.core.partition.epochs import LeaderEpochs
-from log_broker.core.partition.producers import ProducerEntry, ProducerStates, StoredBatch
+from log_broker.core.partition.producers import ProducerEntry, StoredBatch
 from log_broker.core.partition.protocol import (
     Append,
     AppendQuarantined,
@@ -42,10 +41,8 @@ from log_broker.core.partition.protocol import (
     WriteFailed,
     Written,
 )
-from log_broker.core.partition.roles import ACKS_ALL, PartitionRoles
-from log_broker.core.partition.transactions import Ending
-from log_broker.core.partition.writing import NOTHING, UNBOUNDED_MS
-from log_broker.core.raft.lease import Lease
+from log_broker.core.partition.roles import Following, Roles
+from log_broker.core.partition.writing import ACKS_ALL, NOTHING, UNBOUNDED_MS, Commits, ReplicaState, Writes
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import LearningValidator, RecordValidator
 from log_broker.records.batch import (
@@ -57,7 +54,7 @@ from log_broker.records.batch import (
     read_header,
     stamp_log_append_time,
 )
-from log_broker.records.compression import CODEC_OF_NAME, DecompressionBoundError
+from log_broker.records.compression import CODEC_OF_NAME, Codec, DecompressionBoundError
 from log_broker.records.contracts import Fault
 from log_broker.records.control import build_marker
 from log_broker.records.readable import TooManyHeadersError
@@ -76,110 +73,88 @@ GATHERED_BYTES_MAX = 1024 * 1024  # behind a slow disk, from producers that wait
 _ADMITTED_ONLY_BY_RULES = TRANSACTIONAL | LOG_APPEND_TIME | DELETE_HORIZON
 
 
-class Partition(PartitionRoles):
-    """One replica, with what producers and coordinators ask of its leader."""
+@dataclass(frozen=True, slots=True)
+class AppendRules:
+    """What a topic's config demands of each batch that is appended."""
 
-    def __init__(
-        self,
-        topic: str,
-        config: TopicConfig,
-        *,
-        producers: ProducerStates,
-        epochs: LeaderEpochs,
-        log_start_offset: int,
-        end_offset: int,
-        validator: RecordValidator | None = None,
-        high_watermark: int | None = None,
-        ending: Sequence[Ending] = (),
-        leads: bool = True,
-        lease: Lease | None = None,
-    ) -> None:
-        super().__init__(
-            topic,
-            config,
-            producers=producers,
-            epochs=epochs,
-            log_start_offset=log_start_offset,
-            end_offset=end_offset,
-            high_watermark=high_watermark,
-            ending=ending,
-            leads=leads,
-            lease=lease,
-        )
-        self._validator = validator
-        self.unsequenced_batches = 0  # of producers that are not idempotent: a retry of theirs may be there twice
-        self.learn = validator.learn if isinstance(validator, LearningValidator) else None
-        self.configure(config)
+    records: RecordRules
+    bytes_max: int
+    codec: Codec | None
+    compression_level: int | None
+    append_time: bool  # whether the broker sets the timestamps
+    looks_at_records: bool
+    ahead_ms_max: int
+    asks_more: bool  # most topics ask only that a batch is whole and of this time, and are spared a call for each
 
-    def configure(self, config: TopicConfig) -> None:
-        """Take a new config; it holds from the next batch on."""
-        self.config = config
-        self._bytes_max = config.max_message_bytes
-        self._set_role_rules()
-        self._codec = CODEC_OF_NAME.get(config.compression_type)
-        self._compression_level = config.compression_level
-        self._append_time = config.message_timestamp_type == "LogAppendTime"
-        rules = RecordRules(
-            topic=self.topic,
+    @classmethod
+    def of(cls, topic: str, config: TopicConfig) -> "AppendRules":
+        append_time = config.message_timestamp_type == "LogAppendTime"
+        records = RecordRules(
+            topic=topic,
             key_required="compact" in config.cleanup_policy,
             key_validation=config.fluvial_key_schema_validation,
             value_validation=config.fluvial_value_schema_validation,
-            timestamp_before_ms_max=_bound(config.message_timestamp_before_max_ms, self._append_time),
-            timestamp_after_ms_max=_bound(config.message_timestamp_after_max_ms, self._append_time),
+            timestamp_before_ms_max=_bound(config.message_timestamp_before_max_ms, append_time),
+            timestamp_after_ms_max=_bound(config.message_timestamp_after_max_ms, append_time),
             key_strategy=config.confluent_key_subject_name_strategy.rpartition(".")[2],
             value_strategy=config.confluent_value_subject_name_strategy.rpartition(".")[2],
-            quarantines=config.fluvial_schema_violation == "quarantine" and may_have_quarantine(self.topic),
+            quarantines=config.fluvial_schema_violation == "quarantine" and may_have_quarantine(topic),
         )
-        self._rules = rules
+        codec = CODEC_OF_NAME.get(config.compression_type)
         # A header names the largest timestamp of its batch, so a bound on the past needs every record.
-        self._looks_at_records = (
-            rules.key_required
-            or rules.key_validation != "none"
-            or rules.value_validation != "none"
-            or rules.timestamp_before_ms_max is not None
+        looks_at_records = (
+            records.key_required
+            or records.key_validation != "none"
+            or records.value_validation != "none"
+            or records.timestamp_before_ms_max is not None
         )
-        self._ahead_ms_max = UNBOUNDED_MS if rules.timestamp_after_ms_max is None else rules.timestamp_after_ms_max
-        # Most topics ask no more of a batch than that it is whole and of this time, and are spared a call for each.
-        self._asks_more = self._looks_at_records or self._codec is not None or self._append_time
+        after_ms_max = records.timestamp_after_ms_max
+        return cls(
+            records,
+            config.max_message_bytes,
+            codec,
+            config.compression_level,
+            append_time,
+            looks_at_records,
+            UNBOUNDED_MS if after_ms_max is None else after_ms_max,
+            looks_at_records or codec is not None or append_time,
+        )
 
-    @property
-    def quarantines(self) -> bool:
-        """Whether records that break their contract are put aside."""
-        return self._rules.quarantines
+
+def _bound(limit_ms: int, append_time: bool) -> int | None:
+    """Bounds hold for timestamps that clients set, and the largest one means none."""
+    return None if append_time or limit_ms >= UNBOUNDED_MS else limit_ms
+
+
+class Appends:
+    """The batches of producers: checked, given their offsets, gathered."""
+
+    def __init__(
+        self, state: ReplicaState, writes: Writes, commits: Commits, validator: RecordValidator | None
+    ) -> None:
+        self._state = state
+        self._writes = writes
+        self._commits = commits
+        self._validator = validator
+        self.learn = validator.learn if isinstance(validator, LearningValidator) else None
+        self.unsequenced_batches = 0  # of producers that are not idempotent: a retry of theirs may be there twice
+        self.rules = AppendRules.of(state.topic, state.config)
 
     def admission(self, batch: memoryview, header: BatchHeader, now_ms: int, *, has_learned: bool = True) -> Admission:
         """Return what decides whether a batch may enter, as the contracts of the topic are known now."""
+        rules = self.rules
         return Admission(
             batch,
             header,
-            self._rules,
-            side_checks(self._rules, self._validator),
+            rules.records,
+            side_checks(rules.records, self._validator),
             now_ms,
-            self._bytes_max,
-            self._codec,
-            self._compression_level,
-            self._looks_at_records,
+            rules.bytes_max,
+            rules.codec,
+            rules.compression_level,
+            rules.looks_at_records,
             self.learn is None or has_learned,
         )
-
-    def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:  # noqa: PLR0911 one for each event
-        """Take one event at the given time and return what must be done, in order."""
-        match event:
-            case Append():
-                return self.append(event.batch, event.acks, event.token, now_ms)
-            case TurnEnded():
-                self._turn_asked = False
-                return self._next_write(now_ms)
-            case Written():
-                return self._written(event, now_ms)
-            case WriteFailed():
-                return self._write_failed(event)
-            case EndTransaction():
-                return self._end_transaction(event, now_ms)
-            case AppendUnsequenced():
-                return self._append_unsequenced(event, now_ms)
-            case AppendQuarantined():
-                return self._append_quarantined(event, now_ms)
 
     def append(
         self,
@@ -192,27 +167,28 @@ class Partition(PartitionRoles):
         outcome: Admitted | BrokerError | None = None,
     ) -> Sequence[Effect]:
         """
-        Do what `handle` does with an Append, without the cost of making one.
+        Do what `Partition.handle` does with an Append, without the cost of making one.
 
         `has_learned` says that the validator knows what is new, so that its word is the last. `outcome` is that of the
         batch's admission, where that was left to somebody else.
         """
+        state, rules = self._state, self.rules
         left_out: tuple[Fault, ...] | None = None
         try:
-            if self._is_guarded:
-                self._check_open(acks)
+            if state.is_guarded:
+                state.check_open(acks)
             is_unread = False
             try:
-                header = check_batch(batch, bytes_max=self._bytes_max)
+                header = check_batch(batch, bytes_max=rules.bytes_max)
             except TooManyHeadersError:
                 header, is_unread = read_header(batch), True
-            duplicate = self.producers.check(header) if header.producer_id >= 0 else None
+            duplicate = state.producers.check(header) if header.producer_id >= 0 else None
             if duplicate is not None:
-                return self._repeat(duplicate, acks, token)
+                return self.repeat(duplicate, acks, token)
             if (
-                self._asks_more
+                rules.asks_more
                 or header.attributes & _ADMITTED_ONLY_BY_RULES
-                or header.max_timestamp - now_ms > self._ahead_ms_max
+                or header.max_timestamp - now_ms > rules.ahead_ms_max
                 or header.record_count > READ_AT_ONCE_MAX
                 or is_unread
             ):
@@ -229,48 +205,63 @@ class Partition(PartitionRoles):
         except RecordsRefusedError as error:
             if self.learn is not None and not has_learned:
                 return (AskValidator(batch, acks, token),)
-            return (Reply(token, self._refusal(error)),)
+            return (Reply(token, state.refusal(error)),)
         except BrokerError as error:
-            return (Reply(token, self._refusal(error)),)
-        base_offset = self.next_offset
-        last_offset = base_offset + header.last_offset_delta
-        place(batch, base_offset=base_offset, leader_epoch=self.epochs.current)
+            return (Reply(token, state.refusal(error)),)
+        base_offset = state.next_offset
+        place(batch, base_offset=base_offset, leader_epoch=state.epochs.current)
         previous = None
         if header.producer_id >= 0:
-            previous = self.producers.record(header, base_offset, now_ms)
+            previous = state.producers.record(header, base_offset, now_ms)
         else:
             self.unsequenced_batches += 1
-        append_time = now_ms if self._append_time else -1
-        result = AppendResult(ErrorCode.NONE, base_offset, append_time, self.log_start_offset, (), None, left_out)
-        self.next_offset = last_offset + 1
-        self._gathered_bytes += len(batch)
+        append_time = now_ms if rules.append_time else -1
+        result = AppendResult(ErrorCode.NONE, base_offset, append_time, state.log_start_offset, (), None, left_out)
+        writes = self._writes
         # With too much gathered even acks=0 is answered only when it is written: that is what slows its sender down.
-        answered = acks == 0 and self._gathered_bytes <= GATHERED_BYTES_MAX
-        self._pending.append(
+        answered = acks == 0 and writes.gathered_bytes + len(batch) <= GATHERED_BYTES_MAX
+        writes.gather(
             PendingBatch(
                 batch,
                 base_offset,
-                last_offset,
+                base_offset + header.last_offset_delta,
                 header.max_timestamp,
                 None if answered else token,
                 result,
                 header.producer_id,
                 previous,
-                acks < 0 and self._leading is not None,
+                acks < 0 and state.leading is not None,
             )
         )
-        return (Reply(token, result), *self._ask_turn()) if answered else self._ask_turn()
+        return (Reply(token, result), *writes.ask_turn()) if answered else writes.ask_turn()
+
+    def repeat(self, stored: StoredBatch, acks: int, token: Any) -> Sequence[Effect]:
+        """Answer a repeated batch with its first offset, not before the first one is as durable as it must be."""
+        state, rules = self._state, self.rules
+        first_offset = stored.first_offset
+        append_time = stored.timestamp if rules.append_time else -1
+        left_out = () if rules.records.quarantines else None
+        result = AppendResult(ErrorCode.NONE, first_offset, append_time, state.log_start_offset, (), None, left_out)
+        awaits_all = acks < 0 and state.leading is not None and stored.last_offset >= state.high_watermark
+        if acks == 0 or not self._writes.holds(first_offset):
+            if awaits_all:
+                self._commits.wait(token, result)
+                return NOTHING
+            return (Reply(token, result),)
+        at = state.next_offset
+        self._writes.gather(PendingBatch(None, at, at - 1, -1, token, result, -1, None, awaits_all))
+        return self._writes.ask_turn()
 
     def _admitted(self, admission: Admission) -> Admitted | Admission:
         """Apply what the topic's config demands of a batch, or return what does so if that takes too long here."""
-        header = admission.header
+        header, rules = admission.header, self.rules
         if header.attributes & DELETE_HORIZON:
             raise BrokerError(
                 ErrorCode.INVALID_RECORD, "only compaction sets from when the tombstones of a batch may go"
             )
-        if header.max_timestamp - admission.now_ms > self._ahead_ms_max:
+        if header.max_timestamp - admission.now_ms > rules.ahead_ms_max:
             raise refused_by_time(admission._replace(looks_at_records=True))
-        if header.attributes & LOG_APPEND_TIME and not self._append_time:
+        if header.attributes & LOG_APPEND_TIME and not rules.append_time:
             raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "only the broker sets the append time of a batch")
         if admission.is_long:
             return admission
@@ -282,108 +273,133 @@ class Partition(PartitionRoles):
     def _admit(self, batch: memoryview, now_ms: int) -> BatchHeader:
         """Give a batch that may enter the time of the append and its place in a transaction; return its header."""
         header = read_header(batch)
-        if self._append_time:
+        if self.rules.append_time:
             stamp_log_append_time(batch, header.attributes, now_ms)
             header = read_header(batch)
         if header.attributes & TRANSACTIONAL:
-            self.transactions.admit(header)
+            self._state.transactions.admit(header)
         return header
 
-    def _append_quarantined(self, event: AppendQuarantined, now_ms: int) -> Sequence[Effect]:
+
+class BrokerAppends:
+    """The batches that brokers make themselves: markers, offsets of groups in a transaction, quarantined records."""
+
+    def __init__(self, state: ReplicaState, writes: Writes, appends: Appends) -> None:
+        self._state = state
+        self._writes = writes
+        self._appends = appends
+
+    def quarantined(self, event: AppendQuarantined, now_ms: int) -> Sequence[Effect]:
         batch, token = event
+        state = self._state
         try:
-            if self._is_guarded:
-                self._check_open(ACKS_ALL)
+            if state.is_guarded:
+                state.check_open(ACKS_ALL)
             header = check_batch(batch, bytes_max=UNBOUNDED_MS)
             if header.record_count > QUARANTINED_MAX:
                 raise BrokerError(ErrorCode.INVALID_RECORD, f"{header.record_count} records that were left out at once")
             if header.record_count > READ_AT_ONCE_MAX and not header.compression:
                 check_section(batch, header)
-            stored = self.producers.begun_with(header) if header.producer_id >= 0 else None
+            stored = state.producers.begun_with(header) if header.producer_id >= 0 else None
             if stored is not None:
-                return self._repeat(stored, ACKS_ALL, token)
+                return self._appends.repeat(stored, ACKS_ALL, token)
             if header.producer_id >= 0:
-                self.producers.check_epoch(header.producer_id, header.producer_epoch)
+                state.producers.check_epoch(header.producer_id, header.producer_epoch)
             if header.attributes & TRANSACTIONAL:
-                self.transactions.admit(header)
+                state.transactions.admit(header)
         except BrokerError as error:
-            return (Reply(token, self._refusal(error)),)
+            return (Reply(token, state.refusal(error)),)
         previous = None
         if header.producer_id >= 0:
-            previous = self.producers.record(header, self.next_offset, now_ms)
-        return self._gather_own(batch, header, token, previous)
+            previous = state.producers.record(header, state.next_offset, now_ms)
+        return self._gather(batch, header, token, previous)
 
-    def _append_unsequenced(self, event: AppendUnsequenced, now_ms: int) -> Sequence[Effect]:
+    def unsequenced(self, event: AppendUnsequenced, now_ms: int) -> Sequence[Effect]:
         batch, token = event
+        state = self._state
         header = read_header(batch)
         try:
-            if self._is_guarded:
-                self._check_open(ACKS_ALL)
-            if len(batch) > self._bytes_max:
+            if state.is_guarded:
+                state.check_open(ACKS_ALL)
+            if len(batch) > self._appends.rules.bytes_max:
                 raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {len(batch)} bytes")
-            self.producers.check_epoch(header.producer_id, header.producer_epoch)
-            self.transactions.admit(header)
+            state.producers.check_epoch(header.producer_id, header.producer_epoch)
+            state.transactions.admit(header)
         except BrokerError as error:
-            return (Reply(token, self._refusal(error)),)
-        previous = self.producers.record(header, self.next_offset, now_ms)
-        return self._gather_own(batch, header, token, previous)
+            return (Reply(token, state.refusal(error)),)
+        previous = state.producers.record(header, state.next_offset, now_ms)
+        return self._gather(batch, header, token, previous)
 
-    def _end_transaction(self, event: EndTransaction, now_ms: int) -> Sequence[Effect]:
+    def end_transaction(self, event: EndTransaction, now_ms: int) -> Sequence[Effect]:
         producer_id, epoch, marker, token, bumped = event
+        state = self._state
         try:
-            if self._is_guarded:
-                self._check_open(ACKS_ALL)
-            self.transactions.check_marker(producer_id, epoch, marker.coordinator_epoch, bumped=bumped)
+            if state.is_guarded:
+                state.check_open(ACKS_ALL)
+            state.transactions.check_marker(producer_id, epoch, marker.coordinator_epoch, bumped=bumped)
         except BrokerError as error:
-            return (Reply(token, self._refusal(error)),)
+            return (Reply(token, state.refusal(error)),)
         batch = memoryview(build_marker(producer_id, epoch, marker, now_ms))
-        self.transactions.forbid(producer_id, epoch, bumped=bumped)
-        self.transactions.end(producer_id, self.next_offset, committed=marker.committed)
-        previous = self.producers.mark(producer_id, epoch, marker, now_ms)
-        return self._gather_own(batch, read_header(batch), token, previous)
+        state.transactions.forbid(producer_id, epoch, bumped=bumped)
+        state.transactions.end(producer_id, state.next_offset, committed=marker.committed)
+        previous = state.producers.mark(producer_id, epoch, marker, now_ms)
+        return self._gather(batch, read_header(batch), token, previous)
 
-    def _gather_own(
+    def _gather(
         self, batch: memoryview, header: BatchHeader, token: Any, previous: ProducerEntry | None
     ) -> Sequence[Effect]:
-        """Give a batch that the broker itself made its offset, and have it written."""
-        base_offset = self.next_offset
-        last_offset = base_offset + header.last_offset_delta
-        place(batch, base_offset=base_offset, leader_epoch=self.epochs.current)
-        result = AppendResult(ErrorCode.NONE, base_offset, -1, self.log_start_offset)
-        self.next_offset = last_offset + 1
-        self._gathered_bytes += len(batch)
-        self._pending.append(
+        state = self._state
+        base_offset = state.next_offset
+        place(batch, base_offset=base_offset, leader_epoch=state.epochs.current)
+        result = AppendResult(ErrorCode.NONE, base_offset, -1, state.log_start_offset)
+        self._writes.gather(
             PendingBatch(
                 batch,
                 base_offset,
-                last_offset,
+                base_offset + header.last_offset_delta,
                 header.max_timestamp,
                 token,
                 result,
                 header.producer_id,
                 previous,
-                self._leading is not None,
+                state.leading is not None,
             )
         )
-        return self._ask_turn()
-
-    def _repeat(self, stored: StoredBatch, acks: int, token: Any) -> Sequence[Effect]:
-        """Answer a repeated batch with its first offset, not before the first one is as durable as it must be."""
-        first_offset = stored.first_offset
-        append_time = stored.timestamp if self._append_time else -1
-        left_out = () if self._rules.quarantines else None
-        result = AppendResult(ErrorCode.NONE, first_offset, append_time, self.log_start_offset, (), None, left_out)
-        awaits_all = acks < 0 and self._leading is not None and stored.last_offset >= self.high_watermark
-        if acks == 0 or not self._pending or first_offset < self._pending[0].base_offset:
-            if awaits_all:
-                self._awaiting.append((self.written_end, token, result))
-                return NOTHING
-            return (Reply(token, result),)
-        at = self.next_offset
-        self._pending.append(PendingBatch(None, at, at - 1, -1, token, result, -1, None, awaits_all))
-        return self._ask_turn()
+        return self._writes.ask_turn()
 
 
-def _bound(limit_ms: int, append_time: bool) -> int | None:
-    """Bounds hold for timestamps that clients set, and the largest one means none."""
-    return None if append_time or limit_ms >= UNBOUNDED_MS else limit_ms
+class Partition:
+    """One replica, put together of its state and of what is done with it."""
+
+    def __init__(self, state: ReplicaState, validator: RecordValidator | None = None) -> None:
+        self.state = state
+        commits = Commits(state)
+        self.commits = commits
+        self.writes = Writes(state, commits)
+        self.appends = Appends(state, self.writes, commits, validator)
+        self.roles = Roles(state, self.writes, commits)
+        self.following = Following(state, self.writes, commits)
+        self._broker_appends = BrokerAppends(state, self.writes, self.appends)
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take a new config; it holds from the next batch on."""
+        self.state.configure(config)
+        self.appends.rules = AppendRules.of(self.state.topic, config)
+
+    def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:  # noqa: PLR0911 one for each event
+        """Take one event at the given time and return what must be done, in order."""
+        match event:
+            case Append():
+                return self.appends.append(event.batch, event.acks, event.token, now_ms)
+            case TurnEnded():
+                return self.writes.turn_ended()
+            case Written():
+                return self.writes.written(event, now_ms)
+            case WriteFailed():
+                return self.writes.failed(event)
+            case EndTransaction():
+                return self._broker_appends.end_transaction(event, now_ms)
+            case AppendUnsequenced():
+                return self._broker_appends.unsequenced(event, now_ms)
+            case AppendQuarantined():
+                return self._broker_appends.quarantined(event, now_ms)

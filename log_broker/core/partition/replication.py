@@ -82,7 +82,7 @@ class Leading:
         self.followers: dict[int, Follower] = {}
         self.proposal: IsrProposal | None = None
         self._node_id = node_id
-        self._retry_ms: int | None = None  # when to ask again, for what is proposed or anew
+        self._retry_ms: int | None = None  # when to ask again, for what is proposed or again
         self._counted: tuple[Follower, ...] = ()
         self._check_ms = now_ms
         for replica in self.replicas:
@@ -164,7 +164,7 @@ class Leading:
 
     def settled(self, leadership: Leadership, now_ms: int) -> bool:
         """
-        Take the state that the controller has committed; say whether it was news.
+        Take the state that the controller has committed; say whether it was new.
 
         A proposal was for the partition epoch before: it became this state, or can never be committed any more.
         """

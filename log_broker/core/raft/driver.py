@@ -113,7 +113,7 @@ class RaftDriver:
 
     def start(self) -> None:
         """Give the state machine what was recovered and begin."""
-        snapshot = self.raft.snapshot
+        snapshot = self.raft.replica.snapshot
         if snapshot is not None:
             self._above.load(snapshot.data, snapshot.id.offset)
         self.tick()

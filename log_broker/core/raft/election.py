@@ -11,13 +11,10 @@ back (pre-vote, KIP-996). Observers stay Unattached and ask around for the leade
 """
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 from log_broker.core.raft.messages import RaftResponse, VoteRequest, VoteResponse
+from log_broker.core.raft.replica import Replica, RoleChanges
 from log_broker.core.raft.voters import ReplicaKey
-
-if TYPE_CHECKING:
-    from log_broker.core.raft.raft import Raft
 
 
 class Unattached:
@@ -25,20 +22,21 @@ class Unattached:
 
     leads = False
 
-    def __init__(self, raft: "Raft", election_ms: int, ask_ms: int = 0) -> None:
-        self._raft = raft
-        self._election_ms = raft.now_ms + election_ms
-        self._ask_ms = raft.now_ms + ask_ms
+    def __init__(self, replica: Replica, changes: RoleChanges, election_ms: int, ask_ms: int = 0) -> None:
+        self._replica = replica
+        self._changes = changes
+        self._election_ms = replica.now_ms + election_ms
+        self._ask_ms = replica.now_ms + ask_ms
         self._asked = 0
 
     def deadline_ms(self) -> int:
-        return min(self._ask_ms, self._election_ms) if self._raft.is_voter else self._ask_ms
+        return min(self._ask_ms, self._election_ms) if self._replica.is_voter else self._ask_ms
 
     def tick(self) -> None:
-        raft = self._raft
-        if raft.is_voter and raft.now_ms >= self._election_ms:
-            raft.become_prospective(last_leader=None)
-        elif raft.now_ms >= self._ask_ms:
+        replica = self._replica
+        if replica.is_voter and replica.now_ms >= self._election_ms:
+            self._changes.become_prospective(last_leader=None)
+        elif replica.now_ms >= self._ask_ms:
             self._ask()
 
     def grants_pre_vote(self) -> bool:
@@ -46,7 +44,7 @@ class Unattached:
 
     def granted_vote(self) -> None:
         """Give the candidate time to win."""
-        self._election_ms = self._raft.now_ms + self._raft.election_ms()
+        self._election_ms = self._replica.now_ms + self._replica.election_ms()
 
     def on_response(self, request_id: int, body: RaftResponse) -> None:
         """Whatever it says of a leader has been looked at already."""
@@ -55,13 +53,13 @@ class Unattached:
         """Nothing waits for the disk."""
 
     def _ask(self) -> None:
-        raft = self._raft
-        known = [voter.key.node_id for voter in (*raft.voters.current, *raft.bootstrap)]
-        others = sorted({node_id for node_id in known if node_id != raft.key.node_id})
-        request = raft.fetch_request()
-        self._ask_ms = raft.now_ms + raft.config.fetch_wait_ms_max
+        replica = self._replica
+        known = [voter.key.node_id for voter in (*replica.voters.current, *replica.bootstrap)]
+        others = sorted({node_id for node_id in known if node_id != replica.key.node_id})
+        request = replica.fetch_request()
+        self._ask_ms = replica.now_ms + replica.config.fetch_wait_ms_max
         if others and request is not None:
-            raft.request(others[self._asked % len(others)], request)
+            replica.request(others[self._asked % len(others)], request)
             self._asked += 1
 
 
@@ -71,12 +69,13 @@ class _Electioneer(ABC):
     leads = False
     pre_vote: bool
 
-    def __init__(self, raft: "Raft") -> None:
-        self._raft = raft
-        self._granted = {raft.key}
+    def __init__(self, replica: Replica, changes: RoleChanges) -> None:
+        self._replica = replica
+        self._changes = changes
+        self._granted = {replica.key}
         self._refused: set[ReplicaKey] = set()
-        self._election_ms = raft.now_ms + raft.election_ms()
-        self._ask_ms = raft.now_ms
+        self._election_ms = replica.now_ms + replica.election_ms()
+        self._ask_ms = replica.now_ms
 
     def start(self) -> None:
         """Ask everyone; a sole voter has won at once."""
@@ -87,19 +86,19 @@ class _Electioneer(ABC):
         return min(self._ask_ms, self._election_ms)
 
     def tick(self) -> None:
-        if self._raft.now_ms >= self._election_ms:
+        if self._replica.now_ms >= self._election_ms:
             self.lost()
-        elif self._raft.now_ms >= self._ask_ms:
+        elif self._replica.now_ms >= self._ask_ms:
             self._ask()
 
     def grants_pre_vote(self) -> bool:
         return True
 
     def granted_vote(self) -> None:
-        self._election_ms = self._raft.now_ms + self._raft.election_ms()
+        self._election_ms = self._replica.now_ms + self._replica.election_ms()
 
     def on_response(self, request_id: int, body: RaftResponse) -> None:
-        if isinstance(body, VoteResponse) and body.epoch == self._raft.epoch and self._is_ours(request_id):
+        if isinstance(body, VoteResponse) and body.epoch == self._replica.epoch and self._is_ours(request_id):
             (self._granted if body.vote_granted else self._refused).add(body.voter)
             self._count()
 
@@ -120,28 +119,28 @@ class _Electioneer(ABC):
     _first_request = 0
 
     def _ask(self) -> None:
-        raft = self._raft
-        self._ask_ms = raft.now_ms + raft.config.request_timeout_ms // 4
-        for voter in raft.voters.current.others(raft.key):
+        replica = self._replica
+        self._ask_ms = replica.now_ms + replica.config.request_timeout_ms // 4
+        for voter in replica.voters.current.others(replica.key):
             if voter in self._granted or voter in self._refused:
                 continue
             request = VoteRequest(
-                epoch=raft.epoch, candidate=raft.key, voter=voter, log_end=raft.log.end, pre_vote=self.pre_vote
+                epoch=replica.epoch, candidate=replica.key, voter=voter, log_end=replica.log.end, pre_vote=self.pre_vote
             )
-            request_id = raft.request(voter.node_id, request)
+            request_id = replica.request(voter.node_id, request)
             self._first_request = self._first_request or request_id
 
     def _count(self) -> None:
-        voters = self._raft.voters.current
+        voters = self._replica.voters.current
         if voters.has_majority(self._granted):
             self.won()
         elif len(voters.keys - self._refused) < voters.majority:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Wait for the end of this attempt, drawn anew, so that two who refused each other do not meet again."""
-        backoff_ms = self._raft.jitter(self._raft.config.election_backoff_max_ms)
-        self._election_ms = min(self._election_ms, self._raft.now_ms + backoff_ms)
+        """Wait for the end of this attempt, drawn again, so that two who refused each other do not meet again."""
+        backoff_ms = self._replica.jitter(self._replica.config.election_backoff_max_ms)
+        self._election_ms = min(self._election_ms, self._replica.now_ms + backoff_ms)
 
 
 class Prospective(_Electioneer):
@@ -149,18 +148,18 @@ class Prospective(_Electioneer):
 
     pre_vote = True
 
-    def __init__(self, raft: "Raft", last_leader: int | None) -> None:
-        super().__init__(raft)
+    def __init__(self, replica: Replica, changes: RoleChanges, last_leader: int | None) -> None:
+        super().__init__(replica, changes)
         self._last_leader = last_leader
 
     def won(self) -> None:
-        self._raft.become_candidate()
+        self._changes.become_candidate()
 
     def lost(self) -> None:
         if self._last_leader is not None:
-            self._raft.become_follower(self._raft.epoch, self._last_leader)
+            self._changes.become_follower(self._replica.epoch, self._last_leader)
         else:
-            self._raft.become_unattached(self._raft.epoch)
+            self._changes.become_unattached(self._replica.epoch)
 
 
 class Candidate(_Electioneer):
@@ -169,23 +168,7 @@ class Candidate(_Electioneer):
     pre_vote = False
 
     def won(self) -> None:
-        self._raft.become_leader()
+        self._changes.become_leader()
 
     def lost(self) -> None:
-        self._raft.become_prospective(last_leader=None)
-
-
-def would_vote(raft: "Raft", request: VoteRequest) -> bool:
-    """
-    Whether this replica gives its vote, in the request's epoch, which is also its own.
-
-    The candidate's log must be at least as good as ours: a leader never lacks what a majority has (Raft §5.4.1).
-    """
-    log = raft.log.end
-    if (request.log_end.epoch, request.log_end.offset) < (log.epoch, log.offset):
-        return False
-    if request.pre_vote:
-        return raft.role.grants_pre_vote()
-    if raft.state.voted is not None:
-        return raft.state.voted == request.candidate
-    return raft.leader_id is None
+        self._changes.become_prospective(last_leader=None)

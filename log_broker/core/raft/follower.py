@@ -9,8 +9,6 @@ One request is under way at a time. A voter that hears nothing of use for the fe
 observer looks for the leader elsewhere.
 """
 
-from typing import TYPE_CHECKING
-
 from log_broker.core.raft.log import OffsetAndEpoch, Snapshot
 from log_broker.core.raft.messages import (
     FetchRequest,
@@ -19,11 +17,9 @@ from log_broker.core.raft.messages import (
     FetchSnapshotResponse,
     RaftResponse,
 )
+from log_broker.core.raft.replica import Replica, RoleChanges
 from log_broker.core.raft.voters import VoterSet
 from log_broker.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from log_broker.core.raft.raft import Raft
 
 
 class _Download:
@@ -41,8 +37,9 @@ class Follower:
 
     leads = False
 
-    def __init__(self, raft: "Raft", leader_id: int) -> None:
-        self._raft = raft
+    def __init__(self, replica: Replica, changes: RoleChanges, leader_id: int) -> None:
+        self._replica = replica
+        self._changes = changes
         self.leader_id = leader_id
         self.has_fetched = False
         self._download: _Download | None = None
@@ -58,13 +55,13 @@ class Follower:
         return self._timeout_ms if self._ask_ms is None else min(self._timeout_ms, self._ask_ms)
 
     def tick(self) -> None:
-        raft = self._raft
-        if raft.now_ms >= self._timeout_ms:
-            if raft.is_voter:
-                raft.become_prospective(last_leader=self.leader_id)
+        replica = self._replica
+        if replica.now_ms >= self._timeout_ms:
+            if replica.is_voter:
+                self._changes.become_prospective(last_leader=self.leader_id)
             else:
-                raft.become_unattached(raft.epoch)
-        elif self._ask_ms is not None and raft.now_ms >= self._ask_ms:
+                self._changes.become_unattached(replica.epoch)
+        elif self._ask_ms is not None and replica.now_ms >= self._ask_ms:
             self._ask()
 
     def grants_pre_vote(self) -> bool:
@@ -83,9 +80,9 @@ class Follower:
         if request_id != self._awaited:
             return
         self._awaited = None
-        if body.epoch != self._raft.epoch:
+        if body.epoch != self._replica.epoch:
             # Whoever leads this epoch is in it: this node was named by somebody who does not know, or lies.
-            self._raft.become_unattached(self._raft.epoch, soon=True)
+            self._changes.become_unattached(self._replica.epoch, soon=True)
             return
         match body:
             case FetchResponse():
@@ -94,60 +91,60 @@ class Follower:
                 self._part_fetched(body)
 
     def _heard(self) -> None:
-        raft = self._raft
-        spread_ms = raft.jitter(raft.config.election_timeout_ms)
-        self._timeout_ms = raft.now_ms + raft.config.fetch_timeout_ms + spread_ms
+        replica = self._replica
+        spread_ms = replica.jitter(replica.config.election_timeout_ms)
+        self._timeout_ms = replica.now_ms + replica.config.fetch_timeout_ms + spread_ms
 
     def _ask(self) -> None:
-        raft = self._raft
-        body: FetchRequest | FetchSnapshotRequest | None = raft.fetch_request()
+        replica = self._replica
+        body: FetchRequest | FetchSnapshotRequest | None = replica.fetch_request()
         if self._download is not None:
             position = len(self._download.content)
             body = FetchSnapshotRequest(
-                epoch=raft.epoch, replica=raft.key, snapshot_id=self._download.id, position=position
+                epoch=replica.epoch, replica=replica.key, snapshot_id=self._download.id, position=position
             )
         if body is None:
             self._awaited = self._ask_ms = None  # on_stored goes on
             return
-        self._awaited = raft.request(self.leader_id, body)
-        self._ask_ms = raft.now_ms + raft.config.request_timeout_ms
+        self._awaited = replica.request(self.leader_id, body)
+        self._ask_ms = replica.now_ms + replica.config.request_timeout_ms
 
     def _ask_later(self) -> None:
-        self._ask_ms = self._raft.now_ms + self._raft.config.retry_backoff_ms
+        self._ask_ms = self._replica.now_ms + self._replica.config.retry_backoff_ms
 
     def _fetched(self, body: FetchResponse) -> None:
-        raft = self._raft
+        replica = self._replica
         if body.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            raft.become_unattached(raft.epoch, soon=True)
+            self._changes.become_unattached(replica.epoch, soon=True)
             return
         newest = body.entries[-1].epoch if body.entries else 0
         if body.snapshot_id is not None:
             newest = body.snapshot_id.epoch
-        if body.error is not ErrorCode.NONE or newest > raft.epoch:
+        if body.error is not ErrorCode.NONE or newest > replica.epoch:
             self._ask_later()
             return
         self._heard()
         self.has_fetched = True
         if body.diverging is not None:
-            raft.truncate(self.shared_end(body.diverging))
+            replica.truncate(self.shared_end(body.diverging))
         elif body.snapshot_id is not None:
             self._download = _Download(body.snapshot_id)
         else:
             if body.entries:
-                raft.append(body.entries)
-            raft.commit(min(body.high_watermark, raft.log.end_offset))
+                replica.append(body.entries)
+            replica.commit(min(body.high_watermark, replica.log.end_offset))
         self._ask()
 
     def shared_end(self, diverging: OffsetAndEpoch) -> int:
         """Return where the log must be cut, given the end of the leader's largest epoch up to our last."""
-        ours = self._raft.log.end_of_epoch(diverging.epoch)
+        ours = self._replica.log.end_of_epoch(diverging.epoch)
         assert ours is not None, "logs agree on all that is in a snapshot"
         return min(ours.offset, diverging.offset)
 
     def _part_fetched(self, body: FetchSnapshotResponse) -> None:
         download = self._download
         if body.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            self._raft.become_unattached(self._raft.epoch, soon=True)
+            self._changes.become_unattached(self._replica.epoch, soon=True)
             return
         if body.error is not ErrorCode.NONE or download is None or body.snapshot_id != download.id:
             self._download = None  # the leader has a newer one by now; Fetch tells which
@@ -159,7 +156,7 @@ class Follower:
         download.content += body.part
         if len(download.content) >= body.size:
             self._download = None
-            self._raft.install(
+            self._replica.install(
                 Snapshot(id=download.id, voters=VoterSet.decode(body.voters), data=bytes(download.content))
             )
         self._ask()

@@ -144,7 +144,7 @@ class RaftLog:
         self.append(kept)
 
     def reset(self, end: OffsetAndEpoch) -> None:
-        """Begin anew, empty, where a snapshot ends."""
+        """Begin again, empty, where a snapshot ends."""
         self.start = end
         self._entries = []
         self._epochs = []

@@ -5,7 +5,7 @@ Each class is one Kafka API, with the fields that decide something: Vote, BeginQ
 pre-vote KIP-996), Fetch, FetchSnapshot (KIP-630). Every answer carries the epoch and leader that the answerer knows.
 
 A request has an id that its answer repeats. The link need not keep order or deliver at all, and may deliver a request
-twice; but an answer must reach only the process that asked, as it does on a TCP connection: ids begin anew with one.
+twice; but an answer must reach only the process that asked, as it does on a TCP connection: ids begin again with one.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,12 @@
 """
 The metadata quorum's Raft, as Kafka does it: followers pull (KIP-595).
 
-A replica is in one role at a time, and each role is a class: Unattached, Prospective and Candidate (`raft_election`),
-Follower (`raft_follower`), Leader (`raft_leader`). This module takes events in, sees to what holds in every role, and
+A replica is in one role at a time, and each role is a class: Unattached, Prospective and Candidate (`raft.election`),
+Follower (`raft.follower`), Leader (`raft.leader`). This module takes events in, sees to what holds in every role, and
 changes roles. The rules that safety hangs on, and where they are kept:
 
     one vote an epoch, remembered before it is given     Replica.save, and the order of effects
-    a vote only for a log that lacks nothing of ours     raft_election.would_vote
+    a vote only for a log that lacks nothing of ours     Raft._would_vote
     entries acknowledged only when they are on the disk  Replica.fetch_request
     decided by a majority, through the leader's epoch    Leader.decided_end
     a follower's log is a prefix of its leader's         Leader.on_fetch, Follower.shared_end
@@ -43,7 +43,7 @@ from log_broker.core.raft.effects import (
     UpdateVoter,
     VotersChanged,
 )
-from log_broker.core.raft.election import Candidate, Prospective, Unattached, would_vote
+from log_broker.core.raft.election import Candidate, Prospective, Unattached
 from log_broker.core.raft.follower import Follower
 from log_broker.core.raft.leader import Leader
 from log_broker.core.raft.lease import DRIFT_SHARE
@@ -86,7 +86,7 @@ class QuorumDescription(NamedTuple):
 Role = Unattached | Prospective | Candidate | Follower | Leader
 
 
-class Raft(Replica):
+class Raft:
     """
     One replica of the metadata quorum, voter or observer.
 
@@ -106,13 +106,15 @@ class Raft(Replica):
         now_ms: int,
         epoch_max: Callable[[], int] = lambda: EPOCH_MAX,
     ) -> None:
-        super().__init__(key, config, bootstrap, recovered, jitter)
+        self.replica = Replica(key, config, bootstrap, recovered, jitter)
         self.epoch_max = epoch_max
-        self.now_ms = now_ms
+        self.replica.now_ms = now_ms
         self._ask_back_ms = now_ms  # when a node may be asked next whether its epoch is what a request said
-        # A leader that restarts has forgotten what it had not synced: it stands anew, in another epoch.
+        # A leader that restarts has forgotten what it had not synced: it stands again, in another epoch.
         # The only voter has nobody to wait for.
-        self.role: Role = Unattached(self, 0 if self.voters.current.keys == {key} else self.election_ms())
+        self.role: Role = Unattached(
+            self.replica, self, 0 if self.replica.voters.current.keys == {key} else self.replica.election_ms()
+        )
 
     @property
     def leader_id(self) -> int | None:
@@ -121,29 +123,29 @@ class Raft(Replica):
             case Follower(leader_id=leader_id):
                 return leader_id
             case Leader():
-                return self.key.node_id
+                return self.replica.key.node_id
         return None
 
     def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:
         """Take one event and return what must be done, in order."""
-        self.now_ms = now_ms
+        self.replica.now_ms = now_ms
         match event:
             case RequestReceived():
                 self._request_received(event)
             case ResponseReceived():
                 self._response_received(event)
             case Stored():
-                self.stored(event.number)
+                self.replica.stored(event.number)
                 self.role.on_stored()
             case SnapshotStored():
-                self.snapshot_stored(event.snapshot)
+                self.replica.snapshot_stored(event.snapshot)
             case _:
                 self._command(event)
         return self._effects()
 
     def tick(self, now_ms: int) -> Sequence[Effect]:
         """Do what has become due by time alone."""
-        self.now_ms = now_ms
+        self.replica.now_ms = now_ms
         if now_ms >= self.role.deadline_ms():
             self.role.tick()
         return self._effects()
@@ -159,7 +161,7 @@ class Raft(Replica):
         Voters that have heard from their leader within the fetch timeout elect none. It counts from when it gave the
         answers that they are known to have had, on clocks that may run faster than its own by `DRIFT_SHARE`.
         """
-        role, timeout_ms = self.role, self.config.fetch_timeout_ms
+        role, timeout_ms = self.role, self.replica.config.fetch_timeout_ms
         return isinstance(role, Leader) and now_ms < role.followed_ms(now_ms) + timeout_ms - timeout_ms // DRIFT_SHARE
 
     def describe(self, now_ms: int) -> QuorumDescription | None:
@@ -167,16 +169,12 @@ class Raft(Replica):
         role = self.role
         if not isinstance(role, Leader):
             return None
-        voters = self.voters.current
-        rows = [ReplicaProgress(self.key, self.is_voter, self.log.end_offset, 0, 0)]
-        for key, progress in sorted(role.replicas.items()):
+        voters = self.replica.voters.current
+        rows = [ReplicaProgress(self.replica.key, self.replica.is_voter, self.replica.log.end_offset, 0, 0)]
+        for key, progress in sorted(role.followers.all.items()):
             caught_up = None if progress.caught_up_ms is None else now_ms - progress.caught_up_ms
             rows.append(ReplicaProgress(key, key in voters, progress.match, now_ms - progress.fetched_ms, caught_up))
-        return QuorumDescription(self.key.node_id, self.epoch, self.high_watermark, tuple(rows))
-
-    def election_ms(self) -> int:
-        """Draw an election timeout."""
-        return self.config.election_timeout_ms + self.jitter(self.config.election_timeout_ms)
+        return QuorumDescription(self.replica.key.node_id, self.replica.epoch, self.replica.high_watermark, tuple(rows))
 
     # Changes of role
 
@@ -187,52 +185,52 @@ class Raft(Replica):
         Others may still name that leader: to ask them at once would be to go round in circles.
         """
         self._leave_role()
-        if epoch > self.epoch:
-            self.save(QuorumState(epoch=epoch))
+        if epoch > self.replica.epoch:
+            self.replica.save(QuorumState(epoch=epoch))
         if soon:
-            backoff_ms = 1 + self.jitter(self.config.election_backoff_max_ms)
-            self.role = Unattached(self, backoff_ms, ask_ms=self.config.retry_backoff_ms)
+            backoff_ms = 1 + self.replica.jitter(self.replica.config.election_backoff_max_ms)
+            self.role = Unattached(self.replica, self, backoff_ms, ask_ms=self.replica.config.retry_backoff_ms)
         else:
-            self.role = Unattached(self, self.election_ms())
+            self.role = Unattached(self.replica, self, self.replica.election_ms())
 
     def become_prospective(self, *, last_leader: int | None) -> None:
         """Ask whether an election would be won."""
         self._leave_role()
-        self.role = Prospective(self, last_leader)
+        self.role = Prospective(self.replica, self, last_leader)
         self.role.start()
 
     def become_candidate(self) -> None:
         """Stand for election in the next epoch, unless that is one that nobody would believe yet."""
-        if self.epoch >= self.epoch_max():
-            self.become_unattached(self.epoch)
+        if self.replica.epoch >= self.epoch_max():
+            self.become_unattached(self.replica.epoch)
             return
         self._leave_role()
-        self.save(QuorumState(epoch=self.epoch + 1, voted=self.key))
-        self.role = Candidate(self)
+        self.replica.save(QuorumState(epoch=self.replica.epoch + 1, voted=self.replica.key))
+        self.role = Candidate(self.replica, self)
         self.role.start()
 
     def become_leader(self) -> None:
         """Lead in this epoch, whose election is won."""
         self._leave_role()
-        self.save(self.state._replace(leader_id=self.key.node_id))
-        self.role = Leader(self)
+        self.replica.save(self.replica.state._replace(leader_id=self.replica.key.node_id))
+        self.role = Leader(self.replica, self)
         self.role.start()
 
     def become_follower(self, epoch: int, leader_id: int) -> None:
         """Follow the leader of an epoch, this one or a later."""
         self._leave_role()
-        if epoch > self.epoch:
-            self.save(QuorumState(epoch=epoch, leader_id=leader_id))
+        if epoch > self.replica.epoch:
+            self.replica.save(QuorumState(epoch=epoch, leader_id=leader_id))
         else:
-            self.save(self.state._replace(leader_id=leader_id))
-        self.role = Follower(self, leader_id)
+            self.replica.save(self.replica.state._replace(leader_id=leader_id))
+        self.role = Follower(self.replica, self, leader_id)
         self.role.start()
 
     def resign(self) -> None:
         """Lead no more, tell the others, and give them time to elect one of them."""
         assert isinstance(self.role, Leader)
         self.role.say_goodbye()
-        self.become_unattached(self.epoch)
+        self.become_unattached(self.replica.epoch)
 
     def _leave_role(self) -> None:
         if isinstance(self.role, Leader):
@@ -247,12 +245,12 @@ class Raft(Replica):
         match event:
             case Propose():
                 if leader is None:
-                    self.out.append(Proposed(event.token, ErrorCode.NOT_CONTROLLER))
+                    self.replica.out.append(Proposed(event.token, ErrorCode.NOT_CONTROLLER))
                 else:
                     leader.propose(event)
             case AddVoter() | RemoveVoter() | UpdateVoter():
                 if leader is None:
-                    self.out.append(VotersChanged(event.token, ErrorCode.NOT_CONTROLLER))
+                    self.replica.out.append(VotersChanged(event.token, ErrorCode.NOT_CONTROLLER))
                 else:
                     leader.change_voters(event)
             case Resign():
@@ -264,29 +262,34 @@ class Raft(Replica):
     # What others send
 
     def _effects(self) -> Sequence[Effect]:
-        effects, self.out = self.out, []
+        effects, self.replica.out = self.replica.out, []
         return effects
 
     def _observe(self, epoch: int, leader_id: int) -> None:
-        """Follow what a message says of epoch and leader, if it is news."""
-        known = leader_id not in {NO_LEADER, self.key.node_id}
-        if self.epoch < epoch <= self.epoch_max():
+        """Follow what a message says of epoch and leader, if it is new."""
+        known = leader_id not in {NO_LEADER, self.replica.key.node_id}
+        if self.replica.epoch < epoch <= self.epoch_max():
             if known:
                 self.become_follower(epoch, leader_id)
             else:
                 self.become_unattached(epoch)
-        elif epoch == self.epoch and known and self.leader_id is None and self.state.leader_id != self.key.node_id:
+        elif (
+            epoch == self.replica.epoch
+            and known
+            and self.leader_id is None
+            and self.replica.state.leader_id != self.replica.key.node_id
+        ):
             self.become_follower(epoch, leader_id)
 
     def _told_of(self, epoch: int, by: int) -> None:
         """Ask the node that a request names whether it is in the higher epoch that the request says."""
         # Our leader need not be asked: it tells with each answer, and a second fetch would spoil the first.
-        is_other = by not in {self.key.node_id, self.leader_id}
-        if self.epoch < epoch <= self.epoch_max() and is_other and self.now_ms >= self._ask_back_ms:
-            question = self.fetch_request()
+        is_other = by not in {self.replica.key.node_id, self.leader_id}
+        if self.replica.epoch < epoch <= self.epoch_max() and is_other and self.replica.now_ms >= self._ask_back_ms:
+            question = self.replica.fetch_request()
             if question is not None:
-                self._ask_back_ms = self.now_ms + self.config.request_timeout_ms // 4
-                self.request(by, question)
+                self._ask_back_ms = self.replica.now_ms + self.replica.config.request_timeout_ms // 4
+                self.replica.request(by, question)
 
     def _observe_request(self, epoch: int, leader_id: int, by: int) -> None:
         """Follow what a Vote or BeginQuorumEpoch says, unless there is a leader that it would take us away from."""
@@ -312,26 +315,26 @@ class Raft(Replica):
             case EndQuorumEpochRequest():
                 self._epoch_ended(token, body)
             case FetchRequest():
-                if isinstance(self.role, Leader) and body.epoch == self.epoch:
+                if isinstance(self.role, Leader) and body.epoch == self.replica.epoch:
                     self.role.on_fetch(token, body, link)
                 else:
                     self._told_of(body.epoch, body.replica.node_id)
-                    self.answer(
+                    self.replica.answer(
                         token,
                         FetchResponse(
-                            error=self._no_leader(body.epoch), epoch=self.epoch, leader_id=self._known_leader
+                            error=self._no_leader(body.epoch), epoch=self.replica.epoch, leader_id=self._known_leader
                         ),
                     )
             case FetchSnapshotRequest():
-                if isinstance(self.role, Leader) and body.epoch == self.epoch:
+                if isinstance(self.role, Leader) and body.epoch == self.replica.epoch:
                     self.role.on_fetch_snapshot(token, body)
                 else:
                     self._told_of(body.epoch, body.replica.node_id)
-                    self.answer(
+                    self.replica.answer(
                         token,
                         FetchSnapshotResponse(
                             error=self._no_leader(body.epoch),
-                            epoch=self.epoch,
+                            epoch=self.replica.epoch,
                             leader_id=self._known_leader,
                             snapshot_id=body.snapshot_id,
                         ),
@@ -348,47 +351,65 @@ class Raft(Replica):
         return self._epoch_error(epoch) or ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _epoch_error(self, epoch: int) -> ErrorCode:
-        if epoch == self.epoch:
+        if epoch == self.replica.epoch:
             return ErrorCode.NONE
-        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.replica.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def _epoch_answer(self, error: ErrorCode) -> QuorumEpochResponse:
-        return QuorumEpochResponse(error=error, epoch=self.epoch, leader_id=self._known_leader)
+        return QuorumEpochResponse(error=error, epoch=self.replica.epoch, leader_id=self._known_leader)
 
     def _vote(self, token: Any, body: VoteRequest) -> None:
         error = ErrorCode.NONE
         granted = False
-        if body.voter != self.key:
+        if body.voter != self.replica.key:
             error = ErrorCode.INVALID_VOTER_KEY
         else:
             self._observe_request(body.epoch, NO_LEADER, body.candidate.node_id)
-            granted = body.epoch == self.epoch and would_vote(self, body)
+            granted = body.epoch == self.replica.epoch and self._would_vote(body)
         if granted and not body.pre_vote:
-            self.save(self.state._replace(voted=body.candidate))
+            self.replica.save(self.replica.state._replace(voted=body.candidate))
             self.role.granted_vote()
-        self.answer(
+        self.replica.answer(
             token,
             VoteResponse(
-                error=error, epoch=self.epoch, leader_id=self._known_leader, voter=self.key, vote_granted=granted
+                error=error,
+                epoch=self.replica.epoch,
+                leader_id=self._known_leader,
+                voter=self.replica.key,
+                vote_granted=granted,
             ),
         )
 
+    def _would_vote(self, request: VoteRequest) -> bool:
+        """
+        Whether this replica gives its vote, in the request's epoch, which is also its own.
+
+        The candidate's log must be at least as good as ours: a leader never lacks what a majority has (Raft §5.4.1).
+        """
+        ours, theirs = self.replica.log.end, request.log_end
+        if (theirs.epoch, theirs.offset) < (ours.epoch, ours.offset):
+            return False
+        if request.pre_vote:
+            return self.role.grants_pre_vote()
+        voted = self.replica.state.voted
+        return self.leader_id is None if voted is None else voted == request.candidate
+
     def _epoch_began(self, token: Any, body: BeginQuorumEpochRequest) -> None:
-        if body.voter != self.key:
-            self.answer(token, self._epoch_answer(ErrorCode.INVALID_VOTER_KEY))
+        if body.voter != self.replica.key:
+            self.replica.answer(token, self._epoch_answer(ErrorCode.INVALID_VOTER_KEY))
             return
         self._observe_request(body.epoch, body.leader_id, body.leader_id)
-        self.answer(token, self._epoch_answer(self._epoch_error(body.epoch)))
+        self.replica.answer(token, self._epoch_answer(self._epoch_error(body.epoch)))
 
     def _epoch_ended(self, token: Any, body: EndQuorumEpochRequest) -> None:
-        known = self.state.leader_id in {NO_LEADER, body.leader_id}
-        if body.epoch == self.epoch and known and not isinstance(self.role, Leader):
+        known = self.replica.state.leader_id in {NO_LEADER, body.leader_id}
+        if body.epoch == self.replica.epoch and known and not isinstance(self.role, Leader):
             successors = body.preferred_successors
             self._leave_role()
-            if self.is_voter and successors and successors[0] == self.key:
+            if self.replica.is_voter and successors and successors[0] == self.replica.key:
                 self.become_prospective(last_leader=None)
             else:
-                self.become_unattached(self.epoch, soon=True)
+                self.become_unattached(self.replica.epoch, soon=True)
         else:
             self._told_of(body.epoch, body.leader_id)
-        self.answer(token, self._epoch_answer(self._epoch_error(body.epoch)))
+        self.replica.answer(token, self._epoch_answer(self._epoch_error(body.epoch)))

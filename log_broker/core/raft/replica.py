@@ -5,7 +5,7 @@ What a replica of the metadata quorum has in every role: its promises, its log, 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from log_broker.core.raft.effects import (
     NOTHING_PROMISED,
@@ -70,6 +70,22 @@ class Recovered:
     entries: tuple[Entry, ...] = ()
 
 
+class RoleChanges(Protocol):
+    """What a role asks for when it ends."""
+
+    def become_unattached(self, epoch: int, *, soon: bool = False) -> None: ...
+
+    def become_prospective(self, *, last_leader: int | None) -> None: ...
+
+    def become_candidate(self) -> None: ...
+
+    def become_leader(self) -> None: ...
+
+    def become_follower(self, epoch: int, leader_id: int) -> None: ...
+
+    def resign(self) -> None: ...
+
+
 class Replica:
     """
     The state that all roles share, and what they do with it.
@@ -119,6 +135,10 @@ class Replica:
         """Whether this replica votes, as far as its own log tells."""
         return self.key in self.voters.current
 
+    def election_ms(self) -> int:
+        """Draw an election timeout."""
+        return self.config.election_timeout_ms + self.jitter(self.config.election_timeout_ms)
+
     def save(self, state: QuorumState) -> None:
         """Remember a promise for ever, before anything that follows is done."""
         old = self.state
@@ -162,7 +182,7 @@ class Replica:
         self.out.append(TruncateLog(end_offset))
 
     def install(self, snapshot: Snapshot) -> None:
-        """Begin anew with a snapshot from the leader."""
+        """Begin again with a snapshot from the leader."""
         assert snapshot.id.offset > self.high_watermark, "a snapshot of what is here already"
         self.snapshot = snapshot
         self.log.reset(snapshot.id)

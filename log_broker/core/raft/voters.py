@@ -117,7 +117,7 @@ class VoterHistory:
         return next(voters for offset, voters in reversed(self._sets) if offset < end_offset)
 
     def start_at(self, end_offset: int, voters: VoterSet) -> None:
-        """Begin anew with what a snapshot that ends here carries."""
+        """Begin again with what a snapshot that ends here carries."""
         self._sets = [(end_offset - 1, voters)]
         self.current = voters
 

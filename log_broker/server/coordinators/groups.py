@@ -28,7 +28,7 @@ from log_broker.server.coordinators.internal_topics import group_partition
 from log_broker.server.coordinators.shards import Shard, ShardHost, Shards
 from log_broker.server.coordinators.topic_patterns import match_names
 from log_broker.server.partitions.internal_log import readable
-from log_broker.server.process.log_limiter import Trouble
+from log_broker.server.process.log_limiter import RateLimitedLog
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class GroupCoordinator:
         self._node = node
         self._shards: Shards[Group] = Shards(node, OFFSETS_TOPIC, self)
         self._deadlines = Deadlines(node, self._time_is_up)
-        self._trouble = Trouble(_log, node.loop.time, logging.ERROR)
+        self._trouble = RateLimitedLog(_log, node.loop.time, logging.ERROR)
         self._expiration: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -189,7 +189,7 @@ class GroupCoordinator:
             try:
                 await shard.runtime.append_records(effect.records)
             except BrokerError as failure:
-                self._trouble.came("group %s could not be stored: %s", group.group_id, failure)
+                self._trouble.failed("group %s could not be stored: %s", group.group_id, failure)
                 error = failure.code
             if effect.is_step and error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
                 error = await self._fate_of(shard, shard.runtime.log_end_offset)

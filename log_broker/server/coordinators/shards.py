@@ -239,7 +239,7 @@ class Shards(Generic[T]):
         self._readers[shard] = shard.runtime.on_readable(offset, go_on)
 
     def _retry(self, shard: Shard[T]) -> None:
-        """Begin anew: what was replayed so far is forgotten."""
+        """Begin again: what was replayed so far is forgotten."""
         del self._retries[shard]
         shard.items.clear()
         shard.held.clear()

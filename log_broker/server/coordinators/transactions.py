@@ -45,7 +45,7 @@ from log_broker.server.coordinators.deadlines import Deadlines
 from log_broker.server.coordinators.internal_topics import transaction_partition
 from log_broker.server.coordinators.markers import Ending, MarkerHost, MarkerSender
 from log_broker.server.coordinators.shards import Shard, ShardHost, Shards
-from log_broker.server.process.log_limiter import Trouble
+from log_broker.server.process.log_limiter import RateLimitedLog
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class TransactionCoordinator:
         self._node = node
         self._shards: Shards[Transaction] = Shards(node, TRANSACTIONS_TOPIC, self)
         self._deadlines = Deadlines(node, self._time_is_up)
-        self._trouble = Trouble(_log, node.loop.time, logging.ERROR)
+        self._trouble = RateLimitedLog(_log, node.loop.time, logging.ERROR)
         self._markers = MarkerSender(node)
         self._waiting: dict[str, asyncio.Future[None]] = {}
         # Batches of one producer must be appended in the order in which they came, so nobody overtakes.
@@ -295,7 +295,7 @@ class TransactionCoordinator:
         if shard.is_resigned:
             return  # whoever coordinates the id now has read what was stored; here nobody waits for it any more
         if result.error is not ErrorCode.NONE:
-            self._trouble.came(
+            self._trouble.failed(
                 "transactional id %s could not be stored: %s", transaction.transactional_id, result.message
             )
         event = Persisted(error=_to_client(result.error))

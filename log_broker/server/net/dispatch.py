@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
+from inspect import iscoroutinefunction
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.net.memory_budget import CONGESTED_RETRY_SECONDS
@@ -39,7 +40,10 @@ ELEMENTS_LEFT_OUT = 64
 Handler = Callable[[Any, RequestHeader, memoryview, "Slot"], None]
 Values = Mapping[str, Any]
 Encoded = bytes | bytearray
-ControlHandler = Callable[[Any, "RequestContext", Any], Values | Encoded | Awaitable[Values | Encoded]]
+# What takes several turns of the event loop: begun by being called, so that none is made that is never awaited.
+Later = Callable[[], Awaitable[Values | Encoded]]
+Begin = Callable[[Any, "RequestContext", Any], Values | Encoded | Later]
+ControlHandler = Begin | Callable[[Any, "RequestContext", Any], Awaitable[Values | Encoded]]
 
 
 class HasWorkers(Protocol):
@@ -230,8 +234,8 @@ async def call_here(node: DispatchHost, api: ApiKey, version: int, values: Value
     """
     module = handler_module(api)
     context = RequestContext(RequestHeader(api, version, 0, None), Slot(_Nested("this node"), 0), memoryview(b""))
-    answer = module.handle(node, context, _as_message(values))
-    return _as_message(answer if isinstance(answer, Mapping) else await answer)
+    answer = _begun_when_called(module.handle)(node, context, _as_message(values))
+    return _as_message(await answer() if callable(answer) else answer)
 
 
 def _as_message(value: Any) -> Any:
@@ -266,27 +270,32 @@ class _Nested:
 
 def control(handle: ControlHandler) -> Handler:
     """Wrap a control handler: reads the request and writes what it returns, at once or when it has been awaited."""
+    begin = _begun_when_called(handle)
 
     def handler(node: DispatchHost, header: RequestHeader, body: memoryview, slot: Slot) -> None:
         context = RequestContext(header, slot, body)
         read = partial(read_counted_request, header.api_key, header.api_version, body)
         if len(body) > READ_AT_ONCE_BYTES:
-            node.run(_read_aside(node, context, handle, read))
+            node.run(_read_aside(node, context, begin, read))
             return
         try:
             request, elements = read()
         except MalformedRequestError as error:
             slot.fail_connection(str(error))
             return
-        work = _handle(node, context, handle, request, elements)
+        work = _handle(node, context, begin, request, elements)
         if work is not None:
             node.run(work)
 
     return handler
 
 
+def _begun_when_called(handle: ControlHandler) -> Begin:
+    return partial(partial, handle) if iscoroutinefunction(handle) else cast("Begin", handle)
+
+
 async def _read_aside(
-    node: DispatchHost, context: RequestContext, handle: ControlHandler, read: Callable[[], tuple[Any, int]]
+    node: DispatchHost, context: RequestContext, handle: Begin, read: Callable[[], tuple[Any, int]]
 ) -> None:
     """Read a large request outside the event loop and then handle it; those decided on here one after the other."""
     key = context.header.api_key
@@ -305,7 +314,7 @@ async def _read_aside(
 
 
 def _handle(
-    node: DispatchHost, context: RequestContext, handle: ControlHandler, request: Any, elements: int
+    node: DispatchHost, context: RequestContext, handle: Begin, request: Any, elements: int
 ) -> Coroutine[Any, Any, None] | None:
     """Answer, or return the work that it takes."""
     header, slot, body = context
@@ -313,15 +322,15 @@ def _handle(
         slot.hold(elements * ELEMENT_BYTES)
     if not node.is_controller:
         if header.api_key in _PASSED_ON:
-            return _answer_later(node, context, node.authority.forward(context))
+            return _answer_later(node, context, partial(node.authority.forward, context))
         if header.api_key in _CONTROLLERS_ONLY:
             refusal = BrokerError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
             answer_failure(node, header, slot, refusal, body)
             return None
     answer = handle(node, context, request)
-    if not isinstance(answer, Mapping | bytes | bytearray):
+    if callable(answer):
         made_alone = node.large_answers if header.api_key in _MADE_ALONE else None
-        return _answer_later(node, context, answer if made_alone is None else _alone(made_alone, slot, answer))
+        return _answer_later(node, context, answer if made_alone is None else partial(_alone, made_alone, slot, answer))
     if _is_long(answer):
         return _answer_long(node, context, answer)
     slot.complete(_encode(header, answer))
@@ -334,18 +343,18 @@ async def room_for_answer(slot: Slot) -> None:
         await asyncio.sleep(CONGESTED_RETRY_SECONDS)
 
 
-async def _alone(lock: asyncio.Lock, slot: Slot, answer: Awaitable[Values | Encoded]) -> Values | Encoded:
+async def _alone(lock: asyncio.Lock, slot: Slot, answer: Later) -> Values | Encoded:
     async with lock:
         await room_for_answer(slot)
-        return await answer
+        return await answer()
 
 
-async def _answer_later(node: DispatchHost, context: RequestContext, answer: Awaitable[Values | Encoded]) -> None:
+async def _answer_later(node: DispatchHost, context: RequestContext, answer: Later) -> None:
     header, slot, _ = context
     with failures_answered(node, *context):
         if header.api_key in _DECIDED:
             await node.decisions.begin()
-        values = await answer
+        values = await answer()
         if _is_long(values):
             await _answer_long(node, context, values)
         else:

@@ -1,7 +1,7 @@
 """
 The other nodes of the cluster as this one reaches them: a link is one connection that answers in the order asked.
 
-Many requests may be under way on a link. A Fetch that waits for news holds up the answers behind it, so whoever waits
+Many requests may be under way on a link. A Fetch that waits for more holds up the answers behind it, so whoever waits
 long has a link of its own.
 """
 
@@ -87,7 +87,7 @@ class PeerLink:
             ) from error
 
     def close(self) -> None:
-        """Drop the connection; whoever waits on it is told so. A later request opens it anew."""
+        """Drop the connection; whoever waits on it is told so. A later request opens it again."""
         self._closings += 1
         if self._reading is not None:
             self._reading.cancel()

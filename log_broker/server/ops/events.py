@@ -24,7 +24,7 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.record import build_batch
 from log_broker.server.net.peers import ADMIN_CLIENT_ID, PeerLink
 from log_broker.server.partitions.ports import EnsuresTopics, Partitions
-from log_broker.server.process.log_limiter import Trouble
+from log_broker.server.process.log_limiter import RateLimitedLog
 from log_broker.server.process.ports import Cluster, Process
 from log_broker.server.quorum.controller import HasController
 from log_broker.server.quorum.ports import HasAuthority
@@ -61,7 +61,7 @@ class Events:
         self._run_id = uuid4().hex[:12]
         self._noted = 0
         self._link: PeerLink | None = None
-        self._trouble = Trouble(_log, node.loop.time, logging.INFO)
+        self._trouble = RateLimitedLog(_log, node.loop.time, logging.INFO)
 
     @property
     def waiting(self) -> int:
@@ -136,7 +136,7 @@ class Events:
                     if batch:
                         await self._append(batch)
                 except BrokerError as error:
-                    self._trouble.came("events wait to be written: %s", error)
+                    self._trouble.failed("events wait to be written: %s", error)
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, RETRY_SECONDS_MAX)
                     continue

@@ -55,7 +55,7 @@ def metrics_app(node: MetricsHost) -> Any:
 
 
 class NodeCollector(Collector):
-    """Reads everything anew at each collection; the cost grows with the number of partitions, not with the load."""
+    """Reads everything again at each collection; the cost grows with the number of partitions, not with the load."""
 
     def __init__(self, node: MetricsHost) -> None:
         self._node = node
@@ -207,7 +207,9 @@ class NodeCollector(Collector):
         yield _counter("replication_received_bytes", "Bytes of records fetched from leaders.", replicas.bytes_in)
         yield _counter("replication_sent_bytes", "Bytes of records sent to followers.", node.replica_fetches.bytes_out)
         yield _counter("replication_corrupt_batches", "Fetched batches that were damaged.", replicas.corrupt_fetches)
-        yield _counter("repaired_batches", "Batches that were mended with a replica's copy.", replicas.repair.repaired)
+        yield _counter(
+            "repaired_batches", "Batches that were repaired with a replica's copy.", replicas.repair.repaired
+        )
         lag = GaugeMetricFamily(
             "log_broker_replica_lag", "Offsets behind the leader, where any.", labels=["topic", "partition", "leader"]
         )

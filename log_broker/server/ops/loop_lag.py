@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from log_broker.server.process.counters import Durations
-from log_broker.server.process.log_limiter import TELL_SECONDS, Trouble
+from log_broker.server.process.log_limiter import TELL_SECONDS, RateLimitedLog
 from log_broker.server.process.ports import Cluster, HasEvents, HasMachine, Process
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class LoopLag:
         self._due = 0.0
         self._cpu = 0.0  # of the loop's thread, at the tick before
         self._timer: asyncio.TimerHandle | None = None
-        self._trouble = Trouble(_log, node.loop.time)
+        self._trouble = RateLimitedLog(_log, node.loop.time)
         self._noted_at: float | None = None
 
     def start(self) -> None:
@@ -66,7 +66,7 @@ class LoopLag:
     def _report(self, lag: float, cpu: float) -> None:
         """Say that nobody was answered for a while, and whether that was work of this process or the machine's."""
         node = self._node
-        self._trouble.came(
+        self._trouble.failed(
             "the event loop was %.0f ms late; its thread worked for %.0f ms of them", lag * 1e3, cpu * 1e3
         )
         now = node.loop.time()

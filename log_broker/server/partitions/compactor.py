@@ -24,11 +24,11 @@ from log_broker.storage.segment_swap import discard
 
 _log = logging.getLogger(__name__)
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
 class CompactionSettings(Protocol):
-    """The part of a broker's config that the compactor goes by; read anew for each round."""
+    """The part of a broker's config that the compactor goes by; read again for each round."""
 
     @property
     def log_cleaner_enable(self) -> bool: ...
@@ -48,7 +48,7 @@ class Compactor:
         loop: asyncio.AbstractEventLoop,
         files: FileSystem,
         data_dir: Path,
-        partitions: Mapping[Place, PartitionRuntime],
+        partitions: Mapping[TopicPartition, PartitionRuntime],
         *,
         clock_ms: Callable[[], int],
     ) -> None:
@@ -57,7 +57,7 @@ class Compactor:
         self._path = data_dir / CLEANER_OFFSET_FILE
         self._partitions = partitions
         self._clock_ms = clock_ms
-        self._compacted_to: dict[Place, int] = {}
+        self._compacted_to: dict[TopicPartition, int] = {}
         self._damaged: WeakSet[PartitionRuntime] = WeakSet()  # left alone until the next start
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-compaction")
         self._stopping = asyncio.Event()
@@ -86,13 +86,13 @@ class Compactor:
         async with self._turn:
             self._executor.shutdown()
 
-    def forget_behind(self, place: Place, end_offset: int) -> None:
+    def forget_behind(self, place: TopicPartition, end_offset: int) -> None:
         """Take note that a log was cut: what it grows again behind that has not been compacted."""
         if self._compacted_to.get(place, 0) > end_offset:
             self.forget(place)
 
-    def forget(self, place: Place) -> None:
-        """Take note that the partition is deleted: another of its name begins anew."""
+    def forget(self, place: TopicPartition) -> None:
+        """Take note that the partition is deleted: another of its name begins again."""
         if self._compacted_to.pop(place, None) is not None:
             self._loop.run_in_executor(self._executor, self._save, encode_offsets(self._compacted_to))
 
@@ -116,9 +116,9 @@ class Compactor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), settings.log_cleaner_backoff_ms / 1000)
 
-    def _due(self) -> list[tuple[Place, PartitionRuntime, CompactionPlan]]:
+    def _due(self) -> list[tuple[TopicPartition, PartitionRuntime, CompactionPlan]]:
         now_ms = self._clock_ms()
-        due: list[tuple[Place, PartitionRuntime, CompactionPlan]] = []
+        due: list[tuple[TopicPartition, PartitionRuntime, CompactionPlan]] = []
         for place, runtime in self._partitions.items():
             if not runtime.config.is_compacted or runtime in self._damaged:
                 continue
@@ -134,7 +134,7 @@ class Compactor:
         return due
 
     async def _compact_log(
-        self, place: Place, runtime: PartitionRuntime, first_plan: CompactionPlan, map_bytes_max: int
+        self, place: TopicPartition, runtime: PartitionRuntime, first_plan: CompactionPlan, map_bytes_max: int
     ) -> int:
         """Compact one log, in as many passes as its keys need; return how many those were."""
         passes = 0

@@ -113,14 +113,14 @@ class TopicLog:
 
 async def readable(runtime: PartitionRuntime, offset: int) -> None:
     """Wait until there is something to read behind `offset`, or the partition goes away or changes its leader."""
-    news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def tell() -> None:
-        if not news.done():
-            news.set_result(None)
+        if not change.done():
+            change.set_result(None)
 
     cancel = runtime.on_readable(offset, tell)
     try:
-        await news
+        await change
     finally:
         cancel()

@@ -20,7 +20,7 @@ from log_broker.config.broker import TopicConfig
 from log_broker.core.cluster.image import METADATA_TOPIC
 from log_broker.core.partition.partition import Partition
 from log_broker.interfaces import RecordValidator
-from log_broker.server.partitions.compactor import CompactionSettings, Compactor, Place
+from log_broker.server.partitions.compactor import CompactionSettings, Compactor, TopicPartition
 from log_broker.server.partitions.runner import Membership, PartitionRunner
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.server.process.machine import Claim, Pool
@@ -53,7 +53,7 @@ STRAY_SECONDS = 24 * 3600.0
 
 
 class KeepingSettings(CompactionSettings, Protocol):
-    """The part of a broker's config that looking after logs goes by; read anew each time."""
+    """The part of a broker's config that looking after logs goes by; read again each time."""
 
     @property
     def log_retention_check_interval_ms(self) -> int: ...
@@ -88,7 +88,7 @@ class UnidentifiedPartitionError(OSError):
 class _Found(NamedTuple):
     """A partition's directory that was there at start."""
 
-    place: Place
+    place: TopicPartition
     topic_id: UUID
     config: TopicConfig
     recovery_point: int
@@ -127,8 +127,8 @@ class LogManager:
         self._pool = SyncPool(loop) if pool is None else pool
         # One thread for records that take long to look at: several would leave the event loop less of the interpreter.
         self._checks = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-check")
-        self._partitions: dict[Place, PartitionRuntime] = {}
-        self.unidentified: dict[Place, _Found] = {}  # whose folder has records and does not say of which topic
+        self._partitions: dict[TopicPartition, PartitionRuntime] = {}
+        self.unidentified: dict[TopicPartition, _Found] = {}  # whose folder has records and does not say of which topic
         self._compactor = Compactor(loop, self._files, data_dir, self._partitions, clock_ms=clock_ms)
         self._settings = settings
         self._membership = membership
@@ -136,10 +136,10 @@ class LogManager:
         self._timers: list[asyncio.TimerHandle] = []
         self._closing = asyncio.Event()
         self._saving = Lock()  # one thread at a time writes a checkpoint
-        self._log_starts_saved: dict[Place, int] = {}
+        self._log_starts_saved: dict[TopicPartition, int] = {}
         self._log_starts_kept: asyncio.Future[BaseException | None] | None = None  # what the next write answers
-        self._recovery_points_saved: dict[Place, int] = {}
-        self._high_watermarks_saved: dict[Place, int] = {}
+        self._recovery_points_saved: dict[TopicPartition, int] = {}
+        self._high_watermarks_saved: dict[TopicPartition, int] = {}
         self.stopped_epoch = -1  # the broker epoch under which the process before this one stopped in order
         self._opened = False  # the directory is ours and every log in it was read
 
@@ -241,7 +241,7 @@ class LogManager:
             found.config = config
         return found
 
-    def _identify(self, place: Place, topic_id: UUID, config: TopicConfig) -> None:
+    def _identify(self, place: TopicPartition, topic_id: UUID, config: TopicConfig) -> None:
         """Take in a folder that has got its partition.metadata back; raises OSError as long as it has not."""
         topic, partition = place
         folder = self._data_dir / f"{topic}-{partition}"
@@ -298,7 +298,7 @@ class LogManager:
         self._removals.add(task := self._loop.create_task(runtime.until_released()))
         task.add_done_callback(self._removals.discard)
 
-    def _put_aside(self, place: Place) -> None:
+    def _put_aside(self, place: TopicPartition) -> None:
         topic, partition = place
         aside = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_STRAY_SUFFIX}"
         self._files.rename(self._data_dir / f"{topic}-{partition}", aside)
@@ -498,15 +498,15 @@ class LogManager:
         for runtime in self._partitions.values():
             runtime.expire_producers(now_ms, after_ms=self._settings().producer_id_expiration_ms)
 
-    def _recovery_points(self) -> dict[Place, int]:
+    def _recovery_points(self) -> dict[TopicPartition, int]:
         kept = {place: entry.recovery_point for place, entry in self.unidentified.items()}
         return kept | {place: runtime.recovery_point for place, runtime in self._partitions.items()}
 
-    def _log_starts(self) -> dict[Place, int]:
+    def _log_starts(self) -> dict[TopicPartition, int]:
         kept = {place: entry.log_start_offset for place, entry in self.unidentified.items()}
         return kept | {place: runtime.log_start_offset for place, runtime in self._partitions.items()}
 
-    def _high_watermarks(self) -> dict[Place, int]:
+    def _high_watermarks(self) -> dict[TopicPartition, int]:
         kept = {place: entry.high_watermark for place, entry in self.unidentified.items()}
         return kept | {place: runtime.high_watermark for place, runtime in self._partitions.items()}
 
@@ -550,7 +550,7 @@ class LogManager:
             self._files.replace(self._data_dir / RECOVERY_POINT_FILE, encode_offsets(self._recovery_points_saved))
 
     def _lower_checkpoints(self, runtime: PartitionRunner) -> Callable[[], None]:
-        """Return what writes the checkpoints anew where they would speak of offsets that a log no longer has."""
+        """Return what writes the checkpoints again where they would speak of offsets that a log no longer has."""
         place = (runtime.topic, runtime.partition)
         self._compactor.forget_behind(place, runtime.recovery_point)
         writes: list[Callable[[], None]] = []
@@ -588,7 +588,7 @@ class LogManager:
         self._pool.submit(write, done)
 
 
-def _place_of(directory_name: str) -> Place | None:
+def _place_of(directory_name: str) -> TopicPartition | None:
     topic, dash, partition = directory_name.rpartition("-")
     if not dash or not topic or not (partition.isascii() and partition.isdigit()):
         return None

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from log_broker.core.partition.partition import Partition
+from log_broker.core.partition.writing import ReplicaState
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import batches_in
 from log_broker.storage.damage import intact_part
@@ -51,7 +51,7 @@ class ReplicaRead(NamedTuple):
 
 
 def read_batches(
-    core: Partition,
+    state: ReplicaState,
     log: PartitionLog,
     offset: int,
     max_bytes: int,
@@ -67,13 +67,13 @@ def read_batches(
     before `trusted_from`: what is damaged is not returned, and without anything before it that is an error as well.
     """
     damaged_at = -1
-    stable = core.last_stable_offset
+    stable = state.last_stable_offset
     error, data = ErrorCode.NONE, b""
     aborted: Sequence[tuple[int, int]] = ()
-    if offset < core.log_start_offset or offset > core.written_end:
+    if offset < state.log_start_offset or offset > state.written_end:
         error = ErrorCode.OFFSET_OUT_OF_RANGE
     else:
-        end = stable if committed else core.high_watermark
+        end = stable if committed else state.high_watermark
         if offset < end:
             try:
                 data = log.read(offset, max_bytes, end, at_least_one=min_one)
@@ -89,7 +89,9 @@ def read_batches(
                     last = header.last_offset
                 aborted = log.aborted.between(offset, last + 1)
     chunks = (data,) if data else ()
-    return ReadResult(error, core.high_watermark, stable, core.log_start_offset, chunks, len(data), aborted, damaged_at)
+    return ReadResult(
+        error, state.high_watermark, stable, state.log_start_offset, chunks, len(data), aborted, damaged_at
+    )
 
 
 def _undamaged(data: bytes, offset: int) -> tuple[bytes, int]:
@@ -101,7 +103,7 @@ def _undamaged(data: bytes, offset: int) -> tuple[bytes, int]:
 
 
 def read_for_replica(
-    core: Partition,
+    state: ReplicaState,
     log: PartitionLog,
     offset: int,
     max_bytes: int,
@@ -111,22 +113,22 @@ def read_for_replica(
     trusted_from: int = 0,
 ) -> ReplicaRead:
     """Read whole batches from `offset` on up to the end of the log; see `ReplicaRuntime.read_replica`."""
-    watermark, start = core.high_watermark, core.log_start_offset
-    if not core.is_leader or offset < start:
-        error = ErrorCode.OFFSET_OUT_OF_RANGE if core.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    watermark, start = state.high_watermark, state.log_start_offset
+    if not state.is_leader or offset < start:
+        error = ErrorCode.OFFSET_OUT_OF_RANGE if state.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ReplicaRead(error, watermark, start)
     known = last_fetched_epoch < 0
     if not known:
-        epoch, end = core.epochs.end_offset(last_fetched_epoch, core.written_end)
+        epoch, end = state.epochs.end_offset(last_fetched_epoch, state.written_end)
         known = epoch >= 0
         if known and (epoch < last_fetched_epoch or end < offset):
             return ReplicaRead(ErrorCode.NONE, watermark, start, diverging=(epoch, end))
-    if not known or offset > core.written_end:
+    if not known or offset > state.written_end:
         return ReplicaRead(ErrorCode.OFFSET_OUT_OF_RANGE, watermark, start)
     data = b""
-    if offset < core.written_end:
+    if offset < state.written_end:
         try:
-            data = log.read(offset, max_bytes, core.written_end, at_least_one=min_one)
+            data = log.read(offset, max_bytes, state.written_end, at_least_one=min_one)
         except OSError as failure:
             _log.error("reading %s failed: %s", log.directory.name, failure)
             return ReplicaRead(ErrorCode.KAFKA_STORAGE_ERROR, watermark, start)
@@ -259,7 +261,7 @@ class ReplicaWaiters:
         return follower.cancel
 
     def wake(self, log_end: int, high_watermark: int) -> None:
-        """Call those for whom there is news."""
+        """Call those for whom there are changes."""
         if not self._waiting:
             return
         ready = [

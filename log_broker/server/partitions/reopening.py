@@ -39,11 +39,11 @@ def read_again(
             files.drop_cached(segment.path())
     core, reopened = recover(log.recovery_point)
     log.close_files()
-    core.epochs.current = old.epochs.current
+    core.state.epochs.current = old.state.epochs.current
     _log.warning(
         "%s is back, %d records that were not synced are gone; it was offline because %s",
         log.directory.name,
-        old.written_end - core.written_end,
-        old.offline_reason,
+        old.state.written_end - core.state.written_end,
+        old.state.offline_reason,
     )
     return core, reopened

@@ -22,28 +22,28 @@ FetchDone = Callable[[BrokerError | None, int], None]
 
 
 class ReplicaRuntime(PartitionRunner):
-    """What the replica manager and the fetchers use; see `core.partition_roles`."""
+    """What the replica manager and the fetchers use; see `core.partition.roles`."""
 
     _followers_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_leader(self) -> bool:
-        return self._core.is_leader
+        return self._state.is_leader
 
     @property
     def leader_epoch(self) -> int:
         """The epoch in which this replica leads or follows."""
-        return self._core.leader_epoch
+        return self._state.leader_epoch
 
     @property
     def latest_epoch(self) -> int:
         """The epoch of the last batch in the log, -1 for an empty one: what a follower's fetch names."""
-        return self._core.epochs.latest
+        return self._state.epochs.latest
 
     @property
     def isr(self) -> tuple[int, ...]:
         """The in-sync replicas as this leader knows them; empty for a follower."""
-        leading = self._core.leading
+        leading = self._state.leading
         if leading is not None:
             return leading.isr
         return (self._membership.node_id,) if self.is_leader else ()
@@ -51,41 +51,41 @@ class ReplicaRuntime(PartitionRunner):
     @property
     def partition_epoch(self) -> int:
         """That of the state this leader goes by; -1 for a follower and for a leader that is the only replica."""
-        leading = self._core.leading
+        leading = self._state.leading
         return -1 if leading is None else leading.partition_epoch
 
     @property
     def followers(self) -> Mapping[int, Follower]:
         """Those that follow this leader, by their node."""
-        leading = self._core.leading
+        leading = self._state.leading
         return {} if leading is None else leading.followers
 
     @property
     def awaits_watermark(self) -> bool:
         """Whether this leader's high watermark is still that of its time as a follower: more is committed perhaps."""
-        leading = self._core.leading
-        return leading is not None and self._core.high_watermark < leading.epoch_start
+        leading = self._state.leading
+        return leading is not None and self._state.high_watermark < leading.epoch_start
 
     @property
     def log_end_offset(self) -> int:
         """The end of what is written: what followers may fetch, and where a follower fetches next."""
-        return self._core.written_end
+        return self._state.written_end
 
     @property
     def is_idle(self) -> bool:
         """Whether every batch that was taken is written."""
-        return self._core.is_idle
+        return self._core.writes.is_idle
 
     @property
     def synced_end(self) -> int:
         """The end of what survives a power cut."""
-        return self._core.synced_end
+        return self._state.synced_end
 
     # The role.
 
     def become_leader(self, leadership: Leadership) -> None:
         """Lead in this epoch, or take in the committed ISR while leading; anything older changes nothing."""
-        effects = self._core.become_leader(
+        effects = self._core.roles.become_leader(
             leadership,
             node_id=self._membership.node_id,
             lag_ms_max=self._membership.replica_lag_time_max_ms,
@@ -97,9 +97,9 @@ class ReplicaRuntime(PartitionRunner):
 
     def become_follower(self, leader_epoch: int, leader_id: int = -1) -> None:
         """Follow in this epoch; -1: there is no leader now. An older epoch changes nothing."""
-        led = self._core.is_leader
-        self._run(self._core.become_follower(leader_epoch, leader_id))
-        if led and not self._core.is_leader:
+        led = self._state.is_leader
+        self._run(self._core.roles.become_follower(leader_epoch, leader_id))
+        if led and not self._state.is_leader:
             # Who waits here for more is to ask the new leader.
             self.waiters.wake_all()
             self._replica_waiters.wake_all()
@@ -107,7 +107,7 @@ class ReplicaRuntime(PartitionRunner):
 
     def isr_settled(self, leadership: Leadership) -> None:
         """Take the state that the controller answered a proposal with."""
-        self._run(self._core.isr_settled(leadership, steady_ms=self._steady_ms()))
+        self._run(self._core.roles.isr_settled(leadership, steady_ms=self._steady_ms()))
         self._role_changed()
 
     def isr_refused(self, error: ErrorCode, proposal: IsrProposal | None = None) -> None:
@@ -116,9 +116,9 @@ class ReplicaRuntime(PartitionRunner):
 
         One that is about another `proposal` than that under way changes nothing.
         """
-        leading = self._core.leading
+        leading = self._state.leading
         if proposal is None or (leading is not None and leading.proposal is proposal):
-            self._run(self._core.isr_refused(error, steady_ms=self._steady_ms()))
+            self._run(self._core.roles.isr_refused(error, steady_ms=self._steady_ms()))
             self._arm_followers()
 
     def _end(self) -> None:
@@ -126,21 +126,21 @@ class ReplicaRuntime(PartitionRunner):
         self._arm_followers()
 
     def _role_changed(self) -> None:
-        self.has_followers = self._core.leading is not None
+        self.has_followers = self._state.leading is not None
         self._arm_followers()
 
     def _arm_followers(self) -> None:
         if self._followers_timer is not None:
             self._followers_timer.cancel()
             self._followers_timer = None
-        deadline_ms = self._core.followers_deadline_ms()
+        deadline_ms = self._core.roles.followers_deadline_ms()
         if deadline_ms is not None and not self._closed:
             delay_ms = max(deadline_ms - self._steady_ms(), 0)
             self._followers_timer = self._loop.call_later(delay_ms / 1000, self._check_followers)
 
     def _check_followers(self) -> None:
         self._followers_timer = None
-        self._run(self._core.check_followers(self._steady_ms()))
+        self._run(self._core.roles.check_followers(self._steady_ms()))
         self._arm_followers()
 
     # A leader's followers.
@@ -155,7 +155,7 @@ class ReplicaRuntime(PartitionRunner):
         NOT_LEADER_OR_FOLLOWER from a follower.
         """
         result = read_for_replica(
-            self._core,
+            self._state,
             self._log,
             offset,
             max_bytes,
@@ -172,7 +172,7 @@ class ReplicaRuntime(PartitionRunner):
     def suspect(self, offset: int) -> None:
         """A follower was sent what is at `offset` and asks for it again: see whether it is damaged."""
         try:
-            data = self._log.read(offset, 0, self._core.written_end, at_least_one=True)
+            data = self._log.read(offset, 0, self._state.written_end, at_least_one=True)
         except OSError as failure:
             _log.error("reading %s-%d failed: %s", self.topic, self.partition, failure)
             return
@@ -203,7 +203,7 @@ class ReplicaRuntime(PartitionRunner):
         To be called only when `read_replica` has found neither an error nor that the logs diverge.
         """
         self._run(
-            self._core.follower_fetched(
+            self._core.roles.follower_fetched(
                 replica_id, broker_epoch, fetch_offset, log_start_offset, steady_ms=self._steady_ms()
             )
         )
@@ -238,12 +238,12 @@ class ReplicaRuntime(PartitionRunner):
 
         def answer(result: AppendResult) -> None:
             error = None if result.error is ErrorCode.NONE else BrokerError(result.error, result.message or "")
-            done(error, self._core.written_end)
+            done(error, self._state.written_end)
 
         if self._closed:
-            done(BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is closed"), self._core.written_end)
+            done(BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is closed"), self._state.written_end)
             return
-        effects = self._core.append_fetched(
+        effects = self._core.following.append_fetched(
             records, leader_epoch, high_watermark, log_start_offset, answer, now_ms=self._clock_ms()
         )
         self._run(effects)
@@ -256,9 +256,9 @@ class ReplicaRuntime(PartitionRunner):
         """
 
         def cut() -> None:
-            if self._closed or self._core.is_leader or offset >= self._core.written_end:
-                if not self._core.is_leader:
-                    self._core.epochs.truncate(offset)  # one in which this replica led and wrote nothing
+            if self._closed or self._state.is_leader or offset >= self._state.written_end:
+                if not self._state.is_leader:
+                    self._state.epochs.truncate(offset)  # one in which this replica led and wrote nothing
                 done(None)
                 return
             log = self._log
@@ -273,23 +273,23 @@ class ReplicaRuntime(PartitionRunner):
                 self._go_offline(f"the log could not be cut at {offset}: {error}")
                 done(None)
                 return
-            self._cut(job, partial(done, self._core.truncate(job.end_offset)))
+            self._cut(job, partial(done, self._core.following.truncate(job.end_offset)))
 
         self._once_quiet(cut)
 
     def left_behind(self) -> Lost | None:
         """Say what was acknowledged and may be lost if this replica goes now."""
-        return self._core.left_behind()
+        return self._core.commits.left_behind()
 
     def restart_at(self, offset: int, done: Callable[[], None] = lambda: None) -> None:
         """Drop the whole log, which lies below the leader's, and begin again at `offset`; `done` as in `truncate`."""
 
         def restart() -> None:
-            if self._closed or self._core.is_leader:
+            if self._closed or self._state.is_leader:
                 done()
                 return
             job = self._log.prepare_restart(offset, self._clock_ms())
-            self._core.restart_at(offset)
+            self._core.following.restart_at(offset)
             self._cut(job, done)
 
         self._once_quiet(restart)
@@ -302,7 +302,7 @@ class ReplicaRuntime(PartitionRunner):
             self._log.truncation.cancel()
 
     def _cut(self, job: TruncationJob, done: Callable[[], None]) -> None:
-        epochs, watermark = self._core.epochs.starts, self._core.high_watermark
+        epochs, watermark = self._state.epochs.starts, self._state.high_watermark
         lower_checkpoints = self._lower_checkpoints(self)
 
         def run() -> None:
@@ -316,7 +316,7 @@ class ReplicaRuntime(PartitionRunner):
             elif not isinstance(error, TruncationCancelledError):
                 self.storage_errors += 1
                 self._go_offline(f"the log could not be cut: {error}")
-            self._run(self._core.truncated(job.producers, job.ending))
+            self._run(self._core.following.truncated(job.producers, job.ending))
             done()
 
         self._pool.submit(run, cut)

@@ -39,7 +39,7 @@ from log_broker.core.raft.lease import Lease
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.partitions.readers import ReplicaWaiters, Waiters
 from log_broker.server.partitions.reopening import Recover, distrust_cached, read_again
-from log_broker.server.process.log_limiter import Trouble
+from log_broker.server.process.log_limiter import RateLimitedLog
 from log_broker.server.process.machine import Pool
 from log_broker.storage.append_job import AppendJob
 from log_broker.storage.compaction import CompactionJob
@@ -85,19 +85,20 @@ class PartitionRunner:
 
         Without `aside` long work runs in the threads of the event loop.
         """
-        self.topic = core.topic
+        self.topic = core.state.topic
         self.partition = partition
         self.topic_id = topic_id
-        self.is_quarantine = is_quarantine(core.topic)
-        self.is_internal = core.topic in INTERNAL_TOPICS
+        self.is_quarantine = is_quarantine(core.state.topic)
+        self.is_internal = core.state.topic in INTERNAL_TOPICS
         self.is_brokers_own = self.is_internal or self.is_quarantine  # clients do not write to it
-        self.quarantines = core.quarantines
+        self.quarantines = core.appends.rules.records.quarantines
         self._core = core
+        self._state = core.state
         self._log = log
         self._files = files
         self._pool = pool
         self._loop = loop
-        self._trouble = Trouble(_log, loop.time, logging.ERROR)
+        self._trouble = RateLimitedLog(_log, loop.time, logging.ERROR)
         self._clock_ms = clock_ms
         self._lower_checkpoints = lower_checkpoints
         self._membership = membership if membership is not None else Membership(node_id=0)
@@ -116,7 +117,7 @@ class PartitionRunner:
         self._closed = False
         self._given_up = False
         self._idle: asyncio.Future[None] | None = None
-        self._opened_at = core.written_end
+        self._opened_at = core.state.written_end
         self.appended_bytes = 0  # since it was opened
         self.storage_errors = 0  # since it was opened
         self.has_followers = False  # whether acks=all waits for others
@@ -125,12 +126,12 @@ class PartitionRunner:
 
     @property
     def high_watermark(self) -> int:
-        return self._core.high_watermark
+        return self._state.high_watermark
 
     @property
     def log_start_offset(self) -> int:
         """The first offset that can be read."""
-        return self._core.log_start_offset
+        return self._state.log_start_offset
 
     @property
     def recovery_point(self) -> int:
@@ -166,7 +167,7 @@ class PartitionRunner:
             message = "what is valid here cannot be looked up now"
             self._run((Reply(token, AppendResult(ErrorCode.REQUEST_TIMED_OUT, message=message)),))
         else:
-            self._run(self._core.append(batch, acks, token, self._clock_ms(), has_learned=True))
+            self._run(self._core.appends.append(batch, acks, token, self._clock_ms(), has_learned=True))
 
     def _run(self, effects: Iterable[Effect]) -> None:
         """Run effects in order, with those that they bring about behind them."""
@@ -186,10 +187,10 @@ class PartitionRunner:
                     case Write():
                         self._write(effect)
                     case WatermarkMoved():
-                        self.waiters.wake(effect.high_watermark, self._core.last_stable_offset)
-                        self._replica_waiters.wake(self._core.written_end, effect.high_watermark)
+                        self.waiters.wake(effect.high_watermark, self._state.last_stable_offset)
+                        self._replica_waiters.wake(self._state.written_end, effect.high_watermark)
                     case LogEndMoved():
-                        self._replica_waiters.wake(effect.written_end, self._core.high_watermark)
+                        self._replica_waiters.wake(effect.written_end, self._state.high_watermark)
                     case _:
                         self._run_rare(effect)
         finally:
@@ -198,7 +199,7 @@ class PartitionRunner:
             self._maybe_idle()
 
     def _maybe_idle(self) -> None:
-        if self._idle is not None and self._core.is_idle and not self._idle.done():
+        if self._idle is not None and self._core.writes.is_idle and not self._idle.done():
             self._idle.set_result(None)
         self._maybe_quiet()
 
@@ -211,7 +212,7 @@ class PartitionRunner:
         if self._when_quiet and self._compaction is not None:
             self._compaction.cancel()
         while self._when_quiet and not (self._running or self._compaction or self._sealed_syncs):
-            if not self._core.is_idle:
+            if not self._core.writes.is_idle:
                 return
             self._when_quiet.popleft()()
 
@@ -239,7 +240,9 @@ class PartitionRunner:
         else:
             batch, acks, token = asked.batch, asked.acks, asked.token
             now_ms = self._clock_ms()
-            self._run(self._core.append(batch, acks, token, now_ms, has_learned=asked.has_learned, outcome=outcome))
+            self._run(
+                self._core.appends.append(batch, acks, token, now_ms, has_learned=asked.has_learned, outcome=outcome)
+            )
         behind = self._behind
         while behind and not self._checks:
             batch, acks, done = behind.popleft()
@@ -251,7 +254,7 @@ class PartitionRunner:
         if self._closed:
             self._run((Reply(done, AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)),))
             return
-        effects = self._core.append(batch, acks, done, self._clock_ms())
+        effects = self._core.appends.append(batch, acks, done, self._clock_ms())
         if effects:
             self._run(effects)
 
@@ -265,8 +268,8 @@ class PartitionRunner:
             case CheckAside():
                 self._check_aside(effect)
             case AskValidator():
-                assert self._core.learn is not None, "only who can learn is asked to"
-                self._core.learn(partial(self._look_again, effect))
+                assert self._core.appends.learn is not None, "only who can learn is asked to"
+                self._core.appends.learn(partial(self._look_again, effect))
 
     def _reply(self, reply: Reply) -> None:
         try:
@@ -285,7 +288,7 @@ class PartitionRunner:
                 write.batches,
                 sync=write.sync,
                 now_ms=self._clock_ms(),
-                producer_rows=self._core.producer_rows,
+                producer_rows=self._core.writes.producer_rows,
                 epochs=write.epochs,
                 gaps=write.gaps,
             )
@@ -307,7 +310,7 @@ class PartitionRunner:
         if error is None:
             self._log.commit(job)
             self.appended_bytes += sum(map(len, job.buffers))
-            self._trouble.ended("%s-%d is written again", self.topic, self.partition)
+            self._trouble.recovered("%s-%d is written again", self.topic, self.partition)
             self._run(self._core.handle(Written(len(job.batches), job.synced), self._clock_ms()))
             self._set_flush_timer()
             return
@@ -320,40 +323,41 @@ class PartitionRunner:
         self._fail(error, lost_sync=job.synced)
 
     def _fail(self, error: BaseException, *, lost_sync: bool) -> None:
-        self._trouble.came("writing %s-%d failed: %s", self.topic, self.partition, error)
+        self._trouble.failed("writing %s-%d failed: %s", self.topic, self.partition, error)
         self.storage_errors += 1
         self._run(self._core.handle(WriteFailed(str(error), lost_sync), self._clock_ms()))
-        if lost_sync and self._core.offline_reason is not None:
-            self._go_offline(self._core.offline_reason)
+        if lost_sync and self._state.offline_reason is not None:
+            self._go_offline(self._state.offline_reason)
 
     def _go_offline(self, reason: str) -> None:
         """Take no more until the log has been read from the disk again, by `reopen` or at the next start."""
-        self._core.offline_reason = reason
+        self._state.offline_reason = reason
         if not self._given_up:  # else a directory of this name is another log's
             distrust_cached(self._files, self._log.directory, reason)
 
     def reopen(self, recover: Recover) -> bool:
         """Bring an offline partition back as after a crash; say whether that could be tried. Raises OSError."""
-        if self._closed or not self._core.is_idle or self._compaction is not None or self._sealed_syncs:
+        if self._closed or not self._core.writes.is_idle or self._compaction is not None or self._sealed_syncs:
             return False
         old = self._core
         self._core, self._log = read_again(self._files, old, self._log, recover)
-        self._run(self._core.resume(old))
-        self.has_followers = self._core.leading is not None
-        self._opened_at = min(self._opened_at, self._core.written_end)
+        self._state = self._core.state
+        self._run(self._core.roles.resume(old.roles))
+        self.has_followers = self._state.leading is not None
+        self._opened_at = min(self._opened_at, self._state.written_end)
         self.waiters.wake_all()
         return True
 
     def _set_flush_timer(self) -> None:
-        deadline = self._core.next_deadline_ms()
+        deadline = self._core.writes.next_deadline_ms()
         if deadline is None or self._flush_timer is not None or self._closed:
             return
         self._flush_timer = self._loop.call_later(max(deadline - self._clock_ms(), 0) / 1000, self._flush_due)
 
     def _flush_due(self) -> None:
         self._flush_timer = None
-        self._run(self._core.tick(self._clock_ms()))
-        if not self._core.is_writing:
+        self._run(self._core.writes.tick(self._clock_ms()))
+        if not self._core.writes.is_writing:
             self._set_flush_timer()
 
     async def close(self) -> None:
@@ -362,11 +366,11 @@ class PartitionRunner:
             return
         self._end()
         await self._until_idle()
-        self._run(self._core.abandon_waiting())
-        if self._core.offline_reason is not None:
+        self._run(self._core.roles.abandon_waiting())
+        if self._state.offline_reason is not None:
             self._log.close_files()
-            raise OSError(errno.EIO, self._core.offline_reason)
-        rows = self._core.producer_rows(self._core.next_offset)
+            raise OSError(errno.EIO, self._state.offline_reason)
+        rows = self._core.writes.producer_rows(self._state.next_offset)
         answer: asyncio.Future[BaseException | None] = self._loop.create_future()
         self._pool.submit(partial(self._log.close, rows), answer.set_result)
         error = await answer
@@ -381,7 +385,7 @@ class PartitionRunner:
     async def until_released(self) -> None:
         """Return once nothing touches the files of a partition that was given up."""
         await self._until_idle()
-        self._run(self._core.abandon_waiting())
+        self._run(self._core.roles.abandon_waiting())
         self._log.close_files()
 
     def _end(self) -> None:
@@ -392,7 +396,7 @@ class PartitionRunner:
         self._replica_waiters.wake_all()
 
     async def _until_idle(self) -> None:
-        if not self._core.is_idle:
+        if not self._core.writes.is_idle:
             self._idle = self._loop.create_future()
             await self._idle
 

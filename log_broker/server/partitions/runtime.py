@@ -56,26 +56,26 @@ class PartitionRuntime(ReplicaRuntime):
 
     @property
     def config(self) -> TopicConfig:
-        return self._core.config
+        return self._state.config
 
     @config.setter
     def config(self, config: TopicConfig) -> None:
         self._core.configure(config)
-        self.quarantines = self._core.quarantines
+        self.quarantines = self._core.appends.rules.records.quarantines
         self._log.limits = config
         self._set_flush_timer()
 
     @property
     def last_stable_offset(self) -> int:
-        return self._core.last_stable_offset
+        return self._state.last_stable_offset
 
     def at_risk(self) -> AtRisk:
         core, log = self._core, self._log
-        first = max(core.synced_end, log.recovery_point)
-        records = core.written_end - first
+        first = max(core.state.synced_end, log.recovery_point)
+        records = core.state.written_end - first
         if records <= 0:
-            return AtRisk(core.written_end, 0, 0, 0)
-        since_ms = core.unsynced_since_ms
+            return AtRisk(core.state.written_end, 0, 0, 0)
+        since_ms = core.writes.unsynced_since_ms
         return AtRisk(
             first, records, log.unsynced_bytes, 0 if since_ms is None else max(self._clock_ms() - since_ms, 0)
         )
@@ -83,22 +83,22 @@ class PartitionRuntime(ReplicaRuntime):
     @property
     def producers(self) -> Mapping[int, ProducerEntry]:
         """What is known of each producer, by its id."""
-        return self._core.producers.all()
+        return self._state.producers.all()
 
     @property
     def unsequenced_batches(self) -> int:
         """How many batches came from producers that are not idempotent, or from the broker itself."""
-        return self._core.unsequenced_batches
+        return self._core.appends.unsequenced_batches
 
     @property
     def appended_records(self) -> int:
         """How many records have been appended since the partition was opened."""
-        return self._core.written_end - self._opened_at
+        return self._state.written_end - self._opened_at
 
     @property
     def offline_reason(self) -> str | None:
         """Why this partition takes no writes any more, if it does not."""
-        return self._core.offline_reason
+        return self._state.offline_reason
 
     @property
     def is_closed(self) -> bool:
@@ -107,7 +107,7 @@ class PartitionRuntime(ReplicaRuntime):
 
     @property
     def producer_count(self) -> int:
-        return len(self._core.producers)
+        return len(self._state.producers)
 
     def size_bytes(self) -> int:
         return self._log.size_bytes
@@ -128,12 +128,12 @@ class PartitionRuntime(ReplicaRuntime):
         if self._behind is not None:
             self._behind.append((batch, acks, done))
             return
-        effects = self._core.append(batch, acks, done, self._clock_ms())
+        effects = self._core.appends.append(batch, acks, done, self._clock_ms())
         if effects:
             self._run(effects)
 
     def append_quarantined(self, batch: memoryview, done: Done) -> None:
-        """Append what another partition has left out of a batch; see `core.partition_protocol.AppendQuarantined`."""
+        """Append what another partition has left out of a batch; see `core.partition.protocol.AppendQuarantined`."""
         if self._closed:
             done(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
@@ -141,7 +141,7 @@ class PartitionRuntime(ReplicaRuntime):
 
     async def faults_of(self, batch: memoryview) -> Sequence[Fault]:
         """Say which records of a batch break the topic's contracts, as these are known here by now."""
-        admission = self._core.admission(batch, read_header(batch), self._clock_ms())
+        admission = self._core.appends.admission(batch, read_header(batch), self._clock_ms())
         faults: Sequence[Fault] = await self._aside(admission.faults)
         return faults
 
@@ -151,10 +151,10 @@ class PartitionRuntime(ReplicaRuntime):
 
     def stored_batch(self, base_offset: int) -> bytes | None:
         """Return the batch that begins at an offset, readable by clients or not; None when it is gone."""
-        if not self._core.log_start_offset <= base_offset < self._core.written_end:
+        if not self._state.log_start_offset <= base_offset < self._state.written_end:
             return None
         try:
-            data = self._log.read(base_offset, 1, self._core.written_end, at_least_one=True)
+            data = self._log.read(base_offset, 1, self._state.written_end, at_least_one=True)
         except OSError as error:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"a batch could not be read: {error}") from error
         header = read_header(data) if data else None
@@ -183,7 +183,7 @@ class PartitionRuntime(ReplicaRuntime):
     @property
     def transactions(self) -> PartitionTransactions:
         """Which producers may append transactional batches. Who allows one appends it at once."""
-        return self._core.transactions
+        return self._state.transactions
 
     def append_transactional(
         self, records: Sequence[tuple[bytes | None, bytes | None]], producer_id: int, producer_epoch: int, done: Done
@@ -221,7 +221,7 @@ class PartitionRuntime(ReplicaRuntime):
         OFFSET_OUT_OF_RANGE.
         """
         result = read_batches(
-            self._core,
+            self._state,
             self._log,
             offset,
             max_bytes,
@@ -245,15 +245,15 @@ class PartitionRuntime(ReplicaRuntime):
         """
         core = self._core
         return (
-            offset == (core.last_stable_offset if committed else core.high_watermark)
-            and core.is_leader
-            and (leader_epoch < 0 or leader_epoch == core.epochs.current)
+            offset == (core.state.last_stable_offset if committed else core.state.high_watermark)
+            and core.state.is_leader
+            and (leader_epoch < 0 or leader_epoch == core.state.epochs.current)
         )
 
     def empty_answer(self, encode: Callable[[int, int, int, int], bytes]) -> bytes:
         """Return `encode(partition, *offsets)`, which is kept for as long as it is asked for and they stay the same."""
         core, kept = self._core, self._empty_answer
-        offsets = core.high_watermark, core.last_stable_offset, core.log_start_offset
+        offsets = core.state.high_watermark, core.state.last_stable_offset, core.state.log_start_offset
         if kept is not None and kept[0] == offsets and kept[1] is encode:
             return kept[2]
         answer = encode(self.partition, *offsets)
@@ -263,7 +263,7 @@ class PartitionRuntime(ReplicaRuntime):
     def offsets(self) -> tuple[int, int, int]:
         """Return (high watermark, last stable offset, log start offset)."""
         core = self._core
-        return core.high_watermark, core.last_stable_offset, core.log_start_offset
+        return core.state.high_watermark, core.state.last_stable_offset, core.state.log_start_offset
 
     def unread_bytes(self, offset: int, *, isolation_level: int = 0) -> tuple[int, int] | None:
         """
@@ -272,8 +272,8 @@ class PartitionRuntime(ReplicaRuntime):
         None when that does not lie in one segment, or cannot be told; raises OSError.
         """
         core = self._core
-        end = core.last_stable_offset if isolation_level == READ_COMMITTED else core.high_watermark
-        if self._closed or offset < core.log_start_offset:
+        end = core.state.last_stable_offset if isolation_level == READ_COMMITTED else core.state.high_watermark
+        if self._closed or offset < core.state.log_start_offset:
             return None
         if end <= offset:
             return 0, offset
@@ -288,17 +288,17 @@ class PartitionRuntime(ReplicaRuntime):
 
     def check_leader_epoch(self, epoch: int) -> ErrorCode:
         """Say what is wrong with the leader epoch that a client believes in; -1 stands for not knowing."""
-        if epoch < 0 or epoch == self._core.leader_epoch:
+        if epoch < 0 or epoch == self._state.leader_epoch:
             return ErrorCode.NONE
-        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self._core.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self._state.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch in which the record at `offset` was written."""
-        return self._core.epochs.epoch_at(offset)
+        return self._state.epochs.epoch_at(offset)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """Return (largest known epoch up to this one, its end offset), (-1, -1) when there is none."""
-        return self._core.epochs.end_offset(epoch, self._core.written_end)
+        return self._state.epochs.end_offset(epoch, self._state.written_end)
 
     async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """
@@ -307,11 +307,11 @@ class PartitionRuntime(ReplicaRuntime):
         Where headers name times that none of their records has, it is not looked into batches for ever: then this is
         the first offset of the first of them, which lies before every record that is so late.
         """
-        offset = self._core.log_start_offset
+        offset = self._state.log_start_offset
         first: tuple[int, int] | None = None
         opened = 0
         while True:
-            end_offset = self._core.high_watermark
+            end_offset = self._state.high_watermark
             step = batch_of_time(self._log.segments, timestamp_ms, from_offset=offset, end_offset=end_offset)
             if step is None:
                 return None
@@ -357,28 +357,28 @@ class PartitionRuntime(ReplicaRuntime):
 
         Raises BrokerError(OFFSET_OUT_OF_RANGE) beyond the high watermark. Segments go with the next retention pass.
         """
-        if not self._core.is_leader:
+        if not self._state.is_leader:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica follows")
-        offset = self._core.high_watermark if before_offset == -1 else before_offset
-        if offset < 0 or offset > self._core.high_watermark:
+        offset = self._state.high_watermark if before_offset == -1 else before_offset
+        if offset < 0 or offset > self._state.high_watermark:
             raise BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"{before_offset} lies beyond the high watermark {self.high_watermark}"
             )
-        self._core.advance_log_start(offset)
-        return self._core.log_start_offset
+        self._state.advance_log_start(offset)
+        return self._state.log_start_offset
 
     def enforce_retention(self, now_ms: int) -> int:
         """Let go of what retention no longer keeps; return the number of segments removed. Raises OSError."""
         if self._closed or self._compaction is not None or self._log.truncation is not None:
             return 0
         core, log = self._core, self._log
-        by_config = "delete" in core.config.cleanup_policy
-        if by_config and core.is_idle and core.offline_reason is None and log.active_expired(now_ms):
-            log.roll_active(core.producer_rows, now_ms)
+        by_config = "delete" in core.state.config.cleanup_policy
+        if by_config and core.writes.is_idle and core.state.offline_reason is None and log.active_expired(now_ms):
+            log.roll_active(core.writes.producer_rows, now_ms)
         count = log.expired_segments(
             now_ms,
-            log_start_offset=core.log_start_offset,
-            high_watermark=core.high_watermark,
+            log_start_offset=core.state.log_start_offset,
+            high_watermark=core.state.high_watermark,
             by_config=by_config,
         )
         retired: list[Path] = []
@@ -387,8 +387,8 @@ class PartitionRuntime(ReplicaRuntime):
                 retired += log.remove_first()
         finally:
             if retired:
-                core.advance_log_start(log.start_offset)
-                self._loop.call_later(core.config.file_delete_delay_ms / 1000, self._remove_files, retired)
+                core.state.advance_log_start(log.start_offset)
+                self._loop.call_later(core.state.config.file_delete_delay_ms / 1000, self._remove_files, retired)
         return count
 
     def _remove_files(self, paths: Sequence[Path]) -> None:
@@ -407,11 +407,11 @@ class PartitionRuntime(ReplicaRuntime):
 
     def expire_producers(self, now_ms: int, *, after_ms: int) -> int:
         """Forget producers that have been silent for so long; return how many."""
-        return self._core.producers.expire(now_ms - after_ms) if self._core.is_idle else 0
+        return self._state.producers.expire(now_ms - after_ms) if self._core.writes.is_idle else 0
 
     def sync_sealed(self) -> None:
         """Bring sealed segments that no append will sync to the disk, in a pool thread."""
-        offline = self._core.offline_reason is not None
+        offline = self._state.offline_reason is not None
         busy = self._log.truncation is not None or bool(self._when_quiet)
         sync = None if self._closed or offline or busy else self._log.sealed_sync()
         if sync is not None:
@@ -437,17 +437,17 @@ class PartitionRuntime(ReplicaRuntime):
 
         An active segment that has been open for too long is closed first, so that an idle topic is compacted too.
         """
-        core, log, config = self._core, self._log, self._core.config
+        core, log, config = self._core, self._log, self._state.config
         if self._closed or self._compaction is not None or self._sealed_syncs or not config.is_compacted:
             return None
         if log.truncation is not None or self._when_quiet:
             return None
-        if core.is_idle and core.offline_reason is None and log.active_overdue(now_ms):
-            log.roll_active(core.producer_rows, now_ms)
-        segments = log.closed_segments(min(core.high_watermark, core.last_stable_offset))
+        if core.writes.is_idle and core.state.offline_reason is None and log.active_overdue(now_ms):
+            log.roll_active(core.writes.producer_rows, now_ms)
+        segments = log.closed_segments(min(core.state.high_watermark, core.state.last_stable_offset))
         # A log that was cut below the point to which it had been compacted is begun again.
-        known = bool(segments) and core.log_start_offset <= compacted_to <= segments[-1][1]
-        first_dirty = compacted_to if known else core.log_start_offset
+        known = bool(segments) and core.state.log_start_offset <= compacted_to <= segments[-1][1]
+        first_dirty = compacted_to if known else core.state.log_start_offset
         closed = log.facts_of(segments, dirty_from=first_dirty, limits=config)
         return plan_compaction(closed, first_dirty_offset=first_dirty, limits=config, now_ms=now_ms)
 
@@ -461,12 +461,12 @@ class PartitionRuntime(ReplicaRuntime):
             log.closed_segments(plan.end_offset),
             log.segments[-1],
             plan,
-            limits=core.config,
-            sequences_at=frozenset(row.batch.last_offset for row in core.producers.rows()),
+            limits=core.state.config,
+            sequences_at=frozenset(row.batch.last_offset for row in core.state.producers.rows()),
             map_bytes_max=map_bytes_max,
             now_ms=now_ms,
             aborted={segment.base_offset: log.aborted.of(segment.base_offset) for segment in log.segments},
-            last_epochs={pid: entry.epoch for pid, entry in core.producers.all().items() if not entry.batches},
+            last_epochs={pid: entry.epoch for pid, entry in core.state.producers.all().items() if not entry.batches},
         )
         return job
 

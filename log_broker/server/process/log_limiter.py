@@ -10,7 +10,7 @@ from collections.abc import Callable
 TELL_SECONDS = 30.0
 
 
-class Trouble:
+class RateLimitedLog:
     """One thing that can go wrong; `clock` gives seconds that only grow."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float], level: int = logging.WARNING) -> None:
@@ -21,7 +21,7 @@ class Trouble:
         self._untold = 0
         self._is_open = False  # told, and not yet that it is over
 
-    def came(self, message: str, *values: object) -> None:
+    def failed(self, message: str, *values: object) -> None:
         """It has gone wrong once more."""
         now = self._clock()
         if self._told_at is None:
@@ -34,7 +34,7 @@ class Trouble:
             return
         self._told_at, self._untold, self._is_open = now, 0, True
 
-    def ended(self, message: str, *values: object) -> None:
+    def recovered(self, message: str, *values: object) -> None:
         """It goes well; told to who was told that it did not. What comes and goes is told no more often for that."""
         if self._is_open:
             self._is_open = False

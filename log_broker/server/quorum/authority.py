@@ -141,7 +141,9 @@ class Authority:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.answer_seconds_max):
                 while command.name not in self._node.cluster.topics:
-                    await self._quorum.wait_for_news(_RETRY_SECONDS, lambda: command.name in self._node.cluster.topics)
+                    await self._quorum.wait_for_change(
+                        _RETRY_SECONDS, lambda: command.name in self._node.cluster.topics
+                    )
 
     async def add_partitions(self, topic: str, count: int) -> None:
         """Give a topic more partitions, `count` in all; raises BrokerError."""
@@ -236,18 +238,18 @@ class Authority:
                 reason = "this node, which is the controller, cannot commit"
             if loop.time() >= deadline:
                 raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, f"no controller has answered: {reason}")
-            await self._quorum.wait_for_news(_RETRY_SECONDS)
+            await self._quorum.wait_for_change(_RETRY_SECONDS)
 
     async def _while_it_leads(self, controller_id: int, asking: Awaitable[T], deadline: float) -> T:
         """Wait for an answer as long as it comes from the active controller."""
         task = asyncio.ensure_future(asking)
         try:
             while not task.done():
-                news = self._quorum.news(lambda: self.controller_id != controller_id)
-                either: set[asyncio.Future[Any]] = {task, news}
+                change = self._quorum.change(lambda: self.controller_id != controller_id)
+                either: set[asyncio.Future[Any]] = {task, change}
                 left = max(deadline - self._node.loop.time(), 0)
                 await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                news.cancel()
+                change.cancel()
                 if not task.done() and (self.controller_id != controller_id or self._node.loop.time() >= deadline):
                     raise BrokerError(ErrorCode.NOT_CONTROLLER, f"node {controller_id} did not answer")
             return task.result()

@@ -2,7 +2,7 @@
 The active controller: made when this node begins to lead the metadata quorum, dropped when that ends.
 
 It decides by the functions of the core and has `authority` commit what they return. What it knows beside the image is
-who was heard of when; that dies with it, and the next controller starts everybody's session anew.
+who was heard of when; that dies with it, and the next controller starts everybody's session again.
 """
 
 import asyncio

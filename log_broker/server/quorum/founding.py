@@ -22,7 +22,7 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.process.ports import Cluster, HasAddress, HasMachine, Process
 from log_broker.server.quorum.authority import Authority
 from log_broker.server.quorum.meta_properties import MetaProperties, read_meta_properties, settle_identity
-from log_broker.server.quorum.quorum import Place, Quorum
+from log_broker.server.quorum.quorum import Quorum, QuorumReplica
 from log_broker.storage.files import FileSystem
 from log_broker.storage.metadata_upgrade import upgrade
 
@@ -94,7 +94,7 @@ def open_quorum(node: FoundingHost, identity: MetaProperties) -> Quorum:
     """
     config = node.static_config
     key = ReplicaKey(config.node_id, identity.quorum_directory_id)
-    place = Place(key, config.data_dir / METADATA_DIRECTORY, node.advertised_host, node.port)
+    place = QuorumReplica(key, config.data_dir / METADATA_DIRECTORY, node.advertised_host, node.port)
     alone = VoterSet([Voter(key=key, host=place.host, port=place.port)])
     if upgrade(node.machine.files, place.directory, alone, lambda values: _image_of(values, config)):
         _log.info("the metadata in %s is a quorum's log now, of which this node is the only voter", place.directory)
@@ -139,7 +139,7 @@ def _image_of(values: Iterable[bytes], config: BrokerConfig) -> bytes:
     return encode_image(image)
 
 
-def _founders(config: BrokerConfig, place: Place) -> VoterSet:
+def _founders(config: BrokerConfig, place: QuorumReplica) -> VoterSet:
     voters = voters_of(config)
     servers = sorted(config.controller_quorum_bootstrap_servers)
     if voters:

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 from log_broker.core.cluster.features import misfit, told_of
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.process.log_limiter import Trouble
+from log_broker.server.process.log_limiter import RateLimitedLog
 from log_broker.server.process.ports import Cluster, HasAddress, HasFeatures, HasLease, Process
 from log_broker.server.quorum.ports import HasAuthority, HasQuorum
 from log_broker.wire.apis import ApiKey
@@ -66,14 +66,14 @@ class BrokerLifecycle:
         """Register, and return when this node has replayed that; waits for a controller as long as it takes."""
         await self._register()
         while not self._knows_itself():
-            await self._node.quorum.wait_for_news(RETRY_SECONDS)
+            await self._node.quorum.wait_for_change(RETRY_SECONDS)
 
     async def come_alive(self) -> None:
         """Send heartbeats from now on; return when this node knows that it may lead."""
         self._beating = self._node.loop.create_task(self._beat())
         node = self._node
         while not (node.cluster.is_alive(node.static_config.node_id) and node.lease.valid):
-            await self._node.quorum.wait_for_news(RETRY_SECONDS)
+            await self._node.quorum.wait_for_change(RETRY_SECONDS)
 
     async def leave(self) -> None:
         """Tell the controller that this broker stops, and wait until it has taken its leaderships elsewhere."""
@@ -92,7 +92,7 @@ class BrokerLifecycle:
                 # Who has been fenced already, and is to register again, leads nothing any more.
                 if answer is None or answer.should_shut_down or answer.error_code in _GONE:
                     return
-                await self._node.quorum.wait_for_news(RETRY_SECONDS)
+                await self._node.quorum.wait_for_change(RETRY_SECONDS)
         except BrokerError as error:
             _log.warning("the controller was not told that this broker stops: %s", error)
 
@@ -106,9 +106,9 @@ class BrokerLifecycle:
             while not asking.done():
                 if self._all_leave() and quorum.leader_id is None:
                     return None
-                news = quorum.news()
-                await asyncio.wait((asking, news), return_when=asyncio.FIRST_COMPLETED)
-                news.cancel()
+                change = quorum.change()
+                await asyncio.wait((asking, change), return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
             return asking.result()
         finally:
             asking.cancel()
@@ -189,7 +189,7 @@ class BrokerLifecycle:
 
     async def _beat(self) -> None:
         node = self._node
-        trouble = Trouble(_log, node.loop.time)
+        trouble = RateLimitedLog(_log, node.loop.time)
         while True:
             pause = node.config.broker_heartbeat_interval_ms / 1000
             self._urgent.clear()
@@ -202,22 +202,22 @@ class BrokerLifecycle:
                     await self._register()
                     pause = 0
                 elif answer.error_code:
-                    trouble.came("a heartbeat was refused: %s", ErrorCode(answer.error_code).name)
+                    trouble.failed("a heartbeat was refused: %s", ErrorCode(answer.error_code).name)
                 elif answer.is_fenced:
-                    trouble.ended("heartbeats are answered again")
+                    trouble.recovered("heartbeats are answered again")
                     node.lease.ended()
                     # What it is behind by it will have replayed in a moment.
-                    await node.quorum.wait_for_news(RETRY_SECONDS)
+                    await node.quorum.wait_for_change(RETRY_SECONDS)
                     pause = 0
                 else:
-                    trouble.ended("heartbeats are answered again")
+                    trouble.recovered("heartbeats are answered again")
                     if answer.is_caught_up:
                         node.lease.renewed(sent_ms)
                     else:
-                        await node.quorum.wait_for_news(RETRY_SECONDS)
+                        await node.quorum.wait_for_change(RETRY_SECONDS)
                         pause = 0
             except BrokerError as error:
-                trouble.came("a heartbeat was not answered: %s", error)
+                trouble.failed("a heartbeat was not answered: %s", error)
                 pause = RETRY_SECONDS
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):

@@ -45,7 +45,7 @@ class Liveness:
         return sorted(address.node_id for address in self._gone)
 
     def watch(self, brokers: Iterable[BrokerImage]) -> None:
-        """Watch these brokers and no others; a new registration of one is watched anew."""
+        """Watch these brokers and no others; a new registration of one is watched again."""
         watched = () if self._is_stopped else brokers
         wanted = {Address(broker.node_id, broker.epoch, broker.host, broker.port) for broker in watched}
         for address in sorted(self._watches.keys() - wanted):

@@ -87,7 +87,7 @@ class Above(Protocol):
         ...
 
 
-class Place(NamedTuple):
+class QuorumReplica(NamedTuple):
     """Which replica this is, where it keeps its files and where it listens."""
 
     key: ReplicaKey
@@ -101,7 +101,7 @@ class Quorum:
 
     def __init__(
         self,
-        place: Place,
+        place: QuorumReplica,
         config: RaftConfig,
         bootstrap: VoterSet,
         above: Above,
@@ -177,12 +177,12 @@ class Quorum:
 
     @property
     def epoch(self) -> int:
-        return 0 if self._driver is None else self._driver.raft.epoch
+        return 0 if self._driver is None else self._driver.raft.replica.epoch
 
     @property
     def voters(self) -> VoterSet:
         """The voters as far as this replica's log tells."""
-        return self._bootstrap if self._driver is None else self._driver.raft.voters.current
+        return self._bootstrap if self._driver is None else self._driver.raft.replica.voters.current
 
     @property
     def is_voter(self) -> bool:
@@ -191,7 +191,7 @@ class Quorum:
     @property
     def high_watermark(self) -> int:
         """How far the log is committed, as far as this replica knows."""
-        return 0 if self._driver is None else self._driver.raft.high_watermark
+        return 0 if self._driver is None else self._driver.raft.replica.high_watermark
 
     @property
     def surely_leads(self) -> bool:
@@ -269,22 +269,22 @@ class Quorum:
         promise.add_done_callback(lambda each: self._promises.pop(each, None))
         return promise
 
-    def news(self, is_so: Callable[[], bool] = _always) -> "asyncio.Future[None]":
+    def change(self, is_so: Callable[[], bool] = _always) -> "asyncio.Future[None]":
         """
         Return what is done when something has been replayed or another leader is known, and `is_so` says yes then.
 
         Many may wait at once, so nobody should be woken who would only look and wait again.
         """
-        news: asyncio.Future[None] = self._loop.create_future()
-        self._waiting[news] = is_so
-        news.add_done_callback(lambda each: self._waiting.pop(each, None))
-        return news
+        change: asyncio.Future[None] = self._loop.create_future()
+        self._waiting[change] = is_so
+        change.add_done_callback(lambda each: self._waiting.pop(each, None))
+        return change
 
-    async def wait_for_news(self, seconds: float, is_so: Callable[[], bool] = _always) -> None:
-        """Return when there are news, see `news`, or the time is up."""
-        news = self.news(is_so)
-        await asyncio.wait((news,), timeout=seconds)
-        news.cancel()
+    async def wait_for_change(self, seconds: float, is_so: Callable[[], bool] = _always) -> None:
+        """Return when there are changes, see `change`, or the time is up."""
+        change = self.change(is_so)
+        await asyncio.wait((change,), timeout=seconds)
+        change.cancel()
 
     def handle(self, event: Event) -> None:
         """Hand an event to the replica."""
@@ -309,7 +309,7 @@ class Quorum:
         self.look_who_leads()
 
     def failed(self, error: BaseException) -> None:
-        """Stand still after the disk failed, or a rule was found broken, and begin anew from the disk in a moment."""
+        """Stand still after the disk failed, or a rule was found broken, and begin again from the disk in a moment."""
         _log.error("the metadata log in %s failed", self._place.directory, exc_info=error)
         self._drop()
         if self._leads:
@@ -342,7 +342,7 @@ class Quorum:
             _settle(promise, otherwise)
 
     def _revive(self) -> None:
-        """Begin anew from what is really on the disk: a page that could not be written may look as if it was."""
+        """Begin again from what is really on the disk: a page that could not be written may look as if it was."""
         try:
             for name in self._files.names(self._place.directory):
                 self._files.drop_cached(self._place.directory / name)
@@ -391,7 +391,7 @@ class Quorum:
         if self._driver is None:
             return None
         raft = self._driver.raft
-        for entry in raft.log.between(raft.high_watermark, raft.log.end_offset):
+        for entry in raft.replica.log.between(raft.replica.high_watermark, raft.replica.log.end_offset):
             if entry.kind is EntryKind.DATA:
                 named = (record for record in decode_all(entry.data) if isinstance(record, ClusterNamed))
                 if (first := next(named, None)) is not None:
@@ -415,7 +415,7 @@ class Quorum:
                 self._above.replay(entry.data)
         self._applied_end = max(self._applied_end, base_offset + len(entries))
         self._above.replayed()
-        self.tell_news()
+        self.tell_change()
 
     def load(self, data: bytes, end_offset: int) -> None:
         """Take in a snapshot, unless all that it holds has been replayed."""
@@ -423,7 +423,7 @@ class Quorum:
             self._above.load(data)
             self._applied_end = end_offset
             self._above.replayed()
-            self.tell_news()
+            self.tell_change()
 
     def snapshot(self) -> bytes:
         return self._above.snapshot()
@@ -434,12 +434,12 @@ class Quorum:
             self._above.began(change.epoch)
         else:
             self._above.ended()
-        self.tell_news()
+        self.tell_change()
 
-    def tell_news(self) -> None:
-        for news, is_so in list(self._waiting.items()):
-            if not news.done() and is_so():
-                news.set_result(None)
+    def tell_change(self) -> None:
+        for change, is_so in list(self._waiting.items()):
+            if not change.done() and is_so():
+                change.set_result(None)
 
     def look_who_leads(self) -> None:
         known = (self.leader_id, self.epoch)
@@ -448,7 +448,7 @@ class Quorum:
             _log.info(
                 "the metadata quorum's leader of epoch %d: %s", known[1], "unknown" if known[0] is None else known[0]
             )
-            self.tell_news()
+            self.tell_change()
 
 
 class _Applier:

@@ -13,7 +13,7 @@ from log_broker.core.cluster.isr_changes import IsrMember, IsrWish
 from log_broker.core.partition.replication import IsrProposal, Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.partitions.runtime import PartitionRuntime
-from log_broker.server.process.log_limiter import Trouble
+from log_broker.server.process.log_limiter import RateLimitedLog
 from log_broker.server.process.ports import Cluster, Process
 from log_broker.server.quorum.controller import HasController
 from log_broker.server.quorum.ports import HasAuthority
@@ -37,7 +37,7 @@ class IsrProposals:
         self.expands = 0
         self.failures = 0
         self._node = node
-        self._trouble = Trouble(_log, node.loop.time)
+        self._trouble = RateLimitedLog(_log, node.loop.time)
         self._wanted: dict[PartitionRuntime, IsrProposal] = {}
         self._sends = False
         self._before: dict[PartitionRuntime, set[int]] = {}  # the ISRs when the controller was asked
@@ -60,7 +60,7 @@ class IsrProposals:
                     await self._ask(batch)
                 except BrokerError as error:
                     self.failures += len(batch)
-                    self._trouble.came("the controller does not take %d ISR changes: %s", len(batch), error)
+                    self._trouble.failed("the controller does not take %d ISR changes: %s", len(batch), error)
                     for runtime, proposal in batch:
                         runtime.isr_refused(error.code, proposal)
         finally:

@@ -25,11 +25,11 @@ from log_broker.core.fetch.replica_fetcher import (
     Truncate,
     Unfollow,
 )
-from log_broker.core.fetch.replica_messages import Place, ReplicaFetchRequest
+from log_broker.core.fetch.replica_messages import ReplicaFetchRequest, TopicIdPartition
 from log_broker.core.partition.following import Lost
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.partitions.runtime import PartitionRuntime
-from log_broker.server.process.log_limiter import Trouble
+from log_broker.server.process.log_limiter import RateLimitedLog
 from log_broker.server.replication.fetch_link import FetchLink
 from log_broker.wire.reading import MalformedRequestError
 from log_broker.wire.replica_fetch import encode_request, parse_response
@@ -53,7 +53,7 @@ class LeaderFetching:
         self.address = address
         self._manager = manager
         self._loop = manager.loop
-        self._runtimes: dict[Place, PartitionRuntime] = {}
+        self._runtimes: dict[TopicIdPartition, PartitionRuntime] = {}
         self._effects: deque[Effect] = deque()
         self._running = False
         self._link: FetchLink | None = None
@@ -65,18 +65,20 @@ class LeaderFetching:
         self._owed_since = -1  # how much had come when an answer was owed at the last look
         self._correlation_id = 0
         self._stopped = False
-        self._trouble = Trouble(_log, self._loop.time)
+        self._trouble = RateLimitedLog(_log, self._loop.time)
         self.bytes_in = 0
 
     def __len__(self) -> int:
         return len(self.fetcher)
 
-    def follow(self, place: Place, runtime: PartitionRuntime, leader_epoch: int, *, is_throttled: bool) -> None:
+    def follow(
+        self, place: TopicIdPartition, runtime: PartitionRuntime, leader_epoch: int, *, is_throttled: bool
+    ) -> None:
         """Fetch a partition from here, as of this leader epoch."""
         self._runtimes[place] = runtime
         self._handle(Follow(place, leader_epoch, runtime, is_throttled))
 
-    def unfollow(self, place: Place) -> None:
+    def unfollow(self, place: TopicIdPartition) -> None:
         """Fetch a partition no more."""
         if self._runtimes.pop(place, None) is not None:
             self._handle(Unfollow(place))
@@ -151,7 +153,7 @@ class LeaderFetching:
                 runtime = self._runtimes.get(place)
                 if runtime is not None:
                     _log.warning(
-                        "%s-%d ends at %d and its leader, node %d, begins at %d: it is begun anew",
+                        "%s-%d ends at %d and its leader, node %d, begins at %d: it is begun again",
                         runtime.topic,
                         runtime.partition,
                         runtime.log_end_offset,
@@ -252,12 +254,12 @@ class LeaderFetching:
         if response.error is not ErrorCode.NONE:
             _log.info("node %d answers a fetch with %s", self.leader_id, response.error.name)
         # Not when it is connected to: a proxy or a port that something else has takes connections as well.
-        self._trouble.ended("node %d is fetched from again", self.leader_id)
+        self._trouble.recovered("node %d is fetched from again", self.leader_id)
         self._handle(FetchAnswered(response))
 
     def _lost(self, reason: str) -> None:
         if not self._stopped:
-            self._trouble.came("node %d at %s:%d cannot be fetched from: %s", self.leader_id, *self.address, reason)
+            self._trouble.failed("node %d at %s:%d cannot be fetched from: %s", self.leader_id, *self.address, reason)
         self._disconnect()
         self._handle(FetchFailed())
 

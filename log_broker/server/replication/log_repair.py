@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 FETCH_VERSION = 12  # answered by followers too
 FETCH_SECONDS_MAX = 10.0
-PAUSE_SECONDS = 5.0  # between two tries at the same damage, which every read reports anew
+PAUSE_SECONDS = 5.0  # between two tries at the same damage, which every read reports again
 BUSY_SECONDS = 0.05
 BUSY_TRIES = 100
 
@@ -41,22 +41,22 @@ class LogRepair:
         self._tried: dict[PartitionRuntime, float] = {}
 
     def damaged(self, runtime: PartitionRuntime, offset: int) -> None:
-        """Begin to mend the batch that holds `offset`, unless that was just tried."""
+        """Begin to repair the batch that holds `offset`, unless that was just tried."""
         now = self._node.loop.time()
         if runtime in self._under_way or now < self._tried.get(runtime, 0.0):
             return
         _log.error("%s-%d: the disk has changed the batch at offset %d", runtime.topic, runtime.partition, offset)
         self._under_way.add(runtime)
-        self._node.run(self._mend(runtime, offset))
+        self._node.run(self._repair(runtime, offset))
 
-    async def _mend(self, runtime: PartitionRuntime, offset: int) -> None:
+    async def _repair(self, runtime: PartitionRuntime, offset: int) -> None:
         node, name = self._node, f"{runtime.topic}-{runtime.partition}"
         try:
             for node_id in self._others(runtime):
                 batch = await self._copy_from(node_id, runtime, offset)
                 if batch is not None and await self._put(runtime, offset, batch):
                     self.repaired += 1
-                    text = f"{name}: the batch at offset {offset} was mended with the copy of node {node_id}"
+                    text = f"{name}: the batch at offset {offset} was repaired with the copy of node {node_id}"
                     _log.warning("%s", text)
                     node.events.note(
                         "repaired",
@@ -112,7 +112,7 @@ class LogRepair:
             if runtime.patch(offset, batch, done.set_result):
                 error = await done
                 if error is not None:
-                    _log.error("%s-%d could not be mended: %s", runtime.topic, runtime.partition, error)
+                    _log.error("%s-%d could not be repaired: %s", runtime.topic, runtime.partition, error)
                 return error is None
             await asyncio.sleep(BUSY_SECONDS)
         return False

@@ -16,7 +16,7 @@ from uuid import UUID
 from log_broker.core.cluster.image import METADATA_TOPIC, NO_LEADER, PartitionImage, TopicImage
 from log_broker.core.fetch.quota import ReplicationQuota, ThrottledReplicas
 from log_broker.core.fetch.replica_fetcher import FetcherSettings, ReplicaFetcher
-from log_broker.core.fetch.replica_messages import UNKNOWN, Place
+from log_broker.core.fetch.replica_messages import UNKNOWN, TopicIdPartition
 from log_broker.core.partition.following import Lost
 from log_broker.core.partition.replication import IsrProposal
 from log_broker.server.partitions.ports import Partitions
@@ -69,7 +69,7 @@ class ReplicaManager:
         self._bytes_in_before = 0  # from leaders that are not fetched from any more
         self._settings = FetcherSettings()
         self._fetching: dict[int, LeaderFetching] = {}
-        self._followed: dict[tuple[str, int], tuple[Place, LeaderFetching]] = {}
+        self._followed: dict[tuple[str, int], tuple[TopicIdPartition, LeaderFetching]] = {}
         self._unmade: set[tuple[str, int]] = set()  # what the disk did not take of the image that is applied
         self._retry: asyncio.TimerHandle | None = None
         self._due: set[tuple[str, int]] = set()  # new ones whose turn has not come
@@ -327,7 +327,7 @@ class ReplicaManager:
             del self._fetching[fetching.leader_id]
 
     def _move(self, fetching: LeaderFetching) -> None:
-        """A node listens elsewhere now, or nowhere: what is fetched from it is applied anew."""
+        """A node listens elsewhere now, or nowhere: what is fetched from it is applied again."""
         places = [place for place, (_, known) in self._followed.items() if known is fetching]
         for name, index in places:
             self._unfollow(name, index)
@@ -352,7 +352,7 @@ class ReplicaManager:
     # What went wrong.
 
     def _report_missing(self, runtime: PartitionRuntime, partition: PartitionImage) -> None:
-        """Say that a partition begins anew: it was led before, and no other replica need have its records."""
+        """Say that a partition begins again: it was led before, and no other replica need have its records."""
         node_id = self._node.config.node_id
         text = (
             f"{runtime.topic}-{runtime.partition}: node {node_id}, the last that was in sync, has no log of it;"

@@ -1,5 +1,5 @@
 """
-The fetches of replicas as their leader answers them: at once when there is news for the session, or when there is some.
+The fetches of replicas as their leader answers them: at once when there are changes for the session, or when some come.
 
 A request that comes while an earlier one of the same session waits ends that wait with an empty answer.
 """
@@ -13,10 +13,10 @@ from log_broker.core.fetch.quota import ReplicationQuota, ThrottledReplicas
 from log_broker.core.fetch.replica_messages import (
     NO_SESSION,
     UNKNOWN,
-    Place,
     ReplicaAnswer,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
+    TopicIdPartition,
 )
 from log_broker.core.fetch.replica_session import LedLog, NotLed, ReplicaSession, ReplicaSessions
 from log_broker.core.fetch.session import SESSION_ID_MAX
@@ -89,7 +89,7 @@ class ReplicaFetches:
             return ErrorCode.STALE_BROKER_EPOCH
         return ErrorCode.NONE
 
-    def _find(self, replica_id: int, place: Place) -> LedLog | NotLed:
+    def _find(self, replica_id: int, place: TopicIdPartition) -> LedLog | NotLed:
         topic_id, index = place
         node = self.node
         name = node.cluster.names.get(topic_id.hex())
@@ -108,17 +108,17 @@ class ReplicaFetches:
 
     # The throttle of the sessions (KIP-73): replicas in sync are never held back.
 
-    def must_wait(self, replica_id: int, place: Place) -> bool:
+    def must_wait(self, replica_id: int, place: TopicIdPartition) -> bool:
         """Whether a throttled replica gets nothing now."""
         return self.quota.is_exceeded(self.now_ms()) and self._is_throttled(replica_id, place)
 
-    def sent(self, replica_id: int, place: Place, size: int) -> None:
+    def sent(self, replica_id: int, place: TopicIdPartition, size: int) -> None:
         """Count what a replica was sent."""
         self.bytes_out += size
         if self.quota.is_limited and self._is_throttled(replica_id, place):
             self.quota.record(size, self.now_ms())
 
-    def _is_throttled(self, replica_id: int, place: Place) -> bool:
+    def _is_throttled(self, replica_id: int, place: TopicIdPartition) -> bool:
         node = self.node
         topic = node.cluster.topic_by_id(place[0].hex())
         if topic is None or not 0 <= place[1] < len(topic.partitions) or replica_id in topic.partitions[place[1]].isr:
@@ -175,7 +175,7 @@ class _Waiting:
             self._later(WATERMARK_SECONDS, self._tell_watermarks)
         if session.has_throttled:
             self._later(THROTTLED_SECONDS, self._time_is_up)
-        session.on_news = self._news
+        session.on_changes = self._changes
         self._slot.on_close(self._gone)
 
     def give_way(self) -> None:
@@ -192,7 +192,7 @@ class _Waiting:
             self._answer(answers)
         return bool(answers)
 
-    def _news(self) -> None:
+    def _changes(self) -> None:
         """What is appended in one turn of the loop is answered together."""
         if not self._is_asked:
             self._is_asked = True
@@ -206,7 +206,7 @@ class _Waiting:
     def _tell_watermarks(self) -> None:
         if self._is_done:
             return
-        answers = self.session.news_of_watermarks()
+        answers = self.session.changes_of_watermarks()
         if answers:
             self._answer(answers)
         elif self.session.waits_for_watermark:
@@ -215,7 +215,7 @@ class _Waiting:
     def _time_is_up(self) -> None:
         if not self._is_done:
             self.session.still_there()
-            self._answer(self.session.news_of_watermarks())
+            self._answer(self.session.changes_of_watermarks())
 
     def _answer(self, answers: list[ReplicaAnswer]) -> None:
         if self._is_done:
@@ -230,7 +230,7 @@ class _Waiting:
 
     def _end(self) -> None:
         self._is_done = True
-        self.session.on_news = None
+        self.session.on_changes = None
         for handle in self._handles:
             handle.cancel()
         self._handles.clear()

@@ -12,7 +12,7 @@ from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.sim.checks.disk_checks import DiskChecks
 from log_broker.sim.checks.history import CommittedLog
 from log_broker.sim.checks.image_checks import NO_ELECTION, ImageChecks
-from log_broker.sim.clients.client_link import Place
+from log_broker.sim.clients.client_link import TopicPartition
 from log_broker.sim.kernel.kernel import InvariantError
 from log_broker.sim.world.broker_process import BrokerMachine, BrokerProcess
 from log_broker.sim.world.topics import LOSSY, POWER_CUT, RENEWED, UNCLEAN_ELECTION
@@ -51,13 +51,15 @@ class ClusterChecks:
 
     def __init__(self, world: "ClusterWorld") -> None:
         self._world = world
-        self._seen: dict[tuple[BrokerProcess, Place], Seen] = {}
-        self._leaders: dict[tuple[Place, int], str] = {}  # (partition, epoch) -> who led first
-        self._on_disk: dict[tuple[str, Place], int] = {}  # how far each machine holds a partition, when last seen
-        self._held: dict[tuple[str, Place], Held] = {}  # likewise, whatever it is on
-        self._gone: dict[tuple[str, Place], int] = {}  # how far the disk held it that a machine has lost
+        self._seen: dict[tuple[BrokerProcess, TopicPartition], Seen] = {}
+        self._leaders: dict[tuple[TopicPartition, int], str] = {}  # (partition, epoch) -> who led first
+        self._on_disk: dict[
+            tuple[str, TopicPartition], int
+        ] = {}  # how far each machine holds a partition, when last seen
+        self._held: dict[tuple[str, TopicPartition], Held] = {}  # likewise, whatever it is on
+        self._gone: dict[tuple[str, TopicPartition], int] = {}  # how far the disk held it that a machine has lost
         self.images = ImageChecks(world, self._on_disk)
-        self._latest_epoch: dict[Place, int] = {}  # in which anybody has led
+        self._latest_epoch: dict[TopicPartition, int] = {}  # in which anybody has led
         self.elections = 0
         self._disks = DiskChecks()
 
@@ -75,14 +77,14 @@ class ClusterChecks:
             if known is None or known.runtime is not runtime:
                 known = seen[process, place] = Seen(runtime)
                 self._disks.begun(machine.name, runtime)
-            core = runtime._core
-            ends = core.log_start_offset, core.high_watermark, core.written_end, core.synced_end, runtime.recovery_point
-            state = *ends, core.leader_epoch, core.is_leader
+            replica = runtime._core.state
+            ends = replica.log_start_offset, replica.high_watermark, replica.written_end, replica.synced_end
+            state = *ends, runtime.recovery_point, replica.leader_epoch, replica.is_leader
             if state != known.state:
                 known.state = state
                 known.recovery_point = self._disks.after(machine, runtime, known.recovery_point)
                 if place[0] == RENEWED:
-                    known.end = self._disks.renewed(machine.name, runtime, min(known.end, core.written_end))
+                    known.end = self._disks.renewed(machine.name, runtime, min(known.end, replica.written_end))
                 else:
                     self._check_replica(machine.name, place, runtime, known)
         self._check_lease(machine.name, process.broker)
@@ -94,7 +96,7 @@ class ClusterChecks:
             self._held.pop(key)
         self.images.disk_lost(machine.address)
 
-    def _check_replica(self, name: str, place: Place, runtime: PartitionRuntime, known: Seen) -> None:
+    def _check_replica(self, name: str, place: TopicPartition, runtime: PartitionRuntime, known: Seen) -> None:
         epoch = runtime.leader_epoch
         if epoch != known.leader_epoch:
             if epoch < known.leader_epoch:
@@ -126,7 +128,7 @@ class ClusterChecks:
             self._check_isr(name, place, runtime)
             self._check_copies(name, place, runtime)
 
-    def _note_end(self, name: str, place: Place, runtime: PartitionRuntime, known: Seen) -> None:
+    def _note_end(self, name: str, place: TopicPartition, runtime: PartitionRuntime, known: Seen) -> None:
         """Take note of how far a log goes, and where records may be lost of what is new in it or gone."""
         end, power_cuts = runtime.log_end_offset, self._machine(name).power_cuts
         if place[0] in LOSSY:
@@ -138,7 +140,7 @@ class ClusterChecks:
                 known.end = end
         self._held[name, place] = Held(end, power_cuts)
 
-    def _check_isr(self, name: str, place: Place, runtime: PartitionRuntime) -> None:
+    def _check_isr(self, name: str, place: TopicPartition, runtime: PartitionRuntime) -> None:
         """Whoever is in sync holds all that is committed, on its disk where the topic asks for that."""
         synced = runtime.config.fluvial_durability == "fsync-quorum"
         for replica in runtime.isr:
@@ -166,9 +168,9 @@ class ClusterChecks:
         broker = self._machine(name).broker
         return broker is None or self.images.knows_of_loss(broker.cluster, other)
 
-    def _check_copies(self, name: str, place: Place, runtime: PartitionRuntime) -> None:
+    def _check_copies(self, name: str, place: TopicPartition, runtime: PartitionRuntime) -> None:
         """As many machines hold what is committed as the topic asks for, whoever is in sync."""
-        leading = runtime._core.leading
+        leading = runtime._core.state.leading
         assert leading is not None, "it has followers"
         if runtime.config.fluvial_durability == "memory":
             return
@@ -240,7 +242,7 @@ class ClusterChecks:
                     "who was replaced takes nothing alone", f"{name} holds a lease and leads {topic}-{index}"
                 )
 
-    def _led(self, broker: "Node") -> list[Place]:
+    def _led(self, broker: "Node") -> list[TopicPartition]:
         """Return what a broker leads by its own light, and others have led since."""
         places = [((runtime.topic, runtime.partition), runtime) for runtime in broker.logs.partitions()]
         return [
@@ -249,7 +251,7 @@ class ClusterChecks:
             if runtime.is_leader and runtime.leader_epoch < self._latest_epoch.get(place, -1)
         ]
 
-    def _began_to_lead(self, name: str, place: Place, runtime: PartitionRuntime, epoch: int) -> None:
+    def _began_to_lead(self, name: str, place: TopicPartition, runtime: PartitionRuntime, epoch: int) -> None:
         first = self._leaders.setdefault((place, epoch), name)
         if first != name:
             raise InvariantError("one leader per epoch", f"{first} and {name} lead {place} in epoch {epoch}")
@@ -266,7 +268,7 @@ class ClusterChecks:
             )
         self._note_committed(name, place, runtime, runtime.log_start_offset, committed.end_offset)
 
-    def _note_losses(self, name: str, place: Place, runtime: PartitionRuntime, epoch: int) -> None:
+    def _note_losses(self, name: str, place: TopicPartition, runtime: PartitionRuntime, epoch: int) -> None:
         """A leader of a topic that may lose records begins: see what it lacks, and that it may."""
         history = self._world.history
         committed = history.log(place)
@@ -290,7 +292,7 @@ class ClusterChecks:
             )
         history.cut(place, end, epoch, POWER_CUT)
 
-    def _is_unclean(self, place: Place, epoch: int) -> bool:
+    def _is_unclean(self, place: TopicPartition, epoch: int) -> bool:
         """Whether a leader was elected uncleanly, or after one that was and never began to lead."""
         while epoch >= 0:
             if self.images.elections.get((place, epoch), NO_ELECTION)[1]:
@@ -300,11 +302,13 @@ class ClusterChecks:
                 return False
         return False
 
-    def _holds(self, name: str, place: Place, end: int) -> bool:
+    def _holds(self, name: str, place: TopicPartition, end: int) -> bool:
         held = self._held.get((name, place))
         return held is not None and held.end >= end and held.power_cuts == self._machine(name).power_cuts
 
-    def _note_committed(self, name: str, place: Place, runtime: PartitionRuntime, start: int, end: int) -> None:
+    def _note_committed(
+        self, name: str, place: TopicPartition, runtime: PartitionRuntime, start: int, end: int
+    ) -> None:
         history = self._world.history
         log = runtime._log
         while start < end:

@@ -71,10 +71,10 @@ def _of_logs(node: Node) -> Iterator[str]:
             runtime = node.logs.get(topic.name, index)
             if runtime is None:
                 continue
-            core = runtime._core
-            if not 0 <= core.log_start_offset <= core.high_watermark <= core.written_end < 10**9:
-                yield f"{topic.name}-{index}: {core.log_start_offset} … {core.high_watermark} … {core.written_end}"
-            for producer_id, entry in core.producers.all().items():
+            state = runtime._core.state
+            if not 0 <= state.log_start_offset <= state.high_watermark <= state.written_end < 10**9:
+                yield f"{topic.name}-{index}: {state.log_start_offset} … {state.high_watermark} … {state.written_end}"
+            for producer_id, entry in state.producers.all().items():
                 numbers = (entry.epoch, entry.coordinator_epoch)
                 if producer_id < 0 or not 0 <= entry.epoch <= PRODUCER_EPOCH_MAX:
                     yield f"{topic.name}-{index}: producer {producer_id} in epoch {entry.epoch}"

@@ -13,7 +13,7 @@ from log_broker.errors import ErrorCode
 from log_broker.records.batch import TRANSACTIONAL, BatchHeader, batches_in
 from log_broker.records.control import read_marker
 from log_broker.records.record import Record, iterate_records
-from log_broker.sim.clients.client_link import Place
+from log_broker.sim.clients.client_link import TopicPartition
 from log_broker.sim.kernel.kernel import InvariantError
 
 READ_COMMITTED = 1
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
 class CommittedLog:
     """All of one partition that is committed."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: TopicPartition) -> None:
         self.place = place
         self.end_offset = 0
         self.batches: dict[int, CommittedBatch] = {}
@@ -91,23 +91,29 @@ class History:
     def __init__(self, lossy: Container[str] = ()) -> None:
         """In topics that are `lossy` what was committed may be lost; that is to be told."""
         self.lossy = lossy
-        self.logs: dict[Place, CommittedLog] = {}
+        self.logs: dict[TopicPartition, CommittedLog] = {}
         self.idempotent: set[str] = set()
         self.acknowledged_count = 0
-        self.acked: dict[Place, dict[RecordId, int]] = defaultdict(dict)  # with which acks
+        self.acked: dict[TopicPartition, dict[RecordId, int]] = defaultdict(dict)  # with which acks
         # Group and partition -> offsets that somebody asked to commit; the largest that a client was told is committed.
-        self.asked: dict[tuple[str, Place], set[int]] = defaultdict(set)
-        self.commits: dict[tuple[str, Place], int] = {}
+        self.asked: dict[tuple[str, TopicPartition], set[int]] = defaultdict(set)
+        self.commits: dict[tuple[str, TopicPartition], int] = {}
         self.promised_ends: dict[tuple[str, int], bool] = {}  # transaction -> how its producer was told it ended
         # At which offset, for acks=1 and where acks=all may lose as well.
-        self.acked_at: dict[Place, dict[RecordId, int]] = defaultdict(dict)
-        self.reported: dict[Place, list[tuple[int, int]]] = defaultdict(list)  # ranges that brokers said are lost
-        self.without_power: dict[Place, list[tuple[int, int]]] = defaultdict(list)  # those that power cuts took
-        self.written: dict[tuple[Place, int, int], int] = {}  # (partition, epoch, offset) -> checksum of what is there
+        self.acked_at: dict[TopicPartition, dict[RecordId, int]] = defaultdict(dict)
+        self.reported: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(
+            list
+        )  # ranges that brokers said are lost
+        self.without_power: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(
+            list
+        )  # those that power cuts took
+        self.written: dict[
+            tuple[TopicPartition, int, int], int
+        ] = {}  # (partition, epoch, offset) -> checksum of what is there
         self.lost_alone = 0  # acknowledged by the leader alone, gone, and said to be
         self.lost_committed = 0  # committed, gone by an unclean election or power cuts, and said to be
 
-    def log(self, place: Place) -> CommittedLog:
+    def log(self, place: TopicPartition) -> CommittedLog:
         log = self.logs.get(place)
         if log is None:
             log = self.logs[place] = CommittedLog(place)
@@ -115,7 +121,7 @@ class History:
 
     # What the cluster calls committed
 
-    def committed(self, who: str, place: Place, offset: int, data: bytes) -> None:
+    def committed(self, who: str, place: TopicPartition, offset: int, data: bytes) -> None:
         """Take in, or compare, whole batches from `offset` on that a replica calls committed."""
         log = self.log(place)
         for position, header in batches_in(data):
@@ -170,7 +176,7 @@ class History:
             )
         log.last_number[identity.writer] = identity.number
 
-    def cut(self, place: Place, end_offset: int, leader_epoch: int, why: str) -> None:
+    def cut(self, place: TopicPartition, end_offset: int, leader_epoch: int, why: str) -> None:
         """Take note that committed records are gone, as the cluster said they would be."""
         before = len(self.log(place).lost)
         self.log(place).cut(end_offset, leader_epoch, why)
@@ -178,7 +184,7 @@ class History:
 
     # What clients did
 
-    def acknowledged(self, place: Place, records: Written, *, acks: int, base_offset: int) -> None:
+    def acknowledged(self, place: TopicPartition, records: Written, *, acks: int, base_offset: int) -> None:
         """A producer was told that its records are in, from `base_offset` on."""
         writer, first, count = records
         self.acknowledged_count += count
@@ -201,13 +207,13 @@ class History:
                     "an acknowledgement names the offset", f"{identity} lies at {offset}, not at {base_offset + at}"
                 )
 
-    def refused(self, writer: str, place: Place, error: ErrorCode) -> None:
+    def refused(self, writer: str, place: TopicPartition, error: ErrorCode) -> None:
         raise InvariantError("nobody is refused without cause", f"{writer} was told {error.name} for {place}")
 
     def read(
         self,
         who: str,
-        place: Place,
+        place: TopicPartition,
         offset: int,
         data: bytes,
         *,
@@ -276,15 +282,15 @@ class History:
                 "no aborted read", f"{who} read {log.place} {header.base_offset} of an aborted transaction"
             )
 
-    def lost_range(self, place: Place, first: int, end: int) -> None:
+    def lost_range(self, place: TopicPartition, first: int, end: int) -> None:
         """A broker has reported that it dropped [first, end) of its log."""
         self.reported[place].append((first, end))
 
-    def power_took(self, place: Place, first: int, end: int) -> None:
+    def power_took(self, place: TopicPartition, first: int, end: int) -> None:
         """A machine has come back without [first, end) of its log, which nothing had promised to have on the disk."""
         self.without_power[place].append((first, end))
 
-    def wrote(self, who: str, place: Place, data: bytes) -> None:
+    def wrote(self, who: str, place: TopicPartition, data: bytes) -> None:
         """Take in whole batches that a replica has in its log: an epoch gives an offset out once."""
         for _, header in batches_in(data):
             key = (place, header.leader_epoch, header.base_offset)
@@ -312,15 +318,15 @@ class History:
 
     # Groups
 
-    def offset_asked(self, group: str, place: Place, offset: int) -> None:
+    def offset_asked(self, group: str, place: TopicPartition, offset: int) -> None:
         """A member is about to commit; whether that is done it may never hear."""
         self.asked[group, place].add(offset)
 
-    def offset_committed(self, group: str, place: Place, offset: int) -> None:
+    def offset_committed(self, group: str, place: TopicPartition, offset: int) -> None:
         key = (group, place)
         self.commits[key] = max(self.commits.get(key, 0), offset)
 
-    def offset_found(self, who: str, group: str, place: Place, offset: int, at_least: int) -> None:
+    def offset_found(self, who: str, group: str, place: TopicPartition, offset: int, at_least: int) -> None:
         """
         A member fetched the group's offset (-1: none); `at_least` was known to be committed before it asked.
 

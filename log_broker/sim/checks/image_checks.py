@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from log_broker.core.cluster.checks import check_image, check_step
 from log_broker.core.cluster.image import ClusterImage
-from log_broker.sim.clients.client_link import Place
+from log_broker.sim.clients.client_link import TopicPartition
 from log_broker.sim.kernel.kernel import InvariantError
 from log_broker.sim.world.topics import LOSSY, RENEWED
 
@@ -20,12 +20,12 @@ NO_ELECTION: tuple[tuple[int, ...], bool] = ((), False)
 class ImageChecks:
     """Looks at each version once, when the first broker has replayed it."""
 
-    def __init__(self, world: "ClusterWorld", on_disk: Mapping[tuple[str, Place], int]) -> None:
+    def __init__(self, world: "ClusterWorld", on_disk: Mapping[tuple[str, TopicPartition], int]) -> None:
         self._world = world
         self._on_disk = on_disk  # how far each machine holds a partition
         self._last = ClusterImage()
         # (partition, leader epoch) -> who could be elected by right, and whether somebody else was.
-        self.elections: dict[tuple[Place, int], tuple[tuple[int, ...], bool]] = {}
+        self.elections: dict[tuple[TopicPartition, int], tuple[tuple[int, ...], bool]] = {}
         self._lost: set[str] = set()  # the ids of the directories that went with their disks
 
     @property
@@ -44,7 +44,7 @@ class ImageChecks:
         return known is None or known.directory not in self._lost
 
     def after(self, version_before: int, image: ClusterImage) -> None:
-        """Check the image that an entry of the metadata log has come to, if it is news; raises InvariantError."""
+        """Check the image that an entry of the metadata log has come to, if it is new; raises InvariantError."""
         if image.version <= self._last.version:
             return
         before, self._last = self._last, image.draft()

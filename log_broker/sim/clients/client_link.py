@@ -19,7 +19,7 @@ from log_broker.wire.control import write_request
 if TYPE_CHECKING:
     from log_broker.sim.world.cluster_world import ClusterWorld
 
-Place = tuple[str, int]  # topic, partition
+TopicPartition = tuple[str, int]  # topic, partition
 
 GROUP_KEY = 0
 TRANSACTION_KEY = 1
@@ -50,7 +50,7 @@ class Client(ABC):
         self.random: random.Random = world.kernel.stream(f"client/{name}")
         self._links: dict[str, ClientLink] = {}
         self._brokers: dict[int, str] = {}
-        self._leaders: dict[Place, int] = {}
+        self._leaders: dict[TopicPartition, int] = {}
         self._topic_ids: dict[str, Any] = {}
         self._coordinators: dict[tuple[str, int], str] = {}
         self.task: asyncio.Task[None] | None = None
@@ -128,7 +128,7 @@ class Client(ABC):
         """Return the id of a topic as it was when the metadata were asked for."""
         return self._topic_ids[topic]
 
-    async def leader(self, place: Place) -> str:
+    async def leader(self, place: TopicPartition) -> str:
         """Return the address of who leads a partition; asks until somebody does."""
         while True:
             address = self._brokers.get(self._leaders.get(place, -1))
@@ -137,7 +137,7 @@ class Client(ABC):
             await self.rest(0.1)
             await self.refresh()
 
-    def forget_leader(self, place: Place) -> None:
+    def forget_leader(self, place: TopicPartition) -> None:
         self._leaders.pop(place, None)
 
     async def coordinator(self, key: str, kind: int) -> str:
@@ -157,7 +157,7 @@ class Client(ABC):
 
 
 def produce_values(
-    batches: Mapping[Place, bytes], *, acks: int, timeout_ms: int, transactional_id: str | None = None
+    batches: Mapping[TopicPartition, bytes], *, acks: int, timeout_ms: int, transactional_id: str | None = None
 ) -> dict[str, Any]:
     """Return a Produce request's values."""
     return {
@@ -172,7 +172,7 @@ def produce_values(
 
 
 def fetch_values(
-    place: Place, offset: int, *, wait_ms: int, bytes_max: int, isolation_level: int, leader_epoch: int = -1
+    place: TopicPartition, offset: int, *, wait_ms: int, bytes_max: int, isolation_level: int, leader_epoch: int = -1
 ) -> dict[str, Any]:
     """Return a Fetch request's values, for one partition and without a session."""
     topic, partition = place

@@ -42,12 +42,12 @@ class ConsumerMember(Member):
         heard, self._heard = self._heard, None
         owned = self.owned
         if heard is None:
-            news = {"rebalance_timeout": REBALANCE_MS, "subscribed_topic_names": [self.topic]}
+            changes = {"rebalance_timeout": REBALANCE_MS, "subscribed_topic_names": [self.topic]}
         else:
-            news = {"rebalance_timeout": -1, "subscribed_topic_names": None}
+            changes = {"rebalance_timeout": -1, "subscribed_topic_names": None}
         places = None if owned == heard else self._places(owned)
         asked_us = self.world.kernel.now_us
-        answer = await self._beat({**news, "topic_partitions": places})
+        answer = await self._beat({**changes, "topic_partitions": places})
         self.check(ErrorCode(answer.error_code))
         self._heard = owned
         self.epoch = answer.member_epoch

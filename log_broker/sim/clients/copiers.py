@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import TRANSACTIONAL
 from log_broker.records.record import build_batch
-from log_broker.sim.clients.client_link import GROUP_KEY, TRANSACTION_KEY, Client, Place, fetch_values, produce_values
+from log_broker.sim.clients.client_link import (
+    GROUP_KEY,
+    TRANSACTION_KEY,
+    Client,
+    TopicPartition,
+    fetch_values,
+    produce_values,
+)
 from log_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
@@ -37,7 +44,7 @@ AGAIN = frozenset(
     }
 )
 HASTY = 0.15  # how many transactions are given up while their records are under way
-PATIENCE = 30  # tries of one step before the copier begins anew
+PATIENCE = 30  # tries of one step before the copier begins again
 
 
 class OverError(Exception):
@@ -47,14 +54,14 @@ class OverError(Exception):
 class Copier(Client):
     """One of those that share a transactional id."""
 
-    def __init__(self, world: "ClusterWorld", name: str, copies: str, source: Place, target: str) -> None:
+    def __init__(self, world: "ClusterWorld", name: str, copies: str, source: TopicPartition, target: str) -> None:
         super().__init__(world, name)
         self.copies = copies  # the transactional id, the group, and what the copies call their writer
         self.source = source
         self.target = target
         self.transactions = 0
         self._producer = (-1, -1)
-        self._sequences: dict[Place, int] = {}
+        self._sequences: dict[TopicPartition, int] = {}
 
     async def live(self) -> None:
         await self.refresh()
@@ -142,7 +149,7 @@ class Copier(Client):
         )
         return [offset for offset, _ in handed], next_offset
 
-    def _produced(self, place: Place, offsets: list[int]) -> dict[str, Any]:
+    def _produced(self, place: TopicPartition, offsets: list[int]) -> dict[str, Any]:
         batch = build_batch(
             [(self.world.wall_ms(), None, f"{self.copies}:{offset}".encode(), ()) for offset in offsets],
             producer_id=self._producer[0],
@@ -154,7 +161,7 @@ class Copier(Client):
             {place: bytes(batch)}, acks=-1, timeout_ms=int(self.seconds * 900), transactional_id=self.copies
         )
 
-    async def _leave_in_haste(self, place: Place, offsets: list[int], next_offset: int) -> None:
+    async def _leave_in_haste(self, place: TopicPartition, offsets: list[int], next_offset: int) -> None:
         """
         Send the records, hardly wait for an answer, abort, and raise OverError.
 
@@ -168,7 +175,7 @@ class Copier(Client):
         await self._end(next_offset, committed=False)
         raise OverError("left in haste")
 
-    async def _produce(self, place: Place, offsets: list[int]) -> None:
+    async def _produce(self, place: TopicPartition, offsets: list[int]) -> None:
         sequence = self._sequences.get(place, 0)
         values = self._produced(place, offsets)
         for _ in range(PATIENCE):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.sim.clients.client_link import GROUP_KEY, Client, Place, fetch_values
+from log_broker.sim.clients.client_link import GROUP_KEY, Client, TopicPartition, fetch_values
 from log_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Member(Client):
             await self._commit(place, next_offset)
             self.positions[partition] = next_offset
 
-    async def read(self, place: Place, offset: int) -> int:
+    async def read(self, place: TopicPartition, offset: int) -> int:
         """Read from `offset` on; return where the reading ends."""
         values = fetch_values(place, offset, wait_ms=50, bytes_max=FETCH_BYTES, isolation_level=1)
         address = await self.leader(place)
@@ -173,7 +173,7 @@ class Member(Client):
         )
         return next_offset
 
-    async def _commit(self, place: Place, offset: int) -> None:
+    async def _commit(self, place: TopicPartition, offset: int) -> None:
         self.world.history.offset_asked(self.group, place, offset)
         asked_us = self.world.kernel.now_us
         entry = {

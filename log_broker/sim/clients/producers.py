@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.record import build_batch
 from log_broker.sim.checks.history import Written
-from log_broker.sim.clients.client_link import Client, Place, produce_values
+from log_broker.sim.clients.client_link import Client, TopicPartition, produce_values
 from log_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Producer(Client):
                     return
                 await self.rest(0.1)
 
-    async def _send_once(self, place: Place, sent: Sent) -> None:
+    async def _send_once(self, place: TopicPartition, sent: Sent) -> None:
         history = self.world.history
         records = Written(self.name, sent.first, sent.count)
         producer_id, epoch = self._producer

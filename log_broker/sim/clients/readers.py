@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.sim.checks.history import RecordId
-from log_broker.sim.clients.client_link import Client, Place, fetch_values
+from log_broker.sim.clients.client_link import Client, TopicPartition, fetch_values
 from log_broker.sim.kernel.kernel import InvariantError
 from log_broker.wire.apis import ApiKey
 
@@ -37,7 +37,7 @@ class Reader(Client):
                 await self._read((self.topic, partition))
             await self.rest(self.pause_s)
 
-    async def _read(self, place: Place) -> None:
+    async def _read(self, place: TopicPartition) -> None:
         offset = self.positions[place[1]]
         values = fetch_values(
             place, offset, wait_ms=WAIT_MS, bytes_max=FETCH_BYTES, isolation_level=self.isolation_level

@@ -150,7 +150,7 @@ def _cut(victims: Victims, links: Sequence[tuple[Node, Node]]) -> Action:
 
     def undo() -> None:
         for source, target in links:
-            network.mend_link(source.address, target.address)
+            network.repair_link(source.address, target.address)
 
     return undo
 

@@ -51,7 +51,7 @@ class Network:
         """Let nothing pass this way any more."""
         self.cut[source, target] = self.cut.get((source, target), 0) + 1
 
-    def mend_link(self, source: int, target: int) -> None:
+    def repair_link(self, source: int, target: int) -> None:
         """Take one cut back."""
         left = self.cut.pop((source, target)) - 1
         if left:

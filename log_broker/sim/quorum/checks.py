@@ -118,7 +118,7 @@ class QuorumChecks:
     def stored(self, process: "QuorumProcess", end_offset: int) -> None:
         """A replica's log is on its disk up to here."""
         told = self.told(process.key)
-        log = process.raft.log
+        log = process.raft.replica.log
         told.durable_end = end_offset
         if log.start_offset <= end_offset <= log.end_offset:  # else the log has moved on, and this will be told again
             told.durable_epoch = log.epoch_at(end_offset - 1)
@@ -136,7 +136,7 @@ class QuorumChecks:
                     )
             else:
                 self._commit(offset, entry)
-                self._decided[process.raft.epoch] = offset + 1
+                self._decided[process.raft.replica.epoch] = offset + 1
         self._on_majority(process)
         self._same_ledger(process)
 
@@ -147,7 +147,7 @@ class QuorumChecks:
     def after(self, process: "QuorumProcess") -> None:
         """An event on this node is over."""
         raft = process.raft
-        epoch = raft.epoch
+        epoch = raft.replica.epoch
         told = self.told(process.key)
         if epoch < told.epoch:
             raise InvariantError("epochs only grow", f"{process.key} goes from {told.epoch} to {epoch}")
@@ -161,15 +161,17 @@ class QuorumChecks:
                 self._complete(process)
             elif first != process.key:
                 raise InvariantError("one leader per epoch", f"{first} and {process.key} lead in epoch {epoch}")
-        if raft.voters.current is not told.voters:
+        if raft.replica.voters.current is not told.voters:
             self._voters_in_force(process)
-            told.voters = raft.voters.current
+            told.voters = raft.replica.voters.current
         at = (process.key, process.node.incarnation)
-        if raft.high_watermark < self._high_watermarks.get(at, 0):
-            raise InvariantError("high watermark only grows", f"{process.key} falls back to {raft.high_watermark}")
-        self._high_watermarks[at] = raft.high_watermark
-        if raft.high_watermark > raft.log.end_offset:
-            raise InvariantError("high watermark within the log", f"{process.key} at {raft.high_watermark}")
+        if raft.replica.high_watermark < self._high_watermarks.get(at, 0):
+            raise InvariantError(
+                "high watermark only grows", f"{process.key} falls back to {raft.replica.high_watermark}"
+            )
+        self._high_watermarks[at] = raft.replica.high_watermark
+        if raft.replica.high_watermark > raft.replica.log.end_offset:
+            raise InvariantError("high watermark within the log", f"{process.key} at {raft.replica.high_watermark}")
 
     def acknowledged(self, command: Command) -> None:
         """A client was told that its command is in."""
@@ -199,7 +201,7 @@ class QuorumChecks:
 
     def _appended(self, process: "QuorumProcess", effect: AppendEntries) -> None:
         offset = effect.base_offset
-        log = process.raft.log
+        log = process.raft.replica.log
         if offset + len(effect.entries) > log.end_offset or offset <= log.start_offset:
             before = None  # by the time this effect is run the log has moved on: the entry before is not at hand
         else:
@@ -221,8 +223,8 @@ class QuorumChecks:
 
         Who was paused as it was elected may find that out when others have gone on without it, in a later epoch.
         """
-        log = process.raft.log
-        end = max((end for epoch, end in self._decided.items() if epoch < process.raft.epoch), default=0)
+        log = process.raft.replica.log
+        end = max((end for epoch, end in self._decided.items() if epoch < process.raft.replica.epoch), default=0)
         if end > log.end_offset:
             raise InvariantError("leader completeness", f"{process.key} leads with {log.end_offset} of {end} entries")
         if end > log.start_offset and log.epoch_at(end - 1) != self.committed[end - 1].epoch:
@@ -244,7 +246,7 @@ class QuorumChecks:
         raft = process.raft
         if not isinstance(raft.role, Leader):
             return
-        voters = raft.voters.current
+        voters = raft.replica.voters.current
         end = process.ledger.end_offset
         # Of the last entry that it calls so: a successor may have committed more already, which this one has not.
         epoch = self.committed[end - 1].epoch
@@ -268,8 +270,8 @@ class QuorumChecks:
 
     def _voters_in_force(self, process: "QuorumProcess") -> None:
         """The voters of a replica are those of its log; what of them is committed is the same for all."""
-        voters = process.raft.voters
-        end = min(process.raft.high_watermark, len(self.committed))
+        voters = process.raft.replica.voters
+        end = min(process.raft.replica.high_watermark, len(self.committed))
         if voters.current_offset >= end:
             return
         last = VoterHistory(self._world.bootstrap)
@@ -282,7 +284,7 @@ class QuorumChecks:
     def _may_change(self, process: "QuorumProcess", offset: int, epoch: int) -> None:
         """A leader writes a voters record: those before it are committed, and so is an entry of its epoch (KIP-853)."""
         committed = len(self.committed)
-        log = process.raft.log
+        log = process.raft.replica.log
         before = log.between(max(committed, log.start_offset), offset)
         if any(entry.kind is EntryKind.VOTERS for entry in before):
             raise InvariantError("one change of voters at a time", f"{process.key} changes them again at {offset}")

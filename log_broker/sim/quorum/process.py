@@ -205,10 +205,10 @@ class QuorumProcess:
             return
         if body is None:
             return
-        before = self.raft.epoch
+        before = self.raft.replica.epoch
         hears_leader = not self.raft.role.grants_pre_vote()
         self.driver.handle(RequestReceived(message._replace(body=body), body))
-        if hears_leader and self.raft.epoch != before:
+        if hears_leader and self.raft.replica.epoch != before:
             raise InvariantError("a stranger ends no epoch", f"{self.key} had a leader, and goes on from {before}")
 
     def _command(self, message: Message) -> None:

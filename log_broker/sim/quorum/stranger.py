@@ -115,7 +115,7 @@ class Stranger:
 
     def _epoch_of_the_day(self) -> int:
         up = (process for address in self._world.nodes if (process := self._world.process(address)) is not None)
-        return max((process.raft.epoch for process in up), default=0)
+        return max((process.raft.replica.epoch for process in up), default=0)
 
     def _epoch(self) -> int:
         chance = self._random

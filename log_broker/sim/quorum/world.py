@@ -142,7 +142,7 @@ class Operator(Caller):
 
     def _act(self) -> None:
         calm = self.world.is_calm
-        change = self.world.mending_change() if calm else self._whim()
+        change = self.world.repairing_change() if calm else self._whim()
         if change is None:
             self._pause()
         else:
@@ -218,7 +218,7 @@ class QuorumWorld:
     def leader(self) -> int | None:
         """Return the address of the leader of the highest epoch that has one."""
         leading = [
-            (process.raft.epoch, address)
+            (process.raft.replica.epoch, address)
             for address in self._nodes
             if (process := self.process(address)) is not None and isinstance(process.raft.role, Leader)
         ]
@@ -227,15 +227,15 @@ class QuorumWorld:
     def voters(self) -> VoterSet:
         """Return the voters as the replica with the longest log has them."""
         up = [process.raft for address in self._nodes if (process := self.process(address)) is not None]
-        best = max(up, key=lambda raft: (raft.log.last_epoch, raft.log.end_offset), default=None)
-        return self.bootstrap if best is None else best.voters.current
+        best = max(up, key=lambda raft: (raft.replica.log.last_epoch, raft.replica.log.end_offset), default=None)
+        return self.bootstrap if best is None else best.replica.voters.current
 
     def may_lose_disk(self, address: int) -> bool:
         """A quorum of n survives (n - 1) / 2 lost disks; leave it the rest, also while the set is changing."""
         rafts = [process.raft for number in self._nodes if (process := self.process(number)) is not None]
         if any(isinstance(raft.role, Leader) and raft.role.changes_voters for raft in rafts):
             return False
-        sets = [raft.voters.current for raft in rafts]
+        sets = [raft.replica.voters.current for raft in rafts]
         whole = len(sets) == len(self._nodes) and all(
             self.keys[key.node_id] == key for voters in sets for key in voters.keys
         )
@@ -246,7 +246,7 @@ class QuorumWorld:
         self.checks.lost_disks += 1
         self.keys[address] = ReplicaKey(address, directory_of(address, self.checks.lost_disks))
 
-    def mending_change(self) -> Change | None:
+    def repairing_change(self) -> Change | None:
         """Return what is missing to have as many living voters as at first."""
         voters = self.voters()
         lost = sorted(key for key in voters.keys if self.keys[key.node_id] != key)
@@ -312,7 +312,7 @@ class QuorumWorld:
     def _has_settled(self) -> bool:
         """Whether a leader leads that all others follow, the voters are as many as at first and all are there."""
         leader = self.leader()
-        if leader is None or self.mending_change() is not None:
+        if leader is None or self.repairing_change() is not None:
             return False
         return all(
             (process := self.process(address)) is not None and process.raft.leader_id == leader
@@ -346,7 +346,7 @@ class QuorumWorld:
         self._expect(lambda: self.acknowledged >= wanted, "progress without the old leader")
         self.kernel.run_until(self.kernel.now_us + 2 * SECOND_US)
         process = self.process(leader)
-        if process is not None and isinstance(process.raft.role, Leader) and process.raft.epoch == epoch:
+        if process is not None and isinstance(process.raft.role, Leader) and process.raft.replica.epoch == epoch:
             raise InvariantError("a leader without quorum resigns", f"n{leader} still leads in epoch {epoch}")
         self._let_back(leader)
         self._expect(self._has_settled, "progress after the leader's return")
@@ -363,7 +363,7 @@ class QuorumWorld:
     def _epoch(self, address: int) -> int:
         process = self.process(address)
         assert process is not None
-        return process.raft.epoch
+        return process.raft.replica.epoch
 
     def _cut_off(self, address: int) -> None:
         self.kernel.trace("world", f"n{address} is cut off")
@@ -376,5 +376,5 @@ class QuorumWorld:
         self.kernel.trace("world", f"n{address} is let back")
         for other in self._nodes:
             if other != address:
-                self.network.mend_link(address, other)
-                self.network.mend_link(other, address)
+                self.network.repair_link(address, other)
+                self.network.repair_link(other, address)

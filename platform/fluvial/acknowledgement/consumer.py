@@ -199,7 +199,7 @@ class SelectiveConsumer:
         with self._lock:
             share = self._shares.get((topic, partition))
             if share is None or offset < share.window.next:
-                # It begins anew, as a topic does that was made again: what is known is of another record.
+                # It begins again, as a topic does that was made again: what is known is of another record.
                 share = self._hold((topic, partition), Window())
             if not share.window.take(offset):
                 return

@@ -12,7 +12,7 @@ from fluvial.cli.cluster import clusters, elections, events, nodes
 from fluvial.cli.group import groups
 from fluvial.cli.run import adopt, certify, demo, init, run, sql, ui, verify
 from fluvial.cli.schema import registry, schemas
-from fluvial.cli.topic import configs, consume, produce, quarantines, topic_changes, topic_mend, topics
+from fluvial.cli.topic import configs, consume, produce, quarantines, topic_changes, topic_repair, topics
 from fluvial.errors import FluvialError
 
 EXIT_FAILED = 1
@@ -34,7 +34,7 @@ app = typer.Typer(
 init.add_to(app)
 nodes.add_to(app)
 topic_changes.add_to(topics.app)
-topic_mend.add_to(topics.app)
+topic_repair.add_to(topics.app)
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(configs.app, name="config")

@@ -32,7 +32,7 @@ class Finding:
     rule: str
     about: str
     text: str
-    mend: str
+    repair: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ def _one_copy(facts: Facts) -> Iterator[Finding]:
                 rule="one copy",
                 about=f"topic {topic.name}",
                 text="has one copy: its broker's outage stops it, and that broker's disk takes it away",
-                mend=f"fluvial cluster reassign {topic.name} --replication-factor {min(3, facts.brokers)} --execute",
+                repair=f"fluvial cluster reassign {topic.name} --replication-factor {min(3, facts.brokers)} --execute",
             )
     if facts.brokers == 1 and facts.topics:
         yield Finding(
@@ -116,7 +116,7 @@ def _one_copy(facts: Facts) -> Iterator[Finding]:
             rule="one broker",
             about="cluster",
             text="has one broker, so that no topic can have a second copy",
-            mend="fluvial up --brokers 3",
+            repair="fluvial up --brokers 3",
         )
 
 
@@ -128,7 +128,7 @@ def _single_copy_acknowledged(facts: Facts) -> Iterator[Finding]:
                 rule="minimum of one",
                 about=f"topic {topic.name}",
                 text="min.insync.replicas=1: with the others down acks=all is answered for a single copy",
-                mend=f"fluvial config set --topic {topic.name} min.insync.replicas=2",
+                repair=f"fluvial config set --topic {topic.name} min.insync.replicas=2",
             )
 
 
@@ -141,7 +141,7 @@ def _no_copy_to_spare(facts: Facts) -> Iterator[Finding]:
                 about=f"topic {topic.name}",
                 text=f"min.insync.replicas={topic.min_isr} of {topic.replicas} copies: "
                 "one broker's outage stops every acks=all",
-                mend="one copy more than min.insync.replicas",
+                repair="one copy more than min.insync.replicas",
             )
 
 
@@ -154,7 +154,7 @@ def _unclean(facts: Facts) -> Iterator[Finding]:
             rule="unclean election",
             about=f"topic {topic.name}",
             text="unclean.leader.election.enable=true: a replica that lacks records may lead, and they are lost",
-            mend=f"fluvial config set --topic {topic.name} unclean.leader.election.enable=false",
+            repair=f"fluvial config set --topic {topic.name} unclean.leader.election.enable=false",
         )
         if topic.min_isr > 1:
             yield Finding(
@@ -162,7 +162,7 @@ def _unclean(facts: Facts) -> Iterator[Finding]:
                 rule="unclean election",
                 about=f"topic {topic.name}",
                 text=f"min.insync.replicas={topic.min_isr} keeps what an unclean election gives away",
-                mend="choose one of the profiles durable and available",
+                repair="choose one of the profiles durable and available",
             )
 
 
@@ -174,7 +174,7 @@ def _not_synced(facts: Facts) -> Iterator[Finding]:
                 rule="not synced",
                 about=f"topic {topic.name}",
                 text="fluvial.durability=memory: a power cut of all its brokers takes what was not written out",
-                mend=f"fluvial config set --topic {topic.name} fluvial.durability=fsync-quorum",
+                repair=f"fluvial config set --topic {topic.name} fluvial.durability=fsync-quorum",
             )
 
 
@@ -187,7 +187,7 @@ def _one_copy_by_default(facts: Facts) -> Iterator[Finding]:
             about="brokers",
             text="default.replication.factor=1: topics made without a word have one copy"
             + (", and auto.create.topics.enable makes such topics" if made else ""),
-            mend="default.replication.factor=3",
+            repair="default.replication.factor=3",
         )
 
 
@@ -199,7 +199,7 @@ def _too_many_partitions(facts: Facts) -> Iterator[Finding]:
                 rule="many partitions",
                 about=f"broker {broker}",
                 text=f"holds {count} replicas, more than {REPLICAS_MAX}: electing leaders for all of them takes long",
-                mend="fewer partitions, or more brokers",
+                repair="fewer partitions, or more brokers",
             )
 
 
@@ -210,7 +210,7 @@ def _acks(facts: Facts) -> Iterator[Finding]:
         if acks in {"0", "1"}:
             what = "is told nothing of what is lost" if acks == "0" else "is told of records that only the leader has"
             yield Finding(
-                severity=Severity.LOSES, rule="acks", about=name, text=f"acks={acks}: it {what}", mend="acks=all"
+                severity=Severity.LOSES, rule="acks", about=name, text=f"acks={acks}: it {what}", repair="acks=all"
             )
             if asked > 1:
                 yield Finding(
@@ -218,7 +218,7 @@ def _acks(facts: Facts) -> Iterator[Finding]:
                     rule="acks",
                     about=name,
                     text=f"acks={acks} passes by the min.insync.replicas={asked} of the topics",
-                    mend="acks=all",
+                    repair="acks=all",
                 )
             if client.get("enable.idempotence") == "true" or "transactional.id" in client:
                 yield Finding(
@@ -226,7 +226,7 @@ def _acks(facts: Facts) -> Iterator[Finding]:
                     rule="idempotence",
                     about=name,
                     text=f"acks={acks} beside enable.idempotence or transactional.id, which need acks=all",
-                    mend="acks=all",
+                    repair="acks=all",
                 )
 
 
@@ -238,7 +238,7 @@ def _retries(facts: Facts) -> Iterator[Finding]:
                 rule="retries",
                 about=name,
                 text="retries=0: what is on its way when a leader changes is given up",
-                mend="leave retries at its default, and bound them by delivery.timeout.ms",
+                repair="leave retries at its default, and bound them by delivery.timeout.ms",
             )
         if client.get("enable.idempotence") == "false" and client.get("retries") != "0":
             flight = _number(client, "max.in.flight.requests.per.connection", 5)
@@ -249,7 +249,7 @@ def _retries(facts: Facts) -> Iterator[Finding]:
                 rule="idempotence",
                 about=name,
                 text=text,
-                mend="enable.idempotence=true",
+                repair="enable.idempotence=true",
             )
         session = _number(facts.broker_settings, "broker.session.timeout.ms", SESSION_MS)
         delivery = _number(client, "delivery.timeout.ms")
@@ -260,7 +260,7 @@ def _retries(facts: Facts) -> Iterator[Finding]:
                 about=name,
                 text=f"delivery.timeout.ms={delivery} ends before a failover may ({session} ms until a silent broker "
                 "is given up)",
-                mend=f"delivery.timeout.ms of {3 * session} or more",
+                repair=f"delivery.timeout.ms of {3 * session} or more",
             )
 
 
@@ -274,7 +274,7 @@ def _consumers(facts: Facts) -> Iterator[Finding]:
                 rule="heartbeats",
                 about=name,
                 text=f"heartbeat.interval.ms={beat} leaves less than three beats in session.timeout.ms={session}",
-                mend=f"heartbeat.interval.ms={session // 3}",
+                repair=f"heartbeat.interval.ms={session // 3}",
             )
         least = _number(facts.broker_settings, "group.min.session.timeout.ms")
         if 0 < session < least:
@@ -284,7 +284,7 @@ def _consumers(facts: Facts) -> Iterator[Finding]:
                 about=name,
                 text=f"session.timeout.ms={session} is below the brokers' group.min.session.timeout.ms={least}: "
                 "the group lets it not join",
-                mend=f"session.timeout.ms={least}",
+                repair=f"session.timeout.ms={least}",
             )
         most = _number(facts.broker_settings, "transaction.max.timeout.ms")
         wanted = _number(client, "transaction.timeout.ms")
@@ -294,7 +294,7 @@ def _consumers(facts: Facts) -> Iterator[Finding]:
                 rule="transaction timeout",
                 about=name,
                 text=f"transaction.timeout.ms={wanted} is above the brokers' transaction.max.timeout.ms={most}",
-                mend=f"transaction.timeout.ms={most}",
+                repair=f"transaction.timeout.ms={most}",
             )
         if "group.id" in client and client.get("auto.offset.reset", "latest") in {"latest", "largest", "end"}:
             yield Finding(
@@ -303,7 +303,7 @@ def _consumers(facts: Facts) -> Iterator[Finding]:
                 about=name,
                 text="auto.offset.reset=latest: a new group, and one whose offsets have expired, passes over what is "
                 "there",
-                mend="auto.offset.reset=earliest, or none to be told",
+                repair="auto.offset.reset=earliest, or none to be told",
             )
 
 

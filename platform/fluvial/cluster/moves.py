@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fluvial.cluster.picture import Broker, LogDirs, Move, Picture, Place, log_dirs_of, moves_of
+from fluvial.cluster.picture import Broker, LogDirs, Move, Picture, TopicPartition, log_dirs_of, moves_of
 from fluvial.cluster.wire import ClusterLink, RefusedError, is_passing
 from fluvial.errors import FluvialError
 from log_broker.errors import ErrorCode
@@ -33,13 +33,13 @@ class MoveError(FluvialError):
     """Some partitions cannot be moved as was asked."""
 
 
-def begin(cluster: ClusterLink, targets: Mapping[Place, Sequence[int] | None]) -> None:
+def begin(cluster: ClusterLink, targets: Mapping[TopicPartition, Sequence[int] | None]) -> None:
     """
     Have partitions moved to these replicas, the preferred leader first; None calls a move off.
 
     Raises MoveError saying what was refused, and why; the others have begun.
     """
-    refused: dict[Place, str] = {}
+    refused: dict[TopicPartition, str] = {}
     places = list(targets)
     for start in range(0, len(places), PLACES_AT_ONCE):
         refused |= _ask(cluster, {place: targets[place] for place in places[start : start + PLACES_AT_ONCE]})
@@ -49,7 +49,7 @@ def begin(cluster: ClusterLink, targets: Mapping[Place, Sequence[int] | None]) -
         raise MoveError(f"{place} cannot be moved: {why}{others}")
 
 
-def _ask(cluster: ClusterLink, targets: Mapping[Place, Sequence[int] | None]) -> dict[Place, str]:
+def _ask(cluster: ClusterLink, targets: Mapping[TopicPartition, Sequence[int] | None]) -> dict[TopicPartition, str]:
     by_topic: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for place, replicas in targets.items():
         nodes = None if replicas is None else tuple(replicas)
@@ -60,7 +60,7 @@ def _ask(cluster: ClusterLink, targets: Mapping[Place, Sequence[int] | None]) ->
     while True:
         answer = cluster.settled("move replicas", ApiKey.ALTER_PARTITION_REASSIGNMENTS, values)
         errors = {
-            Place(topic.name, each.partition_index): each
+            TopicPartition(topic.name, each.partition_index): each
             for topic in answer.responses
             for each in topic.partitions
             # A move that is called off may have ended in the same moment.
@@ -85,7 +85,7 @@ class Progress:
         return min(self.copied_bytes / self.wanted_bytes, 1.0) if self.wanted_bytes else 0.0
 
 
-def progress_of(moves: Iterable[Move], stored: Mapping[int, LogDirs | None]) -> dict[Place, Progress]:
+def progress_of(moves: Iterable[Move], stored: Mapping[int, LogDirs | None]) -> dict[TopicPartition, Progress]:
     """Compare each new replica with the largest old one; a broker that does not answer holds nothing."""
     found = {}
     for move in moves:
@@ -104,8 +104,8 @@ def progress_of(moves: Iterable[Move], stored: Mapping[int, LogDirs | None]) -> 
 def watch(
     cluster: ClusterLink,
     brokers: Mapping[int, Broker],
-    places: Iterable[Place] | None,
-    report: Callable[[Mapping[Place, Progress]], None],
+    places: Iterable[TopicPartition] | None,
+    report: Callable[[Mapping[TopicPartition, Progress]], None],
 ) -> None:
     """
     Report the progress of moves until none is left, of `places` or of all; raises WireError or RefusedError.
@@ -123,7 +123,9 @@ def watch(
         time.sleep(POLL_SECONDS)
 
 
-def throttle(cluster: ClusterLink, picture: Picture, targets: Mapping[Place, Sequence[int]], rate: int) -> None:
+def throttle(
+    cluster: ClusterLink, picture: Picture, targets: Mapping[TopicPartition, Sequence[int]], rate: int
+) -> None:
     """
     Let each broker send and take at most `rate` bytes a second of the partitions that are about to be moved.
 
@@ -158,7 +160,7 @@ def lift_throttle(cluster: ClusterLink, picture: Picture) -> bool:
     return found
 
 
-def topics_of(places: Iterable[Place]) -> list[str]:
+def topics_of(places: Iterable[TopicPartition]) -> list[str]:
     """Return the topics of places, each once."""
     return sorted({place.topic for place in places})
 

@@ -13,7 +13,7 @@ METADATA_TOPIC = "__cluster_metadata"
 _LIST_TIMEOUT_MS = 10_000
 
 
-class Place(NamedTuple):
+class TopicPartition(NamedTuple):
     """A partition."""
 
     topic: str
@@ -41,7 +41,7 @@ class Broker:
 class Partition:
     """A partition; a leader of -1 is none. `replicas` has the preferred leader first."""
 
-    place: Place
+    place: TopicPartition
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
@@ -62,7 +62,7 @@ class Partition:
 class Move:
     """A reassignment under way: `replicas` are all that hold the partition meanwhile."""
 
-    place: Place
+    place: TopicPartition
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
     removing: tuple[int, ...]
@@ -89,7 +89,7 @@ class Quorum:
 class LogDirs:
     """What a broker stores: bytes of each replica, and of its disks, None where it does not say."""
 
-    sizes: Mapping[Place, int]
+    sizes: Mapping[TopicPartition, int]
     total_bytes: int | None
     usable_bytes: int | None
     failed: tuple[str, ...] = ()
@@ -105,11 +105,11 @@ class Picture:
 
     cluster_id: str | None
     brokers: Mapping[int, Broker]
-    partitions: Mapping[Place, Partition]
-    moves: Mapping[Place, Move] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, Partition]
+    moves: Mapping[TopicPartition, Move] = field(default_factory=dict)
     quorum: Quorum | None = None
 
-    def replicas_of(self, place: Place) -> tuple[int, ...]:
+    def replicas_of(self, place: TopicPartition) -> tuple[int, ...]:
         """Where a partition is, or where it is on its way to."""
         return self.moves[place].target if place in self.moves else self.partitions[place].replicas
 
@@ -139,7 +139,7 @@ def picture_of(cluster: ClusterLink) -> Picture:
     )
 
 
-def moves_of(cluster: ClusterLink) -> dict[Place, Move]:
+def moves_of(cluster: ClusterLink) -> dict[TopicPartition, Move]:
     """Return every reassignment under way; raises WireError or RefusedError."""
     answer = cluster.settled(
         "list the moves under way",
@@ -155,7 +155,7 @@ def moves_of(cluster: ClusterLink) -> dict[Place, Move]:
         )
         for topic in answer.topics
         for each in topic.partitions
-        for place in (Place(topic.name, each.partition_index),)
+        for place in (TopicPartition(topic.name, each.partition_index),)
     }
 
 
@@ -167,7 +167,7 @@ def log_dirs_of(cluster: ClusterLink, broker: Broker) -> LogDirs | None:
         return None
     sound = [each for each in answer.results if each.error_code == ErrorCode.NONE]
     sizes = {
-        Place(topic.name, each.partition_index): each.partition_size
+        TopicPartition(topic.name, each.partition_index): each.partition_size
         for directory in sound
         for topic in directory.topics
         for each in topic.partitions
@@ -189,7 +189,7 @@ def _partitions(topics: Iterable[Any]) -> Iterator[Partition]:
     for topic in topics:
         for each in topic.partitions:
             yield Partition(
-                place=Place(topic.name, each.partition_index),
+                place=TopicPartition(topic.name, each.partition_index),
                 leader=each.leader_id,
                 leader_epoch=each.leader_epoch,
                 replicas=tuple(each.replica_nodes),

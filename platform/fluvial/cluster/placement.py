@@ -4,7 +4,7 @@ Where replicas and leaders should be, so that brokers share them evenly with the
 Rules, the first before the next: a partition has no two replicas on one broker; it is spread over as many racks as
 there are, evenly; brokers hold the same number of replicas within one; they are the preferred leader of the same number
 of partitions within one. What is right already stays where it is. Pure: the same picture gives the same plan, so a plan
-that was stopped half-way is gone on with by making it anew.
+that was stopped half-way is gone on with by making it again.
 """
 
 from collections import Counter, deque
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from fluvial.cluster.picture import Place
+from fluvial.cluster.picture import TopicPartition
 from fluvial.errors import FluvialError
 
 Replicas = tuple[int, ...]
-Layout = Mapping[Place, Replicas]
+Layout = Mapping[TopicPartition, Replicas]
 
 _CANDIDATES_MAX = 500  # of partitions that could be moved as well as another; more are not compared
 
@@ -41,7 +41,7 @@ def spread_of(layout: Layout, brokers: Iterable[int]) -> dict[int, Spread]:
 
 def balanced(
     layout: Layout, brokers: Sequence[int], racks: Mapping[int, str | None], *, factor: int | None = None
-) -> dict[Place, Replicas]:
+) -> dict[TopicPartition, Replicas]:
     """
     Return the replicas of each partition over `brokers` alone, `factor` of them or as many as it has.
 
@@ -49,14 +49,14 @@ def balanced(
     """
     plan = _Plan(layout, brokers, racks, factor)
     plan.fill()
-    plan.mend_racks()
+    plan.repair_racks()
     plan.level_replicas()
     return plan.with_leaders(layout)
 
 
 def drained(
     layout: Layout, node: int, brokers: Sequence[int], racks: Mapping[int, str | None]
-) -> dict[Place, Replicas]:
+) -> dict[TopicPartition, Replicas]:
     """
     Return the replicas when what is on `node` is shared among the other brokers, and nothing else moves.
 
@@ -69,12 +69,12 @@ def drained(
     return plan.with_leaders(layout, level=False)
 
 
-def moved(before: Layout, after: Layout) -> dict[Place, Replicas]:
+def moved(before: Layout, after: Layout) -> dict[TopicPartition, Replicas]:
     """Return the partitions whose replicas differ, in order or at all."""
     return {place: replicas for place, replicas in after.items() if replicas != before[place]}
 
 
-def copies(before: Layout, after: Layout) -> dict[Place, tuple[int, ...]]:
+def copies(before: Layout, after: Layout) -> dict[TopicPartition, tuple[int, ...]]:
     """Return which brokers get a copy of what: the part of a plan that costs time."""
     fresh = {place: tuple(node for node in replicas if node not in before[place]) for place, replicas in after.items()}
     return {place: nodes for place, nodes in fresh.items() if nodes}
@@ -99,7 +99,7 @@ class _Plan:
         self._held = {
             place: {node for node in replicas if node in self._rack} for place, replicas in sorted(layout.items())
         }
-        self._on: dict[int, dict[Place, None]] = {node: {} for node in self._brokers}
+        self._on: dict[int, dict[TopicPartition, None]] = {node: {} for node in self._brokers}
         self._load = Counter(dict.fromkeys(self._brokers, 0))
         self._topic_load: Counter[tuple[str, int]] = Counter()
         for place, nodes in self._held.items():
@@ -125,7 +125,7 @@ class _Plan:
                     )
                 self._put(place, min(options, key=lambda node: self._cost(place, node)))
 
-    def mend_racks(self) -> None:
+    def repair_racks(self) -> None:
         """Move replicas that share a rack while another rack has fewer of the partition."""
         for place, nodes in self._held.items():
             while True:
@@ -143,7 +143,7 @@ class _Plan:
     def level_replicas(self) -> None:
         """Move single replicas, along a chain of brokers where need be, until all hold the same within one."""
 
-        def movable(origin: int, to: int) -> Place | None:
+        def movable(origin: int, to: int) -> TopicPartition | None:
             """The partition that goes: of the topic that is most crowded on the one and rarest on the other."""
             fits = (
                 (self._topic_load[place.topic, to] - self._topic_load[place.topic, origin], place)
@@ -155,11 +155,11 @@ class _Plan:
 
         _level(self._load, self._brokers, movable, self._shift)
 
-    def with_leaders(self, before: Layout, *, level: bool = True) -> dict[Place, Replicas]:
+    def with_leaders(self, before: Layout, *, level: bool = True) -> dict[TopicPartition, Replicas]:
         """Put the replicas into an order, as it was as far as can be, and with `level` with leaders shared evenly."""
-        ordered: dict[Place, Replicas] = {}
+        ordered: dict[TopicPartition, Replicas] = {}
         led = Counter(dict.fromkeys(self._brokers, 0))
-        led_places: dict[int, dict[Place, None]] = {node: {} for node in self._brokers}
+        led_places: dict[int, dict[TopicPartition, None]] = {node: {} for node in self._brokers}
         leaderless = []
         for place, nodes in self._held.items():
             stay = [node for node in before[place] if node in nodes]
@@ -175,10 +175,10 @@ class _Plan:
             led[leader] += 1
             led_places[leader][place] = None
 
-        def movable(origin: int, to: int) -> Place | None:
+        def movable(origin: int, to: int) -> TopicPartition | None:
             return next((place for place in led_places[origin] if to in ordered[place]), None)
 
-        def shift(place: Place, origin: int, to: int) -> None:
+        def shift(place: TopicPartition, origin: int, to: int) -> None:
             ordered[place] = _led_by(ordered[place], to)
             del led_places[origin][place]
             led_places[to][place] = None
@@ -189,12 +189,12 @@ class _Plan:
             _level(led, self._brokers, movable, shift)
         return ordered
 
-    def _cost(self, place: Place, node: int) -> tuple[int, int, int, int]:
+    def _cost(self, place: TopicPartition, node: int) -> tuple[int, int, int, int]:
         """What speaks against one more replica there: neighbours in the rack, then load."""
         neighbours = sum(self._rack[other] == self._rack[node] for other in self._held[place])
         return neighbours, self._load[node], self._topic_load[place.topic, node], node
 
-    def _crowding(self, place: Place, origin: int, to: int) -> int:
+    def _crowding(self, place: TopicPartition, origin: int, to: int) -> int:
         """How much more crowded the racks of a partition are after a move; below 0 it is better spread."""
         here, there = self._rack[origin], self._rack[to]
         if here == there:
@@ -202,18 +202,18 @@ class _Plan:
         counts = Counter(self._rack[node] for node in self._held[place])
         return counts[there] + 1 - counts[here]
 
-    def _put(self, place: Place, node: int) -> None:
+    def _put(self, place: TopicPartition, node: int) -> None:
         self._held[place].add(node)
         self._on[node][place] = None
         self._count(place, node, 1)
 
-    def _shift(self, place: Place, origin: int, to: int) -> None:
+    def _shift(self, place: TopicPartition, origin: int, to: int) -> None:
         self._held[place].discard(origin)
         del self._on[origin][place]
         self._count(place, origin, -1)
         self._put(place, to)
 
-    def _count(self, place: Place, node: int, by: int) -> None:
+    def _count(self, place: TopicPartition, node: int, by: int) -> None:
         self._load[node] += by
         self._topic_load[place.topic, node] += by
 
@@ -225,8 +225,8 @@ def _led_by(replicas: Replicas, leader: int) -> Replicas:
 def _level(
     load: "Counter[int]",
     brokers: Sequence[int],
-    movable: Callable[[int, int], Place | None],
-    shift: Callable[[Place, int, int], None],
+    movable: Callable[[int, int], TopicPartition | None],
+    shift: Callable[[TopicPartition, int, int], None],
 ) -> None:
     """
     Shift one after the other from the fullest brokers towards the emptiest until nothing makes it more even.
@@ -240,12 +240,12 @@ def _level(
 
 
 def _chain(
-    load: Mapping[int, int], brokers: Sequence[int], movable: Callable[[int, int], Place | None]
-) -> list[tuple[int, int, Place]] | None:
+    load: Mapping[int, int], brokers: Sequence[int], movable: Callable[[int, int], TopicPartition | None]
+) -> list[tuple[int, int, TopicPartition]] | None:
     for origin in sorted(brokers, key=lambda node: (-load[node], node)):
         if load[origin] - min(load[node] for node in brokers) < 2:
             return None
-        came: dict[int, tuple[int, Place] | None] = {origin: None}
+        came: dict[int, tuple[int, TopicPartition] | None] = {origin: None}
         queue = deque([origin])
         while queue:
             at = queue.popleft()
@@ -259,7 +259,7 @@ def _chain(
     return None
 
 
-def _walked(came: Mapping[int, tuple[int, Place] | None], end: int) -> list[tuple[int, int, Place]]:
+def _walked(came: Mapping[int, tuple[int, TopicPartition] | None], end: int) -> list[tuple[int, int, TopicPartition]]:
     """Return the steps to `end`, the last one first: room is made before something comes."""
     steps = []
     while (step := came[end]) is not None:

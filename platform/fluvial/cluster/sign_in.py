@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fluvial.errors import FluvialError
 from fluvial.kafka import KafkaCluster
-from fluvial.kafka.known import require_complete
+from fluvial.kafka.client_properties import require_complete
 from fluvial.properties import Properties
 
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}

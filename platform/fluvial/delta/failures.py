@@ -147,7 +147,7 @@ def _of_storage(everything: str, table: str, path: str) -> TableError | None:
     line = next(line for line in everything.splitlines() if refused[0] in line)
     where = _first(_PATH, line) or path or table
     return StorageError(
-        table, where, refused[0], "nothing of the batch was committed; mend its permissions, or run as its owner"
+        table, where, refused[0], "nothing of the batch was committed; repair its permissions, or run as its owner"
     )
 
 

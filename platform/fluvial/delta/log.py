@@ -177,7 +177,9 @@ class TableLog:
             raise BrokenLogError(file, "is torn: it is not text") from error
         except OSError as error:
             table = table_of(file) or self.path
-            raise StorageError(table, file, error.strerror or str(error), "mend its permissions or its disk") from error
+            raise StorageError(
+                table, file, error.strerror or str(error), "repair its permissions or its disk"
+            ) from error
 
     def added_files(self, version: int) -> list[str] | None:
         """

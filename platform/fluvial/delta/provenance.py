@@ -16,7 +16,7 @@ class Holding:
     What one version of a table holds.
 
     `ends` is, for each partition of `topic`, the first offset that is not in it: all below are. `read` are the ranges
-    that the commit `stamped_by` took in or, with `rewritten`, made anew; a version of upkeep holds what stood before.
+    that the commit `stamped_by` took in or, with `rewritten`, made again; a version of upkeep holds what stood before.
     """
 
     topic: str
@@ -30,7 +30,7 @@ class Holding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
     """
-    The versions that hold an offset: those from `first` on. `rewritten` are those that made its row anew.
+    The versions that hold an offset: those from `first` on. `rewritten` are those that made its row again.
     """
 
     first: int

@@ -2,7 +2,7 @@
 One Delta commit that puts rows in the place of others: new rows are written to files of their own, and the rows that
 they replace are marked as gone by deletion vectors. What a batch costs then depends on the batch, not on the table.
 
-Delta's public way to do so is MERGE, which joins twice and writes anew what it touches. This calls the transaction
+Delta's public way to do so is MERGE, which joins twice and writes again what it touches. This calls the transaction
 classes that MERGE itself is made of. They are no public API: nothing but this module and :mod:`.deletion_vectors`
 knows them, and they are used only with the versions of Delta that they were tried with. The table stays an ordinary
 Delta table.

@@ -38,7 +38,7 @@ class Stamp:
 
     `offsets` is of every partition, [start, end) being what the stamped commit itself read; `batch` counts the commits;
     `removed` is the number of rows that the commit took away and put nothing in the place of, where Delta counts none.
-    `rewritten` are ranges below the ends whose rows the commit made anew from the log; it then read nothing else.
+    `rewritten` are ranges below the ends whose rows the commit made again from the log; it then read nothing else.
     `adopted` is of a table that somebody else made: where in each partition fluvial began to read for it. `growth` is
     of a table that does not read its topic's new partitions yet, which `offsets` then lacks.
     """
@@ -150,10 +150,10 @@ def read_position(log: TableLog, table: str) -> Position:
         if commit.operation == "RESTORE":
             raise TableError(
                 f"{table} was restored to an earlier version (at version {commit.version}), so its offsets no longer "
-                f"tell what it holds: `fluvial run --rebuild {table}` builds it anew from the log"
+                f"tell what it holds: `fluvial run --rebuild {table}` builds it again from the log"
             )
     raise TableError(
         f"{log.path} holds a Delta table that no run of fluvial wrote, or whose log was cleaned: "
-        f"`fluvial adopt {table}` keeps its rows and goes on from them; or move it away, and {table} is built anew "
+        f"`fluvial adopt {table}` keeps its rows and goes on from them; or move it away, and {table} is built again "
         "from the log"
     )

@@ -2,7 +2,7 @@
 What keeps a table quick to read while small batches are added to it.
 
 Each batch leaves a file or two, and marks rows in others. Files are written together with those of about their size, so
-that a row is written anew a handful of times however long the table lives, and a batch never waits for a rewriting of
+that a row is written again a handful of times however long the table lives, and a batch never waits for a rewriting of
 the whole. A file is cleaned of its marked rows on the way once they are many.
 """
 
@@ -23,7 +23,7 @@ SIZES = (0, 4 << 20, 32 << 20, 256 << 20)
 # Many small files become so large a one: a task reads a file, so a table is spread over some.
 TARGET_MIN, TARGET_MAX = SIZES[-2:]
 FILES_OF_A_TABLE = 8
-# A file of which more rows than this are marked is written anew: reading it would mostly read what is gone.
+# A file of which more rows than this are marked is written again: reading it would mostly read what is gone.
 MARKED_MAX = 0.3
 # Looking costs a query, and so many batches more or fewer do no harm.
 BATCHES_BETWEEN = 8
@@ -47,7 +47,7 @@ def written_together(sizes: Collection[int], files_max: int) -> int | None:
     """
     Files of fewer bytes than this are to be written together; None while no more than `files_max` are of one size.
 
-    Large files are left alone however many small ones there are: else each upkeep would write the whole table anew.
+    Large files are left alone however many small ones there are: else each upkeep would write the whole table again.
     """
     for least, most in reversed([*pairwise(SIZES)]):
         if sum(least <= size < most for size in sizes) > files_max:

@@ -16,7 +16,7 @@ from fluvial.kafka.cluster import KafkaCluster
 if TYPE_CHECKING:
     from confluent_kafka.admin import ClusterMetadata
 
-    from fluvial.kafka.hearing import HearingAdmin
+    from fluvial.kafka.recording_admin import RecordingAdmin
 
 TIMEOUT_SECONDS = 10.0
 """How long a cluster may take to answer before it counts as unreachable."""
@@ -46,25 +46,25 @@ class UnknownTopicError(ClusterError):
 
     def __init__(self, topic: str, known: Iterable[str]) -> None:
         near = get_close_matches(topic, list(known), n=3)
-        mend = f"did you mean {' or '.join(near)}?" if near else f"make it with `fluvial topic create {topic}`"
-        super().__init__(f"no topic {topic!r} in the cluster; {mend}")
+        repair = f"did you mean {' or '.join(near)}?" if near else f"make it with `fluvial topic create {topic}`"
+        super().__init__(f"no topic {topic!r} in the cluster; {repair}")
         self.topic = topic
 
 
-def admin_of(cluster: KafkaCluster, **more: Any) -> "HearingAdmin":
+def admin_of(cluster: KafkaCluster, **more: Any) -> "RecordingAdmin":
     """Return an admin client, which connects on first use; raises ClusterError when its properties make none."""
     from confluent_kafka import KafkaException
 
-    from fluvial.kafka.hearing import HearingAdmin
+    from fluvial.kafka.recording_admin import RecordingAdmin
 
     try:
-        return HearingAdmin(cluster.client(**more))
+        return RecordingAdmin(cluster.client(**more))
     except KafkaException as error:
         raise ClusterError(f"no client of {cluster} can be made: {reason(error)}; check its properties") from error
 
 
 def await_broker(
-    admin: "HearingAdmin",
+    admin: "RecordingAdmin",
     cluster: KafkaCluster,
     *,
     down_seconds: float = DOWN_SECONDS,
@@ -78,7 +78,7 @@ def await_broker(
     """
     from confluent_kafka import KafkaError, KafkaException
 
-    from fluvial.kafka.hearing import WANTS_TLS, is_final, meaning
+    from fluvial.kafka.recording_admin import WANTS_TLS, is_final, meaning
 
     began = time.monotonic()
     while True:
@@ -96,7 +96,7 @@ def await_broker(
                 raise UnreachableError(cluster, why) from error
 
 
-def describe_cluster(settings: Settings, admin: "HearingAdmin") -> "ClusterMetadata":
+def describe_cluster(settings: Settings, admin: "RecordingAdmin") -> "ClusterMetadata":
     """Return the brokers and topics; raises ClusterError when the cluster does not answer in time."""
     from confluent_kafka import KafkaException
 

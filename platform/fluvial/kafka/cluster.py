@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fluvial.kafka.client_properties import kafka_properties, require_complete
 from fluvial.kafka.java import to_java
-from fluvial.kafka.known import kafka_properties, require_complete
 from fluvial.properties import NO_PROPERTIES, Given, Properties
 
 _log = logging.getLogger(__name__)

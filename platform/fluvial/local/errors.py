@@ -1,4 +1,4 @@
-"""What can keep a local platform from starting or stopping, each with its mend."""
+"""What can keep a local platform from starting or stopping, each with its repair."""
 
 import errno
 from pathlib import Path
@@ -25,10 +25,10 @@ class DataDirError(LocalPlatformError):
     def __init__(self, path: Path, error: OSError) -> None:
         at = error.filename or path
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            mend = "free some space, or choose another folder with --data-dir"
+            repair = "free some space, or choose another folder with --data-dir"
         else:
-            mend = "choose a folder that you may write with --data-dir"
-        super().__init__(f"cannot write the data directory {path}: {at}: {error.strerror or error}; {mend}")
+            repair = "choose a folder that you may write with --data-dir"
+        super().__init__(f"cannot write the data directory {path}: {at}: {error.strerror or error}; {repair}")
 
 
 class NodeError(LocalPlatformError):

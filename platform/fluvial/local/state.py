@@ -165,7 +165,7 @@ class Platform:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                f"{path}: not a platform's description ({error!r}); mend it, or name another folder with --data-dir"
+                f"{path}: not a platform's description ({error!r}); repair it, or name another folder with --data-dir"
             ) from error
 
     @classmethod

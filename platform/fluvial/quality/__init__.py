@@ -9,7 +9,7 @@ nothing of Dagster: `fluvial.orchestration.checks.checks` makes asset checks of 
 from fluvial.quality.batch import Batch, NoBatchError, last_batch, rows_of, whole_table
 from fluvial.quality.contract import contract_expectations
 from fluvial.quality.engine import validate
-from fluvial.quality.kept import keep_failing_rows, kept_table
+from fluvial.quality.failing_rows import keep_failing_rows, kept_table
 from fluvial.quality.outcome import Finding, Outcome
 from fluvial.quality.suite import Scope, Suite, expectations
 

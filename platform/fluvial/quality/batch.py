@@ -31,7 +31,7 @@ class Batch:
     path: str
     version: int
     commit: str | None
-    """What Delta calls the commit: a table that was made anew has the same versions again, with other rows."""
+    """What Delta calls the commit: a table that was made again has the same versions again, with other rows."""
     offsets: Mapping[int, OffsetRange] | None
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
 """
-Replaying: mended records are appended to their topic, each once, in the order in which each partition had them.
+Replaying: repaired records are appended to their topic, each once, in the order in which each partition had them.
 
 They go back in a transaction that also holds how far the quarantine has been replayed, as offsets of a consumer group.
 So a replay that is killed anywhere leaves nothing, and one that is run again goes on behind the last that ended.
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fluvial.config import Settings
-from fluvial.quarantine.mending import MendError, Mending
 from fluvial.quarantine.reading import reader_of, records_from, replay_group, replayed_to
 from fluvial.quarantine.records import Quarantined, quarantine_of
+from fluvial.quarantine.repair import RepairError, Repairing
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Producer
@@ -22,7 +22,7 @@ SECONDS_MAX = 60.0
 POSITION_HEADER = "fluvial.replayed.from"
 """Where a record would have been, `topic-partition@offset`."""
 
-Said = Callable[[Quarantined, Quarantined | None, MendError | None], None]
+Said = Callable[[Quarantined, Quarantined | None, RepairError | None], None]
 """Told of each record: as it was, as it goes back (None: not), and why it cannot."""
 
 
@@ -39,16 +39,16 @@ def replay(
     settings: Settings,
     topic: str,
     partitions: int,
-    mending: Mending,
+    repairing: Repairing,
     *,
     leave_out: bool = False,
     dry_run: bool = False,
     say: Said = lambda was, now, error: None,
 ) -> Replayed:
     """
-    Append what has not been replayed yet; with `leave_out` pass over what cannot be mended.
+    Append what has not been replayed yet; with `leave_out` pass over what cannot be repaired.
 
-    Raises MendError before anything of the same transaction is there, ClusterError and KafkaException.
+    Raises RepairError before anything of the same transaction is there, ClusterError and KafkaException.
     """
     done = Replayed()
     consumer = reader_of(settings, topic)
@@ -60,23 +60,29 @@ def replay(
         quarantine = quarantine_of(topic)
         starts = replayed_to(consumer, quarantine, partitions)
         for chunk in _chunks(records_from(consumer, quarantine, starts)):
-            mended: list[Quarantined] = []
+            repaired: list[Quarantined] = []
             for record in chunk:
-                _decide(record, mending, mended, done, leave_out=leave_out, say=say)
+                _decide(record, repairing, repaired, done, leave_out=leave_out, say=say)
             if producer is not None:
-                _commit(producer, consumer, quarantine, chunk, mended)
-            done.appended += len(mended)
+                _commit(producer, consumer, quarantine, chunk, repaired)
+            done.appended += len(repaired)
         return done
     finally:
         consumer.close()
 
 
 def _decide(
-    record: Quarantined, mending: Mending, mended: list[Quarantined], done: Replayed, *, leave_out: bool, say: Said
+    record: Quarantined,
+    repairing: Repairing,
+    repaired: list[Quarantined],
+    done: Replayed,
+    *,
+    leave_out: bool,
+    say: Said,
 ) -> None:
     try:
-        now = mending.mended(record)
-    except MendError as error:
+        now = repairing.repaired(record)
+    except RepairError as error:
         if not leave_out:
             raise
         say(record, None, error)
@@ -86,7 +92,7 @@ def _decide(
     if now is None:
         done.dropped += 1
     else:
-        mended.append(now)
+        repaired.append(now)
 
 
 def _producer(settings: Settings, topic: str) -> "Producer":
@@ -104,14 +110,14 @@ def _commit(
     consumer: "Consumer",
     quarantine: str,
     chunk: list[Quarantined],
-    mended: list[Quarantined],
+    repaired: list[Quarantined],
 ) -> None:
     from confluent_kafka import KafkaException, TopicPartition
 
     failures: list[object] = []
     producer.begin_transaction()
     try:
-        for record in mended:
+        for record in repaired:
             producer.produce(
                 record.topic,
                 value=record.value,

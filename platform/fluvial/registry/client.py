@@ -374,5 +374,7 @@ def _refusal(response: "httpx.Response", url: str) -> RegistryError:
         content = response.json()
         return RegistryError(str(content["message"]), code=int(content["error_code"]), status=response.status_code)
     except (ValueError, KeyError, TypeError):
-        mend = "; check basic.auth.user.info or bearer.auth.token of [registry]" if response.status_code == 401 else ""
-        return RegistryError(f"{url} answered HTTP {response.status_code}{mend}", status=response.status_code)
+        repair = (
+            "; check basic.auth.user.info or bearer.auth.token of [registry]" if response.status_code == 401 else ""
+        )
+        return RegistryError(f"{url} answered HTTP {response.status_code}{repair}", status=response.status_code)

@@ -40,7 +40,7 @@ _TAG = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 
 
 class ContractError(FluvialError):
-    """A contract's file is missing or wrong; the message names file, key and mend."""
+    """A contract's file is missing or wrong; the message names file, key and repair."""
 
     def __init__(self, path: Path, message: str) -> None:
         super().__init__(f"{path}: {message}")

@@ -22,7 +22,7 @@ USER_INFO = "basic.auth.user.info"
 
 KNOWN: Mapping[str, Property] = {
     USER_INFO: Property(
-        check=lambda text: ":" in text[1:], mend="write NAME:PASSWORD, or an API key and its secret", secret=True
+        check=lambda text: ":" in text[1:], repair="write NAME:PASSWORD, or an API key and its secret", secret=True
     ),
     "basic.auth.credentials.source": one_of("USER_INFO", "URL"),
     "bearer.auth.token": SECRET,
@@ -45,7 +45,7 @@ def is_registrys(name: str) -> bool:
 
 
 def registry_properties(given: Mapping[str, Given]) -> Properties:
-    """Check properties as they were given; raises ConfigError that names the place and the mend."""
+    """Check properties as they were given; raises ConfigError that names the place and the repair."""
     bare = {name.removeprefix(PREFIX): each for name, each in given.items()}
     found = checked(without_java_names(bare), KNOWN, ALIASES)
     if USER_INFO in found and "bearer.auth.token" in found:

@@ -53,9 +53,9 @@ def _check_name(name: str) -> None:
     if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
         proposed = re.sub(r"\W+", "_", name.strip(), flags=re.ASCII).strip("_").lower()
         usable = proposed.isidentifier() and not keyword.iskeyword(proposed)
-        mend = f", such as {proposed}" if usable else ", such as my_platform"
+        repair = f", such as {proposed}" if usable else ", such as my_platform"
         raise ScaffoldError(
-            f"{name!r} is no name for a Python package: use letters, digits and underscores, no digit first{mend}"
+            f"{name!r} is no name for a Python package: use letters, digits and underscores, no digit first{repair}"
         )
     if name in {"schemas", "tests", "produce"} or find_spec(name) is not None:
         raise ScaffoldError(f"{name!r} is taken by another module that is imported here: choose another name")

@@ -25,7 +25,7 @@ _DELTA_CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-# A server gives each session a loader of classes of its own, for which all code is compiled anew. We send it none.
+# A server gives each session a loader of classes of its own, for which all code is compiled again. We send it none.
 _SHARED_CODE = {
     "spark.sql.artifact.isolation.enabled": "false",
     "spark.sql.artifact.isolation.alwaysApplyClassloader": "false",
@@ -156,7 +156,7 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host, port), timeout=_ANSWER_S).close()
     except OSError as error:
         raise ConnectError(
-            f"no Spark Connect server answers at {host}:{port} ({error.strerror or error}): start it, or mend the "
+            f"no Spark Connect server answers at {host}:{port} ({error.strerror or error}): start it, or repair the "
             "address"
         ) from error
 

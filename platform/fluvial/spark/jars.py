@@ -3,7 +3,7 @@ The jars that Spark needs beside its own: Delta, the Kafka source and Avro.
 
 They are resolved once, by Spark's own resolver, into a folder of the user's cache, checked against the checksums of
 `infra/spark/jars.lock`, and used from disk from then on. `python -m fluvial.spark.jars` does it ahead of time;
-`--lock` writes the lock anew for the installed pyspark.
+`--lock` writes the lock again for the installed pyspark.
 
 What Spark already ships is left out of the resolution: the loader would take Spark's copy anyway, and it is four
 fifths of the download.

@@ -87,7 +87,7 @@ def _how_to_install(environ: Mapping[str, str]) -> str:
 
 def main() -> int:
     """
-    Exit code 0 when Java is there; otherwise 1 and the mend on stderr.
+    Exit code 0 when Java is there; otherwise 1 and the repair on stderr.
     """
     try:
         require_java()

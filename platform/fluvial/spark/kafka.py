@@ -19,7 +19,7 @@ from fluvial.spark.connect import parallelism
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from fluvial.kafka.hearing import HearingAdmin
+    from fluvial.kafka.recording_admin import RecordingAdmin
 
 _TIMEOUT_S = 30.0
 _SHOW_S = 5.0
@@ -192,11 +192,11 @@ class TopicEnds:
         return {name: dict(sorted(each.items())) for name, each in ends.items()}
 
 
-def _admin_of(cluster: KafkaCluster) -> "HearingAdmin":
+def _admin_of(cluster: KafkaCluster) -> "RecordingAdmin":
     return admin_of(cluster, **{"client.id": "fluvial-spark"})
 
 
-def _await_broker(admin: "HearingAdmin", cluster: KafkaCluster) -> None:
+def _await_broker(admin: "RecordingAdmin", cluster: KafkaCluster) -> None:
     """
     Return when a broker answers. Raises :class:`TopicError` early when none will have us, late when none answers.
     """
@@ -207,7 +207,7 @@ def _await_broker(admin: "HearingAdmin", cluster: KafkaCluster) -> None:
 
 
 def _silent(cluster: KafkaCluster) -> str:
-    return f"no broker answers at {cluster}: start it (`fluvial up`), or mend the address"
+    return f"no broker answers at {cluster}: start it (`fluvial up`), or repair the address"
 
 
 def _explained(error: Exception, cluster: KafkaCluster, topic: str) -> TopicError:
@@ -231,7 +231,7 @@ def absent(topic: str, cluster: KafkaCluster, known: Collection[str] = ()) -> st
     What is said of a topic that is not there: the near name among those `known`, and how to make it.
     """
     near = get_close_matches(topic, known, n=1)
-    meant = f"did you mean {near[0]}? Mend" if near else "mend"
+    meant = f"did you mean {near[0]}? Repair" if near else "repair"
     return (
         f"there is no topic {topic} on {cluster}: {meant} the declaration's topic, or create it with "
         f"`fluvial topic create {topic}`"

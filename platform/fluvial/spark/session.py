@@ -90,7 +90,7 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
     except (PySparkException, Py4JError) as error:
         told = explained(error, "the session")
         why = told.cause if isinstance(told, SparkFailedError) else _first_line(error)
-        repair = "" if is_local else ": start the cluster, or mend its address (spark_master)"
+        repair = "" if is_local else ": start the cluster, or repair its address (spark_master)"
         raise SparkError(f"Spark did not start on {settings.spark_master}: {why}{repair}") from error
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).disabled = True

@@ -74,13 +74,13 @@ class Warehouse:
         folder = self.local
         if folder is None:
             return
-        mend = "name another folder with --warehouse, or as `warehouse` in fluvial.toml"
+        repair = "name another folder with --warehouse, or as `warehouse` in fluvial.toml"
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise WarehouseError(f"the warehouse {folder} cannot be made: {error.strerror}: {mend}") from error
+            raise WarehouseError(f"the warehouse {folder} cannot be made: {error.strerror}: {repair}") from error
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise WarehouseError(f"the warehouse {folder} cannot be written: {mend}, or mend its permissions")
+            raise WarehouseError(f"the warehouse {folder} cannot be written: {repair}, or repair its permissions")
 
     def path(self, table: str) -> str:
         """

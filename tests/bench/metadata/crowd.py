@@ -25,7 +25,7 @@ PARTITIONS_A_TOPIC = 1_000
 STARTING_MAX = 50
 PATIENCE_SECONDS = 600.0
 CALM_SECONDS = 1.0
-NEWS_SECONDS = 0.1
+CHANGE_SECONDS = 0.1
 
 
 class Controller(Broker):
@@ -117,7 +117,7 @@ class Crowd:
         async with asyncio.timeout(PATIENCE_SECONDS):
             for broker in self.brokers:
                 while not self.image.may_lead(broker.node_id) or broker.version < self.image.version:
-                    await broker.quorum.wait_for_news(NEWS_SECONDS)
+                    await broker.quorum.wait_for_change(CHANGE_SECONDS)
         await asyncio.sleep(CALM_SECONDS)
 
     async def stop(self) -> None:

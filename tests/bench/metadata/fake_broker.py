@@ -27,7 +27,7 @@ from log_broker.core.raft.voters import ReplicaKey, Voter, VoterSet
 from log_broker.server.net.peers import Peers
 from log_broker.server.quorum.authority import Authority
 from log_broker.server.quorum.lifecycle import HEARTBEAT_VERSION, BrokerLifecycle
-from log_broker.server.quorum.quorum import Place, Quorum
+from log_broker.server.quorum.quorum import Quorum, QuorumReplica
 from log_broker.storage.memory_files import MemoryFileSystem
 from log_broker.wire.apis import ApiKey
 
@@ -87,7 +87,7 @@ class FakeBroker:
         self.version = 0  # how far this one has replayed
         self._replayed = replayed
         self.quorum = Quorum(
-            Place(ReplicaKey(node_id, self.directory_id), Path("quorum"), self.advertised_host, port),
+            QuorumReplica(ReplicaKey(node_id, self.directory_id), Path("quorum"), self.advertised_host, port),
             _OBSERVER,
             VoterSet([controller]),
             self,
@@ -115,12 +115,12 @@ class FakeBroker:
         """Register and return when the controller counts this broker among those that may lead."""
         self.quorum.start()
         while not self.cluster_id:
-            await self.quorum.wait_for_news(1.0)
+            await self.quorum.wait_for_change(1.0)
         await self.lifecycle.register()
         await self.lifecycle.come_alive()
 
     async def ask_to_be_fenced(self) -> None:
-        """Give up all leaderships at once; return when that is committed. Its next heartbeat registers it anew."""
+        """Give up all leaderships at once; return when that is committed. Its next heartbeat registers it again."""
         values = {
             "broker_id": self.node_id,
             "broker_epoch": self.lifecycle.epoch,

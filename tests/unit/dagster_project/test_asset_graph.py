@@ -2,7 +2,7 @@
 The asset graph of the project, kept as text.
 
 A change of the graph is reviewed as a change of `asset_graph.txt`, which
-`UPDATE_SNAPSHOTS=1 pytest tests/unit/dagster_project` writes anew.
+`UPDATE_SNAPSHOTS=1 pytest tests/unit/dagster_project` writes again.
 """
 
 import os

@@ -146,7 +146,7 @@ def test_a_variable_of_another_cluster_is_no_hindrance(tmp_path: Path) -> None:
         ("command_config = 'nowhere'", r"nowhere: cannot be read: No such file"),
     ],
 )
-def test_a_wrong_file_is_told_with_key_and_mend(tmp_path: Path, text: str, says: str) -> None:
+def test_a_wrong_file_is_told_with_key_and_repair(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "fluvial.toml").write_text(text)
     with pytest.raises(ConfigError, match=says):
         load(tmp_path)

@@ -89,7 +89,7 @@ def test_a_damaged_state_file_is_no_hindrance_to_work_elsewhere(tmp_path: Path) 
         ("data_dir", r"fluvial\.toml: not valid TOML"),
     ],
 )
-def test_a_wrong_file_is_told_with_key_and_mend(tmp_path: Path, text: str, says: str) -> None:
+def test_a_wrong_file_is_told_with_key_and_repair(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "fluvial.toml").write_text(text)
     with pytest.raises(ConfigError, match=says):
         load(tmp_path)

@@ -6,7 +6,7 @@ milliseconds and many clients ask the same, so encoded answers are kept until th
 """
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID, uuid4
@@ -25,7 +25,7 @@ from log_broker.wire.apis import ApiKey
 from log_broker.wire.control import write_response
 
 if TYPE_CHECKING:
-    from log_broker.server.net.dispatch import Encoded, RequestContext, Values
+    from log_broker.server.net.dispatch import Encoded, Later, RequestContext, Values
 
 ALL_TOPICS_IS_EMPTY_BEFORE = 1  # v0 has no null array
 AUTHORIZED_NOT_ASKED = -(2**31)
@@ -62,13 +62,13 @@ class Asked(NamedTuple):
     cluster_operations: bool
 
 
-def handle(node: _Host, context: "RequestContext", request: Any) -> "Values | Encoded | Awaitable[Values | Encoded]":
+def handle(node: _Host, context: "RequestContext", request: Any) -> "Values | Encoded | Later":
     """Answer one Metadata request."""
     names = _names(node, context.version, request)
     if names is not None and getattr(request, "allow_auto_topic_creation", True):
         missing = [name for name in names if isinstance(name, str) and name not in node.cluster.topics]
         if missing and node.config.auto_create_topics_enable:
-            return _create_and_answer(node, context, request, names, missing)
+            return partial(_create_and_answer, node, context, request, names, missing)
     return _answer(node, context, request, names, {})
 
 
@@ -106,7 +106,7 @@ async def _create_and_answer(
             errors[name] = error.code
     await room_for_answer(context.slot)
     answer = _answer(node, context, request, names, errors)
-    return await answer if isinstance(answer, Awaitable) else answer
+    return await answer() if callable(answer) else answer
 
 
 def _answer(
@@ -115,7 +115,7 @@ def _answer(
     request: Any,
     names: "tuple[str | UUID, ...] | None",
     errors: dict[str, ErrorCode],
-) -> "Encoded | Awaitable[Encoded]":
+) -> "Encoded | Callable[[], Awaitable[Encoded]]":
     asked = Asked(
         context.version,
         names,
@@ -132,7 +132,7 @@ def _answer(
         else [topics[name] for name in names if isinstance(name, str) and name in topics]
     )
     if max(len(wanted), len(names or ())) > TOPICS_AT_ONCE_MAX or _partitions(wanted) > PARTITIONS_AT_ONCE_MAX:
-        return _answer_in_turns(node, asked, errors)
+        return partial(_answer_in_turns, node, asked, errors)
     return _keep(node, asked, errors, _encode(asked, _values(node, asked, _topics(node, asked, errors))))
 
 

@@ -1,10 +1,9 @@
 """ConsumerGroupDescribe: KIP-848 groups, what their members read now and what they are on their way to."""
 
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.groups.consumer_group import ConsumerGroup
-from log_broker.core.groups.consumer_group_records import Places
+from log_broker.core.groups.consumer_group_records import TopicIdPartitions
 from log_broker.errors import ErrorCode
 from log_broker.server.coordinators.ports import HasGroups
 from log_broker.server.handlers.groups.consumer_group_heartbeat import by_topic_id
@@ -12,7 +11,7 @@ from log_broker.server.handlers.groups.describe_groups import GROUP_OPERATIONS, 
 from log_broker.server.process.ports import Cluster
 
 if TYPE_CHECKING:
-    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.net.dispatch import Later, RequestContext, Values
 
 MEMBER_IS_CLASSIC = 0
 MEMBER_IS_CONSUMER = 1
@@ -22,7 +21,7 @@ class _Host(Cluster, HasGroups, Protocol):
     """What is asked of the node here."""
 
 
-def handle(node: _Host, context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
+def handle(node: _Host, context: "RequestContext", request: Any) -> "Values | Later":
     operations = {"authorized_operations": GROUP_OPERATIONS} if request.include_authorized_operations else {}
     return described("groups", request.group_ids, lambda group_id: {**_group(node, group_id), **operations})
 
@@ -76,7 +75,7 @@ def _members(node: _Host, group: ConsumerGroup) -> "list[Values]":
     ]
 
 
-def _assignment(node: _Host, places: Places) -> "Values":
+def _assignment(node: _Host, places: TopicIdPartitions) -> "Values":
     names = node.cluster.names
     known = [topic for topic in by_topic_id(places) if topic["topic_id"].hex in names]
     return {"topic_partitions": [{**topic, "topic_name": names[topic["topic_id"].hex]} for topic in known]}

@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 
 from log_broker.core.cluster.features import GROUP_VERSION
 from log_broker.core.groups.consumer_events import ConsumerHeartbeat, ConsumerHeartbeatAnswer
-from log_broker.core.groups.consumer_group_records import Places
+from log_broker.core.groups.consumer_group_records import TopicIdPartitions
 from log_broker.errors import ErrorCode
 from log_broker.server.coordinators.ports import HasGroups
 from log_broker.server.process.ports import Cluster
@@ -64,7 +64,7 @@ async def handle(node: _Host, context: "RequestContext", request: Any) -> "Value
     return _values(await answer)
 
 
-def _places(topics: Any) -> Places | None:
+def _places(topics: Any) -> TopicIdPartitions | None:
     if topics is None:
         return None
     return frozenset(
@@ -83,7 +83,7 @@ def _values(answer: ConsumerHeartbeatAnswer) -> "Values":
     }
 
 
-def by_topic_id(places: Places) -> "list[dict[str, Any]]":
+def by_topic_id(places: TopicIdPartitions) -> "list[dict[str, Any]]":
     """Return partitions grouped as the protocol has them."""
     grouped: dict[str, list[int]] = {}
     for topic_id, partition in sorted(places):

@@ -1,6 +1,7 @@
 """DescribeGroups: the members of groups and what each was assigned."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from log_broker.core.groups.group import Group
@@ -10,13 +11,13 @@ from log_broker.server.coordinators.ports import HasGroups
 from log_broker.server.process.turns import in_turns
 
 if TYPE_CHECKING:
-    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.net.dispatch import Later, RequestContext, Values
 
 DESCRIBED_AT_ONCE_MAX = 500
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8))
 
 
-def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
+def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values | Later":
     """Describe each group once, however often it is named."""
     operations = {}
     if getattr(request, "include_authorized_operations", False):
@@ -24,12 +25,12 @@ def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values 
     return described("groups", request.groups, lambda group_id: {**_group(node, group_id), **operations})
 
 
-def described(field: str, names: Iterable[str], describe: "Callable[[str], Values]") -> "Values | Awaitable[Values]":
+def described(field: str, names: Iterable[str], describe: "Callable[[str], Values]") -> "Values | Later":
     """Answer for each of the names once, in several turns of the event loop if there are many."""
     wanted = list(dict.fromkeys(names))
     if len(wanted) <= DESCRIBED_AT_ONCE_MAX:
         return {field: [describe(name) for name in wanted]}
-    return _described_in_turns(field, wanted, describe)
+    return partial(_described_in_turns, field, wanted, describe)
 
 
 async def _described_in_turns(field: str, names: Sequence[str], describe: "Callable[[str], Values]") -> "Values":

@@ -1,6 +1,6 @@
 """OffsetFetch: how far groups have read; one group up to version 7, many from version 8."""
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from log_broker.core.groups.protocol import TopicPartition
@@ -10,7 +10,7 @@ from log_broker.server.coordinators.ports import HasGroups
 from log_broker.server.handlers.groups.describe_groups import described
 
 if TYPE_CHECKING:
-    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.net.dispatch import Later, RequestContext, Values
 
 MANY_GROUPS_FROM = 8
 GROUP_ERROR_FROM = 2
@@ -24,7 +24,7 @@ _UNSTABLE = {
 }
 
 
-def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
+def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values | Later":
     if context.version >= MANY_GROUPS_FROM:
         asked = {group.group_id: group for group in request.groups}
 

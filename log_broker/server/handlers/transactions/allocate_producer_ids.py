@@ -19,6 +19,6 @@ async def handle(node: _Host, context: "RequestContext", request: Any) -> "Value
     if broker is None:
         raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"node {request.broker_id} has never registered")
     if broker.epoch != request.broker_epoch:
-        raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"node {request.broker_id} has registered anew since")
+        raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"node {request.broker_id} has registered again since")
     block = await node.producer_ids.reserve()
     return {"error_code": ErrorCode.NONE, "producer_id_start": block.start, "producer_id_len": len(block)}

@@ -1,6 +1,5 @@
 """DescribeTransactions: the state of transactional ids, with the partitions of their open transactions."""
 
-from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +8,10 @@ from log_broker.server.coordinators.ports import HasTransactions
 from log_broker.server.handlers.groups.describe_groups import described
 
 if TYPE_CHECKING:
-    from log_broker.server.net.dispatch import RequestContext, Values
+    from log_broker.server.net.dispatch import Later, RequestContext, Values
 
 
-def handle(node: HasTransactions, context: "RequestContext", request: Any) -> "Values | Awaitable[Values]":
+def handle(node: HasTransactions, context: "RequestContext", request: Any) -> "Values | Later":
     return described("transaction_states", request.transactional_ids, partial(_describe, node))
 
 

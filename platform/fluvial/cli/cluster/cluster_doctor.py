@@ -53,7 +53,7 @@ def doctor(
         terminal.answer(json.dumps(rows, indent=2))
     elif findings:
         columns = ("severity", "about", "what", "better")
-        terminal.table(columns, ((each.severity.value, each.about, each.text, each.mend) for each in findings))
+        terminal.table(columns, ((each.severity.value, each.about, each.text, each.repair) for each in findings))
     else:
         terminal.answer("nothing found")
     if any(each.severity is Severity.LOSES for each in findings):
@@ -109,7 +109,7 @@ def warn_of_topic(kafka: "KafkaCluster", topic: str) -> None:
     held = Counter(node for each in picture.partitions.values() for node in each.replicas)
     for each in examine(Facts(brokers=len(picture.brokers), topics=(facts,), replicas_by_broker=held)):
         if each.severity is not Severity.NOTE:
-            terminal.say(f"warning ({each.severity.value}): {each.about} {each.text}; better: {each.mend}")
+            terminal.say(f"warning ({each.severity.value}): {each.about} {each.text}; better: {each.repair}")
 
 
 def _settings(cluster: "ClusterLink", kind: int, names: list[str]) -> dict[str, dict[str, str]]:
@@ -138,4 +138,4 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _fields(finding: object) -> dict[str, str]:
-    return {name: getattr(finding, name) for name in ("rule", "about", "text", "mend")}
+    return {name: getattr(finding, name) for name in ("rule", "about", "text", "repair")}

@@ -15,7 +15,7 @@ from fluvial.config import Settings
 
 if TYPE_CHECKING:
     from fluvial.cluster.moves import Progress
-    from fluvial.cluster.picture import Picture, Place
+    from fluvial.cluster.picture import Picture, TopicPartition
     from fluvial.cluster.placement import Layout
     from fluvial.cluster.wire import ClusterLink
 
@@ -63,14 +63,16 @@ def move(
     One partition has the first node as its preferred leader; with several each in turn begins with the next node.
     An old replica goes when the new ones are in sync, so no record is less safe meanwhile.
     """
-    from fluvial.cli.topic.places import places_of
-    from fluvial.cluster.picture import Place, picture_of
+    from fluvial.cli.topic.partitions import places_of
+    from fluvial.cluster.picture import TopicPartition, picture_of
     from fluvial.cluster.wire import ClusterLink
     from fluvial.kafka.admin import admin_of, describe_cluster
 
     nodes, rate = _nodes("--to", to), rate_of(throttle)
     settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
-    wanted = [Place(*place) for place in places_of(places, describe_cluster(settings, admin_of(settings.cluster)))]
+    wanted = [
+        TopicPartition(*place) for place in places_of(places, describe_cluster(settings, admin_of(settings.cluster)))
+    ]
     with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)
         _require_alive("--to", nodes, picture)
@@ -215,12 +217,12 @@ def reassign(
             raise stuck_error(stuck)
 
 
-def without_leader(picture: "Picture", places: Iterable["Place"]) -> list["Place"]:
+def without_leader(picture: "Picture", places: Iterable["TopicPartition"]) -> list["TopicPartition"]:
     """Return those of which nobody could be copied from now: a move of theirs would wait without an end."""
     return [place for place in places if picture.partitions[place].is_offline]
 
 
-def stuck_error(stuck: Sequence["Place"]) -> Exception:
+def stuck_error(stuck: Sequence["TopicPartition"]) -> Exception:
     """Return what to raise for partitions that nobody leads."""
     from fluvial.kafka.admin import ClusterError
 
@@ -234,7 +236,7 @@ def carry_out(
     settings: Settings,
     cluster: "ClusterLink",
     picture: "Picture",
-    changes: Mapping["Place", tuple[int, ...]],
+    changes: Mapping["TopicPartition", tuple[int, ...]],
     *,
     rate: int | None,
     at_once: int,
@@ -259,7 +261,7 @@ def carry_out(
     terminal.say(f"{_count(len(places))} moved")
 
 
-def _layout(picture: "Picture", topics: list[str] | None) -> "dict[Place, tuple[int, ...]]":
+def _layout(picture: "Picture", topics: list[str] | None) -> "dict[TopicPartition, tuple[int, ...]]":
     from fluvial.cluster.moves import topics_of
     from fluvial.kafka.admin import UnknownTopicError
 
@@ -270,13 +272,13 @@ def _layout(picture: "Picture", topics: list[str] | None) -> "dict[Place, tuple[
     return {place: picture.replicas_of(place) for place in picture.partitions if not topics or place.topic in topics}
 
 
-def size_of(place: "Place", replicas: Sequence[int], stored: Mapping[int, Any]) -> int:
+def size_of(place: "TopicPartition", replicas: Sequence[int], stored: Mapping[int, Any]) -> int:
     """Return the bytes of a partition, of the largest of its replicas."""
     return max((dirs.sizes.get(place, 0) for node in replicas if (dirs := stored.get(node)) is not None), default=0)
 
 
 def _start(
-    cluster: "ClusterLink", picture: "Picture", targets: Mapping["Place", tuple[int, ...]], rate: int | None
+    cluster: "ClusterLink", picture: "Picture", targets: Mapping["TopicPartition", tuple[int, ...]], rate: int | None
 ) -> None:
     from fluvial.cluster.moves import begin, throttle
 
@@ -286,7 +288,10 @@ def _start(
 
 
 def _wait(
-    settings: Settings, cluster: "ClusterLink", picture: "Picture", targets: Mapping["Place", tuple[int, ...]] | None
+    settings: Settings,
+    cluster: "ClusterLink",
+    picture: "Picture",
+    targets: Mapping["TopicPartition", tuple[int, ...]] | None,
 ) -> None:
     from fluvial.cli.cluster.elections import have_elected
     from fluvial.cluster.moves import lift_throttle, watch
@@ -340,7 +345,7 @@ class _Bars:
         """Note partitions whose move has begun."""
         self._open |= set(places)
 
-    def report(self, found: Mapping["Place", "Progress"]) -> None:
+    def report(self, found: Mapping["TopicPartition", "Progress"]) -> None:
         """Show how far each move is; one that is not there any more has ended."""
         self._done += len(self._open - found.keys())
         self._open &= found.keys()

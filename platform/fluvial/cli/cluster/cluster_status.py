@@ -11,7 +11,7 @@ from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, Da
 
 if TYPE_CHECKING:
     from fluvial.cluster.picture import LogDirs, Partition, Picture
-    from fluvial.local.figures import Figures
+    from fluvial.local.node_metrics import NodeMetrics
 
 _NAMED_MAX = 20
 _TOPICS_MAX = 5
@@ -52,14 +52,14 @@ def status(
     """
     from fluvial.cluster.picture import log_dirs_of, picture_of
     from fluvial.cluster.wire import ClusterLink
-    from fluvial.local.figures import figures_of
+    from fluvial.local.node_metrics import node_metrics_of
 
     settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)
         stored = {node: log_dirs_of(cluster, broker) for node, broker in picture.brokers.items()}
         floors = _min_isr(cluster, picture)
-    told = figures_of(settings.data_dir) if settings.local else {}
+    told = node_metrics_of(settings.data_dir) if settings.local else {}
     nodes = node_lines(picture, stored, told)
     offline = [each for each in picture.partitions.values() if each.is_offline]
     under = [each for each in picture.partitions.values() if each.is_under_replicated and not each.is_offline]
@@ -88,7 +88,7 @@ def status(
 
 
 def node_lines(
-    picture: "Picture", stored: Mapping[int, "LogDirs | None"], told: Mapping[int, "Figures"]
+    picture: "Picture", stored: Mapping[int, "LogDirs | None"], told: Mapping[int, "NodeMetrics"]
 ) -> list[NodeLine]:
     """Return every node that is alive, votes, or should hold a replica."""
     leads = Counter(each.leader for each in picture.partitions.values())
@@ -206,14 +206,14 @@ def _tell_partitions(bad: Sequence["Partition"], short: set[Any]) -> None:
         terminal.say(f"and {len(bad) - _NAMED_MAX} more; --format json lists all")
 
 
-def _at_risk(told: Mapping[int, "Figures"]) -> str:
+def _at_risk(told: Mapping[int, "NodeMetrics"]) -> str:
     records = sum(each.unsynced_records for each in told.values())
     if not records:
         return "nothing: all that was acknowledged is on disk"
     return f"{records} records ({size_text(sum(each.unsynced_bytes for each in told.values()))}) not synced to disk yet"
 
 
-def _producers(told: Mapping[int, "Figures"]) -> str:
+def _producers(told: Mapping[int, "NodeMetrics"]) -> str:
     found = _unsequenced(told)
     if not found:
         return "all idempotent"
@@ -222,7 +222,7 @@ def _producers(told: Mapping[int, "Figures"]) -> str:
     return f"some are not idempotent, so a retry may be stored twice: {', '.join(topics)}{more}"
 
 
-def _unsequenced(told: Mapping[int, "Figures"]) -> Counter[str]:
+def _unsequenced(told: Mapping[int, "NodeMetrics"]) -> Counter[str]:
     """Add up over the nodes how many batches each topic has got from producers that are not idempotent."""
     total: Counter[str] = Counter()
     for each in told.values():
@@ -235,7 +235,7 @@ def _named(nodes: Iterable[int]) -> str:
 
 
 def _as_json(
-    picture: "Picture", nodes: Sequence[NodeLine], told: Mapping[int, "Figures"], **bad: Sequence["Partition"]
+    picture: "Picture", nodes: Sequence[NodeLine], told: Mapping[int, "NodeMetrics"], **bad: Sequence["Partition"]
 ) -> dict[str, Any]:
     quorum = picture.quorum
     return {

@@ -13,7 +13,7 @@ from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, Da
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-    from fluvial.cli.topic.places import Place
+    from fluvial.cli.topic.partitions import TopicPartition
 
 
 def add_to(app: typer.Typer) -> None:
@@ -48,7 +48,7 @@ def elect_leaders(
     """
     from confluent_kafka import KafkaError
 
-    from fluvial.cli.topic.places import places_of
+    from fluvial.cli.topic.partitions import places_of
     from fluvial.kafka.admin import ClusterError, admin_of, describe_cluster
 
     settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
@@ -73,7 +73,9 @@ def elect_leaders(
         raise ClusterError(f"{counts.total()} of {len(wanted)} partitions have no other leader: {next(iter(counts))}")
 
 
-def have_elected(admin: "AdminClient", places: Iterable["Place"], *, unclean: bool = False) -> dict["Place", Any]:
+def have_elected(
+    admin: "AdminClient", places: Iterable["TopicPartition"], *, unclean: bool = False
+) -> dict["TopicPartition", Any]:
     """Have leaders elected; return the error of each partition, None where there is a new one. Raises ClusterError."""
     from confluent_kafka import ElectionType, TopicPartition
 

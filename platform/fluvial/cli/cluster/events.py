@@ -57,7 +57,7 @@ def events(
 
     A cluster keeps its events for 30 days; one that has always had a single node has none. JSON is one object a line.
     """
-    from fluvial.cli.topic.places import start_of
+    from fluvial.cli.topic.partitions import start_of
     from fluvial.kafka.admin import admin_of, describe_cluster, told
 
     settings = settings_of(data_dir, bootstrap_server, command_config=command_config)

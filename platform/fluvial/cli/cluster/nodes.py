@@ -166,7 +166,7 @@ def _details(each: "NodeStatus") -> Iterator[str]:
     if each.node.metrics_url is not None:
         yield f"metrics {each.node.metrics_url}"
     for path in each.offline_log_dirs:
-        yield f"offline: {path} failed, and what it holds takes no records; see the node's log, mend the disk, restart"
+        yield f"offline: {path} failed, and what it holds takes no records; see its log, repair the disk, restart"
     if each.disk_is_full and each.free_bytes is not None:
         yield f"full: {each.free_bytes >> 20} MiB are free on the disk of {each.data_dir}; delete records or make room"
 

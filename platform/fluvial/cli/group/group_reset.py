@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fluvial.cli.topic.places import Place, bounds_of, duration, instant, time_offsets_of
+from fluvial.cli.topic.partitions import TopicPartition, bounds_of, duration, instant, time_offsets_of
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -58,7 +58,7 @@ def target_of(
 
 
 def planned(
-    admin: "AdminClient", target: Target, places: Sequence[Place], committed: Mapping[Place, int]
+    admin: "AdminClient", target: Target, places: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
 ) -> list[dict[str, Any]]:
     """
     Work out the new offset of each partition, within what is held. Raises ClusterError.

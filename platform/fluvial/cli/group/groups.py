@@ -16,7 +16,7 @@ from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, Da
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
-    from fluvial.cli.topic.places import Place
+    from fluvial.cli.topic.partitions import TopicPartition
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -200,8 +200,8 @@ def delete(
         terminal.say(f"group {group} deleted")
 
 
-def _places(words: list[str] | None, cluster: Any) -> "list[Place]":
-    from fluvial.cli.topic.places import places_of
+def _places(words: list[str] | None, cluster: Any) -> "list[TopicPartition]":
+    from fluvial.cli.topic.partitions import places_of
 
     return places_of(words or (), cluster)
 
@@ -223,13 +223,13 @@ def _described(admin: "AdminClient", group: str) -> "ConsumerGroupDescription":
     known = [each.group_id for each in _listed(admin)]
     if group not in known:
         near = get_close_matches(group, known, n=3)
-        mend = f"did you mean {' or '.join(near)}?" if near else "`fluvial group list` shows those that there are"
-        raise ClusterError(f"no group {group!r} in the cluster; {mend}")
+        repair = f"did you mean {' or '.join(near)}?" if near else "`fluvial group list` shows those that there are"
+        raise ClusterError(f"no group {group!r} in the cluster; {repair}")
     with told(f"describe group {group!r}"):
         return admin.describe_consumer_groups([group], request_timeout=TIMEOUT_SECONDS)[group].result()
 
 
-def _reset_start(admin: "AdminClient", group: str, *, must_be_there: bool) -> "dict[Place, int]":
+def _reset_start(admin: "AdminClient", group: str, *, must_be_there: bool) -> "dict[TopicPartition, int]":
     """Return what the group has committed; raises ClusterError when it has members, or is not there but has to be."""
     if must_be_there or group in {each.group_id for each in _listed(admin)}:
         _refuse_members(_described(admin, group), "reset")
@@ -249,7 +249,7 @@ def _refuse_members(described: "ConsumerGroupDescription", what: str) -> None:
         )
 
 
-def _committed(admin: "AdminClient", group: str) -> "dict[Place, int]":
+def _committed(admin: "AdminClient", group: str) -> "dict[TopicPartition, int]":
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     from fluvial.kafka.admin import TIMEOUT_SECONDS, told
@@ -263,7 +263,7 @@ def _committed(admin: "AdminClient", group: str) -> "dict[Place, int]":
         return {(place.topic, place.partition): place.offset for place in _patiently(ask) if place.offset >= 0}
 
 
-def _commit(admin: "AdminClient", group: str, offsets: "dict[Place, int]") -> None:
+def _commit(admin: "AdminClient", group: str, offsets: "dict[TopicPartition, int]") -> None:
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
     from fluvial.kafka.admin import TIMEOUT_SECONDS, told
@@ -304,7 +304,7 @@ def _patiently(ask: Callable[[], T]) -> T:
 
 def _report(admin: "AdminClient", described: "ConsumerGroupDescription") -> dict[str, Any]:
     """Put together what `describe` prints as JSON; a partition that has no committed offset has no lag either."""
-    from fluvial.cli.topic.places import bounds_of
+    from fluvial.cli.topic.partitions import bounds_of
 
     committed = _committed(admin, described.group_id)
     owners = {

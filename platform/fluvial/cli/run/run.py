@@ -36,8 +36,8 @@ class UnknownPipelineError(FluvialError):
     def __init__(self, name: str, known: list[str], project: str) -> None:
         # `aircraft` means state.aircraft just as well as `state.aircrafts` does.
         near = [table for table in known if table.partition(".")[2] == name] or get_close_matches(name, known, n=3)
-        mend = f"did you mean {' or '.join(near)}?" if near else f"it declares {', '.join(known) or 'none'}"
-        super().__init__(f"no pipeline {name!r} in project {project!r}; {mend}")
+        repair = f"did you mean {' or '.join(near)}?" if near else f"it declares {', '.join(known) or 'none'}"
+        super().__init__(f"no pipeline {name!r} in project {project!r}; {repair}")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -61,7 +61,7 @@ def run(
     rebuild: Annotated[
         bool,
         typer.Option(
-            "--rebuild", help="Build the named tables anew from the log; readers see the old rows until all are there."
+            "--rebuild", help="Build the named tables again from the log; readers see the old rows until all are there."
         ),
     ] = False,
     from_what_is_left: Annotated[
@@ -89,7 +89,7 @@ def run(
     from dataclasses import replace
 
     if rebuild and (continuous or dry_run or not pipelines):
-        raise typer.BadParameter("--rebuild: name the tables to build anew, and leave out --continuous and --dry-run")
+        raise typer.BadParameter("--rebuild: name the tables to build again, and leave out --continuous and --dry-run")
     if from_what_is_left and not rebuild:
         raise typer.BadParameter("--from-what-is-left goes with --rebuild")
     settings = settings_of(

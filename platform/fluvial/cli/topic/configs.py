@@ -70,7 +70,7 @@ def get(
     entries = _entries(admin, holder)
     for key in keys or ():
         if key not in entries:
-            raise ClusterError(f"{holder} has no setting {key!r}; {_mend(key, entries)}")
+            raise ClusterError(f"{holder} has no setting {key!r}; {_repair(key, entries)}")
     shown: list[dict[str, Any]] = [
         {
             "name": name,
@@ -202,7 +202,7 @@ def _default(entry: Any) -> str | None:
     return values[0] if values else None
 
 
-def _mend(key: str, known: Any) -> str:
+def _repair(key: str, known: Any) -> str:
     near = get_close_matches(key, list(known), n=3)
     return f"did you mean {' or '.join(near)}?" if near else "--all shows those that there are"
 

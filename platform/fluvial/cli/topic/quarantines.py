@@ -1,4 +1,4 @@
-"""`fluvial quarantine`: records that broke their contract, shown, mended and put back."""
+"""`fluvial quarantine`: records that broke their contract, shown, repaired and put back."""
 
 import json
 from collections import Counter
@@ -12,14 +12,16 @@ from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, Json, R
 
 if TYPE_CHECKING:
     from fluvial.config import Settings
-    from fluvial.quarantine.mending import Mender, MendError, Seen
     from fluvial.quarantine.records import Quarantined
+    from fluvial.quarantine.repair import Repair, RepairError, Seen
 
 REASONS_SHOWN_MAX = 3
 SHOWN_MAX = 20
 
 app = typer.Typer(
-    help="See, mend and replay records that broke their topic's contract.", no_args_is_help=True, rich_markup_mode=None
+    help="See, repair and replay records that broke their topic's contract.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic whose quarantine is meant.", show_default=False)]
@@ -94,12 +96,12 @@ def show(
     """
     Show the records in a topic's quarantine, with the reason and as much of their values as can be read.
 
-    With --json one object a line, which `fluvial quarantine replay --file` takes back when its value is mended.
+    With --json one object a line, which `fluvial quarantine replay --file` takes back when its value is repaired.
     """
     from fluvial.kafka.admin import told
-    from fluvial.quarantine.mending import Reader
     from fluvial.quarantine.reading import reader_of, records_from, replayed_to
     from fluvial.quarantine.records import quarantine_of
+    from fluvial.quarantine.repair import Reader
 
     settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
     topic, partitions = _place_of(settings, topic)
@@ -178,7 +180,7 @@ def replay(
         Path | None,
         typer.Option(
             "--file",
-            help="JSON lines with partition, offset and the mended value, as `show --json` prints them.",
+            help="JSON lines with partition, offset and the repaired value, as `show --json` prints them.",
             show_default=False,
         ),
     ] = None,
@@ -192,7 +194,7 @@ def replay(
         ),
     ] = None,
     leave_out: Annotated[
-        bool, typer.Option("--leave-out", help="Pass over records that cannot be mended, for good.")
+        bool, typer.Option("--leave-out", help="Pass over records that cannot be repaired, for good.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be appended.")] = False,
     data_dir: DataDir = None,
@@ -201,16 +203,16 @@ def replay(
     registry_url: RegistryUrl = None,
 ) -> None:
     """
-    Append the mended records of a topic's quarantine to the topic, each once however often this is run.
+    Append the repaired records of a topic's quarantine to the topic, each once however often this is run.
 
-    Without a way of mending, those go back that decode by now, as after a schema was registered. They keep their key,
+    Without a way of repairing, those go back that decode by now, as after a schema was registered. They keep their key,
     timestamp, partition and order; the header `fluvial.replayed.from` says where each would have been.
     """
     from fluvial.kafka.admin import told
-    from fluvial.quarantine.mending import Mending
+    from fluvial.quarantine.repair import Repairing
     from fluvial.quarantine.replay import replay as replay_all
 
-    mender = _mender(assignments, file, call)
+    repair = _repair(assignments, file, call)
     settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
     topic, partitions = _place_of(settings, topic)
     with settings.registry.client() as registry, told(f"replay the quarantine of {topic!r}"):
@@ -218,7 +220,7 @@ def replay(
             settings,
             topic,
             partitions,
-            Mending(registry, mender),
+            Repairing(registry, repair),
             leave_out=leave_out,
             dry_run=dry_run,
             say=_said if dry_run else _complained,
@@ -229,27 +231,27 @@ def replay(
     )
 
 
-def _mender(assignments: list[str] | None, file: Path | None, call: str | None) -> "Mender | None":
-    from fluvial.quarantine import mending
+def _repair(assignments: list[str] | None, file: Path | None, call: str | None) -> "Repair | None":
+    from fluvial.quarantine import repair as repairing
 
     ways = [each for each in (assignments, file, call) if each]
     if len(ways) > 1:
-        raise typer.BadParameter("--set, --file and --call are three ways of mending: give one of them")
+        raise typer.BadParameter("--set, --file and --call are three ways of repairing: give one of them")
     if assignments:
-        return mending.settings(pairs("--set", assignments))
+        return repairing.settings(pairs("--set", assignments))
     if file is not None:
-        return mending.lines(file)
-    return None if call is None else mending.function(call)
+        return repairing.lines(file)
+    return None if call is None else repairing.function(call)
 
 
-def _said(was: "Quarantined", now: "Quarantined | None", error: "MendError | None") -> None:
+def _said(was: "Quarantined", now: "Quarantined | None", error: "RepairError | None") -> None:
     if error is None:
-        what = "dropped" if now is None else "as it is" if now.value == was.value else "mended"
+        what = "dropped" if now is None else "as it is" if now.value == was.value else "repaired"
         terminal.answer(f"{was.position}: {what}")
     else:
         terminal.answer(f"{error}")
 
 
-def _complained(was: "Quarantined", now: "Quarantined | None", error: "MendError | None") -> None:
+def _complained(was: "Quarantined", now: "Quarantined | None", error: "RepairError | None") -> None:
     if error is not None:
         terminal.say(f"left out: {error}")

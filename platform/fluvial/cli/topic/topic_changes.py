@@ -95,7 +95,7 @@ def alter(
         if partitions % have:
             terminal.say(
                 f"{partitions} is no multiple of {have}, so keys move between partitions that were there: compacted "
-                "tables and states of this topic that have no order= must be built anew (fluvial run --rebuild)"
+                "tables and states of this topic that have no order= must be built again (fluvial run --rebuild)"
             )
         # Told and not refused: of topics that grow together one is the first.
         for problem in co_partitioning.problems(settings, topic, partitions, cluster.topics):
@@ -137,7 +137,7 @@ def delete_records(
 
     Shows what would go; --execute deletes it.
     """
-    from fluvial.cli.topic.places import bounds_of, places_of
+    from fluvial.cli.topic.partitions import bounds_of, places_of
     from fluvial.kafka.admin import ClusterError, admin_of, describe_cluster
 
     if (before is None) != everything:
@@ -199,7 +199,7 @@ def offsets(
     """Show where partitions begin and end, or which record is the first since a time."""
     from confluent_kafka.admin import OffsetSpec
 
-    from fluvial.cli.topic.places import bounds_of, instant, offsets_of, places_of, time_offsets_of
+    from fluvial.cli.topic.partitions import bounds_of, instant, offsets_of, places_of, time_offsets_of
     from fluvial.kafka.admin import admin_of, describe_cluster
 
     if at is not None and time is not None:

@@ -34,7 +34,7 @@ class DeltaIOManager(dg.ConfigurableIOManager):
     """
     Keeps an asset `<database>/<name>` as that table.
 
-    An asset without partitions is written anew each time, columns and all. Of one with partitions only those of the run
+    An asset without partitions is written again each time, columns too. Of one with partitions only those of the run
     are put in the place of what stood there, so that a backfill may be run again; columns that are new are added to the
     table, and null elsewhere.
     """

@@ -48,7 +48,7 @@ class LogWatch:
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
-        from fluvial.kafka.hearing import meaning
+        from fluvial.kafka.recording_admin import meaning
 
         self._admin.poll(0)
         try:

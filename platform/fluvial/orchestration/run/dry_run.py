@@ -14,7 +14,7 @@ from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Compacted, Declaration, History, Pipeline, Publication, State
 from fluvial.tables.declare.co_partitioning import check_counts
 from fluvial.tables.plan.growth import in_order
-from fluvial.tables.plan.planning import has_news, plan_span
+from fluvial.tables.plan.planning import has_new_records, plan_span
 from fluvial.tables.publishing.progress import read_progress
 
 
@@ -88,7 +88,7 @@ def _told(declaration: Pipeline | Publication, path: str, plan: Callable[[], Pla
 
 def _of_topic(declaration: Declaration, path: str, settings: Settings) -> Planned:
     assert not isinstance(declaration, Pipeline | Publication), "it has no topic that it reads"
-    problem, version, ranges, news = None, None, {}, False
+    problem, version, ranges, changes = None, None, {}, False
     try:
         position = read_position(TableLog(None, path), declaration.table)
         version = position.version
@@ -97,7 +97,7 @@ def _of_topic(declaration: Declaration, path: str, settings: Settings) -> Planne
         if declaration.needs_order:
             age_ms = settings.metadata_max_age_ms
             span, _ = in_order(declaration.table, span, bounds, position, cluster=settings.cluster, age_ms=age_ms)
-        ranges, news = dict(span.ranges), version is None or has_news(span)
+        ranges, changes = dict(span.ranges), version is None or has_new_records(span)
     except FluvialError as error:
         problem = str(error)
     return Planned(
@@ -106,7 +106,7 @@ def _of_topic(declaration: Declaration, path: str, settings: Settings) -> Planne
         writes=path,
         version=version,
         ranges=ranges,
-        would_write=news,
+        would_write=changes,
         problem=problem,
     )
 
@@ -126,14 +126,14 @@ def _pipeline(
         made_from = ((commit.user_metadata or {}).get("fluvial") or {}).get("inputs") or {}
         if made_from:
             break
-    problem, news = None, version is None
+    problem, changes = None, version is None
     for table in declaration.inputs:
         newest = TableLog(None, f"{warehouse.local}/{table.replace('.', '/')}").newest_version()
         before = planned.get(table)
         comes = before is not None and before.would_write
         if newest is None and not comes:
             problem = f"it reads {table}, which is not there: run it first"
-        news |= comes or made_from.get(table, {}).get("version") != newest
+        changes |= comes or made_from.get(table, {}).get("version") != newest
     problem = problem or _co_partitioning_problem(declaration, planned, declarations)
     return Planned(
         table=declaration.table,
@@ -141,7 +141,7 @@ def _pipeline(
         writes=path,
         version=version,
         ranges={},
-        would_write=news and problem is None,
+        would_write=changes and problem is None,
         problem=problem,
     )
 

@@ -58,7 +58,7 @@ class HomeError(FluvialError):
     def __init__(self, home: Path, error: Exception) -> None:
         why = " ".join(str(error).split()).partition("[SQL")[0].strip() or type(error).__name__
         super().__init__(
-            f"{home} cannot be opened ({why[:_WHY_CHARS_MAX]}): mend its dagster.yaml, or move the folder away: it "
+            f"{home} cannot be opened ({why[:_WHY_CHARS_MAX]}): repair its dagster.yaml, or move the folder away: it "
             "holds what the page shows of runs, and no table"
         )
         self.home = home

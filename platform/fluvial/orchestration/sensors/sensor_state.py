@@ -45,7 +45,7 @@ class Cursor:
 
     @classmethod
     def of(cls, text: str | None) -> "Cursor":
-        """The cursor of a kept text; one that is none of ours is begun anew, as the tables say where they are."""
+        """The cursor of a kept text; one that is none of ours is begun again, as the tables say where they are."""
         try:
             kept = json.loads(text or "{}")
             return cls(

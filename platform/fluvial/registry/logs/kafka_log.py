@@ -2,7 +2,7 @@
 The topic `_schemas` of any Kafka-protocol cluster, as the registry's log.
 
 Whoever writes first claims the transactional id that all registries of a cluster share, which fences every former
-claimant (KIP-98): what a registry decides on stale knowledge is refused by the cluster and decided anew. So several
+claimant (KIP-98): what a registry decides on stale knowledge is refused by the cluster and decided again. So several
 may serve one cluster, each may write, and no id is given twice. Confluent's registry keeps its records in the same
 form but knows nothing of this claim: let it not write to the topic at the same time.
 """
@@ -86,7 +86,7 @@ class KafkaLog:
                 yield each
         self._read_to = end
 
-    async def has_news(self) -> bool:
+    async def has_new_records(self) -> bool:
         """Say whether there is anything behind what was read last, if only the marker of a transaction."""
         return await self._call(self._end) > self._read_to
 
@@ -283,7 +283,7 @@ async def follow(registry: Registry, schemas: KafkaLog) -> None:
     while True:
         await asyncio.sleep(wait)
         try:
-            if await schemas.has_news():
+            if await schemas.has_new_records():
                 await registry.refresh()
             reachable, wait = True, WATCH_SECONDS
         except BrokerError as error:

@@ -26,7 +26,7 @@ from log_broker.wire.apis import ApiKey
 FETCH_VERSION = 12
 FETCH_BYTES = 1 << 20
 FETCH_SECONDS_MAX = 3.0
-WAIT_MS = 1_000  # after which it is looked for the leader anew
+WAIT_MS = 1_000  # after which it is looked for the leader again
 RETRY_SECONDS = 0.25
 BROKER_RESOURCE = 4
 URL_SETTING = "fluvial.registry.url"
@@ -98,7 +98,7 @@ class SchemasLog:
             return False
         leader = self._leader()
         if leader.node_id != self._node.config.node_id:
-            found = await self._fetch(leader, offset, wait_ms=WAIT_MS, purpose="schemas-news")
+            found = await self._fetch(leader, offset, wait_ms=WAIT_MS, purpose="schemas-fetch")
             return bool(found.records)
         replica = self._local.replica
         if replica is None:

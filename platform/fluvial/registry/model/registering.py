@@ -198,8 +198,6 @@ def incompatibilities(
     level = str(config["compatibilityLevel"])
     if level == "NONE" or not earlier:
         return []
-    if not level.endswith("_TRANSITIVE"):
-        earlier = earlier[-1:]
     context = names.context_of(subject)
     new = Candidate(kind=kind_of(body.schema_type), parsed=library.parsed(state, body, context))
     try:

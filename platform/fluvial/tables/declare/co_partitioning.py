@@ -25,11 +25,11 @@ class CoPartitioningError(DeclarationError):
         most = max(partitions.values())
         counts = ", ".join(f"{topic} has {count}" for topic, count in sorted(partitions.items()))
         fewer = [topic for topic, count in sorted(partitions.items()) if count < most]
-        mends = ", ".join(f"`fluvial topic alter {topic} --partitions {most}`" for topic in fewer)
+        repairs = ", ".join(f"`fluvial topic alter {topic} --partitions {most}`" for topic in fewer)
         super().__init__(
             f'pipeline("{pipeline}") joins topics that are not co-partitioned: of partitions {counts}, so a key '
-            f"does not have the same one in each: {mends} while there are no records, or make {' and '.join(fewer)} "
-            f"anew with {most} partitions and send the records again; or leave co_partitioned out, if only Spark "
+            f"does not have the same one in each: {repairs} while there are no records, or make {' and '.join(fewer)} "
+            f"again with {most} partitions and send the records again; or leave co_partitioned out, if only Spark "
             "joins them"
         )
 

@@ -2,7 +2,7 @@
 The four kinds of table that a project declares, and the topics that tables are published to.
 
 What can be known without the contract is checked when a declaration is made (names, folds, inputs); what needs the
-contract is checked before the first event is read. Either way a :class:`DeclarationError` says what and how to mend it.
+contract is checked before the first event is read. Either way a :class:`DeclarationError` says what and how to fix it.
 """
 
 import re
@@ -120,7 +120,7 @@ class State:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """
-    An ordinary Spark transform from tables to a table of the `marts` database, written anew when an input has changed.
+    An ordinary Spark transform from tables to a table of the `marts` database, written again when an input has changed.
 
     Calling it calls the transform, so that a test may hand it DataFrames of its own. `co_partitioned` demands of the
     topics of its inputs that they have equally many partitions.
@@ -299,7 +299,7 @@ def pipeline(
     """
     Declare the decorated function as `marts.<name>`; it gets one DataFrame for each of `inputs`, in their order.
 
-    The table is written anew when a table among `inputs` has a new version, or when the code has: `version` says so
+    The table is written again when a table among `inputs` has a new version, or when the code has: `version` says so
     by hand, and without it the text of the function's module does.
 
     `co_partitioned` says that the topics of the inputs are also joined by readers that go by partitions: with different

@@ -1,5 +1,5 @@
 """
-Tables kept up to date for as long as the process runs: whenever a topic has news, a batch.
+Tables kept up to date for as long as the process runs: whenever a topic has new records, a batch.
 
 One question to the cluster tells of all topics at once what is new, so that a hundred idle tables cost no more than
 one. Between batches the driver remembers where the rows of keyed tables lie (:mod:`fluvial.tables.plan.table_index`).
@@ -115,14 +115,14 @@ def _in_a_pool(spark: "SparkSession") -> Iterator[None]:
 
 
 def _round(followers: Sequence["_Follower"], topics: TopicEnds, stop: Event) -> bool:
-    """Give every table that has news a batch; whether any was written."""
+    """Give every table that has new records a batch; whether any was written."""
     active = [each for each in followers if each.error is None]
     ends = topics.of({each.topic for each in active if each.topic is not None})
     worked = False
     for each in active:
         if stop.is_set():
             break
-        if each.has_news(ends, worked=worked):
+        if each.has_new_records(ends, worked=worked):
             worked |= each.bring_up()
     return worked
 
@@ -143,7 +143,7 @@ class _Follower:
         self._failures = 0
         self._not_before = 0.0
 
-    def has_news(self, ends: Mapping[str, Mapping[int, int]], *, worked: bool) -> bool:
+    def has_new_records(self, ends: Mapping[str, Mapping[int, int]], *, worked: bool) -> bool:
         """Whether there may be something to do. `worked`: tables before it, which it may read, got a batch."""
         if not self._has_run:
             return time.monotonic() >= self._not_before
@@ -151,7 +151,7 @@ class _Follower:
 
     def bring_up(self) -> bool:
         """Do a batch; whether anything was written. Raises TopicError while the cluster does not answer."""
-        # Whoever fails for want of the cluster has news for as long as it has not succeeded.
+        # Whoever fails for want of the cluster has new records for as long as it has not succeeded.
         self._has_run = False
         try:
             result = self._materialize(self.declaration)

@@ -1,5 +1,5 @@
 """
-A table built anew from the log beside the live one, which readers see unchanged until one commit replaces all its rows.
+A table built again from the log beside the live one, which readers see unchanged until one commit replaces its rows.
 
 The new rows gather in a table of the same kind under `<warehouse>/_rebuild`, by the same batches as ever, so a rebuild
 that is killed goes on where it was. The commit that puts them into the live table carries their position, and Delta
@@ -72,7 +72,7 @@ def rebuild(
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunResult:
     """
-    Build a table anew from the first record of its topic, and put it in the place of the live one in one commit.
+    Build a table again from the first record of its topic, and put it in the place of the live one in one commit.
 
     A pipeline's table is written again from its inputs. Of a publication, have its topic hold the table: the two are
     compared, and what differs is published.

@@ -1,9 +1,9 @@
 """
-A range of a history made anew from the log, in one commit in the place of the rows that stand there.
+A range of a history made again from the log, in one commit in the place of the rows that stand there.
 
-What the table holds beside the range, and how far it has read, stays as it is: a range may be made anew while other
+What the table holds beside the range, and how far it has read, stays as it is: a range may be made again while other
 runs go on, as often as one likes, and the same records leave the same rows. So a range of time can be run by itself,
-in any order: what lies below it in the log comes into the table first, and what the table had of it is made anew.
+in any order: what lies below it in the log comes into the table first, and what the table had of it is made again.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ def materialize_window(
     progress: Progress | None = None,
 ) -> RunResult:
     """
-    Have the table hold what the log holds of a stretch of time, made anew as far as it was there already.
+    Have the table hold what the log holds of a stretch of time, made again as far as it was there already.
 
     Raises a :class:`~fluvial.errors.FluvialError` with one clear line, as
     :func:`~fluvial.tables.drive.runner.materialize`.
@@ -56,20 +56,20 @@ def materialize_window(
         known = schemas or opened.enter_context(settings.registry.client())
         ends = {partition: end for partition, (_, end) in ranges.items()}
         result = materialize(declaration, settings, spark, schemas=known, progress=progress, until=ends)
-        again = {
+        repeated = {
             partition: (start, min(end, before.get(partition, start)))
             for partition, (start, end) in ranges.items()
             if start < min(end, before.get(partition, start))
         }
-        if again:
-            anew = rewrite(declaration, settings, spark, again, schemas=known, progress=progress)
+        if repeated:
+            again = rewrite(declaration, settings, spark, repeated, schemas=known, progress=progress)
             result = replace(
                 result,
                 skipped=False,
-                version_after=anew.version_after,
-                rows=result.rows + anew.rows,
-                bytes=result.bytes + anew.bytes,
-                seconds=result.seconds + anew.seconds,
+                version_after=again.version_after,
+                rows=result.rows + again.rows,
+                bytes=result.bytes + again.bytes,
+                seconds=result.seconds + again.seconds,
             )
     return replace(result, offsets=ranges)
 
@@ -86,7 +86,7 @@ def rewrite(
     """
     Put the records of `ranges`, decoded as they are now, in the place of the rows that the table has of them.
 
-    Of a range only what the table has read and the log still holds is made anew; rows whose records are gone from the
+    Of a range only what the table has read and the log still holds is made again; rows whose records are gone from the
     log are never taken away. Raises :class:`~fluvial.delta.errors.TableError` where the table would lose a row.
     """
     with failures_told(declaration.table, Warehouse.at(settings.warehouse).path(declaration.table)):
@@ -114,7 +114,7 @@ def _rewrite(
         if not stamp.rewritten:
             return _nothing(declaration, position)
         span = Span(topic=declaration.topic, ranges=stamp.rewritten)
-        say(f"{declaration.table}: making {span.records_max:,} records of {span.topic} anew")
+        say(f"{declaration.table}: making {span.records_max:,} records of {span.topic} again")
         decoded = decode(read_span(spark, settings.cluster, span), contract)
         rows = frames.history_rows(decoded, contract, Care(undecodable=True))
         rows = rows.coalesce(span.tasks(parallelism(spark))).persist()
@@ -156,7 +156,7 @@ def _stamp(declaration: History, position: Position, bounds: TopicBounds, ranges
     if known.topic_id and bounds.topic_id and known.topic_id != bounds.topic_id:
         raise TableError(
             f"topic {bounds.topic} was deleted and made again since {declaration.table} was built from it: its rows "
-            "cannot be made anew"
+            "cannot be made again"
         )
     held = {}
     for partition, (start, end) in sorted(ranges.items()):

@@ -34,8 +34,8 @@ from fluvial.tables.plan.checks import check_state, compacted_key, definition_of
 from fluvial.tables.plan.fit import check_fit
 from fluvial.tables.plan.frames import Care, KeylessError
 from fluvial.tables.plan.growth import cut, in_order
-from fluvial.tables.plan.planning import has_news, plan_span
-from fluvial.tables.plan.reduced import ReducerError
+from fluvial.tables.plan.planning import has_new_records, plan_span
+from fluvial.tables.plan.reducer_plan import ReducerError
 from fluvial.tables.plan.result import RunResult
 from fluvial.tables.plan.table_index import TableIndexes
 from fluvial.tables.plan.upserts import upsert_changes, upsert_compacted, upsert_state
@@ -85,7 +85,7 @@ def materialize(
     each partition, an offset to stop before; a partition that it does not name is not read. `aside` is given what
     need not be done when this returns: showing the position, checkpoints.
     `schemas` defaults to the registry of the settings. `progress` gets a line when a step begins. Raises a
-    :class:`~fluvial.errors.FluvialError` with one clear line for what a user can mend.
+    :class:`~fluvial.errors.FluvialError` with one clear line for what a user can repair.
     """
     say = progress or (lambda _line: None)
     began = time.monotonic()
@@ -165,7 +165,7 @@ class _TopicRun:
             span, growth = self._allowed(span, bounds, position)
             if position.stamp is not None:
                 self._check_definition(position.stamp)
-                if not has_news(span) and growth == position.stamp.growth:
+                if not has_new_records(span) and growth == position.stamp.growth:
                     self._show(position.ends)
                     return self._skipped(position, behind)
             # After the bounds: whatever stands below them was written with a schema that is registered by now.
@@ -243,7 +243,7 @@ class _TopicRun:
         if stamp.definition != definition_of(self.declaration):
             raise TableError(
                 f"{self.table} was built with {_other(self.declaration)}: `fluvial run --rebuild {self.table}` "
-                "builds it anew from the log; or declare what is new under another name"
+                "builds it again from the log; or declare what is new under another name"
             )
 
     def _carry_out(self, batch: _Batch, bounds: TopicBounds, log: TableLog) -> tuple[Commit | None, int]:

@@ -33,7 +33,7 @@ def materialize_pipeline(
     rebuild: bool = False,
 ) -> RunResult:
     """
-    Write `marts.<name>` anew, unless its inputs and its code are those of its newest commit; with `rebuild` always.
+    Write `marts.<name>` again, unless its inputs and its code are those of its newest commit; with `rebuild` always.
     """
     log = TableLog(spark, warehouse.path(declaration.table))
     log.check()
@@ -44,7 +44,7 @@ def materialize_pipeline(
     wanted = {
         "pipeline": declaration.name,
         "code": code_version(declaration),
-        # A version number comes again when a table is removed and built anew; the commit's own id does not.
+        # A version number comes again when a table is removed and built again; the commit's own id does not.
         "inputs": {table: {"version": commit.version, "commit": commit.txn_id} for table, commit in inputs.items()},
     }
     before = log.newest_version()

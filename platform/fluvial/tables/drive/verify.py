@@ -2,9 +2,9 @@
 Proof that a table is what the log says: the log is read again up to the table's own position, and compared.
 
 A history is compared by partition and range of offsets, by the number of its rows and a checksum in which every row
-goes in with its offset: a row that is missing, doubled, altered or out of its place shows. A keyed table is folded anew
-from the beginning of the log and compared row by row; sums of floating-point numbers may differ in their last digits,
-as they were added in another order. Columns that the contract got after the table's last run are left out.
+goes in with its offset: a row that is missing, doubled, altered or out of its place shows. A keyed table is folded
+again from the beginning of the log and compared row by row; sums of floating-point numbers may differ in their last
+digits, as they were added in another order. Columns that the contract got after the table's last run are left out.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from fluvial.tables.plan import frames
 from fluvial.tables.plan.changes import is_stepwise, state_rows
 from fluvial.tables.plan.checks import compacted_key
 from fluvial.tables.plan.frames import Care
-from fluvial.tables.plan.reduced import ReducerError
+from fluvial.tables.plan.reducer_plan import ReducerError
 from fluvial.tables.publishing.changes import KEY
 from fluvial.tables.publishing.run import PublicationRun
 from fluvial.tables.publishing.table import DeltaSource

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fluvial.delta.row_swap import FILE, ROW, WRITTEN
 from fluvial.tables.declare.declarations import FOLD_COLUMN, VERSION_COLUMNS, State
 from fluvial.tables.plan import frames
-from fluvial.tables.plan.reduced import reduced
+from fluvial.tables.plan.reducer_plan import reduced
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

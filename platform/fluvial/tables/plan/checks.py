@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fluvial.spark.avro import Contract, value_type
 from fluvial.tables.declare.declarations import Compacted, Declaration, DeclarationError, State
 from fluvial.tables.declare.folds import Fold
-from fluvial.tables.plan.reduced import check_portable, state_type
+from fluvial.tables.plan.reducer_plan import check_portable, state_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -50,7 +50,7 @@ def seen_growth(table: str, span: Span, position: Position, now_ms: int) -> Grow
         raise TableError(
             f"topic {span.topic} grew from {len(known)} to {len(span.ranges)} partitions, which is no multiple: a "
             "key's records may now lie in two of the old ones, and no order holds between these: "
-            f"`fluvial run --rebuild {table}` builds it anew, or declare a state with "
+            f"`fluvial run --rebuild {table}` builds it again, or declare a state with "
             'order="…", the field that says which event is the later'
         )
     count = len(span.ranges)

@@ -32,18 +32,18 @@ def plan_span(table: str, position: Position, bounds: TopicBounds) -> Span:
     not the one the table was built from.
     """
     stamp = position.stamp
-    anew = f"`fluvial run --rebuild {table}` builds it anew"
+    again = f"`fluvial run --rebuild {table}` builds it again"
     if stamp is not None:
         if stamp.topic != bounds.topic:
-            raise TableError(f"{table} was built from topic {stamp.topic}, not {bounds.topic}: {anew}")
+            raise TableError(f"{table} was built from topic {stamp.topic}, not {bounds.topic}: {again}")
         if stamp.topic_id and bounds.topic_id and stamp.topic_id != bounds.topic_id:
             raise TableError(
-                f"topic {bounds.topic} was deleted and made again since {table} was built from it: {anew}, or declare "
+                f"topic {bounds.topic} was deleted and made again since {table} was built from it: {again}, or declare "
                 "the new topic under another table name"
             )
         gone = sorted(stamp.offsets.keys() - bounds.ends.keys())
         if gone:
-            raise TableError(f"topic {bounds.topic} no longer has partition {gone[0]}, which {table} holds: {anew}")
+            raise TableError(f"topic {bounds.topic} no longer has partition {gone[0]}, which {table} holds: {again}")
     ends = position.ends
     lost = {
         partition: (ends[partition], start)
@@ -56,7 +56,7 @@ def plan_span(table: str, position: Position, bounds: TopicBounds) -> Span:
         if bounds.ends[partition] < end:
             raise TableError(
                 f"partition {partition} of {bounds.topic} ends at offset {bounds.ends[partition]} and {table} has read "
-                f"up to {end}: the topic was made again or lost records: {anew}"
+                f"up to {end}: the topic was made again or lost records: {again}"
             )
     return Span(
         topic=bounds.topic,
@@ -67,7 +67,7 @@ def plan_span(table: str, position: Position, bounds: TopicBounds) -> Span:
     )
 
 
-def has_news(span: Span) -> bool:
+def has_new_records(span: Span) -> bool:
     """
     Whether there is any offset to read.
     """

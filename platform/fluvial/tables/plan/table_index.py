@@ -2,7 +2,7 @@
 What a driver that runs batch after batch remembers of a keyed table: where each key lies, and rows it read lately.
 
 All of it is of one version. A commit of one's own moves it to the next; after a foreign commit, or a commit that
-failed, it is read anew. It never decides what is true: the transaction that uses it is refused unless the table is
+failed, it is read again. It never decides what is true: the transaction that uses it is refused unless the table is
 still at the version that it was read from.
 """
 

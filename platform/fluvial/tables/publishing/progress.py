@@ -41,7 +41,7 @@ class UnsettledError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """One version of a table; `commit` tells it from the same number of a table that was removed and built anew."""
+    """One version of a table; `commit` tells it from the same number of a table that was removed and built again."""
 
     number: int
     commit: str | None

@@ -162,7 +162,7 @@ class DeltaSource:
         if without or (most or 0) > 1:
             what = "rows whose key is null" if without else f"{most} rows of key {key}"
             raise TableError(
-                f"{self.declaration.source} has {what}, and a topic of changes takes one row a key: mend the table, or "
+                f"{self.declaration.source} has {what}, and a topic of changes takes one row a key: fix the table, or "
                 f"publish it by another column than {self.declaration.key}"
             )
         return int(count)

@@ -7,6 +7,12 @@ import pytest
 from fluvial_command import Cli, stop
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are as wide as they want, whatever runs the tests."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 @pytest.fixture
 def cli(tmp_path: Path) -> Iterator[Cli]:
     """A folder without a platform; whatever was started in it is stopped at the end."""

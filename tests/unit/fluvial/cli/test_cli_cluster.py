@@ -72,9 +72,8 @@ def test_what_cannot_be_done_is_told_in_one_line(
 
 
 def test_the_doctor_of_one_broker_finds_no_fault_with_its_topics(
-    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
     status, out, err = run(broker, capsys, "doctor")
     assert (status, err) == (0, "")
     assert "has one broker, so that no topic can have a second copy" in out

@@ -54,8 +54,7 @@ class Shell:
 
 
 @pytest.fixture
-def shell(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    monkeypatch.setenv("COLUMNS", "200")
+def shell(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> Shell:
     return Shell(broker, capsys.readouterr)
 
 

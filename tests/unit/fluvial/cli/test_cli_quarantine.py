@@ -1,4 +1,4 @@
-"""Records in quarantine through the command line: seen, mended, replayed once."""
+"""Records in quarantine through the command line: seen, repaired, replayed once."""
 
 import io
 import json
@@ -70,7 +70,7 @@ def waiting(platform: Cli, topic: str) -> dict[str, Any]:
     return next(row for row in rows if row["topic"] == topic)
 
 
-def test_bad_records_are_shown_mended_and_replayed_once(platform: Cli, schema_id: int) -> None:
+def test_bad_records_are_shown_repaired_and_replayed_once(platform: Cli, schema_id: int) -> None:
     topic = topic_of(platform, "flights")
     good = framed(schema_id, tail="N1", day=15_706, dest="EWR")
     sent(platform, topic, {b"a": good, b"b": good[:-3], b"c": good, b"d": good[:-4], b"e": b"plain", b"f": good})
@@ -97,16 +97,16 @@ def test_bad_records_are_shown_mended_and_replayed_once(platform: Cli, schema_id
     refused = platform.refused("quarantine", "replay", topic)
     assert "is still bad" in refused
     assert "--set, --file or --call" in refused
-    (platform.cwd / "mended.jsonl").write_text(
+    (platform.cwd / "repaired.jsonl").write_text(
         "".join(
             json.dumps({**row, "value": {"tail": row["key"], "day": "2013-01-01", "dest": None}}) + "\n" for row in rows
         )
     )
-    tried = platform.ok("quarantine", "replay", topic, "--file", "mended.jsonl", "--dry-run")
+    tried = platform.ok("quarantine", "replay", topic, "--file", "repaired.jsonl", "--dry-run")
     assert "3 records would be appended to flights" in tried
     assert waiting(platform, topic)["waiting"] == 3
     for count in (3, 0):
-        assert f"{count} records appended" in platform.ok("quarantine", "replay", topic, "--file", "mended.jsonl")
+        assert f"{count} records appended" in platform.ok("quarantine", "replay", topic, "--file", "repaired.jsonl")
     assert (waiting(platform, topic)["waiting"], waiting(platform, topic)["records"]) == (0, 3)
     found = records_of(platform, topic)
     replayed = {each["key"]: each for each in found if each["key"] in "bde"}
@@ -121,20 +121,20 @@ def test_bad_records_are_shown_mended_and_replayed_once(platform: Cli, schema_id
     assert "--all" not in platform.ok("quarantine", "show", topic, "--all", "-n", "1")
 
 
-def test_ways_of_mending(platform: Cli, schema_id: int) -> None:
+def test_ways_of_repairing(platform: Cli, schema_id: int) -> None:
     topic = topic_of(platform, "ways")
     good = framed(schema_id, tail="N2", day=15_706, dest="EWR")
     sent(platform, topic, {b"a": good[:-3]})
     assert "1 records appended" in platform.ok("quarantine", "replay", topic, "--set", "dest=LGA")
     sent(platform, topic, {b"b": good[:-3], b"c": b"junk", b"d": good[:-3]})
-    assert "the mended value" in platform.refused("quarantine", "replay", topic, "--set", "day=soon")
-    (platform.cwd / "menders.py").write_text(
-        "def mend(record):\n"
+    assert "the repaired value" in platform.refused("quarantine", "replay", topic, "--set", "day=soon")
+    (platform.cwd / "repairs.py").write_text(
+        "def repair(record):\n"
         "    if record['key'] == b'c':\n"
         "        return None\n"
         "    return {**record['value'], 'dest': record['key'].decode()}\n"
     )
-    said = platform.ok("quarantine", "replay", topic, "--call", "menders:mend")
+    said = platform.ok("quarantine", "replay", topic, "--call", "repairs:repair")
     assert "2 records appended to ways, 1 dropped, 0 left out" in said
     sent(platform, topic, {b"x": b"junk"})
     assert "1 left out" in platform.ok("quarantine", "replay", topic, "--leave-out")
@@ -166,7 +166,7 @@ def test_what_decodes_by_now_goes_back_as_it_is(platform: Cli, schema_id: int) -
         (("replay", "flights", "--set", "dest"), "write KEY=VALUE"),
         (("replay", "flights", "--set", "a=1", "--call", "m:f"), "give one of them"),
         (("replay", "flights", "--file", "none.jsonl"), "none.jsonl"),
-        (("replay", "flights", "--file", "flight.avsc"), "flight.avsc line 1: not a mended record"),
+        (("replay", "flights", "--file", "flight.avsc"), "flight.avsc line 1: no repaired record"),
         (("replay", "flights", "--call", "nothing:there"), "nothing:there"),
         (("replay", "flights", "--call", "json"), "module:function"),
     ],

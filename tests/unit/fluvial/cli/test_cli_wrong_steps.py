@@ -1,5 +1,5 @@
 """
-What a new user does wrong on the way to a first table: each step is answered with one line that names the mend.
+What a new user does wrong on the way to a first table: each step is answered with one line that names the repair.
 
 The platform runs in this process and Spark never starts: what can be known before it does is told before.
 """
@@ -56,12 +56,12 @@ def edit(shop: Cli, file: str, before: str, after: str) -> None:
         (
             'topic="orders"',
             'topic="order"',
-            ["there is no topic order on", "did you mean orders? Mend the declaration's topic, or create it with"],
+            ["there is no topic order on", "did you mean orders? Repair the declaration's topic, or create it with"],
         ),
         (
             'topic="orders"',
             'topic="zebras"',
-            ["there is no topic zebras on", "mend the declaration's topic", "`fluvial topic create zebras`"],
+            ["there is no topic zebras on", "repair the declaration's topic", "`fluvial topic create zebras`"],
         ),
         (
             'topic="orders"',
@@ -189,7 +189,7 @@ def test_what_is_wrong_with_one_table_does_not_stop_the_others(shop: Cli, platfo
     assert list(problems) == ["history.order"]
 
 
-def test_topics_that_are_declared_co_partitioned_and_get_different_numbers_of_partitions(shop: Cli) -> None:
+def test_co_partitioned_topics_that_get_different_numbers_of_partitions(shop: Cli) -> None:
     (shop.cwd / TABLES).write_text("""
 from fluvial.tables import history, pipeline
 
@@ -210,11 +210,11 @@ def returned(orders, returns):
     assert grown.returncode == 0, grown.stderr
     problem = grown.stderr.splitlines()[-1]
     says = "of partitions orders has 1, returns has 2"
-    mend = "`fluvial topic alter orders --partitions 2` while there are no records"
+    repair = "`fluvial topic alter orders --partitions 2` while there are no records"
     assert says in grown.stderr
     line = shop.refused("run", "marts.returned")
     assert says in line
-    assert mend in line
+    assert repair in line
     planned = shop.run("run", "--dry-run")
     assert planned.returncode == 1
     assert f"marts.returned: {problem}" in planned.stderr

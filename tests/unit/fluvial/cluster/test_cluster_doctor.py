@@ -93,7 +93,7 @@ def test_the_worst_comes_first_and_every_rule_has_been_heard() -> None:
     order = [list(Severity).index(finding.severity) for finding in findings]
     assert order == sorted(order)
     assert counts(findings)[Severity.LOSES] == 4
-    assert all(finding.mend and finding.text for finding in findings)
+    assert all(finding.repair and finding.text for finding in findings)
     assert len(RULES) == 10
 
 

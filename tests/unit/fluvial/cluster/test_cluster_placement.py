@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluvial.cluster.picture import Place
+from fluvial.cluster.picture import TopicPartition
 from fluvial.cluster.placement import Layout, PlacementError, balanced, copies, drained, moved, spread_of
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> tuple[dict[Place, tuple[int, ...]], list[int], dict[int, str | None]]:
+def clusters(draw: st.DrawFn) -> tuple[dict[TopicPartition, tuple[int, ...]], list[int], dict[int, str | None]]:
     """A layout over some brokers, the brokers that it is to be on, and their racks."""
     before = draw(st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True))
     after = draw(st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True))
@@ -20,7 +20,7 @@ def clusters(draw: st.DrawFn) -> tuple[dict[Place, tuple[int, ...]], list[int], 
     for number in range(draw(st.integers(1, 24))):
         count = draw(st.integers(1, most))
         replicas = draw(st.permutations(before))[:count]
-        layout[Place(f"t{number % 3}", number)] = tuple(replicas)
+        layout[TopicPartition(f"t{number % 3}", number)] = tuple(replicas)
     racks = {node: draw(st.sampled_from([None, "a", "b", "c"])) for node in range(8)}
     return layout, after, racks
 
@@ -57,11 +57,11 @@ def test_every_rule_holds_for_any_cluster(cluster: tuple[Layout, list[int], dict
     assert balanced(racked, brokers, racks) == racked
 
 
-def full(brokers: list[int], partitions: int, factor: int) -> dict[Place, tuple[int, ...]]:
+def full(brokers: list[int], partitions: int, factor: int) -> dict[TopicPartition, tuple[int, ...]]:
     """A layout as a topic gets it that is made on an even cluster."""
     count = len(brokers)
     return {
-        Place("t", number): tuple(brokers[(number + at) % count] for at in range(factor))
+        TopicPartition("t", number): tuple(brokers[(number + at) % count] for at in range(factor))
         for number in range(partitions)
     }
 
@@ -98,7 +98,7 @@ def test_an_even_cluster_is_left_alone() -> None:
 
 def test_each_rack_gets_a_replica() -> None:
     racks: dict[int, str | None] = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
-    before = {Place("t", number): (1, 2, 3) for number in range(12)}
+    before = {TopicPartition("t", number): (1, 2, 3) for number in range(12)}
     after = balanced(before, list(racks), racks)
     assert all(set(rack_counts(replicas, racks)) == {"a", "b", "c"} for replicas in after.values())
     assert {spread.replicas for spread in spread_of(after, list(racks)).values()} == {6}
@@ -106,7 +106,7 @@ def test_each_rack_gets_a_replica() -> None:
 
 
 def test_leaders_alone_are_turned_without_a_copy() -> None:
-    before = {Place("t", number): (1, 2, 3) for number in range(9)}
+    before = {TopicPartition("t", number): (1, 2, 3) for number in range(9)}
     after = balanced(before, [1, 2, 3], {})
     assert copies(before, after) == {}
     assert {spread.leaders for spread in spread_of(after, [1, 2, 3]).values()} == {3}
@@ -131,8 +131,18 @@ def test_more_or_fewer_replicas(now: int, then: int) -> None:
 
 def test_a_node_that_is_drained_moves_nothing_else() -> None:
     # Uneven on purpose, and node 4 is down: what they hold is not what is being moved.
-    before = {Place("t", 0): (1, 2), Place("t", 1): (1, 3), Place("t", 2): (3, 4), Place("t", 3): (1, 2)}
+    before = {
+        TopicPartition("t", 0): (1, 2),
+        TopicPartition("t", 1): (1, 3),
+        TopicPartition("t", 2): (3, 4),
+        TopicPartition("t", 3): (1, 2),
+    }
     after = drained(before, 3, [1, 2, 3], {})
-    assert after == {Place("t", 0): (1, 2), Place("t", 1): (1, 2), Place("t", 2): (4, 1), Place("t", 3): (1, 2)}
+    assert after == {
+        TopicPartition("t", 0): (1, 2),
+        TopicPartition("t", 1): (1, 2),
+        TopicPartition("t", 2): (4, 1),
+        TopicPartition("t", 3): (1, 2),
+    }
     with pytest.raises(PlacementError, match="no other broker is up"):
-        drained({Place("t", 0): (1, 2), Place("t", 1): (1, 5)}, 2, [1, 2], {})
+        drained({TopicPartition("t", 0): (1, 2), TopicPartition("t", 1): (1, 5)}, 2, [1, 2], {})

@@ -2,9 +2,9 @@
 
 from fluvial.cli.cluster.cluster_status import node_lines
 from fluvial.cluster.moves import progress_of
-from fluvial.cluster.picture import Broker, LogDirs, Move, Partition, Picture, Place, Quorum
+from fluvial.cluster.picture import Broker, LogDirs, Move, Partition, Picture, Quorum, TopicPartition
 
-X = Place("x", 0)
+X = TopicPartition("x", 0)
 MOVE = Move(place=X, replicas=(4, 5, 1, 2), adding=(4, 5), removing=(1,))
 
 

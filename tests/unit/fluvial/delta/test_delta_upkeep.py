@@ -23,7 +23,7 @@ def test_a_large_file_is_left_alone_beside_small_ones() -> None:
     assert written_together([76 * MIB] * 16 + [6 * MIB] * 16 + [MIB] * 16, FILES_MAX) is None
 
 
-def test_what_is_written_anew_is_bounded() -> None:
+def test_what_is_written_again_is_bounded() -> None:
     """Of small batches what upkeep writes is at most ten times what they wrote, and files stay few."""
     dice = Random(4)
     for scale in (MIB // 100, MIB, 10 * MIB):

@@ -8,8 +8,8 @@ from confluent_kafka.admin import AdminClient
 
 from fluvial.errors import ConfigError
 from fluvial.kafka import KafkaCluster
-from fluvial.kafka.known import KNOWN as KAFKA
-from fluvial.kafka.known import kafka_properties
+from fluvial.kafka.client_properties import KNOWN as KAFKA
+from fluvial.kafka.client_properties import kafka_properties
 from fluvial.properties import Given, parse_properties
 from fluvial.registry.endpoint import KNOWN as REGISTRY
 
@@ -190,7 +190,7 @@ def test_a_properties_file_is_read_as_javas() -> None:
         ({"enable.ssl.certificate.verification": "no"}, r"verification: 'no' will not do; write true or false"),
     ],
 )
-def test_what_will_not_do_is_told_with_the_mend(properties: dict[str, str], says: str) -> None:
+def test_what_will_not_do_is_told_with_the_repair(properties: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         cluster(**properties)
 

@@ -94,7 +94,7 @@ def test_a_fault_that_may_pass_is_retried(runner: Runner) -> None:
     assert runner.asked == ["history.orders"] * 3
 
 
-def test_an_error_that_only_a_user_can_mend_is_not_retried(runner: Runner) -> None:
+def test_an_error_that_only_a_user_can_repair_is_not_retried(runner: Runner) -> None:
     runner.outcomes["history.orders"] = FluvialError("no topic orders: create it")
     with pytest.raises(dg.Failure, match="no topic orders: create it"):
         materialize(runner, "history.orders")

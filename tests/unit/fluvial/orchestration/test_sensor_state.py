@@ -67,7 +67,7 @@ def test_a_few_records_may_wait_for_more() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"asked": {"a": 3}}', '"12"'])
-def test_a_cursor_of_someone_else_is_begun_anew(text: str | None) -> None:
+def test_a_cursor_of_someone_else_is_begun_again(text: str | None) -> None:
     assert Cursor.of(text) == Cursor()
 
 

@@ -28,7 +28,7 @@ def test_secrets_stay_in_the_process() -> None:
     assert "lovelace" not in repr(made)
     assert "lovelace" not in str(made.model_dump())
     assert made.settings is settings
-    # Dagster makes a resource anew from its fields for each run.
+    # Dagster makes a resource again from its fields for each run.
     again = SparkResource(**{name: value for name, value in made.model_dump().items() if value is not None})
     assert again.settings == settings
     assert again.settings.cluster.properties.get("sasl.password") == "lovelace"

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from fluvial.registry.model.compatibility import LEVELS
+
 V1 = "application/vnd.schemaregistry.v1+json"
 A = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
 A_B = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"b","type":"int","default":0}]}'
@@ -181,38 +183,62 @@ def test_compatibility_is_tested_without_registering(http) -> None:
     assert http.post(f"{path}?verbose=true", json={"schema": "{"}).json()["is_compatible"] is False
 
 
-# The new schema adds `b` without default (only forward compatible) and then drops what the first version had.
+def avro(*fields: dict[str, object]) -> str:
+    return json.dumps({"type": "record", "name": "R", "fields": list(fields)})
+
+
+def strings(longest: int, **more: object) -> str:
+    return json.dumps({"type": "string", "maxLength": longest, **more})
+
+
+def protobuf(*fields: str) -> str:
+    return 'syntax = "proto2"; message R { ' + " ".join(fields) + " }"
+
+
+X = {"name": "x", "type": "int"}
+X_OR_0 = X | {"default": 0}
+Y = {"name": "y", "type": "int", "default": 1}
+
+
+# Of each history the last schema is judged against those before; no two levels answer alike to all of one type.
 @pytest.mark.parametrize(
-    ("level", "adds_required", "drops_required", "drops_first_versions_default"),
+    ("schema_type", "history", "accepted_by"),
     [
-        ("NONE", True, True, True),
-        ("BACKWARD", False, True, True),
-        ("BACKWARD_TRANSITIVE", False, True, True),
-        ("FORWARD", True, False, True),
-        ("FORWARD_TRANSITIVE", True, False, False),
-        ("FULL", False, False, True),
-        ("FULL_TRANSITIVE", False, False, False),
+        ("AVRO", [avro(Y), avro(Y, X)], "NONE FORWARD FORWARD_TRANSITIVE"),
+        ("AVRO", [avro(Y, X), avro(Y)], "NONE BACKWARD BACKWARD_TRANSITIVE"),
+        ("AVRO", [avro(X), avro(X_OR_0), avro(Y)], "NONE BACKWARD BACKWARD_TRANSITIVE FORWARD FULL"),
+        ("AVRO", [avro(Y), avro(Y, X_OR_0), avro(Y, X)], "NONE BACKWARD FORWARD FORWARD_TRANSITIVE FULL"),
+        ("JSON", [strings(5), strings(4)], "NONE FORWARD FORWARD_TRANSITIVE"),
+        ("JSON", [strings(5), strings(6)], "NONE BACKWARD BACKWARD_TRANSITIVE"),
+        ("JSON", [strings(9), strings(5), strings(7)], "NONE BACKWARD"),
+        ("JSON", [strings(5), strings(9), strings(7)], "NONE FORWARD"),
+        ("JSON", [strings(5), strings(9), strings(9, title="t")], "NONE BACKWARD BACKWARD_TRANSITIVE FORWARD FULL"),
+        ("PROTOBUF", [protobuf() + "message S {}", protobuf()], "NONE FORWARD FORWARD_TRANSITIVE"),
+        ("PROTOBUF", [protobuf(), protobuf() + "message S {}"], "NONE BACKWARD BACKWARD_TRANSITIVE"),
+        (
+            "PROTOBUF",
+            [protobuf("optional int32 x = 1;"), protobuf(), protobuf("optional string x = 1;")],
+            "NONE BACKWARD FORWARD FULL",
+        ),
     ],
 )
-def test_levels(http, level, adds_required, drops_required, drops_first_versions_default) -> None:
-    def record(*fields: dict[str, object]) -> str:
-        return json.dumps({"type": "record", "name": "R", "fields": list(fields)})
-
-    def accepts(subject: str, *versions: str) -> bool:
-        assert http.put(f"/config/{subject}", json={"compatibility": "NONE"}).status_code == 200
-        for each in versions[:-1]:
-            register(http, subject, each)
-        assert http.put(f"/config/{subject}", json={"compatibility": level.lower()}).json() == {"compatibility": level}
-        answer = http.post(f"/subjects/{subject}/versions", json={"schema": versions[-1]})
-        assert answer.status_code in {200, 409}
-        return answer.status_code == 200
-
-    required = {"name": "x", "type": "int"}
-    optional = required | {"default": 0}
-    other = {"name": "y", "type": "int", "default": 1}
-    assert accepts("add", record(other), record(other, required)) is adds_required
-    assert accepts("drop", record(other, required), record(other)) is drops_required
-    assert accepts("late", record(required), record(optional), record(other)) is drops_first_versions_default
+def test_each_level_looks_in_its_direction_and_as_far_back_as_it_says(
+    http, schema_type: str, history: list[str], accepted_by: str
+) -> None:
+    accepting = []
+    for level in LEVELS:
+        assert http.put(f"/config/{level}", json={"compatibility": "NONE"}).status_code == 200
+        for schema in history[:-1]:
+            body = {"schema": schema, "schemaType": schema_type}
+            assert http.post(f"/subjects/{level}/versions", json=body).status_code == 200
+        assert http.put(f"/config/{level}", json={"compatibility": level.lower()}).json() == {"compatibility": level}
+        body = {"schema": history[-1], "schemaType": schema_type}
+        check = http.post(f"/compatibility/subjects/{level}/versions", json=body).json()
+        answer = http.post(f"/subjects/{level}/versions", json=body)
+        assert answer.status_code == (200 if check["is_compatible"] else 409)
+        if check["is_compatible"]:
+            accepting.append(level)
+    assert accepting == accepted_by.split()
 
 
 def test_config(http) -> None:

@@ -84,7 +84,7 @@ async def test_registries_that_write_at_once_give_no_id_twice(opened: Open) -> N
     assert picture(registries[0]) == picture(registries[1]) == picture(registries[2])
 
 
-async def test_who_was_fenced_decides_anew_on_what_is_there_now(opened: Open) -> None:
+async def test_who_was_fenced_decides_again_on_what_is_there_now(opened: Open) -> None:
     (first, _), (second, _) = await opened(), await opened()
     assert await until_written(first, "a", record_schema("a")) == 1
     assert await until_written(second, "b", record_schema("b")) == 2
@@ -96,12 +96,12 @@ async def test_who_was_fenced_decides_anew_on_what_is_there_now(opened: Open) ->
 
 async def test_news_are_known_once(opened: Open) -> None:
     (first, _), (second, schemas) = await opened(), await opened()
-    assert not await schemas.has_news()
+    assert not await schemas.has_new_records()
     await register(first, "a", record_schema("a"))
-    assert await schemas.has_news()
+    assert await schemas.has_new_records()
     await second.refresh()
     assert second.state.subjects() == ["a"]
-    assert not await schemas.has_news(), "the marker behind the last record is no news"
+    assert not await schemas.has_new_records(), "the marker behind the last record is no news"
 
 
 @pytest.mark.parametrize(

@@ -116,10 +116,10 @@ def test_a_breaking_change_is_stopped_three_times(
         with pytest.raises(InvalidRecordError, match=reason):
             producer.send(TOPIC, value=framed(schema_id, NEW, {"id": "a", "customer": "b"})).get(60)
 
-    # Mended, it passes all three.
-    mended = {**OLD, "fields": [*OLD["fields"], {**NEW["fields"][1], "default": ""}]}
-    (schemas / "shop" / f"{TOPIC}.avsc").write_text(json.dumps(mended))
+    # Repaired, it passes all three.
+    repaired = {**OLD, "fields": [*OLD["fields"], {**NEW["fields"][1], "default": ""}]}
+    (schemas / "shop" / f"{TOPIC}.avsc").write_text(json.dumps(repaired))
     assert execute(check) == 0
     [registered] = register_all(node.client, load_contracts(schemas))
-    value = framed(registered.id, mended, {"id": "a", "customer": "b"})
+    value = framed(registered.id, repaired, {"id": "a", "customer": "b"})
     assert producer.send(TOPIC, value=value).get(60).offset == 0

@@ -13,7 +13,7 @@ ranges = st.dictionaries(
 
 
 @given(ranges, st.integers(1, 10**6))
-def test_the_first_part_of_a_span_begins_where_it_does_and_takes_from_every_partition_that_has_news(
+def test_the_first_part_of_a_span_takes_from_every_partition_with_new_records(
     given_ranges: dict[int, tuple[int, int]], records: int
 ) -> None:
     span = Span(topic="t", ranges=given_ranges)

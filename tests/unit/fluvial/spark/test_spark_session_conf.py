@@ -81,7 +81,7 @@ sql.shuffle.partitions = 32
         ),
     ],
 )
-def test_what_a_cluster_needs_goes_from_the_file_to_the_session_and_to_a_driver_of_its_own(
+def test_settings_of_the_cluster_reach_the_session_and_its_driver(
     tmp_path: Path, text: str, wanted: dict[str, str]
 ) -> None:
     (tmp_path / "fluvial.toml").write_text(text)

@@ -37,7 +37,7 @@ def test_what_has_no_topics_to_compare_is_refused_where_it_is_declared(inputs: l
     assert not joined(inputs, co_partitioned=False).co_partitioned
 
 
-def test_different_counts_are_refused_with_both_counts_and_the_mend() -> None:
+def test_different_counts_are_refused_with_both_counts_and_the_repair() -> None:
     check_counts(joined(), {"views": 6, "purchases": 6})
     check_counts(joined(co_partitioned=False), {"views": 6, "purchases": 8})
     with pytest.raises(CoPartitioningError) as refused:
@@ -48,7 +48,7 @@ def test_different_counts_are_refused_with_both_counts_and_the_mend() -> None:
     assert "`fluvial topic alter views --partitions 8`" in str(refused.value)
 
 
-def test_topics_are_those_of_the_declared_inputs_and_one_that_is_not_there_is_not_compared() -> None:
+def test_topics_are_those_of_the_declared_inputs_that_exist() -> None:
     declared = {**DECLARED, "marts.j": joined()}
     check_topics(joined(), declared, {"views": 6, "shops": 8, "other": 9})
     with pytest.raises(CoPartitioningError):
@@ -78,11 +78,11 @@ def matches_found(broker: EmbeddedBroker, topics: Mapping[str, int], keys: list[
         assert time.monotonic() < deadline, "three members have all partitions"
         for member in members:
             member.poll(0.05)
-    # What was assigned is read anew, since some of it came with the polls above.
+    # What was assigned is read again, since some of it came with the polls above.
     found = 0
     for member in members:
         places = [TopicPartition(place.topic, place.partition, 0) for place in member.assignment()]
-        eof = {"group.id": "anew", "enable.partition.eof": True}
+        eof = {"group.id": "again", "enable.partition.eof": True}
         reader = Consumer({"bootstrap.servers": broker.bootstrap_servers, **eof})
         reader.assign(places)
         seen: dict[str, set[bytes]] = {topic: set() for topic in topics}
@@ -101,7 +101,7 @@ def matches_found(broker: EmbeddedBroker, topics: Mapping[str, int], keys: list[
     return found
 
 
-def test_members_under_range_find_every_partner_in_co_partitioned_topics_and_lose_some_in_others() -> None:
+def test_range_joins_whole_only_in_co_partitioned_topics() -> None:
     keys = [f"customer {number}" for number in range(200)]
     with log_broker.embedded() as broker:
         assert matches_found(broker, {"page_views": 6, "purchases": 6}, keys) == len(keys)

@@ -20,7 +20,7 @@ def at(count: int, growth: Growth | None = None) -> Position:
     return Position(version=1, stamp=Stamp(topic="t", topic_id="one", batch=1, offsets=offsets, growth=growth))
 
 
-def test_a_growth_is_timed_from_when_it_was_first_seen_and_anew_by_the_next_one() -> None:
+def test_a_growth_is_timed_from_when_it_was_first_seen_and_again_by_the_next_one() -> None:
     assert seen_growth("state.s", span_of(3), at(3), 1000) is None
     assert seen_growth("state.s", span_of(3), Position(version=None, stamp=None), 1000) is None
     first = seen_growth("state.s", span_of(6), at(3), 1000)

@@ -4,7 +4,7 @@ import pytest
 
 from fluvial.delta.stamp import Position, Stamp, TableError
 from fluvial.spark.kafka import Span, TopicBounds
-from fluvial.tables.plan.planning import GapError, has_news, plan_span
+from fluvial.tables.plan.planning import GapError, has_new_records, plan_span
 
 NOTHING = Position(version=None, stamp=None)
 
@@ -24,13 +24,13 @@ def plan(position: Position, found: TopicBounds) -> Span:
 
 def test_a_new_table_begins_where_the_log_does() -> None:
     span = plan(NOTHING, bounds({0: 0, 1: 7}, {0: 4, 1: 9}))
-    assert (dict(span.ranges), span.records_max, has_news(span)) == ({0: (0, 4), 1: (7, 9)}, 6, True)
+    assert (dict(span.ranges), span.records_max, has_new_records(span)) == ({0: (0, 4), 1: (7, 9)}, 6, True)
 
 
 def test_a_table_goes_on_where_it_stands() -> None:
     span = plan(at({0: 4, 1: 9}), bounds({0: 0, 1: 7}, {0: 6, 1: 9}))
     assert dict(span.ranges) == {0: (4, 6), 1: (9, 9)}
-    assert not has_news(plan(at({0: 4, 1: 9}), bounds({0: 4, 1: 9}, {0: 4, 1: 9})))
+    assert not has_new_records(plan(at({0: 4, 1: 9}), bounds({0: 4, 1: 9}, {0: 4, 1: 9})))
 
 
 def test_a_gap_names_what_is_lost() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from fluvial.tables import DeclarationError, State, count, state
 from fluvial.tables.plan.checks import state_definition
-from fluvial.tables.plan.reducing import MARK, ReduceError, fold_batches
+from fluvial.tables.plan.reducer_worker import MARK, ReduceError, fold_batches
 
 RETURNS = "total DECIMAL(10,2), seen TIMESTAMP, tags MAP<STRING, INT>"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from consumer_group_driver import GroupDriver
 
-from log_broker.core.groups.consumer_group_records import NO_PLACES, Places
+from log_broker.core.groups.consumer_group_records import NO_PARTITIONS, TopicIdPartitions
 from log_broker.core.groups.consumer_protocol import read_assignment, write_assignment
 from log_broker.core.groups.conversion import from_places, to_places
 from log_broker.core.groups.protocol import Heartbeat, Join, JoinAnswer, Sync, SyncAnswer
@@ -37,13 +37,13 @@ class EagerMember:
         self.member_id = ""
         self.generation = -1
         self.seen = -1  # the highest one, of this coordinator
-        self.owned: Places = NO_PLACES
+        self.owned: TopicIdPartitions = NO_PARTITIONS
         self.waits_for: Any = None
         self.heard_ms = driver.now
         self.is_in = False  # whether it has an assignment of its generation
 
     def join(self) -> None:
-        self.owned = NO_PLACES
+        self.owned = NO_PARTITIONS
         self.is_in = False
         self.ids += 1
         self.waits_for = self.driver.send(
@@ -99,7 +99,7 @@ class EagerMember:
             return
         if error is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
-        self.owned = NO_PLACES
+        self.owned = NO_PARTITIONS
         self.is_in = False
 
     def lose_connection(self) -> None:

@@ -9,7 +9,7 @@ from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.cluster.records import PartitionsAdded, TopicCreated, TopicDeleted
 from log_broker.core.groups.consumer_events import ConsumerGroupSettings, ConsumerHeartbeat, ConsumerHeartbeatAnswer
 from log_broker.core.groups.consumer_group import ConsumerGroup
-from log_broker.core.groups.consumer_group_records import NO_PLACES, Places, decode
+from log_broker.core.groups.consumer_group_records import NO_PARTITIONS, TopicIdPartitions, decode
 from log_broker.core.groups.group import Group
 from log_broker.core.groups.kinds import ConsumerSupport
 from log_broker.core.groups.protocol import Persist, Persisted, Reply
@@ -55,7 +55,7 @@ class GroupDriver:
     def delete_topic(self, name: str) -> None:
         self.cluster.replay(TopicDeleted(topic_id=self.cluster.topics[name].topic_id))
 
-    def places(self, *topics: str) -> Places:
+    def places(self, *topics: str) -> TopicIdPartitions:
         return frozenset(
             (self.cluster.topics[name].topic_id, number)
             for name in topics
@@ -105,7 +105,7 @@ class GroupDriver:
         self.now = end
 
     def restart(self) -> None:
-        """Begin anew from the log, as a coordinator that takes the partition over."""
+        """Begin again from the log, as a coordinator that takes the partition over."""
         self.held = None
         self.group = load_group(self.log, self._new_group(), self.now)
 
@@ -143,7 +143,7 @@ class Client:
     assignor: str | None = None
     rebalance_timeout_ms: int = REBALANCE_MS
     epoch: int = 0
-    owned: Places = NO_PLACES
+    owned: TopicIdPartitions = NO_PARTITIONS
     is_unsure: bool = False  # an answer was lost or an error: the next request says everything again
 
     def send(self, **changes: Any) -> Any:
@@ -172,14 +172,14 @@ class Client:
         self.is_unsure = answer.error is not ErrorCode.NONE
         if answer.error in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND}:
             self.epoch = 0
-            self.owned = NO_PLACES
+            self.owned = NO_PARTITIONS
         elif answer.error is ErrorCode.NONE:
             self.epoch = answer.member_epoch
             if answer.assignment is not None:
                 self.owned = answer.assignment
 
     def leave(self, epoch: int = -1) -> ConsumerHeartbeatAnswer:
-        self.owned = NO_PLACES
+        self.owned = NO_PARTITIONS
         answer = self.beat(member_epoch=epoch, rebalance_timeout_ms=-1, topics=None, owned=None)
         self.epoch = 0
         return answer

@@ -21,7 +21,7 @@ from log_broker.core.fetch.replica_fetcher import (
     Truncate,
     Unfollow,
 )
-from log_broker.core.fetch.replica_messages import Place, ReplicaFetchRequest, ReplicaFetchResponse
+from log_broker.core.fetch.replica_messages import ReplicaFetchRequest, ReplicaFetchResponse, TopicIdPartition
 from log_broker.core.fetch.replica_session import NotLed, ReplicaSession, ReplicaSessions
 from log_broker.core.partition.epochs import LeaderEpochs
 from log_broker.errors import ErrorCode
@@ -132,10 +132,10 @@ class Pair:
     def __init__(self, seed: int, partitions: int = 3) -> None:
         self.chance = random.Random(seed)
         self.now_ms = 0
-        self.places: list[Place] = [(bytes(15) + bytes((at % 2,)), at) for at in range(partitions)]
+        self.places: list[TopicIdPartition] = [(bytes(15) + bytes((at % 2,)), at) for at in range(partitions)]
         self.led = {place: ModelLog() for place in self.places}
         self.followed = {place: ModelLog() for place in self.places}
-        self.moved: set[Place] = set()
+        self.moved: set[TopicIdPartition] = set()
         for place in self.places:
             self.led[place].acknowledged = lambda offset, place=place: self.check_acknowledged(place, offset)
         settings = FetcherSettings(bytes_max=6 * RECORD_BYTES, partition_bytes_max=4 * RECORD_BYTES)
@@ -151,13 +151,13 @@ class Pair:
         for place in self.places:
             self.tell(Follow(place, 0, self.followed[place]))
 
-    def _find(self, replica_id: int, place: Place) -> ModelLog | NotLed:
+    def _find(self, replica_id: int, place: TopicIdPartition) -> ModelLog | NotLed:
         assert replica_id == 1
         if place in self.moved:
             return NotLed(ErrorCode.NOT_LEADER_OR_FOLLOWER, (2, 7))
         return self.led[place]
 
-    def check_acknowledged(self, place: Place, offset: int) -> None:
+    def check_acknowledged(self, place: TopicIdPartition, offset: int) -> None:
         """What the leader is told the follower holds, it holds: the same records, written."""
         led, followed = self.led[place], self.followed[place]
         first = max(led.start, followed.start)
@@ -232,7 +232,7 @@ class Pair:
     def time_is_up(self) -> None:
         if self.waiting is not None:
             self.waiting.still_there()
-            self.responses.append(ReplicaFetchResponse(self.waiting.news_of_watermarks(), self.waiting.session_id))
+            self.responses.append(ReplicaFetchResponse(self.waiting.changes_of_watermarks(), self.waiting.session_id))
             self.waiting = None
 
     def break_connection(self, *, leader_forgets: bool) -> None:
@@ -243,7 +243,7 @@ class Pair:
         self.waiting = None
         self.tell(FetchFailed())
 
-    def lead_anew(self, place: Place, *, keep: int) -> None:
+    def lead_again(self, place: TopicIdPartition, *, keep: int) -> None:
         """Another led meanwhile and cut the log to `keep` records or what was committed, whichever is more."""
         log = self.led[place]
         committed = max(log.high_watermark - log.start, 0)
@@ -269,7 +269,7 @@ class Pair:
             case 11 if self.chance.random() < 0.2:
                 self.break_connection(leader_forgets=self.chance.random() < 0.5)
             case 12 if self.chance.random() < 0.3:
-                self.lead_anew(place, keep=self.chance.randint(0, len(led.records)))
+                self.lead_again(place, keep=self.chance.randint(0, len(led.records)))
                 if self.chance.random() < 0.7:
                     self.tell(Follow(place, led.leader_epoch, self.followed[place]))
             case 13 if self.chance.random() < 0.2:
@@ -316,7 +316,7 @@ class Pair:
 
 class PatientPair(Pair):
     """
-    A pair of which nothing ever fails and no wait ends by time: only news makes the leader look and answer.
+    A pair of which nothing ever fails and no wait ends by time: only changes makes the leader look and answer.
 
     What partitions and sessions call back comes as late as chance will have it.
     """
@@ -326,7 +326,7 @@ class PatientPair(Pair):
         self.looks = False
         super().__init__(seed, partitions)
 
-    def grow(self, place: Place) -> None:
+    def grow(self, place: TopicIdPartition) -> None:
         """Append to a leader's log, and have those called that wait there."""
         led = self.led[place]
         led.records += [led.leader_epoch] * self.chance.randint(1, 2)
@@ -339,11 +339,11 @@ class PatientPair(Pair):
         waits = self.requests[0].wait_ms_max > 0
         super().serve()
         if self.waiting is not None:
-            self.waiting.on_news = self.has_news
+            self.waiting.on_changes = self.has_new_records
             if not waits:
                 self.time_is_up()
 
-    def has_news(self) -> None:
+    def has_new_records(self) -> None:
         if not self.looks:
             self.looks = True
             self.callbacks.append(self.look_again)

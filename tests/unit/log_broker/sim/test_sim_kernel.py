@@ -88,13 +88,13 @@ def test_a_link_is_cut_in_one_direction_as_often_as_it_was_cut() -> None:
     kernel, network, (one, other) = echoes()
     network.cut_link(0, 1)
     network.cut_link(0, 1)
-    network.mend_link(0, 1)
+    network.repair_link(0, 1)
     one.send_request(1, 1, "lost")
     other.send_request(0, 1, "arrives")
     kernel.run_until(50_000)
     assert process(other).seen == []
     assert [message.body for message in process(one).seen] == ["arrives"]
-    network.mend_link(0, 1)
+    network.repair_link(0, 1)
     one.send_request(1, 2, "arrives")
     kernel.run_until(100_000)
     assert [message.body for message in process(other).seen] == ["arrives"]

@@ -80,9 +80,11 @@ class Bench:
 
     def fetched(self, records: bytes, leader_epoch: int, high_watermark: int, token: object = None) -> None:
         """Take what a leader sent, as its follower in that epoch."""
-        self._take(self.core.become_follower(leader_epoch, 1))
+        self._take(self.core.roles.become_follower(leader_epoch, 1))
         batches = memoryview(bytearray(records))
-        self._take(self.core.append_fetched(batches, leader_epoch, high_watermark, 0, token, now_ms=self.now_ms))
+        self._take(
+            self.core.following.append_fetched(batches, leader_epoch, high_watermark, 0, token, now_ms=self.now_ms)
+        )
 
     def truncate(self, offset: int) -> None:
         """Cut the log, as a follower with nothing under way."""
@@ -94,12 +96,12 @@ class Bench:
 
     def _cut(self, job: TruncationJob, *, restart: bool) -> None:
         if restart:
-            self.core.restart_at(job.end_offset)
+            self.core.following.restart_at(job.end_offset)
         else:
-            self.core.truncate(job.end_offset)
-        job.run(self.core.epochs.starts, self.core.high_watermark)
+            self.core.following.truncate(job.end_offset)
+        job.run(self.core.state.epochs.starts, self.core.state.high_watermark)
         self.log.commit_truncation(job)
-        self._take(self.core.truncated(job.producers, job.ending))
+        self._take(self.core.following.truncated(job.producers, job.ending))
 
     def begin_write(self) -> None:
         """End the turn and plan the write; nothing is in the file yet."""
@@ -129,7 +131,7 @@ class Bench:
 
     def close(self) -> None:
         self.settle()
-        self.log.close(self.core.producer_rows(self.core.next_offset))
+        self.log.close(self.core.writes.producer_rows(self.core.state.next_offset))
 
     def find_time(self, timestamp: int, *, from_offset: int = 0, end_offset: int) -> tuple[int, int] | None:
         """Search as a broker does, without the turns of its event loop."""
@@ -149,15 +151,15 @@ class Bench:
     def read_all(self, *, bytes_max: int = 1 << 20) -> list[Record]:
         """Read as a consumer does, from the log start to the high watermark, and hold every read to its promises."""
         records: list[Record] = []
-        offset = self.core.log_start_offset
-        while offset < self.core.high_watermark:
-            data = self.log.read(offset, bytes_max, self.core.high_watermark, at_least_one=True)
+        offset = self.core.state.log_start_offset
+        while offset < self.core.state.high_watermark:
+            data = self.log.read(offset, bytes_max, self.core.state.high_watermark, at_least_one=True)
             found = [(header, data[at : at + header.size]) for at, header in batches_in(data)]
             assert found, f"nothing at {offset}"
             assert sum(header.size for header, _ in found) == len(data), "only whole batches"
             assert len(found) == 1 or len(data) <= bytes_max, "no more than asked for"
             assert offset <= found[0][0].last_offset
-            assert found[0][0].base_offset <= offset or self.core.config.is_compacted
+            assert found[0][0].base_offset <= offset or self.core.state.config.is_compacted
             for _, batch in found:
                 records += [record for record in iterate_records(batch) if record.offset >= offset]
             offset = found[-1][0].last_offset + 1
@@ -165,8 +167,8 @@ class Bench:
 
     def compact(self, compacted_to: int, *, map_bytes_max: int = 1 << 20) -> int:
         """Make one pass over what can be compacted, whatever the dirty ratio; return how far the log is compacted."""
-        config = self.core.config
-        segments = self.log.closed_segments(self.core.last_stable_offset)
+        config, producers = self.core.state.config, self.core.state.producers
+        segments = self.log.closed_segments(self.core.state.last_stable_offset)
         if not segments or compacted_to > segments[-1][1]:
             compacted_to = 0
         facts = self.log.facts_of(segments, dirty_from=compacted_to, limits=config)
@@ -180,11 +182,13 @@ class Bench:
             self.log.segments[-1],
             plan,
             limits=config,
-            sequences_at=frozenset(row.batch.last_offset for row in self.core.producers.rows()),
+            sequences_at=frozenset(row.batch.last_offset for row in producers.rows()),
             map_bytes_max=map_bytes_max,
             now_ms=self.now_ms,
             aborted={base: self.log.aborted.of(base) for base in (s.base_offset for s in self.log.segments)},
-            last_epochs={pid: entry.epoch for pid, entry in self.core.producers.all().items() if not entry.batches},
+            last_epochs={
+                pid: entry.epoch for pid, entry in self.core.state.producers.all().items() if not entry.batches
+            },
         )
         job.note_keys()
         for sources in job.groups():
@@ -219,7 +223,7 @@ class Bench:
                 self.write.batches,
                 sync=self.write.sync,
                 now_ms=self.now_ms,
-                producer_rows=self.core.producer_rows,
+                producer_rows=self.core.writes.producer_rows,
                 epochs=self.write.epochs,
                 gaps=self.write.gaps,
             )

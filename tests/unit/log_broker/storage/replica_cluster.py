@@ -63,7 +63,7 @@ class ReplicaCluster:
     def leading(self) -> Replica | None:
         """The replica that leads by the controller's word, and knows it."""
         replica = self.up.get(self.leader)
-        if replica is None or not replica.core.is_leader or replica.core.leader_epoch != self.epoch:
+        if replica is None or not replica.core.state.is_leader or replica.core.state.leader_epoch != self.epoch:
             return None
         return replica
 
@@ -94,12 +94,12 @@ class ReplicaCluster:
         if self.leader == node:
             self.take(
                 replica,
-                replica.core.become_leader(
+                replica.core.roles.become_leader(
                     self.leadership(), node_id=node, lag_ms_max=LAG_MS_MAX, steady_ms=self.now_ms
                 ),
             )
         else:
-            self.take(replica, replica.core.become_follower(self.epoch, self.leader))
+            self.take(replica, replica.core.roles.become_follower(self.epoch, self.leader))
 
     def leadership(self) -> Leadership:
         return Leadership(leader_epoch=self.epoch, partition_epoch=self.version, replicas=NODES, isr=self.isr)
@@ -121,9 +121,9 @@ class ReplicaCluster:
             error = ErrorCode.REQUEST_TIMED_OUT
         core = replica.core
         if error is ErrorCode.NONE:
-            self.take(replica, core.isr_settled(self.leadership(), steady_ms=self.now_ms))
+            self.take(replica, core.roles.isr_settled(self.leadership(), steady_ms=self.now_ms))
         else:
-            self.take(replica, core.isr_refused(error, steady_ms=self.now_ms))
+            self.take(replica, core.roles.isr_refused(error, steady_ms=self.now_ms))
 
     # The nodes.
 
@@ -141,34 +141,35 @@ class ReplicaCluster:
     def fetch(self, node: int) -> None:
         """Ask the leader that this follower knows, if it is one in the epoch that the follower knows."""
         replica = self.up[node]
-        leader = self.up.get(replica.core.leader_id)
+        leader = self.up.get(replica.core.state.leader_id)
         core = replica.core
-        if core.is_leader or leader is None or not core.is_idle or node in self.in_flight:
+        if core.state.is_leader or leader is None or not core.writes.is_idle or node in self.in_flight:
             return
-        if not leader.core.is_leader or leader.core.leader_epoch != core.leader_epoch:
+        if not leader.core.state.is_leader or leader.core.state.leader_epoch != core.state.leader_epoch:
             return
-        offset = core.written_end
-        read = read_for_replica(leader.core, leader.log, offset, 300, core.epochs.latest, min_one=True)
+        offset = core.state.written_end
+        read = read_for_replica(leader.core.state, leader.log, offset, 300, core.state.epochs.latest, min_one=True)
         if read.error is ErrorCode.NONE and read.diverging is None:
-            effects = leader.core.follower_fetched(node, 1, offset, 0, steady_ms=self.now_ms)
+            effects = leader.core.roles.follower_fetched(node, 1, offset, 0, steady_ms=self.now_ms)
             self.take(leader, effects)
-        self.in_flight[node] = (core.leader_epoch, leader.core.high_watermark, read)
+        self.in_flight[node] = (core.state.leader_epoch, leader.core.state.high_watermark, read)
 
     def deliver(self, node: int) -> None:
         """Bring a follower the answer to its fetch."""
         replica = self.up[node]
         epoch, watermark, read = self.in_flight.pop(node)
         core = replica.core
-        if core.is_leader or core.leader_epoch != epoch or not core.is_idle:
+        if core.state.is_leader or core.state.leader_epoch != epoch or not core.writes.is_idle:
             return
         assert read.error is ErrorCode.NONE, "nothing leaves these logs"
         if read.diverging is not None:
             known, end = read.diverging
-            own, own_end = core.epochs.end_offset(known, core.written_end)
+            own, own_end = core.state.epochs.end_offset(known, core.state.written_end)
             replica.truncate(min(end, own_end) if own == known else max(own_end, 0))
             return
         self.take(
-            replica, core.append_fetched(memoryview(b"".join(read.chunks)), epoch, watermark, 0, "fetched", now_ms=0)
+            replica,
+            core.following.append_fetched(memoryview(b"".join(read.chunks)), epoch, watermark, 0, "fetched", now_ms=0),
         )
         replica.settle()
         answered = [result.error for token, result in replica.answers if token == "fetched"]
@@ -182,7 +183,7 @@ class ReplicaCluster:
     def pass_time(self, ms: int) -> None:
         self.now_ms += ms
         for replica in self.up.values():
-            self.take(replica, replica.core.check_followers(self.now_ms))
+            self.take(replica, replica.core.roles.check_followers(self.now_ms))
 
     def take(self, replica: Replica, effects: Sequence[Effect]) -> None:
         replica._take(effects)

@@ -87,7 +87,7 @@ def filled(bench: Bench, batches: list[bytes | bytearray]) -> Bench:
 
 
 def close_segment(bench: Bench) -> None:
-    assert bench.log.roll_active(bench.core.producer_rows, bench.now_ms)
+    assert bench.log.roll_active(bench.core.writes.producer_rows, bench.now_ms)
 
 
 def stored(bench: Bench) -> list[tuple]:
@@ -150,7 +150,7 @@ def test_records_without_a_key_go_and_markers_stay() -> None:
     segment = bench.log.segments[-1]
     segment.file.write_at(segment.size, [marker])
     bench = Bench(bench.files, config())
-    assert bench.core.next_offset == 3
+    assert bench.core.state.next_offset == 3
     close_segment(bench)
 
     bench.compact(0)
@@ -204,13 +204,13 @@ def test_a_compacted_segment_that_was_cut_does_not_grow_again() -> None:
     compacted = bench.log.segments[0]
     compacted.file.write_at(compacted.size - 1, [b"\xff"])
 
-    again = Bench(bench.files, bench.core.config)
+    again = Bench(bench.files, bench.core.state.config)
     found = [record.offset for record in again.read_all()]
     assert found == list(range(1, 19, 2)), "what lay behind the damage is gone"
-    assert again.log.segments[-1].base_offset == again.core.next_offset == 18
+    assert again.log.segments[-1].base_offset == again.core.state.next_offset == 18
     filled(again, [build_batch([(100, b"k", b"more", ())])])
     for _ in range(2):
-        again = Bench(again.files, again.core.config)
+        again = Bench(again.files, again.core.state.config)
         assert [record.offset for record in again.read_all()] == [*found, 18]
 
 
@@ -230,7 +230,7 @@ def test_a_reader_sees_the_same_before_and_after_on_real_files(tmp_path) -> None
     bench.close()
     again = Bench(OsFileSystem(), config(), directory=directory, clean=True)
     assert [record.offset for record in again.read_all()] == list(range(45, 50))
-    assert again.core.next_offset == 50
+    assert again.core.state.next_offset == 50
 
 
 def test_a_power_cut_does_not_make_a_compacted_segment_the_last_one() -> None:
@@ -249,8 +249,8 @@ def test_a_power_cut_does_not_make_a_compacted_segment_the_last_one() -> None:
 
     bench.compact(0)
 
-    again = Bench(files.crash(), bench.core.config)
-    assert again.core.next_offset == active
+    again = Bench(files.crash(), bench.core.state.config)
+    assert again.core.state.next_offset == active
     assert [record.offset for record in again.read_all()] == [active - 3, active - 2, active - 1]
 
 

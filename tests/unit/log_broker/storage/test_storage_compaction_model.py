@@ -178,7 +178,7 @@ class CompactionMachine(RuleBasedStateMachine):
     def what_is_read_is_what_was_appended(self) -> None:
         if not hasattr(self, "bench"):
             return
-        assert self.bench.core.next_offset == self.bench.log.end_offset == len(self.appended)
+        assert self.bench.core.state.next_offset == self.bench.log.end_offset == len(self.appended)
         found = self.bench.read_all()
         assert found == [self.appended[record.offset] for record in found]
         assert [record.offset for record in found] == sorted({record.offset for record in found})
@@ -231,7 +231,7 @@ def test_a_compaction_can_end_at_any_change_to_the_disk(kill) -> None:
         found = again.read_all()
         assert found == [appended[record.offset] for record in found]
         assert folded(found) == folded(appended)
-        assert again.core.next_offset == 60
+        assert again.core.state.next_offset == 60
         again.append(build_batch([(1, b"more", b"more", ())]))
         again.settle()
         assert again.read_all() == [*found, Record(60, 1, b"more", b"more")]

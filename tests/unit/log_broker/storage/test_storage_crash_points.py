@@ -68,11 +68,13 @@ class Story:
     def retain(self, bench: Bench) -> None:
         """Let go of the segments in front, as after DeleteRecords; the name of the next says where the log starts."""
         core, log = bench.core, bench.log
-        offset = self.rng.randrange(log.start_offset, core.high_watermark + 1)
+        offset = self.rng.randrange(log.start_offset, core.state.high_watermark + 1)
         # Before a file is gone, anything up to here may be gone.
         self.log_start = max(self.log_start, offset)
-        core.advance_log_start(offset)
-        count = log.expired_segments(1, log_start_offset=offset, high_watermark=core.high_watermark, by_config=False)
+        core.state.advance_log_start(offset)
+        count = log.expired_segments(
+            1, log_start_offset=offset, high_watermark=core.state.high_watermark, by_config=False
+        )
         for _ in range(count):
             for path in log.remove_first():
                 self.disk.remove(path)
@@ -80,7 +82,7 @@ class Story:
     def check(self, after: MemoryFileSystem) -> None:
         bench = Bench(after, self.config)
         found = {record.offset: (record.key, record.value) for record in bench.read_all()}
-        end = bench.core.high_watermark
+        end = bench.core.state.high_watermark
         assert end >= self.acked, "acknowledged records are gone, or their offsets would be given out again"
         assert all(self.sent[offset] == record for offset, record in found.items()), "not what was appended there"
         if self.config.is_compacted:
@@ -104,7 +106,7 @@ class Story:
         for at in range(first, len(self.sent), 2):
             assert answers[at].error is ErrorCode.NONE, "the producer's state does not fit its log"
             assert answers[at].base_offset == at
-        assert bench.core.high_watermark == len(self.sent)
+        assert bench.core.state.high_watermark == len(self.sent)
 
 
 CONFIGS = {
@@ -165,7 +167,7 @@ class UnsyncedStory:
 
     def check(self, after: MemoryFileSystem) -> None:
         bench = Bench(after, self.config, recovery_point=self.checkpointed)
-        end = bench.core.high_watermark
+        end = bench.core.state.high_watermark
         assert end >= self.checkpointed, "the recovery point names what is on the disk"
         assert [record.value for record in bench.read_all()] == self.sent[:end], "a hole, or what nobody wrote"
         bench.append(build_batch([(1, b"key", b"next", ())]))

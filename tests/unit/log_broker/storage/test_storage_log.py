@@ -32,7 +32,7 @@ def bench_of(batches: int = 0, *, step_ms: int = 1, **overrides: str) -> Bench:
 
 def add(bench: Bench, batches: int, *, step_ms: int = 1, size: int = 10) -> None:
     for _ in range(batches):
-        at = bench.core.next_offset
+        at = bench.core.state.next_offset
         bench.append(build_batch([(at * step_ms, b"k", bytes(size), ())]), at)
         bench.settle()
 
@@ -151,7 +151,7 @@ def test_the_times_of_one_segment_are_read_at_a_time() -> None:
 
 def expired(bench: Bench, now_ms: int = 0, *, start: int = 0, by_config: bool = True) -> int:
     return bench.log.expired_segments(
-        now_ms, log_start_offset=start, high_watermark=bench.core.high_watermark, by_config=by_config
+        now_ms, log_start_offset=start, high_watermark=bench.core.state.high_watermark, by_config=by_config
     )
 
 
@@ -169,7 +169,7 @@ def test_old_segments_go() -> None:
 
     start = bench.log.start_offset
     assert start > 0
-    bench.core.advance_log_start(start)
+    bench.core.state.advance_log_start(start)
     assert [record.offset for record in bench.read_all()] == list(range(start, 50))
     names = bench.files.names(bench.directory)
     assert min(name for name in names if name.endswith(".log")) == f"{start:020d}.log"
@@ -313,19 +313,19 @@ def test_the_twin_forgets_what_was_not_synced() -> None:
 def test_offsets_go_on_after_everything_has_expired() -> None:
     bench = bench_of(12, retention_ms="5")
     assert bench.log.active_expired(10**9)
-    assert bench.log.roll_active(bench.core.producer_rows, 10**9)
+    assert bench.log.roll_active(bench.core.writes.producer_rows, 10**9)
     for _ in range(expired(bench, 10**9)):
         bench.log.remove_first()
-    bench.core.advance_log_start(bench.log.start_offset)
+    bench.core.state.advance_log_start(bench.log.start_offset)
     assert bench.read_all() == []
     files = bench.files
     assert isinstance(files, MemoryFileSystem)
 
-    assert Bench(files.crash(), config()).core.next_offset == 12, "whether or not the removal reached the disk"
+    assert Bench(files.crash(), config()).core.state.next_offset == 12, "whether or not the removal reached the disk"
     files.sync_directory(bench.directory)
 
     again = Bench(files.crash(), config())
 
-    assert again.core.next_offset == again.core.log_start_offset == 12
+    assert again.core.state.next_offset == again.core.state.log_start_offset == 12
     add(again, 1)
     assert [record.offset for record in again.read_all()] == [12]

@@ -192,16 +192,16 @@ class LogMachine(RuleBasedStateMachine):
     def repeat(self, which: int) -> None:
         """Send one of the last five batches again, as after a lost connection."""
         token, batch, _ = self.recent[which % len(self.recent)]
-        before = self.bench.core.next_offset
+        before = self.bench.core.state.next_offset
         self.bench.append(batch, ("repeat of", token))
         self.collect()
-        assert self.bench.core.next_offset == before, "a repeat is not stored again"
+        assert self.bench.core.state.next_offset == before, "a repeat is not stored again"
 
     @invariant()
     def readers_see_what_was_acknowledged(self) -> None:
         if not hasattr(self, "bench"):
             return
-        assert self.bench.core.high_watermark == len(self.expected)
+        assert self.bench.core.state.high_watermark == len(self.expected)
         assert [record.value for record in self.bench.read_all(bytes_max=300)] == self.expected
         assert [record.offset for record in self.bench.read_all()] == list(range(len(self.expected)))
 

@@ -209,7 +209,7 @@ def test_producers_are_known_again(tmp_path, clean, snapshots) -> None:
         bench.close()
     else:
         crashed(bench)
-    rows = bench.core.producer_rows(BATCHES)
+    rows = bench.core.writes.producer_rows(BATCHES)
     for path in bench.directory.glob("*.snapshot"):
         if snapshots == "removed":
             path.unlink()
@@ -218,14 +218,14 @@ def test_producers_are_known_again(tmp_path, clean, snapshots) -> None:
 
     again = open_bench(bench.directory, clean=clean)
 
-    assert again.core.producer_rows(BATCHES) == rows
+    assert again.core.writes.producer_rows(BATCHES) == rows
     for at in range(BATCHES - 5, BATCHES):
         batch = build_batch([(1000, b"k", b"x", ())], producer_id=5, producer_epoch=0, base_sequence=at)
         again.append(batch, at)
     assert [(token, r.error, r.base_offset) for token, r in again.answers] == [
         (at, ErrorCode.NONE, at) for at in range(BATCHES - 5, BATCHES)
     ]
-    assert again.core.next_offset == BATCHES
+    assert again.core.state.next_offset == BATCHES
 
 
 def test_a_snapshot_from_beyond_the_end_speaks_of_lost_batches(tmp_path) -> None:
@@ -235,7 +235,7 @@ def test_a_snapshot_from_beyond_the_end_speaks_of_lost_batches(tmp_path) -> None
     again = open_bench(bench.directory)
     end = again.log.end_offset
     assert end < BATCHES
-    entry = again.core.producers.get(5)
+    entry = again.core.state.producers.get(5)
     assert entry is not None
     assert entry.batches[-1].last_offset == end - 1
 
@@ -269,11 +269,11 @@ def test_a_copied_log_opens_elsewhere(tmp_path) -> None:
     assert values(open_bench(tmp_path / "elsewhere")) == [value(at) for at in range(BATCHES)]
 
 
-def test_an_epoch_that_the_checksum_leaves_out_is_mended_from_the_epochs_file() -> None:
+def test_an_epoch_that_the_checksum_leaves_out_is_repaired_from_the_epochs_file() -> None:
     files = MemoryFileSystem()
     bench = Bench(files, TopicConfig.from_overrides({}))
     for epoch in (1, 4):
-        bench.core.epochs.current = epoch
+        bench.core.state.epochs.current = epoch
         bench.append(build_batch([(1, b"k", b"epoch %d" % epoch, ())]))
         bench.settle()
     after = files.crash()
@@ -285,8 +285,8 @@ def test_an_epoch_that_the_checksum_leaves_out_is_mended_from_the_epochs_file() 
 
     again = Bench(after, TopicConfig.from_overrides({}))
 
-    assert again.core.epochs.starts == ((1, 0), (4, 1))
-    assert again.core.leader_epoch == 4
+    assert again.core.state.epochs.starts == ((1, 0), (4, 1))
+    assert again.core.state.leader_epoch == 4
     assert read_header(log.read_at(second, 61)).leader_epoch == 4
     after.remove(DIRECTORY / LEADER_EPOCH_FILE)
-    assert Bench(after, TopicConfig.from_overrides({})).core.epochs.starts == ((1, 0), (4, 1)), "from the batches"
+    assert Bench(after, TopicConfig.from_overrides({})).core.state.epochs.starts == ((1, 0), (4, 1)), "from the batches"

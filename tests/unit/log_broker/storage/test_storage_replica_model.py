@@ -73,14 +73,14 @@ class ReplicaMachine(RuleBasedStateMachine):
         if end is not None:
             self.cluster.end_transaction(replica, TRANSACTION, committed=end)
             return
-        known = replica.core.producers.get(TRANSACTION)
+        known = replica.core.state.producers.get(TRANSACTION)
         sequence = known.batches[-1].last_sequence + 1 if known is not None and known.batches else 0
-        replica.core.transactions.expect(TRANSACTION, 0, sequence)
-        replica.core.transactions.allow(TRANSACTION, 0)
+        replica.core.state.transactions.expect(TRANSACTION, 0, sequence)
+        replica.core.state.transactions.allow(TRANSACTION, 0)
         producer = {"producer_id": TRANSACTION, "producer_epoch": 0, "base_sequence": sequence}
         batch = build_batch([(1, b"k", b"in transaction", ())], attributes=TRANSACTIONAL, **producer)
         replica.append(batch, (1, b"in transaction"), 1)
-        replica.core.transactions.answered(TRANSACTION)
+        replica.core.state.transactions.answered(TRANSACTION)
 
     # Nodes and messages.
 
@@ -147,13 +147,13 @@ class ReplicaMachine(RuleBasedStateMachine):
     def committed_stays(self) -> None:
         for replica in self.cluster.up.values():
             self.take_answers(replica)
-            core = replica.core
-            assert core.log_start_offset <= core.last_stable_offset <= core.high_watermark <= core.written_end
-            assert core.synced_end <= core.written_end <= core.next_offset
-            shown = replica.values(core.high_watermark)
+            state = replica.core.state
+            assert state.log_start_offset <= state.last_stable_offset <= state.high_watermark <= state.written_end
+            assert state.synced_end <= state.written_end <= state.next_offset
+            shown = replica.values(state.high_watermark)
             both = min(len(shown), len(self.committed))
             assert shown[:both] == self.committed[:both], "two truths below the high watermark"
-            if core.is_leader:
+            if state.is_leader:
                 self.committed += shown[both:]
             else:
                 assert len(shown) <= len(self.committed), "a follower knows more than any leader said"
@@ -162,14 +162,16 @@ class ReplicaMachine(RuleBasedStateMachine):
     def all_in_sync_have_what_is_committed(self) -> None:
         leader = self.cluster.leading
         if leader is not None:
-            ends = [self.cluster.up[node].core.written_end for node in self.cluster.isr if node in self.cluster.up]
-            assert leader.core.high_watermark <= min(ends)
+            ends = [
+                self.cluster.up[node].core.state.written_end for node in self.cluster.isr if node in self.cluster.up
+            ]
+            assert leader.core.state.high_watermark <= min(ends)
 
     @invariant()
     def acked_is_there(self) -> None:
         leader = self.cluster.leading
         if leader is not None:
-            values = leader.values(leader.core.written_end)
+            values = leader.values(leader.core.state.written_end)
             for value, offset in self.acked.items():
                 assert values[offset] == value, "acknowledged by all, and gone"
 
@@ -179,7 +181,7 @@ class ReplicaMachine(RuleBasedStateMachine):
                 acks, value = token
                 if acks == -1:
                     self.acked[value] = result.base_offset
-                    assert result.base_offset < replica.core.high_watermark
+                    assert result.base_offset < replica.core.state.high_watermark
                     if value == self.waiting:
                         self.waiting = None
         replica.answers.clear()
@@ -213,24 +215,24 @@ class ReplicaMachine(RuleBasedStateMachine):
         assert leader is not None
         assert self.waiting is None, "no progress"
         assert set(cluster.isr) == set(NODES), "not all come back"
-        ends = {replica.core.written_end for replica in cluster.up.values()}
-        assert ends == {leader.core.high_watermark}
-        logs = [replica.values(replica.core.written_end) for replica in cluster.up.values()]
+        ends = {replica.core.state.written_end for replica in cluster.up.values()}
+        assert ends == {leader.core.state.high_watermark}
+        logs = [replica.values(replica.core.state.written_end) for replica in cluster.up.values()]
         assert logs[0] == logs[1] == logs[2]
         assert [value for value in logs[0] if value in self.sent] == list(self.sent), "stored once, in order"
         for replica in cluster.up.values():
-            assert without_times(replica.core.producers) == without_times(leader.core.producers)
-            assert replica.core.last_stable_offset == leader.core.last_stable_offset
+            assert without_times(replica.core.state.producers) == without_times(leader.core.state.producers)
+            assert replica.core.state.last_stable_offset == leader.core.state.last_stable_offset
             assert all(
-                replica.core.epochs.epoch_at(offset) == leader.core.epochs.epoch_at(offset)
-                for offset in range(leader.core.written_end)
+                replica.core.state.epochs.epoch_at(offset) == leader.core.state.epochs.epoch_at(offset)
+                for offset in range(leader.core.state.written_end)
             )
 
     def is_quiet(self) -> bool:
         leader = self.cluster.leading
         return leader is not None and all(
-            (replica.core.written_end, replica.core.high_watermark)
-            == (leader.core.written_end, leader.core.written_end)
+            (replica.core.state.written_end, replica.core.state.high_watermark)
+            == (leader.core.state.written_end, leader.core.state.written_end)
             for replica in self.cluster.up.values()
         )
 

@@ -23,7 +23,7 @@ def bench_of(files: MemoryFileSystem, *, clean: bool = False, **overrides: str) 
 
 
 def write(bench: Bench, producer_id: int, *keys: bytes, epoch: int = 0, sequence: int = 0) -> ErrorCode:
-    transactions = bench.core.transactions
+    transactions = bench.core.state.transactions
     transactions.expect(producer_id, epoch, sequence)
     transactions.answered(producer_id)
     transactions.allow(producer_id, epoch)
@@ -49,7 +49,7 @@ def end(
 
 
 def roll(bench: Bench) -> None:
-    assert bench.log.roll_active(bench.core.producer_rows, bench.now_ms)
+    assert bench.log.roll_active(bench.core.writes.producer_rows, bench.now_ms)
 
 
 def markers(bench: Bench) -> list[int]:
@@ -81,14 +81,14 @@ def test_the_last_stable_offset_follows_the_oldest_open_transaction() -> None:
     bench = bench_of(MemoryFileSystem())
     write(bench, 1, b"a")
     write(bench, 2, b"b", b"c")
-    assert bench.core.last_stable_offset == 0
+    assert bench.core.state.last_stable_offset == 0
     end(bench, 1, committed=True)
-    assert bench.core.last_stable_offset == 1
+    assert bench.core.state.last_stable_offset == 1
     write(bench, 1, b"d", sequence=1)
     end(bench, 2, committed=False)
-    assert bench.core.last_stable_offset == 4
+    assert bench.core.state.last_stable_offset == 4
     end(bench, 1, committed=False)
-    assert bench.core.last_stable_offset == bench.core.high_watermark == 7
+    assert bench.core.state.last_stable_offset == bench.core.state.high_watermark == 7
     # As Kafka's rule has it: the second's first offset, then what follows the marker.
     assert bench.log.aborted.of(0) == [AbortedTransaction(2, 1, 5, 4), AbortedTransaction(1, 4, 6, 7)]
     assert bench.log.aborted.between(0, 7) == [(2, 1), (1, 4)]
@@ -122,7 +122,7 @@ def test_outside_its_open_transaction_a_producer_writes_nothing() -> None:
 
 def test_no_batch_overtakes_one_that_waits_for_the_coordinator() -> None:
     bench = bench_of(MemoryFileSystem())
-    bench.core.transactions.expect(1, 0, 0)
+    bench.core.state.transactions.expect(1, 0, 0)
     assert write(bench, 1, b"b", sequence=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert write(bench, 1, b"a", sequence=0) is ErrorCode.NONE
     assert write(bench, 1, b"b", sequence=1) is ErrorCode.NONE
@@ -132,7 +132,7 @@ def test_a_batch_of_the_next_transaction_may_be_here_before_the_marker_of_the_la
     """A producer of KIP-890 goes on under its next epoch when the end is decided, not when the markers are written."""
     bench = bench_of(MemoryFileSystem())
     write(bench, 1, b"a", epoch=5)
-    bench.core.transactions.expect(1, 6, 0)
+    bench.core.state.transactions.expect(1, 6, 0)
     assert end(bench, 1, committed=True, epoch=6, bumped=True) is ErrorCode.NONE
     assert write(bench, 1, b"b", epoch=6) is ErrorCode.NONE
 
@@ -140,7 +140,7 @@ def test_a_batch_of_the_next_transaction_may_be_here_before_the_marker_of_the_la
 @pytest.mark.parametrize(("epoch", "bumped"), [(5, False), (6, True), (7, True)])
 def test_a_batch_of_a_transaction_that_a_marker_has_ended_stays_out(epoch: int, bumped: bool) -> None:
     bench = bench_of(MemoryFileSystem())
-    transactions = bench.core.transactions
+    transactions = bench.core.state.transactions
     transactions.expect(1, 5, 0)
     end(bench, 1, committed=False, epoch=epoch, bumped=bumped)
     transactions.allow(1, 5)
@@ -163,14 +163,14 @@ def test_open_transactions_survive_a_restart(clean) -> None:
     else:
         files = files.crash()
     bench = bench_of(files, clean=clean)
-    assert bench.core.last_stable_offset == 0
-    assert bench.core.transactions.is_open(1, 2)
-    marked = bench.core.producers.get(2)
+    assert bench.core.state.last_stable_offset == 0
+    assert bench.core.state.transactions.is_open(1, 2)
+    marked = bench.core.state.producers.get(2)
     assert marked is not None
     assert (marked.epoch, marked.coordinator_epoch, marked.first_offset) == (1, 4, -1)
     assert bench.log.aborted.between(0, 3) == [(2, 1)]
     end(bench, 1, committed=True, epoch=2)
-    assert bench.core.last_stable_offset == 4
+    assert bench.core.state.last_stable_offset == 4
 
 
 def test_the_index_of_a_closed_segment_is_on_the_disk_in_kafkas_format() -> None:
@@ -188,7 +188,7 @@ def test_the_index_of_a_closed_segment_is_on_the_disk_in_kafkas_format() -> None
     assert bench_of(files, clean=True).log.aborted.between(0, 2) == [(1, 0)]
     without_snapshots(files)
     files.remove(DIRECTORY / f"{0:020d}.txnindex")
-    assert bench_of(files).log.aborted.between(0, 2) == [(1, 0)], "made anew from the log"
+    assert bench_of(files).log.aborted.between(0, 2) == [(1, 0)], "made again from the log"
     assert files.read(DIRECTORY / f"{0:020d}.txnindex") == expected
 
 
@@ -227,11 +227,11 @@ def test_a_marker_stays_as_long_as_a_record_of_its_transaction() -> None:
         at = compacting(bench, at, hours=1)
     assert markers(bench) == [2], "that of nothing is gone, that of the records is there"
     without_snapshots(files)
-    assert bench_of(files.crash(), **COMPACT).core.last_stable_offset == bench.core.last_stable_offset
+    assert bench_of(files.crash(), **COMPACT).core.state.last_stable_offset == bench.core.state.last_stable_offset
     bench.append(build_batch([(1, b"a", b"new", ()), (1, b"b", b"new", ())]), "token")
     at = compacting(bench, at)
     assert markers(bench) == [2]
-    bench.core.producers.expire(10**15)
+    bench.core.state.producers.expire(10**15)
     at = compacting(bench, at)
     at = compacting(bench, at)
     assert markers(bench) == [2], "readers that are between record and marker get delete.retention.ms"
@@ -249,7 +249,7 @@ def test_what_was_aborted_goes_and_replaces_nothing() -> None:
     assert [(r.offset, r.key) for r in bench.read_all() if r.key in {b"a", b"b"}] == [(0, b"a")]
     assert markers(bench) == [3]
     assert bench.log.aborted.between(0, 4) == [(1, 1)]
-    bench.core.producers.expire(10**15)
+    bench.core.state.producers.expire(10**15)
     for _ in range(3):
         at = compacting(bench, at, hours=1)
     assert markers(bench) == []
@@ -271,6 +271,6 @@ def test_nothing_is_compacted_behind_an_open_transaction() -> None:
 def test_an_open_transaction_keeps_its_producer_from_being_forgotten() -> None:
     bench = bench_of(MemoryFileSystem())
     write(bench, 1, b"a")
-    assert bench.core.producers.expire(10**15) == 0
+    assert bench.core.state.producers.expire(10**15) == 0
     end(bench, 1, committed=True)
-    assert bench.core.producers.expire(10**15) == 1
+    assert bench.core.state.producers.expire(10**15) == 1

@@ -55,7 +55,7 @@ class Client:
 
 def committed_view(bench: Bench, *, bytes_max: int) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield (offset, key, value) as a client with isolation.level=read_committed shows them, fetch by fetch."""
-    offset, end = bench.core.log_start_offset, bench.core.last_stable_offset
+    offset, end = bench.core.state.log_start_offset, bench.core.state.last_stable_offset
     while offset < end:
         data = bench.log.read(offset, bytes_max, end, at_least_one=True)
         batches = [(header, data[at : at + header.size]) for at, header in batches_in(data)]
@@ -138,7 +138,7 @@ class TransactionMachine(RuleBasedStateMachine):
             base_sequence=client.sequence,
             attributes=TRANSACTIONAL,
         )
-        transactions = self.bench.core.transactions
+        transactions = self.bench.core.state.transactions
         assert transactions.is_open(producer_id, client.epoch) == (client.txn is not None)
         if client.txn is None:
             self.bench.append(batch, "token")
@@ -170,13 +170,13 @@ class TransactionMachine(RuleBasedStateMachine):
         epoch = client.epoch + bumps
         event = EndTransaction(producer_id, epoch, EndMarker(committed, 0), "token", bumps)
         self.bench._take(self.bench.core.handle(event, self.bench.now_ms))
-        stable = self.bench.core.last_stable_offset
+        stable = self.bench.core.state.last_stable_offset
         self.files.room_bytes = 0 if full else None
         error = self.done()
         self.files.room_bytes = None
         if full:
             assert error is ErrorCode.KAFKA_STORAGE_ERROR
-            assert self.bench.core.last_stable_offset == stable, "a marker that is not written decides nothing"
+            assert self.bench.core.state.last_stable_offset == stable, "a marker that is not written decides nothing"
             return
         assert error is ErrorCode.NONE
         if bumps:
@@ -191,15 +191,15 @@ class TransactionMachine(RuleBasedStateMachine):
     def a_late_batch_arrives(self, data) -> None:
         """A batch of before, on its way for long, must not begin a transaction that nobody will end."""
         producer_id = data.draw(st.sampled_from([p for p, client in self.clients.items() if client.old_batches]))
-        before = self.bench.core.next_offset
+        before = self.bench.core.state.next_offset
         self.bench.append(data.draw(st.sampled_from(self.clients[producer_id].old_batches)))
         self.bench.settle()
         self.bench.answers.clear()
-        assert self.bench.core.next_offset == before
+        assert self.bench.core.state.next_offset == before
 
     @rule()
     def roll(self) -> None:
-        self.bench.log.roll_active(self.bench.core.producer_rows, self.bench.now_ms)
+        self.bench.log.roll_active(self.bench.core.writes.producer_rows, self.bench.now_ms)
 
     @precondition(lambda self: self.compacts)
     @rule(passes=st.integers(1, 4))
@@ -209,7 +209,7 @@ class TransactionMachine(RuleBasedStateMachine):
             self.roll()
             self.bench.now_ms += 3_600_000
             self.compacted_to = self.bench.compact(self.compacted_to)
-            assert self.compacted_to <= self.bench.core.last_stable_offset
+            assert self.compacted_to <= self.bench.core.state.last_stable_offset
         self.was_compacted = True
 
     @rule()
@@ -226,7 +226,7 @@ class TransactionMachine(RuleBasedStateMachine):
         now_ms = self.bench.now_ms
         self.bench = Bench(self.files, self.config, clean=clean)
         self.bench.now_ms = now_ms
-        assert self.bench.core.next_offset == len(self.entries)
+        assert self.bench.core.state.next_offset == len(self.entries)
 
     @invariant()
     def readers_see_what_is_committed(self) -> None:
@@ -234,7 +234,7 @@ class TransactionMachine(RuleBasedStateMachine):
             return
         opened = [client.txn.first_offset for client in self.clients.values() if client.txn is not None]
         end = min(opened, default=len(self.entries))
-        assert self.bench.core.last_stable_offset == end
+        assert self.bench.core.state.last_stable_offset == end
         expected = [
             (offset, entry.key, entry.value)
             for offset, entry in enumerate(self.entries[:end])
@@ -251,7 +251,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def what_is_undecided_is_all_there(self) -> None:
         if not hasattr(self, "bench"):
             return
-        end = self.bench.core.last_stable_offset
+        end = self.bench.core.state.last_stable_offset
         found = {record.offset: record.value for record in self.bench.read_all() if record.offset >= end}
         for offset in range(end, len(self.entries)):
             if self.entries[offset].value is not None:

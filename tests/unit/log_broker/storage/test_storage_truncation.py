@@ -139,15 +139,15 @@ class FollowerStory:
         """Fetch from the leader until the log holds its first `up_to` batches, or all that is shared and more."""
         epochs = self.leader.epochs()
         core = bench.core
-        bench._take(core.become_follower(self.leader.epoch, 1))
+        bench._take(core.roles.become_follower(self.leader.epoch, 1))
         while True:
-            last = core.epochs.latest
-            epoch, end = epochs.end_offset(last, self.leader.end) if last >= 0 else (last, core.written_end)
-            if epoch < last or end < core.written_end:
-                own_epoch, own_end = core.epochs.end_offset(epoch, core.written_end)
+            last = core.state.epochs.latest
+            epoch, end = epochs.end_offset(last, self.leader.end) if last >= 0 else (last, core.state.written_end)
+            if epoch < last or end < core.state.written_end:
+                own_epoch, own_end = core.state.epochs.end_offset(epoch, core.state.written_end)
                 self.cut(bench, min(end, own_end) if own_epoch == epoch else own_end)
                 continue
-            have = sum(read_header(batch).last_offset < core.written_end for batch in self.leader.batches)
+            have = sum(read_header(batch).last_offset < core.state.written_end for batch in self.leader.batches)
             if have >= up_to:
                 return
             some = self.leader.batches[have : min(up_to, have + self.rng.randrange(1, 5))]
@@ -158,7 +158,7 @@ class FollowerStory:
             self.had = self.had + some
 
     def cut(self, bench: Bench, offset: int) -> None:
-        assert offset < bench.core.written_end
+        assert offset < bench.core.state.written_end
         kept = [batch for batch in self.had if read_header(batch).last_offset < max(offset, 0)]
         # Until it is done the old log may be found, or any part of it that is not shorter.
         self.had = kept
@@ -180,13 +180,13 @@ class FollowerStory:
     def agrees(self, bench: Bench, log: LeaderLog) -> None:
         """Everything that is kept beside the batches must follow from them."""
         producers, aborted = log.producers()
-        assert without_times(producers) == without_times(bench.core.producers)
-        assert producers.open_transactions == bench.core.producers.open_transactions
+        assert without_times(producers) == without_times(bench.core.state.producers)
+        assert producers.open_transactions == bench.core.state.producers.open_transactions
         segments = [segment.base_offset for segment in bench.log.segments]
         assert [entry for base in segments for entry in bench.log.aborted.of(base)] == aborted
         for batch in log.batches:
             header = read_header(batch)
-            assert bench.core.epochs.epoch_at(header.base_offset) == header.leader_epoch
+            assert bench.core.state.epochs.epoch_at(header.base_offset) == header.leader_epoch
         if log.batches:
             kept = decode_epochs(bench.files.read(DIRECTORY / LEADER_EPOCH_FILE))
             assert [(epoch, start) for epoch, start in kept if start < log.end] == log.epochs_copied()
@@ -238,5 +238,5 @@ def test_a_leader_may_have_compacted_more_offsets_away_than_a_segment_spans() ->
     bench.settle()
     for found in (bench, Bench(files.crash(), CONFIG, leads=False)):
         assert batches_of(found) == batches
-        assert found.core.written_end == far + 6
+        assert found.core.state.written_end == far + 6
         assert found.log.read(0, 1000, far + 6, at_least_one=True) == b"".join(batches)

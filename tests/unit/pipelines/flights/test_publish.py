@@ -141,21 +141,21 @@ def assert_holds(log: list[list[StoredRecord]], feed: Feed) -> None:
     for part, partition in enumerate(log):
         here = [at for at in range(len(feed)) if parts[at] == part]
         first_day = [at for at in here if at < feed.first_day and at not in feed.damaged]
-        mended = [at for at in here if at in feed.damaged]
-        expected = [chunks[at] for at in (*first_day, *mended, *(at for at in here if at >= feed.first_day))]
+        repaired = [at for at in here if at in feed.damaged]
+        expected = [chunks[at] for at in (*first_day, *repaired, *(at for at in here if at >= feed.first_day))]
         found = [(each.value, each.key, part, each.timestamp_ms) for each in partition]
         assert found == [tuple(each) for each in expected]
-        gaps = {here.index(at) for at in mended}
+        gaps = {here.index(at) for at in repaired}
         assert gaps.isdisjoint(each.offset for each in partition)
 
 
-def test_what_arrives_damaged_is_mended_and_stands_behind_its_day(
+def test_what_arrives_damaged_is_repaired_and_stands_behind_its_day(
     bootstrap_servers: str, publisher: Publisher, feed_until: Callable[[int], Feed]
 ) -> None:
     published = publisher.publish(feed_until(3))
-    assert len(published.mended) == len(DAMAGED_EVENTS)
-    assert len({each.reason for each in published.mended}) == 3
-    assert not publisher.publish(feed_until(3)).mended
+    assert len(published.repaired) == len(DAMAGED_EVENTS)
+    assert len({each.reason for each in published.repaired}) == 3
+    assert not publisher.publish(feed_until(3)).repaired
     log = read_all(bootstrap_servers, published.topic, 6)
     assert sum(each[-1].offset + 1 - len(each) for each in log) > len(DAMAGED_EVENTS), "gaps and markers"
     assert_holds(log, feed_until(3))
@@ -250,7 +250,7 @@ def test_an_end_is_told_once_every_transaction_is_decided(bootstrap_servers: str
     producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": topic})
     producer.init_transactions(30)
     producer.begin_transaction()
-    producer.produce(topic, b"mended")
+    producer.produce(topic, b"repaired")
     producer.flush(30)
     with ThreadPoolExecutor(1) as aside:
         ends = aside.submit(decided_ends, admin, topic, 1)

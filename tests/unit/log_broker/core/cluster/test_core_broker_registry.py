@@ -56,7 +56,7 @@ def test_a_fence_that_is_not_committed_yet_is_decided_again() -> None:
         assert cluster.registry.expired(cluster.image.draft(), SESSION_MS) == [BrokerFenced(node_id=1)]
 
 
-def test_a_broker_that_was_fenced_registers_anew_and_its_old_words_are_refused() -> None:
+def test_a_broker_that_was_fenced_registers_again_and_its_old_words_are_refused() -> None:
     cluster = ClusterDriver(1)
     old = cluster.image.brokers[1].epoch
     cluster.now_ms = SESSION_MS
@@ -135,7 +135,7 @@ def test_a_fenced_broker_may_stop_at_once() -> None:
     assert (answer.is_fenced, answer.should_shut_down) == (True, True)
 
 
-def test_a_broker_that_stops_gives_up_its_leaderships_first_and_waits_until_the_others_know() -> None:
+def test_a_stopping_broker_hands_over_its_leaderships_before_it_ends() -> None:
     cluster = ClusterDriver(1, 2, 3)
     cluster.create(partitions=3, replication_factor=3)
     assert not cluster.beat(1, wants_shut_down=True).should_shut_down

@@ -39,11 +39,11 @@ def words(before: View, after: View) -> list[tuple[str, str]]:
     return [(event.kind, event.text) for event in told(before, after)]
 
 
-def changed(was: PartitionImage, **news: Any) -> list[tuple[str, str]]:
+def changed(was: PartitionImage, **changes: Any) -> list[tuple[str, str]]:
     """What is told of flights-1 when it alone changes."""
     other = PartitionImage(replicas=(1, 2, 3), leader=2, isr=(1, 2, 3))
     before = view(topics=[topic("flights", [other, was])])
-    return words(before, view(topics=[topic("flights", [other, replace(was, **news)])]))
+    return words(before, view(topics=[topic("flights", [other, replace(was, **changes)])]))
 
 
 LED = PartitionImage(replicas=(1, 2, 3), leader=1, leader_epoch=4, isr=(1, 2, 3))

@@ -30,6 +30,7 @@ from log_broker.core.partition.epochs import LeaderEpochs
 from log_broker.core.partition.partition import Partition
 from log_broker.core.partition.producers import ProducerStates
 from log_broker.core.partition.protocol import Append, AppendResult, Effect, Reply, TurnEnded, Write, Written
+from log_broker.core.partition.writing import ReplicaState
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import Codec, build_batch, iterate_records, read_header
 from log_broker.records.batch import HEADER, seal
@@ -43,8 +44,9 @@ def config(**overrides: str) -> TopicConfig:
 
 
 def partition(**overrides: str) -> Partition:
+    topic = config(**overrides)
     return Partition(
-        "t", config(**overrides), producers=ProducerStates(), epochs=LeaderEpochs(), log_start_offset=0, end_offset=0
+        ReplicaState("t", topic, producers=ProducerStates(), epochs=LeaderEpochs(), log_start_offset=0, end_offset=0)
     )
 
 
@@ -225,20 +227,20 @@ def test_the_largest_size_holds_for_what_arrives_and_for_what_is_stored() -> Non
 def test_a_level_that_rises_takes_in_what_was_acknowledged_before() -> None:
     core = partition(fluvial_durability="memory")
     stored(core, at(NOW_MS))
-    assert core.unsynced_records == 1
-    assert core.next_deadline_ms() is None
+    assert core.state.unsynced_records == 1
+    assert core.writes.next_deadline_ms() is None
     core.configure(config(fluvial_durability="fsync-leader"))
-    assert core.next_deadline_ms() == NOW_MS
-    (write,) = core.tick(NOW_MS)
+    assert core.writes.next_deadline_ms() == NOW_MS
+    (write,) = core.writes.tick(NOW_MS)
     assert write == Write([], sync=True)
     core.handle(Written(0, synced=True), NOW_MS)
-    assert core.unsynced_records == 0
-    assert core.next_deadline_ms() is None
+    assert core.state.unsynced_records == 0
+    assert core.writes.next_deadline_ms() is None
 
 
 def test_the_page_says_what_the_code_has() -> None:
     page = (Path(__file__).parents[5] / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert with_tables(page) == page, "python -m log_broker.config.page docs/configuration.md writes it anew"
+    assert with_tables(page) == page, "python -m log_broker.config.page docs/configuration.md writes it again"
     for name in [*TOPIC_KEYS, *BROKER_KEYS, *BROKER_ALIASES]:
         assert f"| `{name}` |" in page
     with pytest.raises(ValueError, match="no part"):

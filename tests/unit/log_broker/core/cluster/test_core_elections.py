@@ -118,7 +118,7 @@ def test_with_a_minimum_of_one_only_the_last_in_sync_is_eligible() -> None:
     assert (partition.leader, partition.elr) == (NO_LEADER, (1,))
 
 
-def test_a_lower_minimum_makes_nobody_eligible_who_may_miss_what_is_acknowledged_from_now_on() -> None:
+def test_a_lower_minimum_makes_no_replica_eligible_that_may_miss_new_records() -> None:
     cluster = three()
     cluster.want_isr(1)
     assert cluster.partition().elr == (2, 3)

@@ -61,7 +61,7 @@ def test_a_new_cluster_is_at_the_newest_levels_and_keeps_what_brokers_support() 
     assert ranges_of(driver.image.brokers[1].features or ()) == SUPPORTED
 
 
-def test_a_log_without_levels_is_at_the_lowest_and_says_nothing_that_older_releases_do_not_know() -> None:
+def test_a_log_without_feature_levels_is_at_the_lowest() -> None:
     driver = cluster(SUPPORTED, levels=OLD)
     assert driver.image.levels == LEVELS_UNTOLD
     assert driver.image.brokers[1].features is None

@@ -82,7 +82,7 @@ def test_topics_of_any_replication_factor_stand_side_by_side() -> None:
         assert {len(partition.replicas) for partition in topic.partitions} == {factor}
 
 
-def test_a_broker_that_is_added_gets_its_share_of_what_is_new_and_nothing_of_what_is_old() -> None:
+def test_an_added_broker_gets_its_share_of_new_partitions_and_no_old_ones() -> None:
     cluster = ClusterDriver(1, 2, 3)
     old = cluster.create("old", partitions=30, replication_factor=3)
     cluster.start(4)

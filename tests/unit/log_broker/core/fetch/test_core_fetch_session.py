@@ -182,14 +182,14 @@ def test_a_full_request_takes_the_place_of_the_session_it_names() -> None:
         (Found(0, ErrorCode.OFFSET_OUT_OF_RANGE, -1, -1), True),
     ],
 )
-def test_only_news_is_told(found, is_told) -> None:
+def test_only_changes_is_told(found, is_told) -> None:
     sessions = opened(T0, U0)
     response = answer(sessions, proceed(sessions, 1), {T0: found})
     assert (response.session_id, response.error) == (SESSION, ErrorCode.NONE)
     assert told(response) == ([T0] if is_told else [])
 
 
-def test_what_was_told_once_is_no_news() -> None:
+def test_what_was_told_once_is_no_changes() -> None:
     sessions = opened(T0)
     moved = {T0: Found(0, high_watermark=11, log_start_offset=3)}
     assert told(answer(sessions, proceed(sessions, 1), moved)) == [T0]
@@ -244,10 +244,10 @@ def test_of_two_requests_that_wait_the_earlier_is_refused() -> None:
     sessions = opened(T0)
     earlier = proceed(sessions, 1, U0)
     later = proceed(sessions, 2, gone=[T0])
-    news = {T0: Found(0, high_watermark=11)}
-    response = answer(sessions, earlier, news)
+    changes = {T0: Found(0, high_watermark=11)}
+    response = answer(sessions, earlier, changes)
     assert (response.error, told(response)) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
-    assert told(answer(sessions, later, news)) == [U0]
+    assert told(answer(sessions, later, changes)) == [U0]
 
 
 def test_a_request_that_waits_while_its_session_loses_all_partitions_is_refused() -> None:

@@ -114,7 +114,7 @@ def test_a_request_names_the_state_of_the_log_and_later_ones_only_what_changed()
     assert (third.request.session_epoch, third.request.partitions) == (2, [])
 
 
-def test_news_ends_the_wait_of_a_request_and_a_third_one_waits() -> None:
+def test_changes_ends_the_wait_of_a_request_and_a_third_one_waits() -> None:
     machine = fetcher()
     machine.handle(Follow(A, 0, ModelLog()), 0)
     machine.handle(answered(), 0)
@@ -152,7 +152,7 @@ def test_a_slow_append_does_not_hold_up_the_others_for_long() -> None:
     assert isinstance(poll, SendFetch)
 
 
-def test_a_broken_connection_is_tried_again_with_growing_delays_and_everything_is_told_anew() -> None:
+def test_a_broken_connection_is_retried_with_backoff_and_all_is_sent_again() -> None:
     machine = fetcher(backoff_ms_max=70)
     machine.handle(Follow(A, 0, ModelLog()), 0)
     now_ms = 0
@@ -198,7 +198,7 @@ def test_a_refused_partition_is_delayed_and_the_others_go_on(error: ErrorCode) -
     assert sent(machine.tick(21)) == [(A, 0)]
 
 
-def test_a_replica_that_lies_behind_the_leaders_start_begins_anew() -> None:
+def test_a_replica_that_lies_behind_the_leaders_start_begins_again() -> None:
     machine = fetcher()
     log = ModelLog(records=[1] * 5)
     machine.handle(Follow(A, 2, log), 0)
@@ -255,7 +255,7 @@ def test_a_failed_append_is_fetched_again_later() -> None:
     assert sent(machine.tick(22)) == [(A, 0)]
 
 
-def test_a_lost_session_is_opened_anew() -> None:
+def test_a_lost_session_is_opened_again() -> None:
     machine = fetcher()
     machine.handle(Follow(A, 0, ModelLog()), 0)
     machine.handle(answered(), 0)

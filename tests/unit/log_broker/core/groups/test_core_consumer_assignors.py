@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from log_broker.core.groups.consumer_assignors import ASSIGNORS, MemberSpec, assign_range, assign_uniform
-from log_broker.core.groups.consumer_group_records import Places
+from log_broker.core.groups.consumer_group_records import TopicIdPartitions
 
 TOPICS = ("0a", "0b", "0c", "0d")
 
@@ -34,7 +34,9 @@ def groups(draw: st.DrawFn, *, alike: bool | None = None) -> tuple[dict[str, Mem
     return members, counts
 
 
-def check_covers(members: Mapping[str, MemberSpec], counts: Mapping[str, int], given: Mapping[str, Places]) -> None:
+def check_covers(
+    members: Mapping[str, MemberSpec], counts: Mapping[str, int], given: Mapping[str, TopicIdPartitions]
+) -> None:
     read = {topic for spec in members.values() for topic in spec.topics}
     wanted = sorted((topic, number) for topic in read for number in range(counts[topic]))
     assert sorted(place for places in given.values() for place in places) == wanted, "each partition once"
@@ -43,7 +45,7 @@ def check_covers(members: Mapping[str, MemberSpec], counts: Mapping[str, int], g
     assert given.keys() == members.keys()
 
 
-def again(members: Mapping[str, MemberSpec], given: Mapping[str, Places]) -> dict[str, MemberSpec]:
+def again(members: Mapping[str, MemberSpec], given: Mapping[str, TopicIdPartitions]) -> dict[str, MemberSpec]:
     return {
         name: MemberSpec(topics=spec.topics, target=given[name], instance_id=spec.instance_id)
         for name, spec in members.items()

@@ -9,7 +9,7 @@ from consumer_group_driver import REBALANCE_MS, Client, GroupDriver, settle
 from log_broker.core.groups import consumer_members
 from log_broker.core.groups.consumer_events import ConsumerHeartbeat
 from log_broker.core.groups.consumer_group_records import (
-    NO_PLACES,
+    NO_PARTITIONS,
     ConsumerRecord,
     MemberState,
     RecordKind,
@@ -48,7 +48,7 @@ def test_one_member_reads_everything_from_its_first_answer_on(driver: GroupDrive
 def test_a_partition_is_given_on_only_when_its_owner_has_given_it_up(driver: GroupDriver) -> None:
     a, b = client(driver, "a"), client(driver, "b")
     a.beat()
-    assert b.beat().assignment == NO_PLACES, "nothing is free yet"
+    assert b.beat().assignment == NO_PARTITIONS, "nothing is free yet"
     assert driver.consumer.state.owned_by("b").state is MemberState.UNRELEASED_PARTITIONS
     told = driver.answers[a.send()]
     assert (told.member_epoch, len(told.assignment)) == (1, 3), "the epoch stays until it has given up the rest"
@@ -130,7 +130,7 @@ def test_a_subscription_can_change(driver: GroupDriver) -> None:
     driver.create_topic("u", 2)
     a = client(driver, "a")
     settle([a])
-    assert a.beat(topics=frozenset({"u"})).assignment == NO_PLACES
+    assert a.beat(topics=frozenset({"u"})).assignment == NO_PARTITIONS
     a.beat()
     assert a.owned == driver.places("u")
 
@@ -340,7 +340,7 @@ class TestWaitingForTheDisk:
         assert not driver.answers
         driver.release()
         assert driver.answers[first].assignment == driver.places("t")
-        assert driver.answers[second].assignment == NO_PLACES
+        assert driver.answers[second].assignment == NO_PARTITIONS
 
     def test_what_could_not_be_stored_has_not_happened(self, driver: GroupDriver) -> None:
         a, b = client(driver, "a"), client(driver, "b")

@@ -1,6 +1,6 @@
 """
 A KIP-848 group under everything at once: clients that come, go, crash and lose answers, topics that grow, a disk that
-fails, a coordinator that begins anew from its log, time.
+fails, a coordinator that begins again from its log, time.
 
 Always: no partition is read by two clients; epochs only grow. In the end: every partition is read, evenly.
 """
@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from log_broker.core.groups.consumer_group_records import NO_PLACES
+from log_broker.core.groups.consumer_group_records import NO_PARTITIONS
 from log_broker.core.groups.consumer_group_state import ConsumerGroupState, ConsumerState
 from log_broker.errors import ErrorCode
 
@@ -80,7 +80,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
     def crash(self, client: Client) -> None:
         """It no longer reads, and the group is not told."""
         if client in self.alive:
-            client.owned = NO_PLACES
+            client.owned = NO_PARTITIONS
             self.alive.remove(client)
 
     @rule(client=clients)
@@ -97,7 +97,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         for client in list(self.alive):
             # A client that could not reach its coordinator for a session stops reading by itself.
             if self.driver.now - self.heard.get(client.member_id, self.driver.now) >= SESSION_MS:
-                client.owned = NO_PLACES
+                client.owned = NO_PARTITIONS
                 self.alive.remove(client)
 
     @rule(topic=st.sampled_from(TOPICS))

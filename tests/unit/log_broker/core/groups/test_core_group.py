@@ -278,7 +278,7 @@ def test_an_assignment_is_told_only_when_it_is_durable() -> None:
     assert driver.answers[token].assignment == b"a"
 
 
-def test_an_assignment_that_cannot_be_stored_is_worked_out_anew() -> None:
+def test_an_assignment_that_cannot_be_stored_is_worked_out_again() -> None:
     driver = Driver()
     driver.join()
     driver.held = []

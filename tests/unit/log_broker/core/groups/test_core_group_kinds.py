@@ -7,7 +7,7 @@ import pytest
 from classic_group_client import subscription
 from consumer_group_driver import Client, GroupDriver, settle
 
-from log_broker.core.groups.consumer_group_records import NO_PLACES, Places
+from log_broker.core.groups.consumer_group_records import NO_PARTITIONS, TopicIdPartitions
 from log_broker.core.groups.consumer_protocol import read_assignment, read_subscription, write_assignment
 from log_broker.core.groups.conversion import from_places, to_places
 from log_broker.core.groups.members import GroupState
@@ -28,7 +28,7 @@ class ClassicClient:
         self.instance_id = instance_id
         self.member_id = ""
         self.generation = -1
-        self.owned: Places = NO_PLACES
+        self.owned: TopicIdPartitions = NO_PARTITIONS
         self.token: Any = None
 
     def join(self, fresh_id: str = "") -> JoinAnswer | None:
@@ -108,7 +108,7 @@ def test_a_classic_group_moves_over_and_back_without_losing_partitions_or_offset
     offsets = {("t", 0): CommittedOffset(offset=7, timestamp_ms=1)}
     driver.ask(Commit, member_id="c1", generation=1, instance_id=None, offsets=offsets)
     new = Client(driver, "n", frozenset({"t"}))
-    assert new.beat().assignment == NO_PLACES
+    assert new.beat().assignment == NO_PARTITIONS
     assert driver.group.kind == "consumer"
     assert driver.ask(Commit, member_id="c1", generation=1, instance_id=None, offsets=offsets) is ErrorCode.NONE
     settle_both(old, new)
@@ -141,7 +141,7 @@ def test_a_group_that_turns_classic_and_back_at_once_gives_nobody_what_is_still_
     assert (len(old.owned), len(again.owned)) == (2, 2)
 
 
-def test_who_takes_the_place_of_a_static_member_that_had_nothing_yet_is_assigned_what_nobody_has(
+def test_who_replaces_an_unassigned_static_member_gets_the_free_partitions(
     driver: GroupDriver,
 ) -> None:
     first, static = Client(driver, "n", frozenset({"t"})), ClassicClient(driver, instance_id="i")
@@ -253,7 +253,7 @@ def test_an_empty_group_changes_its_kind_with_its_first_member(driver: GroupDriv
     assert driver.group.members.keys() == {"c1"}
 
 
-def test_a_static_classic_member_takes_the_place_of_a_new_one_and_the_last_takes_the_group_back(
+def test_a_static_classic_member_replaces_a_new_one_and_the_last_converts_back(
     driver: GroupDriver,
 ) -> None:
     new = Client(driver, "n", frozenset({"t"}), instance_id="i")

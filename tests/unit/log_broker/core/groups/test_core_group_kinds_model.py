@@ -1,6 +1,6 @@
 """
 A group whose clients are exchanged while it works: classic and new members come, go and crash, the
-group changes its kind with them, the coordinator begins anew from its log.
+group changes its kind with them, the coordinator begins again from its log.
 
 Always: no partition is read by two members. In the end: every partition is read, and the kind is that of its members.
 """
@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from log_broker.core.groups.consumer_group_records import NO_PLACES
+from log_broker.core.groups.consumer_group_records import NO_PARTITIONS
 from log_broker.core.groups.protocol import Leave
 
 NEW_SESSION_MS = 45_000
@@ -128,7 +128,7 @@ class MixedGroupModel(RuleBasedStateMachine):
         self.deliver()
         for member in self.old_ones:
             if self.driver.now - member.heard_ms >= SESSION_MS:
-                member.owned = NO_PLACES
+                member.owned = NO_PARTITIONS
         for client in list(self.new_ones):
             if self.driver.now - self.heard[client.member_id] >= NEW_SESSION_MS:
                 self.new_ones.remove(client)

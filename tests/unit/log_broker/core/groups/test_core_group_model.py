@@ -1,6 +1,6 @@
 """
 A classic group under everything at once: members that come, go, crash and restart, a disk that fails, a coordinator
-that begins anew from its log, time.
+that begins again from its log, time.
 
 Always: no partition is read by two members; generations only grow. In the end: every partition is read.
 """

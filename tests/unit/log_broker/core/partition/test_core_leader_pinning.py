@@ -54,15 +54,15 @@ def test_what_the_setting_means(text: str, preference: LeadersPreference) -> Non
 @pytest.mark.parametrize(
     "text", ["", "a", "racks", "racks:", "racks:a,", "rack:a", "ordered_racks:,a", "none:a", "racks:a,a"]
 )
-def test_a_value_that_means_nothing_is_refused_with_the_mend(text: str) -> None:
+def test_a_value_that_means_nothing_is_refused_with_the_repair(text: str) -> None:
     with pytest.raises(BrokerError) as error:
         TOPIC_KEYS[LEADERS_PREFERENCE].parse(text)
     assert error.value.code is ErrorCode.INVALID_CONFIG
-    mend = "name each once" if text == "racks:a,a" else "none, racks:<rack>,<rack>… or ordered_racks:<rack>,<rack>…"
-    assert mend in str(error.value)
+    repair = "name each once" if text == "racks:a,a" else "none, racks:<rack>,<rack>… or ordered_racks:<rack>,<rack>…"
+    assert repair in str(error.value)
 
 
-def test_partitions_of_a_new_topic_are_led_in_the_preferred_racks_as_evenly_as_can_be() -> None:
+def test_partitions_of_a_new_topic_are_led_evenly_in_the_preferred_racks() -> None:
     driver = cluster("a", "b", "c", "a", "b", "c")
     topic = driver.create(partitions=12, replication_factor=3, overrides=PINNED)
     assert Counter(each.leader for each in topic.partitions) == {1: 3, 2: 3, 4: 3, 5: 3}

@@ -20,6 +20,7 @@ from log_broker.core.partition.protocol import (
     WriteFailed,
     Written,
 )
+from log_broker.core.partition.writing import ReplicaState
 from log_broker.errors import ErrorCode
 from log_broker.records import Codec, build_batch, iterate_records, read_header
 from log_broker.records.batch import DELETE_HORIZON, TRANSACTIONAL, crc_is_valid
@@ -30,12 +31,14 @@ NOW = 5_000
 def partition(end_offset: int = 0, **overrides: str) -> Partition:
     config = TopicConfig.from_overrides({name.replace("_", "."): value for name, value in overrides.items()}, None)
     return Partition(
-        "t",
-        config,
-        producers=ProducerStates(),
-        epochs=LeaderEpochs(),
-        log_start_offset=0,
-        end_offset=end_offset,
+        ReplicaState(
+            "t",
+            config,
+            producers=ProducerStates(),
+            epochs=LeaderEpochs(),
+            log_start_offset=0,
+            end_offset=end_offset,
+        )
     )
 
 
@@ -72,7 +75,7 @@ def test_nothing_is_said_or_seen_before_it_is_written() -> None:
     core = partition(end_offset=10)
     assert append(core, batch(3)) == (AskTurn(),)
     assert append(core, batch(2), "b") == ()
-    assert core.high_watermark == 10
+    assert core.state.high_watermark == 10
     write = turn(core)
     assert write.sync
     assert write.epochs == ((0, 10),), "on the disk before the first batch of an epoch"
@@ -86,7 +89,7 @@ def test_nothing_is_said_or_seen_before_it_is_written() -> None:
         Reply("b", write.batches[1].result),
     ]
     assert replies(effects) == [("a", ErrorCode.NONE, 10), ("b", ErrorCode.NONE, 13)]
-    assert core.high_watermark == core.synced_end == 15
+    assert core.state.high_watermark == core.state.synced_end == 15
 
 
 def test_what_arrives_during_a_write_shares_the_next() -> None:
@@ -117,7 +120,7 @@ def test_a_write_may_end_at_a_segment_and_go_on() -> None:
 
 def test_the_place_and_epoch_are_patched_into_the_producers_bytes() -> None:
     core = partition(end_offset=41)
-    core.epochs.current = 6
+    core.state.epochs.current = 6
     records = batch(2)
     append(core, records)
     header = read_header(records)
@@ -147,8 +150,8 @@ def test_memory_durability_does_not_sync() -> None:
     write = turn(core)
     assert not write.sync
     written(core, write)
-    assert core.high_watermark == 4
-    assert core.unsynced_records == 4
+    assert core.state.high_watermark == 4
+    assert core.state.unsynced_records == 4
 
 
 def test_flush_messages_asks_for_a_sync_when_so_many_are_unsynced() -> None:
@@ -161,21 +164,21 @@ def test_flush_messages_asks_for_a_sync_when_so_many_are_unsynced() -> None:
     write = turn(core)
     assert write.sync
     written(core, write)
-    assert core.unsynced_records == 0
+    assert core.state.unsynced_records == 0
 
 
 def test_flush_ms_syncs_when_the_oldest_unsynced_record_is_so_old() -> None:
     core = partition(fluvial_durability="memory", flush_ms="100")
-    assert core.next_deadline_ms() is None
+    assert core.writes.next_deadline_ms() is None
     append(core, batch())
     written(core, turn(core))
-    assert core.next_deadline_ms() == NOW + 100
-    assert core.tick(NOW + 99) == ()
-    write = write_of(core.tick(NOW + 100))
+    assert core.writes.next_deadline_ms() == NOW + 100
+    assert core.writes.tick(NOW + 99) == ()
+    write = write_of(core.writes.tick(NOW + 100))
     assert (list(write.batches), write.sync) == ([], True)
     assert core.handle(Written(0, True), NOW + 101) == []
-    assert core.unsynced_records == 0
-    assert core.next_deadline_ms() is None
+    assert core.state.unsynced_records == 0
+    assert core.writes.next_deadline_ms() is None
 
 
 def test_a_repeat_waits_for_the_batch_it_repeats() -> None:
@@ -188,7 +191,7 @@ def test_a_repeat_waits_for_the_batch_it_repeats() -> None:
     second = write_of(effects)
     assert [b.batch for b in second.batches] == [None]
     assert replies(written(core, second)) == [("again", ErrorCode.NONE, 0)]
-    assert core.high_watermark == 2
+    assert core.state.high_watermark == 2
 
     assert replies(append(core, numbered(0, 2), "late")) == [("late", ErrorCode.NONE, 0)]
 
@@ -207,14 +210,14 @@ def test_a_refusal_is_answered_at_once_and_leaves_no_trace(records, code) -> Non
     core = partition()
     append(core, numbered(0))
     written(core, turn(core))
-    rows = core.producer_rows(core.next_offset)
+    rows = core.writes.producer_rows(core.state.next_offset)
     effects = append(core, records)
     if code is None:
         assert effects == (AskTurn(),)
     else:
         assert [error for _, error, _ in replies(effects)] == [code]
-        assert core.next_offset == 1
-        assert core.producer_rows(core.next_offset) == rows
+        assert core.state.next_offset == 1
+        assert core.writes.producer_rows(core.state.next_offset) == rows
 
 
 def test_a_failed_write_undoes_everything_gathered() -> None:
@@ -230,7 +233,7 @@ def test_a_failed_write_undoes_everything_gathered() -> None:
 
     assert replies(effects) == [(token, ErrorCode.KAFKA_STORAGE_ERROR, -1) for token in "bcd"]
     assert len(write.batches) == 1
-    assert core.next_offset == core.high_watermark == 1
+    assert core.state.next_offset == core.state.high_watermark == 1
     assert append(core, numbered(1), "b again") == (AskTurn(),)
     assert replies(written(core, turn(core))) == [("b again", ErrorCode.NONE, 1)]
 
@@ -239,7 +242,7 @@ def test_after_a_lost_sync_of_acknowledged_records_the_partition_takes_no_more()
     core = partition(fluvial_durability="memory", flush_ms="100")
     append(core, batch())
     written(core, turn(core))
-    write_of(core.tick(NOW + 100))
+    write_of(core.writes.tick(NOW + 100))
     assert core.handle(WriteFailed("i/o error", lost_sync=True), NOW) == []
     assert replies(append(core, batch(), "b")) == [("b", ErrorCode.KAFKA_STORAGE_ERROR, -1)]
 
@@ -257,12 +260,12 @@ def test_a_snapshot_leaves_out_what_is_only_gathered() -> None:
     core = partition()
     append(core, numbered(0))
     written(core, turn(core))
-    before = core.producer_rows(1)
+    before = core.writes.producer_rows(1)
     append(core, numbered(1))
     append(core, numbered(2))
-    assert core.producer_rows(1) == before
-    assert len(core.producer_rows(2)) == 2
-    assert len(core.producer_rows(3)) == 3
+    assert core.writes.producer_rows(1) == before
+    assert len(core.writes.producer_rows(2)) == 2
+    assert len(core.writes.producer_rows(3)) == 3
 
 
 def test_log_append_time_stamps_the_batch_and_the_answer() -> None:
@@ -307,10 +310,10 @@ def test_a_new_config_holds_from_the_next_batch() -> None:
 
 def test_the_log_start_moves_forward_and_never_past_the_watermark() -> None:
     core = partition(end_offset=10)
-    assert core.advance_log_start(4)
-    assert not core.advance_log_start(3)
-    assert core.advance_log_start(99)
-    assert core.log_start_offset == 10
+    assert core.state.advance_log_start(4)
+    assert not core.state.advance_log_start(3)
+    assert core.state.advance_log_start(99)
+    assert core.state.log_start_offset == 10
 
 
 def test_epochs_know_where_they_end() -> None:

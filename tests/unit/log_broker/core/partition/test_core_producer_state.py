@@ -118,7 +118,7 @@ def test_replaying_what_a_snapshot_holds_changes_nothing() -> None:
     assert list(states.rows()) == rows
 
 
-def test_a_batch_without_times_of_which_all_was_put_aside_opens_its_transaction_at_a_replay() -> None:
+def test_a_batch_that_is_quarantined_whole_opens_its_transaction_at_a_replay() -> None:
     """An empty batch without a time is otherwise one that compaction emptied, whose transaction has ended."""
     records = [(NO_TIMESTAMP, b"k", b"v", ())] * 2
     batch = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL)

@@ -96,13 +96,13 @@ class Replicas:
             self.join(a_raft(node_id, self.bootstrap, config=config))
 
     def join(self, raft: Raft) -> None:
-        self.rafts[raft.key.node_id] = raft
-        self.committed[raft.key.node_id] = []
+        self.rafts[raft.replica.key.node_id] = raft
+        self.committed[raft.replica.key.node_id] = []
 
     @property
     def leader(self) -> Raft | None:
-        leading = [raft for raft in self.rafts.values() if raft.role.leads and raft.key.node_id not in self.cut]
-        return max(leading, key=lambda raft: raft.epoch, default=None)
+        leading = [raft for raft in self.rafts.values() if raft.role.leads and raft.replica.key.node_id not in self.cut]
+        return max(leading, key=lambda raft: raft.replica.epoch, default=None)
 
     def do(self, node_id: int, event: Any) -> None:
         self._todo.append((node_id, event))
@@ -129,7 +129,7 @@ class Replicas:
     def propose(self, *values: bytes) -> None:
         leader = self.leader
         assert leader is not None
-        self.do(leader.key.node_id, Propose(leader.epoch, values, values))
+        self.do(leader.replica.key.node_id, Propose(leader.replica.epoch, values, values))
 
     def results(self, kind: type) -> list[Any]:
         return [effect for effect in self.told if isinstance(effect, kind)]
@@ -269,7 +269,7 @@ def test_a_pre_vote_binds_nobody() -> None:
     raft = a_raft()
     effects = raft.handle(RequestReceived("t", vote_request(0, (0, 0), pre_vote=True)), 0)
     assert not any(isinstance(effect, SaveQuorumState) for effect in effects)
-    assert raft.state == QuorumState()
+    assert raft.replica.state == QuorumState()
 
 
 def test_a_vote_asked_of_the_disk_before_is_refused() -> None:
@@ -299,23 +299,23 @@ def test_an_isolated_voter_does_not_raise_its_epoch() -> None:
         now = raft.next_deadline_ms()
         raft.tick(now)
     assert now > 20_000
-    assert raft.epoch == 0
+    assert raft.replica.epoch == 0
 
 
 def test_three_replicas_elect_one_leader_whom_all_follow() -> None:
     replicas = Replicas(1, 2, 3)
     leader = replicas.elect()
-    assert {raft.leader_id for raft in replicas.rafts.values()} == {leader.key.node_id}
-    assert {raft.epoch for raft in replicas.rafts.values()} == {leader.epoch}
+    assert {raft.leader_id for raft in replicas.rafts.values()} == {leader.replica.key.node_id}
+    assert {raft.replica.epoch for raft in replicas.rafts.values()} == {leader.replica.epoch}
 
 
 def test_a_follower_with_a_leader_refuses_pre_votes() -> None:
     replicas = Replicas(1, 2, 3)
     leader = replicas.elect()
     follower = next(raft for raft in replicas.rafts.values() if raft is not leader)
-    body = replace(vote_request(leader.epoch, (99, 99), pre_vote=True), voter=follower.key)
+    body = replace(vote_request(leader.replica.epoch, (99, 99), pre_vote=True), voter=follower.replica.key)
     for asked in (leader, follower):
-        body = replace(body, voter=asked.key)
+        body = replace(body, voter=asked.replica.key)
         (answer,) = answers(asked.handle(RequestReceived("t", body), replicas.now))
         assert not answer.vote_granted  # type: ignore[union-attr]
 
@@ -323,15 +323,15 @@ def test_a_follower_with_a_leader_refuses_pre_votes() -> None:
 def test_a_leader_whom_nobody_hears_resigns_and_the_others_go_on() -> None:
     replicas = Replicas(1, 2, 3)
     old = replicas.elect()
-    replicas.cut = {old.key.node_id}
+    replicas.cut = {old.replica.key.node_id}
     new = replicas.elect()
     assert new is not old
     assert isinstance(old.role, Unattached | Prospective)
     assert any(isinstance(effect, LeadershipEnded) for effect in replicas.told)
-    epoch = new.epoch
+    epoch = new.replica.epoch
     replicas.cut = set()
     replicas.pass_time(5_000)
-    assert (new.epoch, old.leader_id) == (epoch, new.key.node_id)
+    assert (new.replica.epoch, old.leader_id) == (epoch, new.replica.key.node_id)
 
 
 def test_an_observer_follows_and_never_stands_for_election() -> None:
@@ -342,7 +342,7 @@ def test_an_observer_follows_and_never_stands_for_election() -> None:
     replicas.cut = {1}
     replicas.pass_time(30_000)
     assert isinstance(replicas.rafts[7].role, Unattached)
-    assert replicas.rafts[7].epoch == replicas.rafts[1].epoch
+    assert replicas.rafts[7].replica.epoch == replicas.rafts[1].replica.epoch
 
 
 def test_a_leader_surely_leads_for_as_long_as_its_voters_elect_no_other() -> None:
@@ -352,7 +352,7 @@ def test_a_leader_surely_leads_for_as_long_as_its_voters_elect_no_other() -> Non
     assert leader.surely_leads(replicas.now)
     assert isinstance(leader.role, Leader)
     for_ms = CONFIG.fetch_timeout_ms * 9 // 10
-    followed = max(progress.followed_ms for progress in leader.role.replicas.values())
+    followed = max(progress.followed_ms for progress in leader.role.followers.all.values())
     assert leader.surely_leads(followed + for_ms - 1)
     assert not leader.surely_leads(followed + for_ms)
     follower = next(raft for raft in replicas.rafts.values() if raft is not leader)
@@ -370,7 +370,7 @@ def test_a_leader_that_resigns_is_followed_at_once_by_the_best_informed() -> Non
     replicas = Replicas(1, 2, 3)
     old = replicas.elect()
     began = replicas.now
-    replicas.do(old.key.node_id, Resign())
+    replicas.do(old.replica.key.node_id, Resign())
     while replicas.leader is None:
         replicas.pass_time(10)
     assert replicas.leader is not old
@@ -404,7 +404,7 @@ def test_a_proposal_is_answered_after_it_is_handed_over() -> None:
 def test_nothing_is_decided_without_a_majority() -> None:
     replicas = Replicas(1, 2, 3)
     leader = replicas.elect()
-    replicas.cut = set(replicas.rafts) - {leader.key.node_id}
+    replicas.cut = set(replicas.rafts) - {leader.replica.key.node_id}
     replicas.propose(b"x")
     assert replicas.results(Proposed) == []
     replicas.pass_time(10_000)
@@ -417,7 +417,8 @@ def test_a_quorum_survives_what_leaves_it_a_majority(count: int, survives: int) 
     """Two failures need five nodes, and a fourth gains nothing over three."""
     replicas = Replicas(*range(1, count + 1))
     first = replicas.elect()
-    order = [first.key.node_id, *(node_id for node_id in replicas.rafts if node_id != first.key.node_id)]
+    first_id = first.replica.key.node_id
+    order = [first_id, *(node_id for node_id in replicas.rafts if node_id != first_id)]
     replicas.cut = set(order[:survives])
     assert isinstance(replicas.elect().role, Leader)
     replicas.propose(b"decided")
@@ -430,10 +431,10 @@ def test_a_quorum_survives_what_leaves_it_a_majority(count: int, survives: int) 
 def test_a_decision_of_another_epoch_is_not_appended() -> None:
     replicas = Replicas(1)
     leader = replicas.elect()
-    end = leader.log.end_offset
-    replicas.do(1, Propose(leader.epoch - 1, (b"x",), "t"))
+    end = leader.replica.log.end_offset
+    replicas.do(1, Propose(leader.replica.epoch - 1, (b"x",), "t"))
     assert replicas.results(Proposed) == [Proposed("t", ErrorCode.NOT_CONTROLLER)]
-    assert leader.log.end_offset == end
+    assert leader.replica.log.end_offset == end
 
 
 def test_a_follower_asks_on_only_when_its_disk_has_it_all() -> None:
@@ -466,8 +467,8 @@ def test_entries_of_an_older_epoch_are_decided_by_one_of_its_own() -> None:
 def test_a_diverging_tail_is_cut_and_replaced() -> None:
     replicas = Replicas(1, 2, 3)
     old = replicas.elect()
-    replicas.cut = {old.key.node_id}
-    replicas.do(old.key.node_id, Propose(old.epoch, (b"lost", b"lost too"), "t"))
+    replicas.cut = {old.replica.key.node_id}
+    replicas.do(old.replica.key.node_id, Propose(old.replica.epoch, (b"lost", b"lost too"), "t"))
     replicas.elect()
     replicas.propose(b"kept")
     replicas.cut = set()
@@ -482,11 +483,11 @@ def test_a_new_follower_gets_a_snapshot_in_parts() -> None:
     for number in range(30):
         replicas.propose(bytes([number]))
     leader = replicas.rafts[1]
-    assert leader.snapshot is not None
-    assert leader.log.start_offset == leader.snapshot.id.offset - CONFIG.snapshot_trailing_entries
+    assert leader.replica.snapshot is not None
+    assert leader.replica.log.start_offset == leader.replica.snapshot.id.offset - CONFIG.snapshot_trailing_entries
     replicas.join(a_raft(7, replicas.bootstrap))
     replicas.pass_time(5_000)
-    assert replicas.rafts[7].snapshot == leader.snapshot
+    assert replicas.rafts[7].replica.snapshot == leader.replica.snapshot
     assert replicas.committed[7] == replicas.committed[1] == [bytes([number]) for number in range(30)]
 
 
@@ -506,7 +507,7 @@ def test_an_observer_becomes_a_voter_and_the_leader_an_observer() -> None:
     ]
     assert replicas.leader is replicas.rafts[2]
     assert isinstance(replicas.rafts[1].role, Follower)
-    assert {raft.voters.current for raft in replicas.rafts.values()} == {voters(2)}
+    assert {raft.replica.voters.current for raft in replicas.rafts.values()} == {voters(2)}
 
 
 def test_a_voter_that_does_not_catch_up_is_not_added() -> None:
@@ -516,7 +517,7 @@ def test_a_voter_that_does_not_catch_up_is_not_added() -> None:
     replicas.pass_time(CONFIG.add_voter_timeout_ms + 1_000)
     (result,) = replicas.results(VotersChanged)
     assert result.error is ErrorCode.REQUEST_TIMED_OUT
-    assert replicas.rafts[1].voters.current == voters(1)
+    assert replicas.rafts[1].replica.voters.current == voters(1)
 
 
 @pytest.mark.parametrize(
@@ -537,10 +538,10 @@ def test_a_change_that_makes_no_sense_is_refused(event: Any, error: ErrorCode) -
 def test_only_one_change_is_open_at_a_time() -> None:
     replicas = Replicas(1, 2, 3, observers=(4,))
     leader = replicas.elect()
-    others = [node_id for node_id in (1, 2, 3) if node_id != leader.key.node_id]
+    others = [node_id for node_id in (1, 2, 3) if node_id != leader.replica.key.node_id]
     replicas.cut = set(others)
-    replicas.do(leader.key.node_id, RemoveVoter(key(others[0]), "first"))
-    replicas.do(leader.key.node_id, RemoveVoter(key(others[1]), "second"))
+    replicas.do(leader.replica.key.node_id, RemoveVoter(key(others[0]), "first"))
+    replicas.do(leader.replica.key.node_id, RemoveVoter(key(others[1]), "second"))
     assert [(result.token, result.error) for result in replicas.results(VotersChanged)] == [
         ("second", ErrorCode.REQUEST_TIMED_OUT)
     ]
@@ -562,15 +563,15 @@ def test_a_leader_describes_its_quorum() -> None:
     replicas.pass_time(100)
     described = leader.describe(replicas.now)
     assert described is not None
-    assert (described.leader_id, described.epoch) == (leader.key.node_id, leader.epoch)
-    assert described.high_watermark == leader.high_watermark == leader.log.end_offset
+    assert (described.leader_id, described.epoch) == (leader.replica.key.node_id, leader.replica.epoch)
+    assert described.high_watermark == leader.replica.high_watermark == leader.replica.log.end_offset
     assert {row.key: row.is_voter for row in described.replicas} == {
         key(1): True,
         key(2): True,
         key(3): True,
         key(7): False,
     }
-    assert {row.log_end_offset for row in described.replicas} == {leader.log.end_offset}
+    assert {row.log_end_offset for row in described.replicas} == {leader.replica.log.end_offset}
     assert all(row.caught_up_ms_ago is not None for row in described.replicas)
     follower = next(raft for raft in replicas.rafts.values() if raft is not leader)
     assert follower.describe(replicas.now) is None

@@ -62,7 +62,7 @@ def ask(raft: Raft, body: RaftRequest, now_ms: int = 0) -> Any:
 def test_a_fetch_or_a_goodbye_never_raises_the_epoch(body: RaftRequest) -> None:
     raft = bounded(epoch=3)
     effects = ask(raft, body)
-    assert raft.epoch == 3
+    assert raft.replica.epoch == 3
     (answer,) = answers(effects)
     assert (answer.error, answer.epoch) == (ErrorCode.UNKNOWN_LEADER_EPOCH, 3)
     assert [request.epoch for request in requests(effects, FetchRequest)] == [3], "the sender is asked instead"
@@ -72,7 +72,7 @@ def test_a_fetch_or_a_goodbye_never_raises_the_epoch(body: RaftRequest) -> None:
 def test_without_a_leader_a_candidate_or_a_leader_raises_the_epoch(body: RaftRequest) -> None:
     raft = bounded(epoch=3)
     ask(raft, body)
-    assert raft.epoch == 7
+    assert raft.replica.epoch == 7
 
 
 @pytest.mark.parametrize("epoch", [BOUND + 1, EPOCH_MAX, EPOCH_MAX + 1])
@@ -82,32 +82,34 @@ def test_an_epoch_beyond_the_bound_is_taken_from_nobody(epoch: int) -> None:
         effects = ask(raft, body)
         assert not requests(effects, FetchRequest)
     raft.handle(ResponseReceived(1, FetchResponse(epoch=epoch, leader_id=2)), 0)
-    assert raft.epoch == 3
+    assert raft.replica.epoch == 3
 
 
-def test_a_replica_with_a_leader_asks_who_names_a_higher_epoch_and_believes_the_answer() -> None:
+def test_a_replica_with_a_leader_asks_the_node_that_names_a_higher_epoch() -> None:
     replicas = Replicas(1, 2, 3)
     leader = replicas.elect()
     for raft in replicas.rafts.values():
-        other = 1 + raft.key.node_id % 3
+        other = 1 + raft.replica.key.node_id % 3
         other = other if other != raft.leader_id else 1 + other % 3
-        asked = [ask(raft, body, replicas.now) for body in (begin(50, other, raft.key.node_id), fetch(51, other))]
+        asked = [
+            ask(raft, body, replicas.now) for body in (begin(50, other, raft.replica.key.node_id), fetch(51, other))
+        ]
         assert [len(requests(effects, FetchRequest)) for effects in asked] == [1, 0], "once, not for each message"
-        assert raft.epoch == leader.epoch
-    replicas.do(leader.key.node_id, ResponseReceived(10**6, FetchResponse(epoch=50, leader_id=NO_LEADER)))
-    assert leader.epoch == 50
-    assert replicas.elect().epoch > 50
+        assert raft.replica.epoch == leader.replica.epoch
+    replicas.do(leader.replica.key.node_id, ResponseReceived(10**6, FetchResponse(epoch=50, leader_id=NO_LEADER)))
+    assert leader.replica.epoch == 50
+    assert replicas.elect().replica.epoch > 50
 
 
 def test_nobody_stands_for_election_in_an_epoch_that_the_others_do_not_believe_yet() -> None:
     replicas = Replicas(1, 2, 3)
     for raft in replicas.rafts.values():
-        raft.state = QuorumState(epoch=BOUND)
+        raft.replica.state = QuorumState(epoch=BOUND)
         raft.epoch_max = lambda: BOUND + (replicas.now > 30_000)
     replicas.pass_time(30_000)
     assert replicas.leader is None
-    assert {raft.epoch for raft in replicas.rafts.values()} == {BOUND}
-    assert replicas.elect().epoch == BOUND + 1
+    assert {raft.replica.epoch for raft in replicas.rafts.values()} == {BOUND}
+    assert replicas.elect().replica.epoch == BOUND + 1
 
 
 def test_a_replica_that_a_stranger_led_ahead_is_caught_up_with() -> None:
@@ -115,7 +117,7 @@ def test_a_replica_that_a_stranger_led_ahead_is_caught_up_with() -> None:
     for led_ahead in (3, 4):
         replicas = Replicas(1, 2, 3, observers=(4,))
         leader = replicas.elect()
-        assert leader.key.node_id != led_ahead
+        assert leader.replica.key.node_id != led_ahead
         replicas.cut = {led_ahead}
         replicas.pass_time(10_000)
         ask(replicas.rafts[led_ahead], begin(500, 2, led_ahead), replicas.now)
@@ -123,8 +125,8 @@ def test_a_replica_that_a_stranger_led_ahead_is_caught_up_with() -> None:
         replicas.pass_time(30_000)
         found = replicas.leader
         assert found is not None
-        assert {raft.leader_id for raft in replicas.rafts.values()} == {found.key.node_id}
-        assert found.epoch > 500
+        assert {raft.leader_id for raft in replicas.rafts.values()} == {found.replica.key.node_id}
+        assert found.replica.epoch > 500
 
 
 def test_a_voter_that_is_behind_elects_one_that_its_log_does_not_name() -> None:
@@ -136,8 +138,8 @@ def test_a_voter_that_is_behind_elects_one_that_its_log_does_not_name() -> None:
     replicas.pass_time(1_000)
     replicas.do(1, RemoveVoter(key(3), "remove"))
     replicas.pass_time(1_000)
-    assert replicas.rafts[4].voters.current == voters(1, 2, 4)
-    assert replicas.rafts[2].voters.current == voters(1, 2, 3)
+    assert replicas.rafts[4].replica.voters.current == voters(1, 2, 4)
+    assert replicas.rafts[2].replica.voters.current == voters(1, 2, 3)
     replicas.cut = {1, 3}
     assert replicas.elect() is replicas.rafts[4]
     replicas.propose(b"on")
@@ -148,9 +150,9 @@ def test_a_goodbye_in_anothers_name_is_not_believed() -> None:
     replicas = Replicas(1, 2, 3)
     leader = replicas.elect()
     follower = next(raft for raft in replicas.rafts.values() if raft is not leader)
-    ask(follower, end(leader.epoch, 99), replicas.now)
+    ask(follower, end(leader.replica.epoch, 99), replicas.now)
     assert isinstance(follower.role, Follower)
-    ask(follower, end(leader.epoch, leader.key.node_id), replicas.now)
+    ask(follower, end(leader.replica.epoch, leader.replica.key.node_id), replicas.now)
     assert not isinstance(follower.role, Follower)
 
 
@@ -160,7 +162,7 @@ def test_a_leader_that_is_none_is_left_for_the_one_that_is() -> None:
     ask(raft, begin(5, leader_id=3))
     assert raft.leader_id == 3
     refusal = FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, epoch=5, leader_id=NO_LEADER)
-    raft.handle(ResponseReceived(raft._request_id, refusal), 0)
+    raft.handle(ResponseReceived(raft.replica._request_id, refusal), 0)
     assert isinstance(raft.role, Unattached)
     ask(raft, begin(5, leader_id=2))
     assert raft.leader_id == 2
@@ -170,7 +172,11 @@ def test_who_led_an_epoch_follows_nobody_else_in_it() -> None:
     replicas = Replicas(1, 2, 3)
     leader = replicas.elect()
     leader.resign()
-    ask(leader, begin(leader.epoch, 3 if leader.key.node_id == 2 else 2, leader.key.node_id), replicas.now)
+    ask(
+        leader,
+        begin(leader.replica.epoch, 3 if leader.replica.key.node_id == 2 else 2, leader.replica.key.node_id),
+        replicas.now,
+    )
     assert leader.leader_id is None
 
 
@@ -178,31 +184,31 @@ def test_a_message_for_another_directory_changes_nothing() -> None:
     raft = bounded()
     body = BeginQuorumEpochRequest(epoch=5, leader_id=2, voter=key(1, "the disk before"))
     (answer,) = answers(ask(raft, body))
-    assert (answer.error, raft.epoch) == (ErrorCode.INVALID_VOTER_KEY, 0)
+    assert (answer.error, raft.replica.epoch) == (ErrorCode.INVALID_VOTER_KEY, 0)
 
 
 def test_a_replica_whose_promises_are_gone_begins_in_the_epoch_of_its_log() -> None:
-    assert a_raft(recovered=Recovered(entries=data(7, b"a"))).epoch == 7
+    assert a_raft(recovered=Recovered(entries=data(7, b"a"))).replica.epoch == 7
     kept = QuorumState(epoch=9, voted=key(2))
-    assert a_raft(recovered=Recovered(state=kept, entries=data(7, b"a"))).state == kept
+    assert a_raft(recovered=Recovered(state=kept, entries=data(7, b"a"))).replica.state == kept
 
 
 def test_entries_of_an_epoch_that_is_not_yet_are_not_taken() -> None:
     raft = bounded()
     ask(raft, begin(5, leader_id=3))
     response = FetchResponse(epoch=5, leader_id=3, entries=data(6, b"a"), high_watermark=1)
-    raft.handle(ResponseReceived(raft._request_id, response), 0)
-    assert raft.log.end_offset == 0
+    raft.handle(ResponseReceived(raft.replica._request_id, response), 0)
+    assert raft.replica.log.end_offset == 0
 
 
 def test_strangers_that_fetch_are_remembered_up_to_a_number() -> None:
     replicas = Replicas(1, 2, 3)
     leader = replicas.elect()
     for number in range(CONFIG.observers_max + 50):
-        ask(leader, fetch(leader.epoch, 1_000 + number), replicas.now + number)
+        ask(leader, fetch(leader.replica.epoch, 1_000 + number), replicas.now + number)
     assert isinstance(leader.role, Leader)
-    assert len(leader.role.replicas) <= CONFIG.observers_max + 3
-    assert {key(2), key(3)} <= set(leader.role.replicas)
+    assert len(leader.role.followers.all) <= CONFIG.observers_max + 3
+    assert {key(2), key(3)} <= set(leader.role.followers.all)
 
 
 def test_a_fetch_that_another_overtakes_is_answered() -> None:
@@ -210,7 +216,10 @@ def test_a_fetch_that_another_overtakes_is_answered() -> None:
     leader = replicas.elect()
     now = replicas.now
     body = FetchRequest(
-        epoch=leader.epoch, replica=key(9), log_end=leader.log.end, high_watermark=leader.high_watermark
+        epoch=leader.replica.epoch,
+        replica=key(9),
+        log_end=leader.replica.log.end,
+        high_watermark=leader.replica.high_watermark,
     )
     assert answers(leader.handle(RequestReceived("first", body), now)) == []
     effects = leader.handle(RequestReceived("second", body), now)

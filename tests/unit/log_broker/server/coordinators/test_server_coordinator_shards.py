@@ -261,7 +261,7 @@ def shards_of(*replicas: Replica) -> tuple[Shards[int], Keys, Any]:
     return Shards(node, "o", keys), keys, node
 
 
-async def test_all_that_an_earlier_leader_may_have_answered_is_committed_before_it_is_served() -> None:
+async def test_what_an_earlier_leader_may_have_answered_is_committed_before_reads() -> None:
     replica = Replica(records=10, high_watermark=4)
     shards, _, _ = shards_of(replica)
     shards.follow()

@@ -294,12 +294,12 @@ async def test_an_id_that_nobody_uses_is_forgotten_for_good(tmp_path) -> None:
         assert wire.producer[0] != first_id
 
 
-async def test_a_log_that_is_cut_while_the_coordinator_is_asked_leaves_nobody_without_an_answer(
+async def test_a_truncation_during_a_coordinator_request_leaves_no_request_unanswered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def cut(*_: Any, **__: Any) -> dict[tuple[str, int], ErrorCode]:
         core = runtime._core
-        core.transactions = PartitionTransactions(core.producers)
+        core.state.transactions = PartitionTransactions(core.state.producers)
         return {("t", 0): ErrorCode.NOT_COORDINATOR}
 
     async with running(tmp_path) as wire:

@@ -11,7 +11,7 @@ from several_nodes import cluster, coordinated_by, eventually, topic_of
 
 from log_broker.core.cluster.controller import PRODUCER_ID_BLOCK
 from log_broker.core.transactions.records import TransactionState
-from log_broker.errors import ErrorCode
+from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.control import EndMarker
 from log_broker.server.coordinators.markers import Ending, MarkerSender
 from log_broker.server.coordinators.partitions import join_transaction
@@ -20,6 +20,7 @@ from log_broker.server.node import Node
 from log_broker.wire.apis import ApiKey
 
 NONE = ErrorCode.NONE
+WAIT_SECONDS = 30.0
 
 
 @pytest.fixture
@@ -162,10 +163,22 @@ async def test_a_partition_outside_the_transaction_is_refused_by_another_node(no
     assert transaction.current.partitions == {("t", 0), ("t", 1)}
 
 
+async def producer_id(node: Node) -> int:
+    """Take a producer id, asking again while the controller cannot give any, as a client does."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            try:
+                return await node.producer_ids.take()
+            except BrokerError as error:
+                if error.code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                    raise
+                await asyncio.sleep(0.05)
+
+
 async def a_coordinator_epoch(nodes: list[Node]) -> int:
     """Return an epoch that a coordinator has, once all nodes know of it, and of the first producer ids."""
     await coordinated_by(nodes, 0)
-    await nodes[0].producer_ids.take()
+    await producer_id(nodes[0])
     epoch = max(each.leader_epoch for each in nodes[0].cluster.topics["__transaction_state"].partitions)
     await eventually(lambda: all(coordinator_epoch_max(node) >= epoch for node in nodes))
     await eventually(lambda: all(node.cluster.next_producer_id > 50 for node in nodes))

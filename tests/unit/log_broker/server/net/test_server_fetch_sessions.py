@@ -183,12 +183,12 @@ async def test_a_continued_fetch_waits_for_what_the_session_holds() -> None:
         assert list(response.found) == [("t", 1)]
         slot = send(node, (session, 2), {("t", 1): 1}, wait_ms=60_000)
         await asyncio.sleep(0.01)
-        assert not slot.filled.done(), "what has been read is not news"
+        assert not slot.filled.done(), "what has been read is not changes"
         slot.closed = True
         slot.gone()
 
 
-async def test_a_continued_fetch_that_finds_no_news_ends_empty() -> None:
+async def test_a_continued_fetch_that_finds_no_changes_ends_empty() -> None:
     async with broker() as node:
         session = await open_session(node, {("t", 0): 0})
         assert await received(send(node, (session, 1), {}, wait_ms=1)) == Response(ErrorCode.NONE, session, {})
@@ -279,10 +279,10 @@ class Client:
         assert set(found) <= set(self.wanted)
         for key in [key for key in self.view if key not in self.wanted]:
             del self.view[key]
-        for key, news in found.items():
-            self.view[key] = news
-            self.records[key] = self.records.get(key, b"") + news.records
-            self.wanted[key] += len(news.records) // BATCH_BYTES
+        for key, changes in found.items():
+            self.view[key] = changes
+            self.records[key] = self.records.get(key, b"") + changes.records
+            self.wanted[key] += len(changes.records) // BATCH_BYTES
 
 
 async def sessionless(node: Node, asked: dict[Key, int]) -> dict[Key, Found]:

@@ -1,6 +1,7 @@
 """Requests and answers of very many elements: read, decided and written so that others have their turn."""
 
 import asyncio
+import gc
 import struct
 from pathlib import Path
 from typing import Any
@@ -252,7 +253,7 @@ async def test_records_deleted_by_many_requests_in_a_row_are_remembered_by_few_w
         assert node.logs.get("t", 0).log_start_offset == 10
 
 
-async def test_a_fetch_of_very_many_partitions_is_parsed_and_answered_elsewhere_in_its_place(
+async def test_a_fetch_of_very_many_partitions_is_parsed_and_encoded_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "PARSED_AT_ONCE_BYTES", 400)
@@ -375,3 +376,35 @@ async def test_decisions_of_one_turn_are_made_in_turns_of_their_own() -> None:
     count()
     await asyncio.gather(*(decide() for _ in range(20)))
     assert len(set(made)) == 20
+
+
+@pytest.mark.parametrize(
+    ("at", "api", "version", "asked"),
+    [
+        ((OneATurn, "begin"), ApiKey.WRITE_TXN_MARKERS, 1, {"markers": ()}),
+        ((dispatch, "room_for_answer"), ApiKey.DESCRIBE_GROUPS, 5, groups(600)),
+    ],
+)
+async def test_a_request_that_waits_for_its_turn_when_the_node_stops_has_not_begun(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at: tuple[Any, str],
+    api: ApiKey,
+    version: int,
+    asked: dict[str, Any],
+) -> None:
+    """A coroutine made for it and never awaited would be a warning, which fails the tests."""
+    waiting = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(*at, never)
+    async with running(tmp_path / "node") as (node, client):
+        asking = asyncio.create_task(client.ask(api, asked, version=version))
+        await asyncio.wait_for(waiting.wait(), WAIT_SECONDS)
+        await node.stop()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await asyncio.wait_for(asking, WAIT_SECONDS)
+    gc.collect()

@@ -294,7 +294,7 @@ async def test_what_is_left_out_of_a_batch_is_gathered_elsewhere(tmp_path: Path,
     assert gate.in_loop == 0
 
 
-async def test_the_batches_that_nobody_could_read_are_refused_by_a_topic_of_default_settings(tmp_path: Path) -> None:
+async def test_unreadable_batches_are_refused_by_a_topic_of_default_settings(tmp_path: Path) -> None:
     empty = bytearray(build_batch([(1, None, b"v", ())])[:HEADER_BYTES])
     struct.pack_into(">i", empty, 8, HEADER_BYTES - 12)
     for offset, value in ((23, 999_999_999), (57, 1_000_000_000)):

@@ -11,7 +11,7 @@ REQUEST = b"\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
 
 
 @pytest.mark.parametrize("alone", [True, False])
-async def test_a_request_that_goes_alone_shares_no_connection_with_one_that_is_not_answered(alone: bool) -> None:
+async def test_a_request_that_goes_alone_shares_no_connection_with_an_unanswered_one(alone: bool) -> None:
     """A leader of the quorum that stood still reads all that has come: two fetches of one connection would tell it
     that its answer to the first had arrived."""
     came: list[int] = []

@@ -85,7 +85,7 @@ async def test_a_session_names_topics_in_one_way_only(tmp_path: Path) -> None:
         assert b"new" in answer.responses[0].partitions[0].records
 
 
-async def test_a_first_batch_over_every_limit_is_returned_and_no_wait_is_for_more_than_may_come(tmp_path: Path) -> None:
+async def test_a_first_batch_over_every_limit_is_returned_at_once(tmp_path: Path) -> None:
     async with running(tmp_path / "node", {"fetch.max.bytes": "2000"}) as (_, client):
         await client.create("t")
         for _ in range(3):
@@ -216,7 +216,7 @@ async def test_internal_topics_are_not_written_by_clients(tmp_path: Path) -> Non
             answer = await client.ask(ApiKey.DELETE_RECORDS, {"topics": (request,), "timeout": 1000})
             assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert (await client.create("__cluster_metadata")).error_code == ErrorCode.INVALID_REQUEST
-        # Kafka's tools mend what is in there under this name; what brokers agree on is not theirs either.
+        # Kafka's tools repair what is in there under this name; what brokers agree on is not theirs either.
         allowed = await client.produce("__consumer_offsets", records, name="__admin_client")
         assert allowed.error_code == ErrorCode.NONE
         refused = await client.produce("__cluster_metadata", records, name="__admin_client")

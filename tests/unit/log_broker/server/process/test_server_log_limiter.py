@@ -8,7 +8,7 @@ import pytest
 from node_cluster import cluster_of, eventually
 
 from log_broker.core.cluster.controller import CreateTopic
-from log_broker.server.process.log_limiter import TELL_SECONDS, Trouble
+from log_broker.server.process.log_limiter import TELL_SECONDS, RateLimitedLog
 
 
 class Told:
@@ -18,7 +18,7 @@ class Told:
         self.seconds = 0.0
         self._caplog = caplog
         caplog.set_level(logging.INFO, "test.trouble")
-        self.trouble = Trouble(logging.getLogger("test.trouble"), lambda: self.seconds)
+        self.trouble = RateLimitedLog(logging.getLogger("test.trouble"), lambda: self.seconds)
 
     @property
     def lines(self) -> list[str]:
@@ -28,7 +28,7 @@ class Told:
 def test_trouble_is_told_at_once_and_then_with_a_count_every_half_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     told = Told(caplog)
     while told.seconds < 2.5 * TELL_SECONDS:
-        told.trouble.came("no answer of %s", "n1")
+        told.trouble.failed("no answer of %s", "n1")
         told.seconds += 0.5
     again = "WARNING no answer of n1 (60 times in 30 s)"
     assert told.lines == ["WARNING no answer of n1", again, again]
@@ -36,29 +36,29 @@ def test_trouble_is_told_at_once_and_then_with_a_count_every_half_a_minute(caplo
 
 def test_the_end_of_a_trouble_is_told_once_to_who_was_told_of_it(caplog: pytest.LogCaptureFixture) -> None:
     told = Told(caplog)
-    told.trouble.ended("fine")
-    told.trouble.came("no answer")
-    told.trouble.ended("fine")
-    told.trouble.ended("fine")
+    told.trouble.recovered("fine")
+    told.trouble.failed("no answer")
+    told.trouble.recovered("fine")
+    told.trouble.recovered("fine")
     assert told.lines == ["WARNING no answer", "INFO fine"]
 
 
 def test_what_comes_and_goes_is_told_no_more_often_than_what_stays(caplog: pytest.LogCaptureFixture) -> None:
     told = Told(caplog)
     while told.seconds < TELL_SECONDS:
-        told.trouble.came("no answer")
-        told.trouble.ended("fine")
+        told.trouble.failed("no answer")
+        told.trouble.recovered("fine")
         told.seconds += 0.5
-    told.trouble.came("no answer")
-    told.trouble.ended("fine")
+    told.trouble.failed("no answer")
+    told.trouble.recovered("fine")
     assert told.lines == ["WARNING no answer", "INFO fine", "WARNING no answer (60 times in 30 s)", "INFO fine"]
 
 
 def test_what_is_rare_is_told_each_time_without_a_count(caplog: pytest.LogCaptureFixture) -> None:
     told = Told(caplog)
-    told.trouble.came("no answer")
+    told.trouble.failed("no answer")
     told.seconds += TELL_SECONDS
-    told.trouble.came("no answer")
+    told.trouble.failed("no answer")
     assert told.lines == ["WARNING no answer", "WARNING no answer"]
 
 

@@ -38,7 +38,7 @@ def partitions(node: Node) -> tuple[PartitionImage, ...]:
     return node.cluster.topics["t"].partitions
 
 
-async def test_leaders_are_handed_over_before_a_node_stops_and_given_back_when_it_has_returned(tmp_path: Path) -> None:
+async def test_leaders_move_before_a_node_stops_and_return_with_it(tmp_path: Path) -> None:
     async with cluster_of(tmp_path, 3, LEVELLED) as cluster:
         controller = (await cluster.has_controller()).config.node_id
         gone = (controller + 1) % 3

@@ -205,7 +205,7 @@ async def test_what_a_leader_writes_while_it_is_moved_away_is_not_acknowledged(n
     answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
     runtime.append(build_batch([(leader.clock_ms(), None, b"1", ())]), acks=1, done=answer.set_result)
     await asyncio.sleep(0)
-    assert runtime._core.is_writing
+    assert runtime._core.writes.is_writing
     topic = leader.cluster.topics[TOPIC]
     (now,) = topic.partitions
     moved = replace(now, replicas=(2, 0), isr=(2, 0), leader=2, leader_epoch=now.leader_epoch + 1)
@@ -237,7 +237,7 @@ async def test_a_deleted_topic_goes_from_every_node_and_one_of_its_name_is_anoth
     await eventually(lambda: ends(nodes) == {(2, 2)})
 
 
-async def test_a_partition_that_the_disk_did_not_take_is_made_when_it_does_though_the_image_stays_the_same(
+async def test_a_partition_that_failed_on_disk_is_made_later_without_a_new_image(
     nodes: list[Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(replica_manager, "RETRY_SECONDS", 0.05)
@@ -321,7 +321,7 @@ async def throttle(leader: Node, rate: str) -> None:
     await eventually(lambda: leader.replica_fetches.quota.rate == int(rate))
 
 
-async def test_a_throttled_replica_that_is_out_of_sync_is_filled_slowly_and_others_are_not_held_up(
+async def test_a_throttled_replica_fills_slowly_and_delays_no_other(
     tmp_path: Path,
 ) -> None:
     settings = {"replica.fetch.max.bytes": "2000", "replica.fetch.response.max.bytes": "4000"}
@@ -365,7 +365,7 @@ async def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back_with_an_
         assert len(set(log_bytes(tmp_path))) == 1
 
 
-async def test_a_replica_of_a_silent_partition_is_let_in_again_while_another_has_news_all_the_time(
+async def test_a_replica_of_an_idle_partition_rejoins_while_another_is_busy(
     tmp_path: Path,
 ) -> None:
     def put_out(image: ClusterImage) -> list[PartitionChanged]:
@@ -376,7 +376,7 @@ async def test_a_replica_of_a_silent_partition_is_let_in_again_while_another_has
         assert changed is not None
         return [changed]
 
-    async def bring_news(leader: Node) -> None:
+    async def bring_changes(leader: Node) -> None:
         while True:
             await produce(leader, 1, index=1)
             await asyncio.sleep(0.02)
@@ -388,7 +388,7 @@ async def test_a_replica_of_a_silent_partition_is_let_in_again_while_another_has
         await make_topic(nodes, (1, 2), (1, 2))
         await produce(nodes[1], 10)
         await eventually(lambda: ends(nodes[1:]) == {(10, 10)})
-        bringing = asyncio.create_task(bring_news(nodes[1]))
+        bringing = asyncio.create_task(bring_changes(nodes[1]))
         await running.controller.authority.submit(put_out)
         assert running.controller.cluster.topics[TOPIC].partitions[0].isr == (1,)
         await eventually(lambda: set(nodes[1].cluster.topics[TOPIC].partitions[0].isr) == {1, 2})
@@ -421,7 +421,7 @@ class Muffle:
             writer.close()
 
 
-async def test_a_follower_whose_leader_was_silent_for_long_fetches_over_the_next_connection(tmp_path: Path) -> None:
+async def test_a_follower_of_a_leader_that_was_silent_fetches_over_another_connection(tmp_path: Path) -> None:
     muffle = Muffle()
     settings = {"replica.socket.timeout.ms": "300", "replica.fetch.wait.max.ms": "100"}
     async with cluster_of(tmp_path, 1, settings) as running:
@@ -443,7 +443,7 @@ async def test_a_follower_whose_leader_was_silent_for_long_fetches_over_the_next
             await eventually(lambda: ends(nodes[1:]) == {(11, 11)})
 
 
-async def test_a_client_reads_from_the_replica_in_its_rack_and_waits_there_for_what_it_has_not(tmp_path: Path) -> None:
+async def test_a_client_reads_and_waits_at_the_replica_in_its_rack(tmp_path: Path) -> None:
     async with cluster_of(tmp_path, 3, settings={"replica.selector.class": RACK_AWARE_SELECTOR}) as running:
         for node_id in range(3):
             await running.stop(node_id)
@@ -531,7 +531,7 @@ async def test_a_client_is_not_sent_to_a_replica_in_its_rack_that_is_out_of_sync
 
 
 @pytest.mark.parametrize("damaged", [1, 2], ids=["leader", "follower"])
-async def test_a_batch_that_a_disk_has_changed_is_never_read_and_is_mended_from_another_replica(
+async def test_a_batch_damaged_on_disk_is_never_read_and_repaired_from_another_replica(
     tmp_path: Path, damaged: int
 ) -> None:
     async with cluster_of(tmp_path, 3) as running:
@@ -556,7 +556,7 @@ async def test_a_batch_that_a_disk_has_changed_is_never_read_and_is_mended_from_
                     offset = header.last_offset + 1
                 read += chunk
             await asyncio.sleep(0.001)
-        assert read == healthy[0], "what was damaged came only when it was mended"
+        assert read == healthy[0], "what was damaged came only when it was repaired"
         assert log_bytes(tmp_path) == healthy
         await eventually(lambda: nodes[damaged].replicas.repair.repaired == 1)
 

@@ -6,7 +6,7 @@ import httpx
 from confluent_kafka import Producer
 
 import log_broker
-from fluvial.local.figures import Figures, figures_of, read_figures
+from fluvial.local.node_metrics import NodeMetrics, node_metrics_of, read_node_metrics
 from fluvial.local.state import Platform
 from log_broker.server.embedded import EmbeddedBroker
 from log_broker.server.ops.exposition import metrics_app
@@ -29,19 +29,19 @@ async def test_producers_that_are_not_idempotent_are_counted_by_topic() -> None:
     with log_broker.embedded() as broker:
         write(broker, "careful", idempotent=True)
         write(broker, "careless", idempotent=False)
-        found = read_figures(await metrics_of(broker))
+        found = read_node_metrics(await metrics_of(broker))
     assert found.unsequenced_batches == {"careless": 1}
 
 
 def test_what_is_not_told_is_nothing() -> None:
-    assert read_figures("") == Figures(unsynced_records=0, unsynced_bytes=0, unsequenced_batches={})
+    assert read_node_metrics("") == NodeMetrics(unsynced_records=0, unsynced_bytes=0, unsequenced_batches={})
     text = "log_broker_all_unsynced_records 7.0\nlog_broker_all_unsynced_bytes 900.0\n"
-    assert read_figures(text) == Figures(unsynced_records=7, unsynced_bytes=900, unsequenced_batches={})
+    assert read_node_metrics(text) == NodeMetrics(unsynced_records=7, unsynced_bytes=900, unsequenced_batches={})
 
 
 def test_nodes_that_serve_no_metrics_or_do_not_answer_are_left_out(tmp_path: Path) -> None:
-    assert figures_of(tmp_path) == {}
+    assert node_metrics_of(tmp_path) == {}
     Platform.planned(brokers=1, port=7000, registry_port=8000).save(tmp_path)
-    assert figures_of(tmp_path) == {}
+    assert node_metrics_of(tmp_path) == {}
     Platform.planned(brokers=1, port=7000, registry_port=8000, metrics_port=1).save(tmp_path)
-    assert figures_of(tmp_path) == {}
+    assert node_metrics_of(tmp_path) == {}

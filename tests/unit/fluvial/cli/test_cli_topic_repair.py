@@ -1,4 +1,4 @@
-"""`fluvial topic mend` on the folder of a broker that stored what no consumer can read."""
+"""`fluvial topic repair` on the folder of a broker that stored what no consumer can read."""
 
 import json
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     def run(*words: str) -> tuple[int, str, str]:
-        status = execute(["topic", "mend", *words])
+        status = execute(["topic", "repair", *words])
         return status, *capfd.readouterr()
 
     return run

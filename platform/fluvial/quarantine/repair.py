@@ -1,7 +1,7 @@
 """
-Mending records: what can still be read of them, and how they become values of their topic's schema again.
+Repairing records: what can still be read of them, and how they become values of their topic's schema again.
 
-A mender is given what can be read of a record and returns the value that it is to have. `settings` sets fields, `lines`
+A repair is given what can be read of a record and returns the value that it is to have. `settings` sets fields, `lines`
 looks the record up in a file, `function` calls Python.
 """
 
@@ -27,8 +27,8 @@ FIELDS_MAX = 1_000
 NOT_FOUND = 404  # the hundreds of the registry's error codes for what is not there
 
 
-class MendError(FluvialError):
-    """A record cannot be mended as it was asked for; the text says which and why."""
+class RepairError(FluvialError):
+    """A record cannot be repaired as it was asked for; the text says which and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Seen:
     is_whole: bool
 
 
-Mender = Callable[[Seen], Any]
+Repair = Callable[[Seen], Any]
 """Returns the value a record is to have: JSON, or bytes as they are; None drops the record."""
 
 
@@ -122,11 +122,11 @@ def _text_of(data: bytes) -> str:
     return data.decode(errors="backslashreplace")
 
 
-def settings(words: Mapping[str, str]) -> Mender:
-    """A mender that sets fields; `a.b` is field b within a, a value is JSON where it can be read as such."""
+def settings(words: Mapping[str, str]) -> Repair:
+    """A repair that sets fields; `a.b` is field b within a, a value is JSON where it can be read as such."""
     values = {name: _json_or_text(text) for name, text in words.items()}
 
-    def mend(seen: Seen) -> Any:
+    def repair(seen: Seen) -> Any:
         value = json.loads(json.dumps(seen.value)) if isinstance(seen.value, dict) else {}
         for path, content in values.items():
             *outer, name = path.split(".")
@@ -134,11 +134,11 @@ def settings(words: Mapping[str, str]) -> Mender:
             for each in outer:
                 within = within.setdefault(each, {})
                 if not isinstance(within, dict):
-                    raise MendError(f"{seen.record.position}: --set {path}: {each} is no record")
+                    raise RepairError(f"{seen.record.position}: --set {path}: {each} is no record")
             within[name] = content
         return value
 
-    return mend
+    return repair
 
 
 def _json_or_text(text: str) -> Any:
@@ -148,11 +148,11 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-def lines(path: Path) -> Mender:
+def lines(path: Path) -> Repair:
     """
-    A mender that looks records up in a file of JSON lines, {"partition": 0, "offset": 17, "value": {…}}.
+    A repair that looks records up in a file of JSON lines, {"partition": 0, "offset": 17, "value": {…}}.
 
-    Partition and offset are where the record would have been; `"value": null` drops it. Raises MendError.
+    Partition and offset are where the record would have been; `"value": null` drops it. Raises RepairError.
     """
     known: dict[tuple[int, int], Any] = {}
     try:
@@ -163,22 +163,22 @@ def lines(path: Path) -> Mender:
                 row = json.loads(line)
                 known[row["partition"], row["offset"]] = row["value"]
             except (ValueError, KeyError, TypeError) as error:
-                raise MendError(
-                    f'{path} line {number}: not a mended record such as {{"partition": 0, "offset": 17, "value": {{}}}}'
+                raise RepairError(
+                    f'{path} line {number}: no repaired record such as {{"partition": 0, "offset": 17, "value": {{}}}}'
                     f" ({error!r})"
                 ) from error
     except OSError as error:
-        raise MendError(f"{path}: {error.strerror}") from error
+        raise RepairError(f"{path}: {error.strerror}") from error
 
-    def mend(seen: Seen) -> Any:
+    def repair(seen: Seen) -> Any:
         place = (seen.record.partition, seen.record.offset)
         return known.get(place, seen.value)
 
-    return mend
+    return repair
 
 
-def function(name: str) -> Mender:
-    """A mender that calls `module:function` with what is seen; raises MendError where there is none."""
+def function(name: str) -> Repair:
+    """A repair that calls `module:function` with what is seen; raises RepairError where there is none."""
     module, colon, attribute = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -186,17 +186,17 @@ def function(name: str) -> Mender:
     try:
         found = getattr(importlib.import_module(module), attribute) if colon else None
     except (ImportError, AttributeError) as error:
-        raise MendError(f"{name}: {error}") from error
+        raise RepairError(f"{name}: {error}") from error
     if not callable(found):
-        raise MendError(f"{name}: name a function as module:function")
+        raise RepairError(f"{name}: name a function as module:function")
 
-    def mend(seen: Seen) -> Any:
+    def repair(seen: Seen) -> Any:
         try:
             return found(_as_given(seen))
         except Exception as error:
-            raise MendError(f"{seen.record.position}: {name} failed: {error!r}") from error
+            raise RepairError(f"{seen.record.position}: {name} failed: {error!r}") from error
 
-    return mend
+    return repair
 
 
 def _as_given(seen: Seen) -> dict[str, Any]:
@@ -217,34 +217,34 @@ def _as_given(seen: Seen) -> dict[str, Any]:
     }
 
 
-class Mending:
+class Repairing:
     """Turns records in quarantine into records of their topic, or says why that cannot be."""
 
-    def __init__(self, registry: "RegistryClient", mender: Mender | None) -> None:
+    def __init__(self, registry: "RegistryClient", repair: Repair | None) -> None:
         self._registry = registry
         self._reader = Reader(registry)
-        self._mender = mender
+        self._repair = repair
         self._encoders: dict[str, Encoder] = {}
 
-    def mended(self, record: Quarantined) -> Quarantined | None:
-        """Return the record as it may go back, None when it is to be dropped; raises MendError."""
+    def repaired(self, record: Quarantined) -> Quarantined | None:
+        """Return the record as it may go back, None when it is to be dropped; raises RepairError."""
         seen = self._reader.read(record)
-        value = seen.value if self._mender is None else self._mender(seen)
-        if value is None and self._mender is not None:
+        value = seen.value if self._repair is None else self._repair(seen)
+        if value is None and self._repair is not None:
             return None
         if isinstance(value, bytes):
             return replace(record, value=value)
         if value == seen.value:
             if seen.is_whole and record.part != "key":
                 return record
-            raise MendError(
-                f"{record.position} is still bad: {record.reason}; mend it with --set, --file or --call, "
+            raise RepairError(
+                f"{record.position} is still bad: {record.reason}; repair it with --set, --file or --call, "
                 "or pass it over with --leave-out"
             )
         try:
             return replace(record, value=self._encoder(record.topic).encode(value))
         except EncodingError as error:
-            raise MendError(f"{record.position}: the mended value {error}") from error
+            raise RepairError(f"{record.position}: the repaired value {error}") from error
 
     def _encoder(self, topic: str) -> Encoder:
         if topic not in self._encoders:

@@ -22,13 +22,13 @@ KNOWN: Mapping[str, Property] = {
     "sasl.password": SECRET,
     "sasl.oauthbearer.method": one_of("oidc"),
     "sasl.oauthbearer.token.endpoint.url": Property(
-        check=lambda text: text.startswith(("http://", "https://")), mend="write https://host/path"
+        check=lambda text: text.startswith(("http://", "https://")), repair="write https://host/path"
     ),
     "sasl.oauthbearer.client.id": TEXT,
     "sasl.oauthbearer.client.secret": SECRET,
     "sasl.oauthbearer.scope": TEXT,
     "sasl.oauthbearer.extensions": Property(
-        check=lambda text: all("=" in each for each in text.split(",")), mend="write name=value, several with commas"
+        check=lambda text: all("=" in each for each in text.split(",")), repair="write name=value, several with commas"
     ),
     "ssl.ca.location": FILE,
     "ssl.ca.pem": TEXT,
@@ -40,7 +40,7 @@ KNOWN: Mapping[str, Property] = {
     "ssl.keystore.location": FILE,
     "ssl.keystore.password": SECRET,
     "ssl.endpoint.identification.algorithm": Property(
-        check=lambda text: text.lower() in {"https", "none", ""}, mend="write https or none"
+        check=lambda text: text.lower() in {"https", "none", ""}, repair="write https or none"
     ),
     "enable.ssl.certificate.verification": FLAG,
     "client.id": TEXT,
@@ -53,7 +53,7 @@ KNOWN: Mapping[str, Property] = {
     "session.timeout.ms": MILLISECONDS,
     "socket.connection.setup.timeout.ms": MILLISECONDS,
     # Producers here have no other; in the files that clusters hand out it stands all the same.
-    "acks": Property(check=lambda text: text in {"all", "-1"}, mend="write all, or leave it out"),
+    "acks": Property(check=lambda text: text in {"all", "-1"}, repair="write all, or leave it out"),
 }
 ALIASES: Mapping[str, str] = {
     "sasl.mechanisms": "sasl.mechanism",

@@ -12,7 +12,7 @@ SCHEMAS_TOPIC = "_schemas"  # written by the registry itself, which decides what
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class NodeMetrics:
     """Of one node: what a power cut would take, and batches of producers that are not idempotent, by topic."""
 
     unsynced_records: int
@@ -20,7 +20,7 @@ class Figures:
     unsequenced_batches: Mapping[str, int]
 
 
-def figures_of(data_dir: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> dict[int, Figures]:
+def node_metrics_of(data_dir: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> dict[int, NodeMetrics]:
     """Ask each node that serves metrics; those that do not, or do not answer, are left out."""
     platform = Platform.load(data_dir)
     found = {}
@@ -29,19 +29,19 @@ def figures_of(data_dir: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> dict
             continue
         try:
             with urllib.request.urlopen(node.metrics_url, timeout=timeout_seconds) as answer:  # noqa: S310 - http
-                found[node.id] = read_figures(answer.read().decode())
+                found[node.id] = read_node_metrics(answer.read().decode())
         except (OSError, ValueError):
             continue
     return found
 
 
-def read_figures(text: str) -> Figures:
+def read_node_metrics(text: str) -> NodeMetrics:
     """Read metrics in the text format of Prometheus; what is not among them is 0."""
     from prometheus_client.parser import text_string_to_metric_families
 
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     totals = {sample.name: int(sample.value) for sample in samples}
-    return Figures(
+    return NodeMetrics(
         unsynced_records=totals.get("log_broker_all_unsynced_records", 0),
         unsynced_bytes=totals.get("log_broker_all_unsynced_bytes", 0),
         unsequenced_batches={

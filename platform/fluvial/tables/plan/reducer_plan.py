@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fluvial.delta.errors import TableError
 from fluvial.tables.declare.declarations import DeclarationError, State
 from fluvial.tables.declare.reducers import Reducer, module_of
-from fluvial.tables.plan import reducing
+from fluvial.tables.plan import reducer_worker
 from fluvial.tables.plan.frames import messages_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-_TOLD = re.compile(re.escape(reducing.MARK) + r"(\{.*\})")
+_TOLD = re.compile(re.escape(reducer_worker.MARK) + r"(\{.*\})")
 # cloudpickle's list of modules that travel by value is the process's.
 _BY_VALUE = Lock()
 
@@ -42,7 +42,7 @@ class ReducerError(TableError):
         self.key, self.first, self.last = key, first, last
         super().__init__(
             f"{table}: its reducer {what}, at key {key!r}{_places(first, last)}: nothing of the batch was committed; "
-            f"mend the reducer and `fluvial run --rebuild {table}`, or only `fluvial run {table}` where the "
+            f"repair the reducer and `fluvial run --rebuild {table}`, or only `fluvial run {table}` where the "
             "declaration has a version= and the rows that are there stay right"
         )
 
@@ -156,7 +156,7 @@ def _worker(
     reducer: Reducer, events: Sequence[str], *, carried: int, schema: "pa.Schema", each: bool
 ) -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
     work = partial(
-        reducing.fold_batches,
+        reducer_worker.fold_batches,
         reduce=reducer.function,
         events=tuple(events),
         columns=reducer.columns,
@@ -181,7 +181,7 @@ def _by_value(given: Any, reducer: Any) -> Any:
     """
     from pyspark import cloudpickle
 
-    names = {reducing.__name__}
+    names = {reducer_worker.__name__}
     root = (module_of(reducer) or "").partition(".")[0]
     if root not in {"", "__main__", "builtins", "fluvial"}:
         names.add(root)

@@ -12,15 +12,15 @@ from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, require_topic, to
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic and partition."""
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
-def places_of(words: Iterable[str], cluster: "ClusterMetadata") -> list[Place]:
+def places_of(words: Iterable[str], cluster: "ClusterMetadata") -> list[TopicPartition]:
     """Read `TOPIC` and `TOPIC:PARTITION,PARTITION`; raises a usage error, or ClusterError for what is not there."""
-    places: dict[Place, None] = {}
+    places: dict[TopicPartition, None] = {}
     for word in words:
         topic, colon, listed = word.partition(":")
         known = require_topic(cluster, topic).partitions
@@ -34,7 +34,7 @@ def places_of(words: Iterable[str], cluster: "ClusterMetadata") -> list[Place]:
     return list(places)
 
 
-def offsets_of(admin: "AdminClient", places: Iterable[Place], spec: Any) -> dict[Place, int]:
+def offsets_of(admin: "AdminClient", places: Iterable[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
     """Return what the cluster says for an OffsetSpec; -1 where no record is so young. Raises ClusterError."""
     from confluent_kafka import TopicPartition
 
@@ -43,7 +43,7 @@ def offsets_of(admin: "AdminClient", places: Iterable[Place], spec: Any) -> dict
         return {(place.topic, place.partition): future.result().offset for place, future in asked.items()}
 
 
-def bounds_of(admin: "AdminClient", places: Iterable[Place]) -> dict[Place, tuple[int, int]]:
+def bounds_of(admin: "AdminClient", places: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
     """Return the first offset that is held and the next one to come. Raises ClusterError."""
     from confluent_kafka.admin import OffsetSpec
 
@@ -53,7 +53,9 @@ def bounds_of(admin: "AdminClient", places: Iterable[Place]) -> dict[Place, tupl
     return {place: (first[place], end[place]) for place in places}
 
 
-def time_offsets_of(admin: "AdminClient", places: Iterable[Place], when: datetime) -> Mapping[Place, int]:
+def time_offsets_of(
+    admin: "AdminClient", places: Iterable[TopicPartition], when: datetime
+) -> Mapping[TopicPartition, int]:
     """Return the first offset of a record that is not older than `when`, -1 where there is none."""
     from confluent_kafka.admin import OffsetSpec
 

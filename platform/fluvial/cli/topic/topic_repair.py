@@ -1,4 +1,4 @@
-"""`fluvial topic mend`: let readers pass stored batches that nobody can read."""
+"""`fluvial topic repair`: let readers pass stored batches that nobody can read."""
 
 import json
 from collections import defaultdict
@@ -21,10 +21,11 @@ Topic = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    app.command(epilog="Example:  fluvial topic mend orders --log-dir .fluvial/node-1 --execute")(mend)
+    app.command(epilog="Example:  fluvial topic repair orders --log-dir .fluvial/node-1 --execute")(repair)
+    app.command("mend", hidden=True, deprecated=True)(repair)
 
 
-def mend(
+def repair(
     *,
     topic: Topic,
     log_dir: Annotated[

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 COMPLAINTS_MAX = 20
 
 
-class HearingAdmin(AdminClient):  # type: ignore[misc]
+class RecordingAdmin(AdminClient):  # type: ignore[misc]
     """
     An admin client; `complaints` are the errors of its connections, the newest last, as of the last `poll`.
 
@@ -41,7 +41,7 @@ def is_final(error: KafkaError) -> bool:
 
 
 def meaning(error: KafkaError) -> str | None:
-    """What an error of a connection says of its settings, and the mend; None where it says nothing of them."""
+    """What an error of a connection says of its settings, and the repair; None where it says nothing of them."""
     text = error.str()
     for phrases, says in _MEANINGS:
         if any(phrase in text for phrase in phrases):
@@ -70,7 +70,7 @@ _MEANINGS = (
     ),
     (
         ("PLAINTEXT broker listener", "wrong version number", "packet length too long", "record layer failure"),
-        "speaks no TLS on this port: name the port of its TLS listener, or mend security.protocol",
+        "speaks no TLS on this port: name the port of its TLS listener, or repair security.protocol",
     ),
     (
         _NO_CERTIFICATE,

@@ -22,7 +22,7 @@ ROWS_MAX = 10_000
 _SHOWN_MAX = 80
 
 Row = tuple[Any, ...]
-Place = tuple[int, int]
+Position = tuple[int, int]
 Columns = Sequence[tuple[str, str]]
 Reduce = Callable[[Any, Iterator[dict[str, Any]]], Any]
 
@@ -70,7 +70,7 @@ class _Fold:
         self._events = events
         self._columns = [name for name, _ in columns]
         self._start = 2 + carried
-        self._place: Callable[[Row], Place] = itemgetter(
+        self._place: Callable[[Row], Position] = itemgetter(
             *(self._start + list(events).index(name) for name in ("_partition", "_offset"))
         )
 
@@ -132,7 +132,7 @@ class _Run:
         *,
         names: Sequence[str],
         start: int,
-        place: Callable[[Row], Place],
+        place: Callable[[Row], Position],
     ) -> None:
         self.entity = entity
         self.first = place(first)
@@ -146,7 +146,7 @@ class _Run:
         self._last = first
 
     @property
-    def last(self) -> Place:
+    def last(self) -> Position:
         """The place of the last event that was handed out."""
         return self._place(self._last)
 
