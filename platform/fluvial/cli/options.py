@@ -1,8 +1,12 @@
 """Options that several commands share, and the settings they make."""
 
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -105,6 +109,53 @@ def settings_of(
         spark_conf=pairs("--conf", conf),
         metrics_port=metrics_port,
     )
+
+
+_OPTIONS: dict[str, Any] = {
+    "project": Project,
+    "data_dir": DataDir,
+    "bootstrap_server": BootstrapServer,
+    "command_config": CommandConfig,
+    "registry_url": RegistryUrl,
+    "warehouse": Warehouse,
+    "spark_master": SparkMaster,
+    "conf": SparkConf,
+}
+
+
+def _with_options(command: Callable[..., None], names: tuple[str, ...]) -> Callable[..., None]:
+    """Give a command that takes `settings` by keyword the options they are made of, after its own."""
+
+    @wraps(command)
+    def with_settings(**given: Any) -> None:
+        chosen = {name: given.pop(name) for name in names}
+        project = chosen.pop("project", None)
+        settings = settings_of(**chosen)
+        command(settings=settings if project is None else replace(settings, project=project), **given)
+
+    own = inspect.signature(command, eval_str=True)
+    kept = [each for each in own.parameters.values() if each.name != "settings"]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_OPTIONS[name])
+        for name in names
+    ]
+    with_settings.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+    return with_settings
+
+
+def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name a Kafka cluster; it takes the `settings` made of them."""
+    return _with_options(command, ("data_dir", "bootstrap_server", "command_config"))
+
+
+def with_registry(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name a schema registry; it takes the `settings` made of them."""
+    return _with_options(command, ("data_dir", "registry_url"))
+
+
+def with_tables(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command every option that a project's tables need; it takes the `settings` made of them."""
+    return _with_options(command, tuple(_OPTIONS))
 
 
 def pairs(flag: str, words: list[str] | None) -> dict[str, str]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
+from fluvial.cli.options import AnswerFormat, Form, with_cluster
+from fluvial.config import Settings
 
 if TYPE_CHECKING:
     from fluvial.cluster.doctor import Facts, TopicFacts
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 TOPIC, BROKER = 2, 4
 
 
+@with_cluster
 def doctor(
     *,
+    settings: Settings,
     client: Annotated[
         list[Path] | None,
         typer.Option(
@@ -30,9 +33,6 @@ def doctor(
         ),
     ] = None,
     answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """
     Look for settings that lose data or stop work in the next outage, or that contradict each other.
@@ -44,7 +44,6 @@ def doctor(
     from fluvial.cluster.picture import picture_of
     from fluvial.cluster.wire import ClusterLink
 
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     clients = {str(path): _read(path) for path in client or ()}
     with ClusterLink(settings.cluster) as cluster:
         findings = examine(facts_of(cluster, picture_of(cluster), clients))

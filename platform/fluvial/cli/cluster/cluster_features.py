@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, Json, pairs, settings_of
+from fluvial.cli.options import (
+    AnswerFormat,
+    BootstrapServer,
+    CommandConfig,
+    DataDir,
+    Form,
+    Json,
+    pairs,
+    settings_of,
+    with_cluster,
+)
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -46,22 +56,22 @@ def features(
 
 
 @app.command(epilog="Example:  fluvial cluster features describe --format json")
+@with_cluster
 def describe(
     *,
+    settings: Settings,
     answer_format: AnswerFormat = Form.TABLE,
     as_json: Json = False,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """Show which levels of features the nodes support and the cluster is at."""
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     _describe(settings, as_json=as_json or answer_format is Form.JSON)
 
 
 @app.command(epilog="Example:  fluvial cluster features upgrade --dry-run")
+@with_cluster
 def upgrade(
     *,
+    settings: Settings,
     levels: Levels = None,
     release_version: Annotated[
         str | None,
@@ -73,9 +83,6 @@ def upgrade(
         ),
     ] = None,
     dry_run: DryRun = False,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """
     Raise levels; without a name, metadata.version to the newest level that all brokers support.
@@ -95,7 +102,6 @@ def upgrade(
     wanted = _levels(levels)
     if release_version is not None:
         wanted[METADATA_VERSION] = level_of_release(release_version)
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     with ClusterLink(settings.cluster) as cluster:
         if not wanted:
             newest = newest_metadata_level(features_of(cluster))
@@ -109,16 +115,15 @@ def upgrade(
 
 
 @app.command(epilog="Example:  fluvial cluster features downgrade --feature group.version=0")
+@with_cluster
 def downgrade(
     *,
+    settings: Settings,
     levels: Levels = None,
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Also where that loses metadata, if the cluster can do such a thing.")
     ] = False,
     dry_run: DryRun = False,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """Lower levels. metadata.version is not lowered: what was written at a level cannot be read below it."""
     from fluvial.cluster.features import SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, update_features
@@ -127,7 +132,6 @@ def downgrade(
     wanted = _levels(levels)
     if not wanted:
         raise typer.BadParameter("--feature NAME=LEVEL: say which level is to be lowered")
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     with ClusterLink(settings.cluster) as cluster:
         update_features(cluster, wanted, UNSAFE_DOWNGRADE if unsafe else SAFE_DOWNGRADE, dry_run=dry_run)
     for name, level in wanted.items():

@@ -10,7 +10,7 @@ import typer
 
 from fluvial.cli import completion, terminal
 from fluvial.cli.cluster.cluster_status import size_text
-from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
+from fluvial.cli.options import AnswerFormat, Form, with_cluster
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -36,8 +36,10 @@ Throttle = Annotated[
 ]
 
 
+@with_cluster
 def move(
     *,
+    settings: Settings,
     places: Annotated[
         list[str],
         typer.Argument(
@@ -53,9 +55,6 @@ def move(
     throttle: Throttle = None,
     wait: Wait = False,
     answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """
     Move partitions onto the nodes that are named; as many nodes as there are to be replicas.
@@ -69,7 +68,6 @@ def move(
     from fluvial.kafka.admin import admin_of, describe_cluster
 
     nodes, rate = _nodes("--to", to), rate_of(throttle)
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     wanted = [
         TopicPartition(*place) for place in places_of(places, describe_cluster(settings, admin_of(settings.cluster)))
     ]
@@ -91,16 +89,15 @@ def move(
             _wait(settings, cluster, picture, targets)
 
 
+@with_cluster
 def moves(
     *,
+    settings: Settings,
     wait: Wait = False,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Call all moves off: partitions stay with the replicas that they had.")
     ] = False,
     answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """
     Show what is being moved and how far it is; with nothing left to move, a throttle that was set is taken off.
@@ -109,7 +106,6 @@ def moves(
     from fluvial.cluster.picture import log_dirs_of, moves_of, picture_of
     from fluvial.cluster.wire import ClusterLink
 
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)
         if cancel and picture.moves:
@@ -145,8 +141,10 @@ def moves(
     )
 
 
+@with_cluster
 def reassign(
     *,
+    settings: Settings,
     topics: Annotated[
         list[str] | None,
         typer.Argument(
@@ -175,9 +173,6 @@ def reassign(
     throttle: Throttle = None,
     at_once: Annotated[int, typer.Option("--at-once", min=1, help="Partitions that are copied at the same time.")] = 50,
     answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """
     Spread replicas and leaders evenly over nodes, as after one was added: racks first, then the fewest copies.
@@ -190,7 +185,6 @@ def reassign(
     from fluvial.cluster.wire import ClusterLink
 
     rate = rate_of(throttle)
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)
         nodes = _nodes("--brokers", brokers) if brokers is not None else tuple(picture.brokers)

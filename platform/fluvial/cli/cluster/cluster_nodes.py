@@ -16,7 +16,7 @@ from fluvial.cli.cluster.cluster_moves import (
     without_leader,
 )
 from fluvial.cli.cluster.cluster_status import size_text
-from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
+from fluvial.cli.options import AnswerFormat, Form, with_cluster
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -25,16 +25,15 @@ if TYPE_CHECKING:
     from fluvial.local.state import Platform
 
 
+@with_cluster
 def remove(
     *,
+    settings: Settings,
     node: Annotated[int, typer.Argument(metavar="NODE", min=0, help="Id of the node.", show_default=False)],
     execute: Annotated[bool, typer.Option("--execute", help="Do what is shown; without it nothing changes.")] = False,
     throttle: Throttle = None,
     at_once: Annotated[int, typer.Option("--at-once", min=1, help="Partitions that are copied at the same time.")] = 50,
     answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """
     Take a node out for good: others copy what it holds, it loses its vote, and the cluster forgets it.
@@ -47,7 +46,6 @@ def remove(
     from fluvial.cluster.wire import ClusterLink
 
     rate = rate_of(throttle)
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     platform = _platform_with(settings, node)
     with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)

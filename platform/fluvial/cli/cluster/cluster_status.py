@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fluvial.cli import terminal
-from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
+from fluvial.cli.options import AnswerFormat, Form, with_cluster
+from fluvial.config import Settings
 
 if TYPE_CHECKING:
     from fluvial.cluster.picture import LogDirs, Partition, Picture
@@ -37,12 +38,11 @@ class NodeLine:
     unsynced_records: int | None
 
 
+@with_cluster
 def status(
     *,
+    settings: Settings,
     answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """
     Show how the cluster stands: its nodes and quorum, and partitions that lack replicas or a leader.
@@ -54,7 +54,6 @@ def status(
     from fluvial.cluster.wire import ClusterLink
     from fluvial.local.node_metrics import node_metrics_of
 
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)
         stored = {node: log_dirs_of(cluster, broker) for node, broker in picture.brokers.items()}

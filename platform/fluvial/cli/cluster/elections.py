@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import completion, terminal
-from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
+from fluvial.cli.options import AnswerFormat, Form, with_cluster
+from fluvial.config import Settings
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -21,8 +22,10 @@ def add_to(app: typer.Typer) -> None:
     app.command("elect-leaders", epilog="Example:  fluvial elect-leaders orders:0,1 payments")(elect_leaders)
 
 
+@with_cluster
 def elect_leaders(
     *,
+    settings: Settings,
     places: Annotated[
         list[str] | None,
         typer.Argument(
@@ -37,9 +40,6 @@ def elect_leaders(
         typer.Option("--unclean", help="Let a replica lead that lacks records, where no other is left: they are lost."),
     ] = False,
     answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """
     Have the preferred replica of each partition lead it again, as after a broker came back.
@@ -51,7 +51,6 @@ def elect_leaders(
     from fluvial.cli.topic.partitions import places_of
     from fluvial.kafka.admin import ClusterError, admin_of, describe_cluster
 
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     admin = admin_of(settings.cluster)
     cluster = describe_cluster(settings, admin)
     wanted = places_of(places or cluster.topics, cluster)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
+from fluvial.cli.options import AnswerFormat, Form, with_cluster
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog="Example:  fluvial events --since 1h --kind leader_elected --kind broker_fenced")(events)
 
 
+@with_cluster
 def events(
     *,
+    settings: Settings,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens next, until Ctrl-C.")] = False,
     since: Annotated[
         str | None,
@@ -48,9 +50,6 @@ def events(
         ),
     ] = None,
     answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """
     Tell what happened in the cluster: nodes that failed and returned, new leaders, records that were lost.
@@ -60,7 +59,6 @@ def events(
     from fluvial.cli.topic.partitions import start_of
     from fluvial.kafka.admin import admin_of, describe_cluster, told
 
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     start_ms = None if since is None else int(start_of("--since", since).timestamp() * 1000)
     admin = admin_of(settings.cluster)
     try:

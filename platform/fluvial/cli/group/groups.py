@@ -11,7 +11,8 @@ import typer
 
 from fluvial.cli import completion, terminal
 from fluvial.cli.group.group_reset import planned, target_of
-from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, settings_of
+from fluvial.cli.options import AnswerFormat, Form, with_cluster
+from fluvial.config import Settings
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
@@ -49,19 +50,18 @@ _STATES = {
 
 
 @app.command("list", epilog="Example:  fluvial group list --state empty --format json")
+@with_cluster
 def list_groups(
     state: Annotated[
         State | None, typer.Option("--state", help="Only groups in this state.", show_default=False)
     ] = None,
     answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
+    *,
+    settings: Settings,
 ) -> None:
     """List the consumer groups with their state and type."""
     from fluvial.kafka.admin import admin_of, describe_cluster
 
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     admin = admin_of(settings.cluster)
     describe_cluster(settings, admin)
     found = [
@@ -76,17 +76,11 @@ def list_groups(
 
 
 @app.command(epilog="Example:  fluvial group describe settlement")
-def describe(
-    group: Group,
-    answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-) -> None:
+@with_cluster
+def describe(group: Group, answer_format: AnswerFormat = Form.TABLE, *, settings: Settings) -> None:
     """Show a group's members, what each reads, and how far behind the end each partition is."""
     from fluvial.kafka.admin import admin_of, describe_cluster
 
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     admin = admin_of(settings.cluster)
     describe_cluster(settings, admin)
     found = _report(admin, _described(admin, group))
@@ -97,8 +91,10 @@ def describe(
 
 
 @app.command(epilog="Example:  fluvial group reset settlement --topic orders --to-earliest --execute")
+@with_cluster
 def reset(
     *,
+    settings: Settings,
     group: Group,
     topic: Annotated[
         list[str] | None,
@@ -139,9 +135,6 @@ def reset(
     ] = None,
     execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
     answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """
     Set the offsets from which a group goes on.
@@ -161,7 +154,6 @@ def reset(
         raise typer.BadParameter("say what to reset: --topic TOPIC[:PARTITION,…], or --all-topics")
     from fluvial.kafka.admin import admin_of, describe_cluster
 
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     admin = admin_of(settings.cluster)
     cluster = describe_cluster(settings, admin)
     committed = _reset_start(admin, group, must_be_there=all_topics or target.shift is not None)
@@ -180,16 +172,11 @@ def reset(
 
 
 @app.command(epilog="Example:  fluvial group delete settlement")
-def delete(
-    groups: Groups,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-) -> None:
+@with_cluster
+def delete(groups: Groups, *, settings: Settings) -> None:
     """Delete groups with all their offsets; nothing is deleted when one is unknown or has members."""
     from fluvial.kafka.admin import TIMEOUT_SECONDS, admin_of, describe_cluster, told
 
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     admin = admin_of(settings.cluster)
     describe_cluster(settings, admin)
     for group in groups:

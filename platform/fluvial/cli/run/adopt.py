@@ -1,24 +1,14 @@
 """`fluvial adopt`: take over Delta tables that somebody else made."""
 
-from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import (
-    BootstrapServer,
-    CommandConfig,
-    DataDir,
-    Project,
-    RegistryUrl,
-    SparkConf,
-    SparkMaster,
-    Warehouse,
-    settings_of,
-)
-from fluvial.cli.run.run import UnknownPipelineError
+from fluvial.cli.options import with_tables
+from fluvial.cli.run.run import require_declared
+from fluvial.config import Settings
 
 
 class Start(StrEnum):
@@ -33,8 +23,10 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog="Example:  fluvial adopt state.customers")(adopt)
 
 
+@with_tables
 def adopt(
     *,
+    settings: Settings,
     tables: Annotated[list[str], typer.Argument(metavar="TABLE…", help="Tables such as state.customers.")],
     start: Annotated[
         Start,
@@ -43,14 +35,6 @@ def adopt(
             help="Records that come after the rows: all that the topic still has, or only those after the latest.",
         ),
     ] = Start.EARLIEST,
-    project: Project = None,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    registry_url: RegistryUrl = None,
-    warehouse: Warehouse = None,
-    spark_master: SparkMaster = None,
-    conf: SparkConf = None,
 ) -> None:
     """
     Take over Delta tables that stand where the project declares its own, with their rows.
@@ -58,25 +42,12 @@ def adopt(
     The columns must be those that are declared, and the rows of compacted and state tables one a key. No row is
     changed: `fluvial run` then adds what the topic holds from the position on that the rows count as.
     """
-    settings = settings_of(
-        data_dir,
-        bootstrap_server,
-        registry_url,
-        warehouse=warehouse,
-        spark_master=spark_master,
-        conf=conf,
-        command_config=command_config,
-    )
-    if project is not None:
-        settings = replace(settings, project=project)
     from fluvial.spark.session import build_session
     from fluvial.tables.declare.project import load_project
     from fluvial.tables.drive.adoption import adopt as take_over
 
     declared = load_project(settings.project)
-    for name in tables:
-        if name not in declared:
-            raise UnknownPipelineError(name, list(declared), settings.project)
+    require_declared(tables, list(declared), settings.project)
     with terminal.stderr().status("starting Spark …") as status, settings.registry.client() as schemas:
         spark = build_session(settings, say=status.update)
         try:

@@ -1,6 +1,6 @@
 """`fluvial run`: bring tables of the project up to date."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import (
-    BootstrapServer,
-    CommandConfig,
-    DataDir,
-    Project,
-    RegistryUrl,
-    SparkConf,
-    SparkMaster,
-    Warehouse,
-    settings_of,
-)
+from fluvial.cli.options import with_tables
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
@@ -33,11 +23,20 @@ ALL = "all"
 class UnknownPipelineError(FluvialError):
     """The project declares no table of this name."""
 
-    def __init__(self, name: str, known: list[str], project: str) -> None:
+    def __init__(self, name: str, declared: list[str], project: str) -> None:
         # `aircraft` means state.aircraft just as well as `state.aircrafts` does.
-        near = [table for table in known if table.partition(".")[2] == name] or get_close_matches(name, known, n=3)
-        repair = f"did you mean {' or '.join(near)}?" if near else f"it declares {', '.join(known) or 'none'}"
+        near = [table for table in declared if table.partition(".")[2] == name] or get_close_matches(
+            name, declared, n=3
+        )
+        repair = f"did you mean {' or '.join(near)}?" if near else f"it declares {', '.join(declared) or 'none'}"
         super().__init__(f"no pipeline {name!r} in project {project!r}; {repair}")
+
+
+def require_declared(names: Iterable[str], declared: list[str], project: str) -> None:
+    """Raise UnknownPipelineError for the first of `names` that the project does not declare."""
+    for name in names:
+        if name not in declared:
+            raise UnknownPipelineError(name, declared, project)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -45,15 +44,16 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog="Example:  fluvial run state.aircraft")(run)
 
 
+@with_tables
 def run(
     *,
+    settings: Settings,
     pipelines: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[PIPELINE…]", help="Tables such as state.aircraft; none or `all` for all.", show_default=False
         ),
     ] = None,
-    project: Project = None,
     continuous: Annotated[
         bool,
         typer.Option("--continuous", help="Go on until Ctrl-C or SIGTERM: a batch whenever there is something new."),
@@ -71,13 +71,6 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be read and written, and do nothing.")
     ] = False,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    registry_url: RegistryUrl = None,
-    warehouse: Warehouse = None,
-    spark_master: SparkMaster = None,
-    conf: SparkConf = None,
 ) -> None:
     """
     Bring tables of the project up to date with what the log holds, inputs before what reads them.
@@ -86,23 +79,10 @@ def run(
     untouched. With --continuous the tables are kept up to date by this process alone; its batches are the tables'
     commits, and no Dagster runs.
     """
-    from dataclasses import replace
-
     if rebuild and (continuous or dry_run or not pipelines):
         raise typer.BadParameter("--rebuild: name the tables to build again, and leave out --continuous and --dry-run")
     if from_what_is_left and not rebuild:
         raise typer.BadParameter("--from-what-is-left goes with --rebuild")
-    settings = settings_of(
-        data_dir,
-        bootstrap_server,
-        registry_url,
-        warehouse=warehouse,
-        spark_master=spark_master,
-        conf=conf,
-        command_config=command_config,
-    )
-    if project is not None:
-        settings = replace(settings, project=project)
     selection = _selection(settings, pipelines or [])
     if dry_run:
         _say_plan(settings, selection)
@@ -124,14 +104,12 @@ def run(
 def _selection(settings: Settings, names: list[str]) -> list[str] | None:
     from fluvial.tables.declare.project import load_project
 
-    known = list(load_project(settings.project))
-    if not known:
+    declared = list(load_project(settings.project))
+    if not declared:
         raise FluvialError(
             f"project {settings.project!r} declares no table; declare one, or name another module with --project"
         )
-    for name in names:
-        if name not in known and name != ALL:
-            raise UnknownPipelineError(name, known, settings.project)
+    require_declared([name for name in names if name != ALL], declared, settings.project)
     return None if not names or ALL in names else list(dict.fromkeys(names))
 
 

@@ -2,26 +2,14 @@
 
 import io
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import (
-    AnswerFormat,
-    BootstrapServer,
-    CommandConfig,
-    DataDir,
-    Form,
-    Project,
-    RegistryUrl,
-    SparkConf,
-    SparkMaster,
-    Warehouse,
-    settings_of,
-)
-from fluvial.cli.run.run import UnknownPipelineError
+from fluvial.cli.options import AnswerFormat, Form, with_tables
+from fluvial.cli.run.run import require_declared
+from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
@@ -40,47 +28,28 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog="Example:  fluvial verify state.aircraft")(verify)
 
 
+@with_tables
 def verify(
     *,
+    settings: Settings,
     tables: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TABLE…]", help="Tables such as state.aircraft; none for all.", show_default=False),
     ] = None,
-    project: Project = None,
     answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    registry_url: RegistryUrl = None,
-    warehouse: Warehouse = None,
-    spark_master: SparkMaster = None,
-    conf: SparkConf = None,
 ) -> None:
     """
     Read the log again up to where each table stands, and compare: same rows, same values, nothing twice.
 
     Ends with status 1 when a table differs, naming the first places.
     """
-    settings = settings_of(
-        data_dir,
-        bootstrap_server,
-        registry_url,
-        warehouse=warehouse,
-        spark_master=spark_master,
-        conf=conf,
-        command_config=command_config,
-    )
-    if project is not None:
-        settings = replace(settings, project=project)
     from fluvial.spark.session import build_session
     from fluvial.tables.declare.declarations import Pipeline
     from fluvial.tables.declare.project import load_project
     from fluvial.tables.drive.verify import verify as compare
 
     declared = {name: each for name, each in load_project(settings.project).items() if not isinstance(each, Pipeline)}
-    for name in tables or []:
-        if name not in declared:
-            raise UnknownPipelineError(name, list(declared), settings.project)
+    require_declared(tables or [], list(declared), settings.project)
     verdicts: list[Verdict] = []
     with (
         terminal.keep_stdout_for_the_answer() as stdout,

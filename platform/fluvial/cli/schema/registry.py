@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, settings_of
+from fluvial.cli.options import with_cluster
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 from fluvial.local.state import HOST, OPEN_TO_THE_NETWORK, REGISTRY_PORT_DEFAULT, is_loopback
@@ -35,8 +35,10 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog="Example:  fluvial registry --bootstrap-server kafka-1:9092,kafka-2:9092")(registry)
 
 
+@with_cluster
 def registry(
     *,
+    settings: Settings,
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to serve on.")] = REGISTRY_PORT_DEFAULT,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = HOST,
     topic: Annotated[str, typer.Option("--topic", help="Topic that holds the schemas.")] = "_schemas",
@@ -58,9 +60,6 @@ def registry(
             show_default=False,
         ),
     ] = None,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """
     Serve a schema registry for another Kafka cluster until Ctrl-C; what it acknowledges stands in a topic there.
@@ -68,7 +67,6 @@ def registry(
     The local platform serves its own. Several may be started for one cluster, on one machine or on many; clients then
     name them all: --registry-url http://a:8081,http://b:8081.
     """
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     if settings.local:
         raise RegistryServerError(
             f"the local platform serves its schema registry already, at {settings.registry_url}; "

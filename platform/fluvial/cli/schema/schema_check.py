@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import DataDir, RegistryUrl, settings_of
+from fluvial.cli.options import with_registry
 from fluvial.cli.schema.schema_sources import CONTRACTS, Source, Subject, subject_of_file
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
@@ -88,8 +88,10 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog="Example:  fluvial schema check new_orders.avsc --subject orders-value")(check)
 
 
+@with_registry
 def check(
     *,
+    settings: Settings,
     path: Source = CONTRACTS,
     subject: Subject = None,
     form: Annotated[Report, typer.Option("--format", help="Lines to read, or JSON for programs.")] = Report.HUMAN,
@@ -105,8 +107,6 @@ def check(
     registry_only: Annotated[
         bool, typer.Option("--registry-only", help="Leave out the tables and pipelines that read the topic.")
     ] = False,
-    data_dir: DataDir = None,
-    registry_url: RegistryUrl = None,
 ) -> None:
     """
     Say whether contracts, or one schema, could be shipped now; changes nothing.
@@ -114,7 +114,6 @@ def check(
     A change is held against the registry, and against every declared table and pipeline that reads the topic. Status 0:
     nothing breaks; 1: something would, and it says what; 2: it could not be checked.
     """
-    settings = settings_of(data_dir, registry_url=registry_url)
     try:
         verdicts = _verdicts(settings, path, subject, project=project, registry_only=registry_only)
     except FluvialError as error:

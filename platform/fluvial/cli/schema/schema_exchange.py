@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import DataDir, RegistryUrl, settings_of
+from fluvial.cli.options import with_registry
+from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
 LINES = ".jsonl"
@@ -23,8 +24,10 @@ def add_to(app: typer.Typer) -> None:
     )
 
 
+@with_registry
 def export(
     *,
+    settings: Settings,
     subjects: Annotated[
         list[str] | None, typer.Argument(metavar="[SUBJECT…]", help="None means all.", show_default=False)
     ] = None,
@@ -32,13 +35,10 @@ def export(
         str, typer.Option("--to", metavar="PATH", help="A folder, a file of JSON lines (.jsonl), or - for stdout.")
     ] = STDOUT,
     deleted: Annotated[bool, typer.Option("--deleted", help="Take versions along that are hidden.")] = False,
-    data_dir: DataDir = None,
-    registry_url: RegistryUrl = None,
 ) -> None:
     """Write subjects with all their versions, ids and settings; any registry of Confluent's API will do."""
     from fluvial.registry.exchange import export_subjects, write_folder, write_lines
 
-    settings = settings_of(data_dir, registry_url=registry_url)
     path = Path(to)
     with settings.registry.client() as client:
         entries = export_subjects(client, subjects or None, deleted=deleted)
@@ -53,20 +53,19 @@ def export(
     terminal.say(f"{count} versions written{'' if to == STDOUT else f' to {to}'}")
 
 
+@with_registry
 def import_(
     *,
+    settings: Settings,
     path: Annotated[Path, typer.Argument(metavar="PATH", help="What `export` wrote.", show_default=False)],
     new_ids: Annotated[
         bool, typer.Option("--new-ids", help="Let the registry choose ids; without it they are kept, by mode IMPORT.")
     ] = False,
-    data_dir: DataDir = None,
-    registry_url: RegistryUrl = None,
 ) -> None:
     """Put what `export` wrote into a registry; run again it changes nothing."""
     from fluvial.cli.schema.registries import as_owner
     from fluvial.registry.exchange import import_subjects, read_export
 
-    settings = settings_of(data_dir, registry_url=registry_url)
     entries = read_export(path)
     with settings.registry.client() as client:
         for each in import_subjects(lambda subject: as_owner(client, settings, subject), entries, keep_ids=not new_ids):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import DataDir, RegistryUrl, settings_of
+from fluvial.cli.options import with_registry
 from fluvial.cli.schema.schema_sources import CONTRACTS
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
@@ -36,8 +36,10 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog="Example:  fluvial schema generate ddl flight_events-value")(generate)
 
 
+@with_registry
 def generate(
     *,
+    settings: Settings,
     kind: Annotated[
         Kind,
         typer.Argument(
@@ -54,11 +56,8 @@ def generate(
     from_registry: Annotated[
         bool, typer.Option("--from-registry", help="Take what is registered, not what is in the files.")
     ] = False,
-    data_dir: DataDir = None,
-    registry_url: RegistryUrl = None,
 ) -> None:
     """Write code, statements or a page that follow from contracts, on stdout."""
-    settings = settings_of(data_dir, registry_url=registry_url)
     found = _registered(settings, subjects) if from_registry else _declared(contracts, subjects)
     terminal.answer(_text(kind, found))
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import DataDir, Json, RegistryUrl, settings_of
+from fluvial.cli.options import Json, with_registry
+from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="Such as orders-value.", show_default=False)]
@@ -28,10 +29,10 @@ def add_to(app: typer.Typer) -> None:
     )(producer)
 
 
-def owner(subject: Subject, as_json: Json = False, data_dir: DataDir = None, registry_url: RegistryUrl = None) -> None:
+@with_registry
+def owner(subject: Subject, as_json: Json = False, *, settings: Settings) -> None:
     """Say who owns a subject and how to reach them, and through whose hands it went."""
 
-    settings = settings_of(data_dir, registry_url=registry_url)
     with settings.registry.client() as client:
         owned = client.owner(subject)
     if owned is None:
@@ -47,14 +48,15 @@ def owner(subject: Subject, as_json: Json = False, data_dir: DataDir = None, reg
         terminal.answer(f"  {_change(change)}")
 
 
+@with_registry
 def transfer(
     subject: Subject,
     to: Annotated[
         str | None, typer.Option("--to", metavar="PRODUCER", help="The new owner.", show_default=False)
     ] = None,
     release: Annotated[bool, typer.Option("--release", help="Give the subject up: nobody owns it then.")] = False,
-    data_dir: DataDir = None,
-    registry_url: RegistryUrl = None,
+    *,
+    settings: Settings,
 ) -> None:
     """
     Hand a subject to another producer, which the registry must know.
@@ -66,14 +68,15 @@ def transfer(
 
     if (to is None) is not release:
         raise typer.BadParameter("name the new owner with --to, or give the subject up with --release")
-    settings = settings_of(data_dir, registry_url=registry_url)
     with settings.registry.client() as client:
         owned = as_owner(client, settings, subject).give(subject, to)
     terminal.answer(f"{subject}: {_change(owned['history'][-1]) if owned['history'] else 'nobody owns it'}")
 
 
+@with_registry
 def producer(
     *,
+    settings: Settings,
     name: Annotated[str, typer.Argument(metavar="PRODUCER", help="Such as weather_service.", show_default=False)],
     contact: Annotated[
         str | None, typer.Option("--contact", metavar="ADDRESS", help="Introduce it, or change this.")
@@ -90,14 +93,11 @@ def producer(
         str | None, typer.Option("--new-credentials", metavar="REFERENCE", help="Change its password to this.")
     ] = None,
     as_json: Json = False,
-    data_dir: DataDir = None,
-    registry_url: RegistryUrl = None,
 ) -> None:
     """Show a producer and what it owns; introduce it, or change its contact or password."""
     from fluvial.local.credentials import local_credentials
     from fluvial.registry.credentials import read_secret
 
-    settings = settings_of(data_dir, registry_url=registry_url)
     with settings.registry.client() as client:
         if contact is not None or new_credentials is not None:
             kept = local_credentials(settings.data_dir, settings.registry_url)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import AnswerFormat, DataDir, Form, RegistryUrl, settings_of
+from fluvial.cli.options import AnswerFormat, Form, with_registry
+from fluvial.config import Settings
 
 if TYPE_CHECKING:
     from fluvial.registry.client import RegistryClient
@@ -36,19 +37,19 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog="Example:  fluvial schema log orders-value")(log)
 
 
+@with_registry
 def show(
     subject: Subject,
     version: Annotated[str, typer.Argument(metavar="[VERSION]", help="A number, or latest.")] = LATEST,
     form: Annotated[
         Shown, typer.Option("--format", help="Its fields as a table or JSON, or the schema as it is stored.")
     ] = Shown.TABLE,
-    data_dir: DataDir = None,
-    registry_url: RegistryUrl = None,
+    *,
+    settings: Settings,
 ) -> None:
     """Show one version of a subject: its fields with their types, defaults and meaning, or its text."""
     from fluvial.registry.fields import fields_of
 
-    settings = settings_of(data_dir, registry_url=registry_url)
     with settings.registry.client() as client:
         document = client.document(subject, version)
     is_avro = document.get("schemaType", AVRO) == AVRO
@@ -78,8 +79,10 @@ def show(
     terminal.table(("field", "type", "or", "default", "meaning"), rows)
 
 
+@with_registry
 def diff(
     *,
+    settings: Settings,
     subject: Subject,
     old: Annotated[
         str | None, typer.Argument(metavar="[OLD]", help="A version (default: the one before).", show_default=False)
@@ -91,13 +94,10 @@ def diff(
         Path | None, typer.Option("--file", metavar="PATH", help="Compare a file with OLD.", show_default=False)
     ] = None,
     form: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    registry_url: RegistryUrl = None,
 ) -> None:
     """Say which fields two versions, or a version and a file, differ in, and whether the one may follow the other."""
     from fluvial.registry.fields import field_changes
 
-    settings = settings_of(data_dir, registry_url=registry_url)
     with settings.registry.client() as client:
         after = _document_of(file) if file is not None else client.document(subject, new)
         before = client.document(subject, old or (LATEST if file is not None else _before(client, subject, after)))
@@ -131,12 +131,10 @@ def diff(
         terminal.answer(f"  {message}")
 
 
-def log(
-    subject: Subject, form: AnswerFormat = Form.TABLE, data_dir: DataDir = None, registry_url: RegistryUrl = None
-) -> None:
+@with_registry
+def log(subject: Subject, form: AnswerFormat = Form.TABLE, *, settings: Settings) -> None:
     """List the versions of a subject with their time, id and author, and the changes of its owner."""
 
-    settings = settings_of(data_dir, registry_url=registry_url)
     with settings.registry.client() as client:
         versions = _versions(client, subject)
         owned = client.owner(subject)

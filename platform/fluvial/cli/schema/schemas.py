@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import DataDir, Json, RegistryUrl, settings_of
+from fluvial.cli.options import Json, with_registry
 from fluvial.cli.schema import schema_check, schema_exchange, schema_generate, schema_owners, schema_views
 from fluvial.cli.schema.schema_sources import CONTRACTS, Source, Subject, subject_of_file
+from fluvial.config import Settings
 
 if TYPE_CHECKING:
     pass
@@ -22,16 +23,14 @@ schema_owners.add_to(app)
 
 
 @app.command(epilog="Example:  fluvial schema register schemas")
-def register(
-    path: Source = CONTRACTS, subject: Subject = None, data_dir: DataDir = None, registry_url: RegistryUrl = None
-) -> None:
+@with_registry
+def register(path: Source = CONTRACTS, subject: Subject = None, *, settings: Settings) -> None:
     """Register every contract of a folder, or one schema; what is registered already stays as it is."""
     from fluvial.cli.schema.registries import as_owner
     from fluvial.local.credentials import passwords_for
     from fluvial.registry.contracts import load_contracts, register_all
     from fluvial.serde.encoding import read_schema
 
-    settings = settings_of(data_dir, registry_url=registry_url)
     one = subject_of_file(path, subject)
     if one is not None:
         text = read_schema(path)
@@ -51,10 +50,10 @@ def register(
 
 
 @app.command("list", epilog="Example:  fluvial schema list --json")
-def list_subjects(as_json: Json = False, data_dir: DataDir = None, registry_url: RegistryUrl = None) -> None:
+@with_registry
+def list_subjects(as_json: Json = False, *, settings: Settings) -> None:
     """List the subjects with their latest version and schema id."""
 
-    settings = settings_of(data_dir, registry_url=registry_url)
     with settings.registry.client() as client:
         found = [client.latest(subject) for subject in sorted(client.subjects())]
     if as_json:

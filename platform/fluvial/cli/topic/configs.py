@@ -9,7 +9,7 @@ import typer
 
 from fluvial.cli import completion, terminal
 from fluvial.cli.cluster.cluster_doctor import warn_of_topic
-from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, pairs, settings_of
+from fluvial.cli.options import AnswerFormat, Form, pairs, with_cluster
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -46,16 +46,15 @@ class _Holder:
 
 
 @app.command(epilog="Example:  fluvial config get --topic orders retention.ms cleanup.policy")
+@with_cluster
 def get(
     *,
+    settings: Settings,
     keys: OptionalKeys = None,
     topic: Topic = None,
     broker: Broker = None,
     every: Annotated[bool, typer.Option("--all", "-a", help="Also the settings that are at their default.")] = False,
     answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """
     Show the settings that hold for a topic or a broker, and where each comes from.
@@ -65,8 +64,7 @@ def get(
     from fluvial.kafka.admin import ClusterError
 
     holder = _holder(topic, broker)
-    found = settings_of(data_dir, bootstrap_server, command_config=command_config)
-    admin = _admin(found, holder)
+    admin = _admin(settings, holder)
     entries = _entries(admin, holder)
     for key in keys or ():
         if key not in entries:
@@ -93,48 +91,44 @@ def get(
 
 
 @app.command("set", epilog="Example:  fluvial config set --topic orders retention.ms=86400000 cleanup.policy=delete")
+@with_cluster
 def set_(
     *,
-    settings: Annotated[
+    settings: Settings,
+    values: Annotated[
         list[str], typer.Argument(metavar="KEY=VALUE…", help="Settings and their values.", show_default=False)
     ],
     topic: Topic = None,
     broker: Broker = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only ask whether it could be done.")] = False,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """Set settings; the others stay as they are. Nothing is set when one of them cannot be."""
     from confluent_kafka.admin import AlterConfigOpType
 
     holder = _holder(topic, broker)
-    wanted = pairs("KEY=VALUE", settings)
-    found = settings_of(data_dir, bootstrap_server, command_config=command_config)
-    admin = _admin(found, holder)
+    wanted = pairs("KEY=VALUE", values)
+    admin = _admin(settings, holder)
     _alter(admin, holder, {name: (AlterConfigOpType.SET, value) for name, value in wanted.items()}, dry_run=dry_run)
     for name, value in wanted.items():
         terminal.say(f"{holder}: {name} {'could be set to' if dry_run else '='} {value}")
     if topic is not None and not dry_run and wanted.keys() & SAFETY:
-        warn_of_topic(found.cluster, topic)
+        warn_of_topic(settings.cluster, topic)
 
 
 @app.command(epilog="Example:  fluvial config delete --topic orders retention.ms")
+@with_cluster
 def delete(
     *,
+    settings: Settings,
     keys: Keys,
     topic: Topic = None,
     broker: Broker = None,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """Take settings back, so that the default holds again."""
     from confluent_kafka.admin import AlterConfigOpType
 
     holder = _holder(topic, broker)
-    found = settings_of(data_dir, bootstrap_server, command_config=command_config)
-    admin = _admin(found, holder)
+    admin = _admin(settings, holder)
     _alter(admin, holder, dict.fromkeys(keys, (AlterConfigOpType.DELETE, None)), dry_run=False)
     for name in keys:
         terminal.say(f"{holder}: {name} is at its default again")

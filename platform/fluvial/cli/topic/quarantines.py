@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, Json, RegistryUrl, pairs, settings_of
+from fluvial.cli.options import (
+    BootstrapServer,
+    CommandConfig,
+    DataDir,
+    Json,
+    RegistryUrl,
+    pairs,
+    settings_of,
+    with_cluster,
+)
+from fluvial.config import Settings
 
 if TYPE_CHECKING:
-    from fluvial.config import Settings
     from fluvial.quarantine.records import Quarantined
     from fluvial.quarantine.repair import Repair, RepairError, Seen
 
@@ -28,17 +37,12 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic whose quarant
 
 
 @app.command("list", epilog="Example:  fluvial quarantine list")
-def list_quarantines(
-    as_json: Json = False,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-) -> None:
+@with_cluster
+def list_quarantines(as_json: Json = False, *, settings: Settings) -> None:
     """List the quarantines: how many records each has, how many of them wait to be replayed, and why these do."""
     from fluvial.kafka.admin import admin_of, describe_cluster, told
     from fluvial.quarantine.records import SUFFIX
 
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     topics = describe_cluster(settings, admin_of(settings.cluster)).topics
     rows = []
     for name in sorted(each for each in topics if each.endswith(SUFFIX)):

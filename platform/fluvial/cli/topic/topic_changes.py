@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from fluvial.cli import completion, terminal
-from fluvial.cli.options import AnswerFormat, BootstrapServer, CommandConfig, DataDir, Form, pairs, settings_of
+from fluvial.cli.options import AnswerFormat, Form, pairs, with_cluster
 from fluvial.cli.topic import co_partitioning
+from fluvial.config import Settings
 
 Topic = Annotated[
     str,
@@ -42,8 +43,10 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog="Example:  fluvial topic offsets orders --time 2026-03-01T00:00:00Z")(offsets)
 
 
+@with_cluster
 def alter(
     *,
+    settings: Settings,
     topic: Topic,
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, help="Grow to so many.", show_default=False)
@@ -60,9 +63,6 @@ def alter(
             "--delete-config", metavar="KEY", help="A setting to take back; may be given again.", show_default=False
         ),
     ] = None,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """
     Give a topic more partitions or other settings.
@@ -77,7 +77,6 @@ def alter(
     wanted = pairs("--config", config)
     if partitions is None and not wanted and not delete_config:
         raise typer.BadParameter("say what to change: --partitions, --config or --delete-config")
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     admin = admin_of(settings.cluster)
     cluster = describe_cluster(settings, admin)
     have = len(require_topic(cluster, topic).partitions)
@@ -118,8 +117,10 @@ def _configure(admin: Any, topic: str, wanted: dict[str, str], unwanted: list[st
         terminal.say(f"topic {topic}: {name} is at its default again")
 
 
+@with_cluster
 def delete_records(
     *,
+    settings: Settings,
     places: Places,
     before: Annotated[
         int | None,
@@ -128,9 +129,6 @@ def delete_records(
     everything: Annotated[bool, typer.Option("--all", help="All that there are now.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
     answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """
     Delete the oldest records of partitions, for all readers and for good.
@@ -142,7 +140,6 @@ def delete_records(
 
     if (before is None) != everything:
         raise typer.BadParameter("say which records: --before OFFSET, or --all")
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     admin = admin_of(settings.cluster)
     bounds = bounds_of(admin, places_of(places, describe_cluster(settings, admin)))
     for (topic, partition), (_, end) in bounds.items():
@@ -183,8 +180,10 @@ def _delete(admin: Any, firsts: dict[tuple[str, int], int]) -> dict[tuple[str, i
         return {(place.topic, place.partition): future.result().low_watermark for place, future in asked.items()}
 
 
+@with_cluster
 def offsets(
     *,
+    settings: Settings,
     places: Places,
     at: Annotated[At | None, typer.Option("--at", help="The offset of this name.", show_default=False)] = None,
     time: Annotated[
@@ -192,9 +191,6 @@ def offsets(
         typer.Option("--time", metavar="TIME", help="The first record since then (ISO 8601).", show_default=False),
     ] = None,
     answer_format: AnswerFormat = Form.TABLE,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """Show where partitions begin and end, or which record is the first since a time."""
     from confluent_kafka.admin import OffsetSpec
@@ -205,7 +201,6 @@ def offsets(
     if at is not None and time is not None:
         raise typer.BadParameter("--at and --time: give one of them")
     when = None if time is None else instant("--time", time)
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     admin = admin_of(settings.cluster)
     wanted = places_of(places, describe_cluster(settings, admin))
     if when is not None:

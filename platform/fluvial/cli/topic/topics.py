@@ -7,9 +7,10 @@ import typer
 
 from fluvial.cli import completion, terminal
 from fluvial.cli.cluster.cluster_doctor import warn_of_topic
-from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, Json, pairs, settings_of
+from fluvial.cli.options import Json, pairs, with_cluster
 from fluvial.cli.topic import co_partitioning
 from fluvial.cluster.profiles import PROFILES
+from fluvial.config import Settings
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -28,8 +29,10 @@ NewTopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the 
 
 
 @app.command(epilog="Example:  fluvial topic create orders --partitions 6 --config retention.ms=-1")
+@with_cluster
 def create(
     *,
+    settings: Settings,
     topic: NewTopicName,
     partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="How many partitions.")] = 1,
     replication_factor: Annotated[
@@ -56,16 +59,12 @@ def create(
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Leave a topic that is there as it is.")
     ] = False,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """Create a topic."""
     from confluent_kafka.admin import NewTopic
 
     from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, admin_of, describe_cluster, told
 
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     wanted = pairs("--config", config)
     if profile is not None:
         if profile not in PROFILES:
@@ -96,17 +95,16 @@ def _created(admin: "AdminClient", new: Any, timeout_seconds: float) -> None:
 
 
 @app.command("list", epilog="Example:  fluvial topic list --json")
+@with_cluster
 def list_topics(
     internal: Annotated[bool, typer.Option("--internal", help="Also those that the cluster keeps for itself.")] = False,
     as_json: Json = False,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
+    *,
+    settings: Settings,
 ) -> None:
     """List the topics."""
     from fluvial.kafka.admin import admin_of, describe_cluster
 
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     found = describe_cluster(settings, admin_of(settings.cluster)).topics
     names = [name for name in sorted(found) if internal or not name.startswith("_")]
     if as_json:
@@ -117,17 +115,11 @@ def list_topics(
 
 
 @app.command(epilog="Example:  fluvial topic describe orders")
-def describe(
-    topic: Topic,
-    as_json: Json = False,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-) -> None:
+@with_cluster
+def describe(topic: Topic, as_json: Json = False, *, settings: Settings) -> None:
     """Show a topic's partitions, their offsets and the settings that are not the default."""
     from fluvial.kafka.admin import admin_of, describe_cluster, require_topic, told
 
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     admin = admin_of(settings.cluster)
     metadata = require_topic(describe_cluster(settings, admin), topic)
     with told(f"describe topic {topic!r}"):
@@ -204,16 +196,11 @@ def _overrides(admin: "AdminClient", topic: str) -> dict[str, str]:
 
 
 @app.command(epilog="Example:  fluvial topic delete orders")
-def delete(
-    topics: Topics,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-) -> None:
+@with_cluster
+def delete(topics: Topics, *, settings: Settings) -> None:
     """Delete topics with all their records; nothing is deleted when one of them is unknown."""
     from fluvial.kafka.admin import TIMEOUT_SECONDS, admin_of, describe_cluster, require_topic, told
 
-    settings = settings_of(data_dir, bootstrap_server, command_config=command_config)
     admin = admin_of(settings.cluster)
     cluster = describe_cluster(settings, admin)
     for topic in topics:
