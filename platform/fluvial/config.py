@@ -229,7 +229,7 @@ def _read_file(path: Path) -> dict[str, Any]:
             meant = f"did you mean {near[0]}?" if near else f"it knows {', '.join(known)}"
             raise ConfigError(f"{path}: {key}: no such setting; {meant}")
     if "command_config" in read and not read.keys().isdisjoint(TABLES):
-        raise ConfigError(f"{path}: command_config: stands for [kafka] and [registry]; leave it or them out")
+        raise ConfigError(f"{path}: command_config: replaces [kafka] and [registry]; remove it or them")
     return read
 
 

@@ -67,9 +67,13 @@ class OwnSiteOnly:
             return None
         if origin is not None:
             own = {f"http://{host}", f"https://{host}", f"ws://{host}", f"wss://{host}"}
-            return None if origin in origins or origin.lower() in own else f"Pages of {origin[:100]} may not ask this"
+            return (
+                None
+                if origin in origins or origin.lower() in own
+                else f"Pages of {origin[:100]} may not send requests to this server"
+            )
         if headers.get("sec-fetch-site") in FOREIGN and not (_is_link(scope, headers) and self._links(scope["path"])):
-            return "Pages of other sites may not ask this"
+            return "Pages of other sites may not send requests to this server"
         return None
 
 

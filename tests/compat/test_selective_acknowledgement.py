@@ -247,7 +247,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning(
     [
         ({}, {}, "group.id"),
         ({"group.id": "g", "enable.auto.commit": "true"}, {}, "enable.auto.commit"),
-        ({"group.id": "g"}, {"order": "value"}, '"none" and "key"'),
+        ({"group.id": "g"}, {"order": "value"}, '"none" or "key"'),
         ({"group.id": "g"}, {"open_max": 0}, "open_max"),
     ],
 )

@@ -98,7 +98,7 @@ def test_each_change_of_a_state_is_published_once(
 ) -> None:
     topic = make_topic(SCHEMA, partitions=2)
     table, publication = accounts(topic), publish("state.accounts", topic=out, key="account")
-    with pytest.raises(TableError, match=r"which is not there: run it first \(`fluvial run state.accounts`\)"):
+    with pytest.raises(TableError, match=r"which does not exist: run it first \(`fluvial run state.accounts`\)"):
         materialize(publication, settings, spark, schemas=schemas)
     topic.send([paid("a", 1), paid("b", 2), paid("c", None), paid("d", 4, partition=1)])
     materialize(table, settings, spark, schemas=schemas)
@@ -159,7 +159,7 @@ def test_a_restored_and_a_rebuilt_table_are_published_by_what_differs(
     remove(spark, f"{settings.warehouse}/state/accounts")
     topic.send([paid("a", 4)])
     materialize(table, settings, spark, schemas=schemas)
-    with pytest.raises(TableError, match="removed and made again"):
+    with pytest.raises(TableError, match="removed and recreated"):
         materialize(publication, settings, spark, schemas=schemas)
     assert rebuild(publication, settings, spark, schemas=schemas).rows == 1
     assert sorted_tail(settings, schemas, out, 1)[0].value == {"account": "a", "payments": 3, "paid": 7, "mean": 7 / 3}

@@ -78,11 +78,11 @@ class SelectiveConsumer:
     ) -> None:
         given = dict(config)
         if not given.get("group.id"):
-            raise ConfigError("group.id is missing: acknowledgements are kept with the offsets of a group")
+            raise ConfigError("group.id is missing: acknowledgements are stored with a group's committed offsets")
         if str(given.get("enable.auto.commit", "false")).lower() == "true":
             raise ConfigError("enable.auto.commit commits what was read, acknowledged or not: leave it out")
         if order not in ("none", "key"):
-            raise ConfigError(f'order="{order}" is unknown: there are "none" and "key"')
+            raise ConfigError(f'order="{order}" is unknown: use "none" or "key"')
         if open_max < 1 or metadata_max < _RUN_CHARACTERS:
             raise ConfigError(f"open_max must be at least 1, and metadata_max at least {_RUN_CHARACTERS}")
         self._interval = float(given.pop("auto.commit.interval.ms", COMMIT_INTERVAL_MS)) / 1000

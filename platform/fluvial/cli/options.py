@@ -14,9 +14,7 @@ from fluvial.config import Settings, load_settings
 
 DataDir = Annotated[
     Path | None,
-    typer.Option(
-        "--data-dir", help="Folder of the local platform that is meant (default: .fluvial).", show_default=False
-    ),
+    typer.Option("--data-dir", help="Folder of the local platform (default: .fluvial).", show_default=False),
 ]
 BootstrapServer = Annotated[
     str | None,
@@ -24,7 +22,7 @@ BootstrapServer = Annotated[
         "--bootstrap-server",
         "--bootstrap-servers",
         metavar="HOST:PORT[,…]",
-        help="Kafka cluster to work on (default: the local platform).",
+        help="Kafka cluster to use (default: the local platform).",
         show_default=False,
     ),
 ]
@@ -33,7 +31,7 @@ CommandConfig = Annotated[
     typer.Option(
         "--command-config",
         metavar="FILE",
-        help="Properties file with what the cluster asks of its clients: TLS, user, password.",
+        help="Client properties file of the cluster: TLS, user, password.",
         show_default=False,
     ),
 ]
@@ -42,7 +40,7 @@ RegistryUrl = Annotated[
     typer.Option(
         "--registry-url",
         metavar="URL[,…]",
-        help="Schema registry to ask, at one address or several of the same (default: the local platform's).",
+        help="Address of the schema registry, or several addresses of the same (default: the local platform's).",
         show_default=False,
     ),
 ]
@@ -51,7 +49,7 @@ Warehouse = Annotated[
     typer.Option(
         "--warehouse",
         metavar="PATH|URI",
-        help="Where the tables lie (default: in the data directory).",
+        help="Folder or URI of the tables (default: in the data directory).",
         show_default=False,
     ),
 ]
@@ -72,7 +70,7 @@ Project = Annotated[
 ]
 SparkConf = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be given again.", show_default=False),
+    typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; repeatable.", show_default=False),
 ]
 
 
@@ -83,7 +81,7 @@ class Form(StrEnum):
     JSON = "json"
 
 
-AnswerFormat = Annotated[Form, typer.Option("--format", help="A table to read, or JSON for programs.")]
+AnswerFormat = Annotated[Form, typer.Option("--format", help="Print a table, or JSON for programs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 

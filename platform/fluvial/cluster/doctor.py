@@ -161,7 +161,7 @@ def _unclean(facts: Facts) -> Iterator[Finding]:
                 severity=Severity.CONTRADICTS,
                 rule="unclean election",
                 about=f"topic {topic.name}",
-                text=f"min.insync.replicas={topic.min_isr} keeps what an unclean election gives away",
+                text=f"min.insync.replicas={topic.min_isr} protects records that an unclean election may lose",
                 repair="choose one of the profiles durable and available",
             )
 
@@ -185,8 +185,8 @@ def _one_copy_by_default(facts: Facts) -> Iterator[Finding]:
             severity=Severity.LOSES,
             rule="one copy by default",
             about="brokers",
-            text="default.replication.factor=1: topics made without a word have one copy"
-            + (", and auto.create.topics.enable makes such topics" if made else ""),
+            text="default.replication.factor=1: topics created without a replication factor have one replica"
+            + (", and auto.create.topics.enable creates such topics" if made else ""),
             repair="default.replication.factor=3",
         )
 
@@ -208,7 +208,11 @@ def _acks(facts: Facts) -> Iterator[Finding]:
     for name, client in facts.clients.items():
         acks = client.get("acks")
         if acks in {"0", "1"}:
-            what = "is told nothing of what is lost" if acks == "0" else "is told of records that only the leader has"
+            what = (
+                "does not learn which records are lost"
+                if acks == "0"
+                else "gets records acknowledged that only the leader has"
+            )
             yield Finding(
                 severity=Severity.LOSES, rule="acks", about=name, text=f"acks={acks}: it {what}", repair="acks=all"
             )
@@ -237,7 +241,7 @@ def _retries(facts: Facts) -> Iterator[Finding]:
                 severity=Severity.LOSES,
                 rule="retries",
                 about=name,
-                text="retries=0: what is on its way when a leader changes is given up",
+                text="retries=0: records in flight when a leader changes are lost",
                 repair="leave retries at its default, and bound them by delivery.timeout.ms",
             )
         if client.get("enable.idempotence") == "false" and client.get("retries") != "0":
@@ -258,8 +262,8 @@ def _retries(facts: Facts) -> Iterator[Finding]:
                 severity=Severity.LOSES,
                 rule="delivery timeout",
                 about=name,
-                text=f"delivery.timeout.ms={delivery} ends before a failover may ({session} ms until a silent broker "
-                "is given up)",
+                text=f"delivery.timeout.ms={delivery} ends before a failover may ({session} ms until a silent "
+                "broker is fenced)",
                 repair=f"delivery.timeout.ms of {3 * session} or more",
             )
 
@@ -303,7 +307,7 @@ def _consumers(facts: Facts) -> Iterator[Finding]:
                 about=name,
                 text="auto.offset.reset=latest: a new group, and one whose offsets have expired, passes over what is "
                 "there",
-                repair="auto.offset.reset=earliest, or none to be told",
+                repair="auto.offset.reset=earliest, or none to get an error",
             )
 
 

@@ -105,5 +105,5 @@ def newest_metadata_level(features: Features) -> int | None:
     """Return the highest metadata level that all brokers support, None where it is reached; raises FeaturesError."""
     feature = features.by_name.get(METADATA_VERSION)
     if feature is None:
-        raise FeaturesError(f"the cluster does not tell of {METADATA_VERSION}; name a level with --feature")
+        raise FeaturesError(f"the cluster does not report {METADATA_VERSION}; name a level with --feature")
     return feature.highest if feature.level < feature.highest else None

@@ -21,7 +21,10 @@ PROFILES: Mapping[str, Profile] = {
             "unclean.leader.election.enable": "false",
             "fluvial.durability": "fsync-quorum",
         },
-        means="what acks=all was told is there after any one loss; writes wait while two copies are missing",
+        means=(
+            "records acknowledged with acks=all survive any single failure; "
+            "writes are rejected while two replicas are missing"
+        ),
     ),
     "available": Profile(
         replication_factor=3,
@@ -30,6 +33,6 @@ PROFILES: Mapping[str, Profile] = {
             "unclean.leader.election.enable": "true",
             "fluvial.durability": "fsync-leader",
         },
-        means="goes on with any copy that is left; what that one lacks is lost, and the events say so",
+        means="continues with any remaining replica; records it lacks are lost and reported in the events",
     ),
 }

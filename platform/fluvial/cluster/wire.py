@@ -145,7 +145,7 @@ class BrokerLink:
         self._socket.sendall(_LENGTH.pack(len(request)) + request)
         (length,) = _LENGTH.unpack(self._receive(4, deadline))
         if not 4 <= length <= RESPONSE_BYTES_MAX:
-            raise WireError(f"{self.address} does not speak the Kafka protocol")
+            raise WireError(f"{self.address} does not answer in the Kafka protocol")
         try:
             return read_response(api, version, memoryview(self._receive(length, deadline))[4:])
         except MalformedRequestError as error:

@@ -41,7 +41,7 @@ class TableFileError(TableError):
             return "restore it"
         if self.table.startswith("quarantine."):
             return (
-                f"restore it, or move {folder_of(self.file)} away: {self.table} then begins again with what the next "
+                f"restore it, or move {folder_of(self.file)} away: {self.table} is then created again by the next "
                 "runs put there"
             )
         source = "its inputs" if self.table.startswith("marts.") else "the log"

@@ -147,7 +147,7 @@ def _of_storage(everything: str, table: str, path: str) -> TableError | None:
     line = next(line for line in everything.splitlines() if refused[0] in line)
     where = _first(_PATH, line) or path or table
     return StorageError(
-        table, where, refused[0], "nothing of the batch was committed; repair its permissions, or run as its owner"
+        table, where, refused[0], "nothing of the batch was committed; fix its permissions, or run as its owner"
     )
 
 
@@ -208,7 +208,7 @@ def _of_spark(causes: list[_Cause], everything: str, table: str) -> FluvialError
     if kafka is not None:
         from fluvial.spark.kafka import TopicError
 
-        return TopicError(f"{table}: the Kafka cluster did not give what was asked for: {kafka[1]}: "
+        return TopicError(f"{table}: the Kafka cluster failed the request: {kafka[1]}: "
                           f"{_sentence(deepest.text)}")  # fmt: skip
     name = deepest.name.split()[0].rpartition(".")[2]
     worker = next((cause.text for cause in causes if _PYTHON in cause.text), None)

@@ -94,8 +94,8 @@ class Stamp:
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             # Passed over, it would have the records that it counts read once more.
             raise TableError(
-                f"version {commit.version} of the table says where it stands in a way that this fluvial does not know "
-                f"({error!r}): if a newer fluvial wrote it, upgrade this one"
+                f"version {commit.version} of the table stores its position in a format that this fluvial "
+                f"does not support ({error!r}): if a newer fluvial wrote it, upgrade this one"
             ) from error
 
     @classmethod
@@ -150,10 +150,10 @@ def read_position(log: TableLog, table: str) -> Position:
         if commit.operation == "RESTORE":
             raise TableError(
                 f"{table} was restored to an earlier version (at version {commit.version}), so its offsets no longer "
-                f"tell what it holds: `fluvial run --rebuild {table}` builds it again from the log"
+                f"tell what it holds: `fluvial run --rebuild {table}` rebuilds it from the log"
             )
     raise TableError(
         f"{log.path} holds a Delta table that no run of fluvial wrote, or whose log was cleaned: "
-        f"`fluvial adopt {table}` keeps its rows and goes on from them; or move it away, and {table} is built again "
+        f"`fluvial adopt {table}` adopts its rows; or move it away, and {table} is rebuilt "
         "from the log"
     )

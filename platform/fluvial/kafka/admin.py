@@ -60,7 +60,7 @@ def admin_of(cluster: KafkaCluster, **more: Any) -> "RecordingAdmin":
     try:
         return RecordingAdmin(cluster.client(**more))
     except KafkaException as error:
-        raise ClusterError(f"no client of {cluster} can be made: {reason(error)}; check its properties") from error
+        raise ClusterError(f"no client of {cluster} can be created: {reason(error)}; check its properties") from error
 
 
 def await_broker(

@@ -70,11 +70,11 @@ _MEANINGS = (
     ),
     (
         ("PLAINTEXT broker listener", "wrong version number", "packet length too long", "record layer failure"),
-        "speaks no TLS on this port: name the port of its TLS listener, or repair security.protocol",
+        "speaks no TLS on this port: name the port of its TLS listener, or fix security.protocol",
     ),
     (
         _NO_CERTIFICATE,
-        "asks for a certificate that it trusts: check ssl.certificate.location and ssl.key.location",
+        "requires a client certificate that it trusts: check ssl.certificate.location and ssl.key.location",
     ),
     (
         ("connecting to a SSL listener", "incorrect security.protocol"),

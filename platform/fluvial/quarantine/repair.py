@@ -239,7 +239,7 @@ class Repairing:
                 return record
             raise RepairError(
                 f"{record.position} is still bad: {record.reason}; repair it with --set, --file or --call, "
-                "or pass it over with --leave-out"
+                "or skip it with --leave-out"
             )
         try:
             return replace(record, value=self._encoder(record.topic).encode(value))

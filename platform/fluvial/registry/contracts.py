@@ -123,7 +123,7 @@ def load_contracts(directory: Path | str) -> list[Contract]:
     """
     root = Path(directory)
     if not root.is_dir():
-        raise ContractError(root, "there is no such folder; contracts live in schemas/<producer>/")
+        raise ContractError(root, "there is no such folder; contracts are in schemas/<producer>/")
     contracts: dict[str, Contract] = {}
     for folder in sorted(each for each in root.iterdir() if each.is_dir() and not each.name.startswith(".")):
         for contract in _of_producer(folder):

@@ -32,9 +32,9 @@ def create_project(directory: Path) -> list[Path]:
     name = directory.absolute().name
     _check_name(name)
     if directory.exists() and not directory.is_dir():
-        raise ScaffoldError(f"{directory} is a file: name a folder that is not there yet, or an empty one")
+        raise ScaffoldError(f"{directory} is a file: name a new folder, or an empty one")
     if directory.is_dir() and any(directory.iterdir()):
-        raise ScaffoldError(f"{directory} is not empty: name a folder that is not there yet, or an empty one")
+        raise ScaffoldError(f"{directory} is not empty: name a new folder, or an empty one")
     written = []
     for source in sorted(TEMPLATE.rglob("*")):
         if source.is_dir() or "__pycache__" in source.parts:

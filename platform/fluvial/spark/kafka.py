@@ -207,7 +207,7 @@ def _await_broker(admin: "RecordingAdmin", cluster: KafkaCluster) -> None:
 
 
 def _silent(cluster: KafkaCluster) -> str:
-    return f"no broker answers at {cluster}: start it (`fluvial up`), or repair the address"
+    return f"no broker answers at {cluster}: start it (`fluvial up`), or fix the address"
 
 
 def _explained(error: Exception, cluster: KafkaCluster, topic: str) -> TopicError:

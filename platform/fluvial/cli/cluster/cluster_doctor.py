@@ -35,10 +35,10 @@ def doctor(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Look for settings that lose data or stop work in the next outage, or that contradict each other.
+    Report settings that lose data or stop work in the next outage, or that contradict each other.
 
-    Of the brokers, of every topic, and of clients whose files are named, all together. The status is 1 when something
-    loses data.
+    Checks the brokers, every topic, and the clients whose files are given, together. The status is 1 if a setting loses
+    data.
     """
     from fluvial.cluster.doctor import Severity, examine
     from fluvial.cluster.picture import picture_of
@@ -60,7 +60,7 @@ def doctor(
 
 
 def facts_of(cluster: "ClusterLink", picture: "Picture", clients: dict[str, dict[str, str]]) -> "Facts":
-    """Ask a cluster for what the rules look at; raises WireError."""
+    """Read from a cluster what the rules check; raises WireError."""
     from collections import Counter
 
     from fluvial.cluster.doctor import Facts
@@ -77,7 +77,7 @@ def facts_of(cluster: "ClusterLink", picture: "Picture", clients: dict[str, dict
 
 
 def topic_facts(cluster: "ClusterLink", picture: "Picture", only: str | None = None) -> "tuple[TopicFacts, ...]":
-    """Return the topics that people made, or the one that is meant."""
+    """Return the topics that users created, or the given one."""
     from fluvial.cluster.doctor import TopicFacts
 
     fewest: dict[str, int] = {}
@@ -91,7 +91,7 @@ def topic_facts(cluster: "ClusterLink", picture: "Picture", only: str | None = N
 
 
 def warn_of_topic(kafka: "KafkaCluster", topic: str) -> None:
-    """Say what is risky about one topic, right after it was made or changed."""
+    """Print warnings about one topic after it was created or changed."""
     from collections import Counter
 
     from fluvial.cluster.doctor import Facts, Severity, examine

@@ -47,9 +47,9 @@ def features(
     command_config: CommandConfig = None,
 ) -> None:
     """
-    Show which levels of features the nodes support and the cluster is at.
+    Show the feature levels that the nodes support, and the cluster's current ones.
 
-    An upgrade of the whole cluster ends with `features upgrade`: until then every node can go back to its old release.
+    A rolling upgrade ends with `features upgrade`: until then every node can be downgraded to its old release.
     """
     if context.invoked_subcommand is None:
         _describe(settings_of(data_dir, bootstrap_server, command_config=command_config), as_json=as_json)
@@ -63,7 +63,7 @@ def describe(
     answer_format: AnswerFormat = Form.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Show which levels of features the nodes support and the cluster is at."""
+    """Show the feature levels that the nodes support, and the cluster's current ones."""
     _describe(settings, as_json=as_json or answer_format is Form.JSON)
 
 
@@ -87,7 +87,7 @@ def upgrade(
     """
     Raise levels; without a name, metadata.version to the newest level that all brokers support.
 
-    Do it when all nodes run the new release: no node can go back to one that does not support the level.
+    Run it when all nodes run the new release: afterwards no node can be downgraded to one without that level.
     """
     from fluvial.cluster.features import (
         UPGRADE,
@@ -125,13 +125,13 @@ def downgrade(
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Lower levels. metadata.version is not lowered: what was written at a level cannot be read below it."""
+    """Lower levels. metadata.version cannot be lowered: records of a level cannot be read below it."""
     from fluvial.cluster.features import SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, update_features
     from fluvial.cluster.wire import ClusterLink
 
     wanted = _levels(levels)
     if not wanted:
-        raise typer.BadParameter("--feature NAME=LEVEL: say which level is to be lowered")
+        raise typer.BadParameter("--feature NAME=LEVEL: name the feature and the level to lower it to")
     with ClusterLink(settings.cluster) as cluster:
         update_features(cluster, wanted, UNSAFE_DOWNGRADE if unsafe else SAFE_DOWNGRADE, dry_run=dry_run)
     for name, level in wanted.items():

@@ -1,4 +1,4 @@
-"""`fluvial cluster move`, `moves` and `reassign`: which broker holds what, changed while the cluster works."""
+"""`fluvial cluster move`, `moves` and `reassign`: reassign replicas in a running cluster."""
 
 import json
 import re
@@ -57,10 +57,10 @@ def move(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Move partitions onto the nodes that are named; as many nodes as there are to be replicas.
+    Reassign partitions to the given nodes, one node per replica.
 
-    One partition has the first node as its preferred leader; with several each in turn begins with the next node.
-    An old replica goes when the new ones are in sync, so no record is less safe meanwhile.
+    The first node is the preferred leader; of several partitions, each one starts with the next node. An old replica is
+    removed when the new ones are in sync, so records are as safe as before meanwhile.
     """
     from fluvial.cli.topic.partitions import places_of
     from fluvial.cluster.picture import TopicPartition, picture_of
@@ -77,7 +77,7 @@ def move(
         targets = {place: _turned(nodes, at) for at, place in enumerate(wanted)}
         targets = {place: target for place, target in targets.items() if picture.replicas_of(place) != target}
         if not targets:
-            terminal.say("nothing to move: every partition is there already")
+            terminal.say("nothing to move: every partition is already on these nodes")
             return
         if stuck := without_leader(picture, targets):
             raise stuck_error(stuck)
@@ -100,7 +100,7 @@ def moves(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Show what is being moved and how far it is; with nothing left to move, a throttle that was set is taken off.
+    Show reassignments in progress; when there are none left, remove a throttle that was set.
     """
     from fluvial.cluster.moves import begin, lift_throttle, progress_of
     from fluvial.cluster.picture import log_dirs_of, moves_of, picture_of
@@ -175,10 +175,10 @@ def reassign(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Spread replicas and leaders evenly over nodes, as after one was added: racks first, then the fewest copies.
+    Balance replicas and leaders over nodes, for example after adding one: racks first, then the least copying.
 
-    Shows the plan and, with --execute, carries it out; run again after an interruption it goes on. What has begun goes
-    on by itself: `fluvial cluster moves --cancel` calls it off.
+    Shows the plan, and executes it with --execute; after an interruption run it again to continue. Reassignments in
+    progress continue by themselves: `fluvial cluster moves --cancel` cancels them.
     """
     from fluvial.cluster.picture import log_dirs_of, picture_of
     from fluvial.cluster.placement import balanced, copies, moved
@@ -212,17 +212,18 @@ def reassign(
 
 
 def without_leader(picture: "Picture", places: Iterable["TopicPartition"]) -> list["TopicPartition"]:
-    """Return those of which nobody could be copied from now: a move of theirs would wait without an end."""
+    """Return the partitions without a replica to copy from: reassigning them would never complete."""
     return [place for place in places if picture.partitions[place].is_offline]
 
 
 def stuck_error(stuck: Sequence["TopicPartition"]) -> Exception:
-    """Return what to raise for partitions that nobody leads."""
+    """Return the error for partitions without a leader."""
     from fluvial.kafka.admin import ClusterError
 
     named = ", ".join(map(str, stuck[:3])) + (f" and {len(stuck) - 3} more" if len(stuck) > 3 else "")
     return ClusterError(
-        f"{_count(len(stuck))} without a leader cannot be copied: {named}; bring a node back that holds them in sync"
+        f"{_count(len(stuck))} without a leader cannot be copied: {named}; "
+        "start a node that has an in-sync replica of them"
     )
 
 
@@ -235,7 +236,7 @@ def carry_out(
     rate: int | None,
     at_once: int,
 ) -> None:
-    """Do a plan, so many partitions at a time, and have the preferred leaders lead; raises FluvialError."""
+    """Execute a plan, a limited number of partitions at a time, and elect preferred leaders; raises FluvialError."""
     from fluvial.cli.cluster.elections import have_elected
     from fluvial.cluster.moves import begin, lift_throttle, throttle, watch
     from fluvial.kafka.admin import admin_of
@@ -308,8 +309,8 @@ def _interruptible() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         terminal.say(
-            "what has begun goes on; `fluvial cluster moves` shows it, --cancel calls it off, the same command again "
-            "goes on with the rest"
+            "reassignments in progress continue; `fluvial cluster moves` shows them, --cancel cancels them, "
+            "the same command again continues with the rest"
         )
         raise
 
@@ -340,7 +341,7 @@ class _Bars:
         self._open |= set(places)
 
     def report(self, found: Mapping["TopicPartition", "Progress"]) -> None:
-        """Show how far each move is; one that is not there any more has ended."""
+        """Show the progress of each reassignment; one that is no longer listed has completed."""
         self._done += len(self._open - found.keys())
         self._open &= found.keys()
         self._progress.update(self._all, completed=self._done, told=f"{self._done} of {self._total}")
@@ -357,7 +358,7 @@ class _Bars:
 
 def _tell_begun(count: int, *, wait: bool) -> None:
     if not wait:
-        terminal.say(f"{_count(count)} on the way; `fluvial cluster moves` shows how far")
+        terminal.say(f"{_count(count)} in progress; `fluvial cluster moves` shows the progress")
 
 
 def _nodes(flag: str, text: str) -> tuple[int, ...]:
@@ -366,7 +367,7 @@ def _nodes(flag: str, text: str) -> tuple[int, ...]:
         raise typer.BadParameter(f"{flag} {text!r}: write the ids of nodes, such as 1,2,3")
     nodes = tuple(map(int, words))
     if len(set(nodes)) < len(nodes):
-        raise typer.BadParameter(f"{flag} {text!r}: a node stands there twice")
+        raise typer.BadParameter(f"{flag} {text!r}: a node is listed twice")
     return nodes
 
 

@@ -1,4 +1,4 @@
-"""`fluvial cluster remove`: take a node out of a cluster for good."""
+"""`fluvial cluster remove`: remove a node from a cluster permanently."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,10 +36,10 @@ def remove(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Take a node out for good: others copy what it holds, it loses its vote, and the cluster forgets it.
+    Remove a node permanently: other nodes copy its replicas, it leaves the quorum, and the cluster unregisters it.
 
-    A node of the local platform is stopped as well and its folder stays. One elsewhere must be stopped by hand once it
-    holds nothing; the same command again then strikes it off. It goes on after an interruption.
+    A node of the local platform is stopped as well, and its folder stays. Stop a node elsewhere by hand once it has no
+    replicas, and run the same command again to unregister it. An interrupted command continues when run again.
     """
     from fluvial.cluster.picture import log_dirs_of, picture_of
     from fluvial.cluster.placement import copies, drained, moved
@@ -67,7 +67,7 @@ def remove(
 
 
 def _platform_with(settings: Settings, node: int) -> "Platform | None":
-    """Return the local platform if the node is one of it; raises LocalPlatformError when it cannot do without it."""
+    """Return the local platform if the node belongs to it; raises LocalPlatformError when the node is indispensable."""
     from fluvial.local.errors import LocalPlatformError
     from fluvial.local.state import Platform
 
@@ -77,7 +77,7 @@ def _platform_with(settings: Settings, node: int) -> "Platform | None":
     if all(each.registry_port is None for each in platform.nodes if each.id != node):
         raise LocalPlatformError(
             f"node {node} serves the schema registry of the platform in {settings.data_dir}, and no other node does; "
-            "take out another one"
+            "remove another one"
         )
     return platform
 
@@ -95,13 +95,13 @@ def _require_member(picture: "Picture", platform: "Platform | None", node: int) 
     if set(picture.brokers) <= {node}:
         raise ClusterError(f"node {node} is the last one that is up; stop it with `fluvial down`")
     if quorum is None or quorum.leader < 0:
-        raise ClusterError("the cluster has no controller now, so nothing can be decided; bring its voters up first")
+        raise ClusterError("the cluster has no active controller; start its voters first")
 
 
 def _leave(
     settings: Settings, cluster: "ClusterLink", picture: "Picture", platform: "Platform | None", node: int
 ) -> None:
-    """Take the vote, stop the process where it is ours, and have the cluster forget the node."""
+    """Remove the voter, stop the process if it is of the local platform, and unregister the node."""
     from fluvial.cluster.membership import add_voter, remove_voter, strike_off
     from fluvial.local.state import VOTERS
 
@@ -131,4 +131,4 @@ def _stop_local(data_dir: Path, platform: "Platform", node: int) -> None:
     stop(data_dir, node_id=node)
     platform.without(node).save(data_dir)
     folder = next(each.data_dir for each in platform.nodes if each.id == node)
-    terminal.say(f"node {node} was stopped; what it held is still in {data_dir / folder}")
+    terminal.say(f"node {node} was stopped; its data is still in {data_dir / folder}")

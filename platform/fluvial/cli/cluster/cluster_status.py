@@ -20,7 +20,7 @@ _TOPICS_MAX = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLine:
-    """One node, alive or not."""
+    """One node, up or down."""
 
     id: int
     address: str | None
@@ -45,10 +45,10 @@ def status(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Show how the cluster stands: its nodes and quorum, and partitions that lack replicas or a leader.
+    Show the cluster's state: nodes, quorum, and partitions that lack replicas or a leader.
 
-    A node that leads others than those of which it is the preferred leader has both numbers: `2, due 5`. What a power
-    cut would take, and producers that are not idempotent, are told of nodes of the local platform that serve metrics.
+    If a node does not lead exactly its preferred partitions, both numbers are shown: `2, due 5`. Unflushed records and
+    producers without idempotence are shown for nodes of the local platform that serve metrics.
     """
     from fluvial.cluster.picture import log_dirs_of, picture_of
     from fluvial.cluster.wire import ClusterLink

@@ -1,4 +1,4 @@
-"""`fluvial cluster`: how the cluster stands, and which node holds and leads what."""
+"""`fluvial cluster`: the cluster's state, replica assignment and leadership."""
 
 import typer
 
@@ -12,7 +12,7 @@ from fluvial.cli.cluster import (
 )
 
 app = typer.Typer(
-    help="See how the cluster stands; move partitions, spread them, elect leaders, raise feature levels.",
+    help="Show the cluster's state; reassign partitions, elect leaders, raise feature levels.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -1,4 +1,4 @@
-"""`fluvial elect-leaders`: have the preferred replica of partitions lead."""
+"""`fluvial elect-leaders`: elect the preferred replicas of partitions."""
 
 import json
 from collections import Counter
@@ -42,9 +42,9 @@ def elect_leaders(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Have the preferred replica of each partition lead it again, as after a broker came back.
+    Elect the preferred replica of each partition, for example after a broker restarted.
 
-    A partition that it leads already is left alone, which is always so where there is one replica.
+    A partition whose preferred replica already leads is skipped; with a single replica that is always so.
     """
     from confluent_kafka import KafkaError
 

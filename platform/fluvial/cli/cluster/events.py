@@ -52,9 +52,9 @@ def events(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Tell what happened in the cluster: nodes that failed and returned, new leaders, records that were lost.
+    Show what happened in the cluster: nodes that failed and returned, leader elections, lost records.
 
-    A cluster keeps its events for 30 days; one that has always had a single node has none. JSON is one object a line.
+    Events are retained for 30 days; a cluster that always had a single node has none. JSON is one object per line.
     """
     from fluvial.cli.topic.partitions import start_of
     from fluvial.kafka.admin import admin_of, describe_cluster, told
@@ -101,7 +101,7 @@ def line_of(event: Event) -> str:
 
 
 def _events(settings: Settings, start_ms: int | None, *, follow: bool) -> Iterator[list[Event]]:
-    """Yield all that is there, and then with `follow` what comes, for ever."""
+    """Yield all existing events, and then with `follow` new ones, forever."""
     from confluent_kafka import Consumer, TopicPartition
 
     from fluvial.kafka.admin import TIMEOUT_SECONDS

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 Brokers = Annotated[
     int | None,
-    typer.Option("--brokers", min=1, help="Broker nodes (default: 1, or as many as there are).", show_default=False),
+    typer.Option(
+        "--brokers", min=1, help="Number of broker nodes (default: the existing number, or 1).", show_default=False
+    ),
 ]
 Port = Annotated[
     int | None,
@@ -53,7 +55,7 @@ Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Seconds to w
 
 
 class SilentNodesError(LocalPlatformError):
-    """Processes of some nodes run and do not answer; `nodes` says of each which and what to do."""
+    """The processes of some nodes run but do not answer; `nodes` has each one and what to do."""
 
     def __init__(self, nodes: "Sequence[SilentNodeError]") -> None:
         super().__init__("; ".join(map(str, nodes)))
@@ -80,9 +82,9 @@ def up(
     """
     Start the local platform: brokers and the schema registry on each, their data in one folder.
 
-    Run again on the same folder it starts what is down and leaves the rest alone; with a larger --brokers it adds
-    nodes, which get new partitions at once and old ones by `fluvial cluster reassign`. Without --detach it stays until
-    Ctrl-C and then stops the nodes that it started. A node that hangs is named, with status 1; the others are started.
+    Run again on the same folder, it starts only the nodes that are down. A larger --brokers adds nodes, which get new
+    partitions at once and existing ones with `fluvial cluster reassign`. Without --detach it runs until Ctrl-C and then
+    stops the nodes that it started. If a node hangs, its name is printed and the status is 1; the others are started.
     """
     from fluvial.local.start import Layout, start, terminate, wait_for_end
     from fluvial.local.voters import complete_voters
@@ -123,7 +125,7 @@ def down(node: Node = None, data_dir: DataDir = None, timeout: Timeout = 30.0) -
     """
     Stop every node of the local platform, or one; its data stays.
 
-    A node that is stopped alone remains a member: `fluvial up` starts it again, `fluvial cluster remove` takes it out.
+    A single stopped node remains a member: `fluvial up` starts it again, `fluvial cluster remove` removes it.
     """
     from fluvial.local.stop import stop
 
@@ -166,9 +168,12 @@ def _details(each: "NodeStatus") -> Iterator[str]:
     if each.node.metrics_url is not None:
         yield f"metrics {each.node.metrics_url}"
     for path in each.offline_log_dirs:
-        yield f"offline: {path} failed, and what it holds takes no records; see its log, repair the disk, restart"
+        yield (
+            f"offline: {path} failed; its partitions accept no records; "
+            "see the node's log, repair the disk, restart the node"
+        )
     if each.disk_is_full and each.free_bytes is not None:
-        yield f"full: {each.free_bytes >> 20} MiB are free on the disk of {each.data_dir}; delete records or make room"
+        yield f"full: {each.free_bytes >> 20} MiB free on the disk of {each.data_dir}; delete records or free space"
 
 
 def _show_running(running: "Running", folder: Path) -> None:

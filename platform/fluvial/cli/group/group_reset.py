@@ -47,7 +47,7 @@ def target_of(
     named = [flag for flag, value in given.items() if value is not None]
     if len(named) != 1:
         which = f"not {' and '.join(named)} at once" if named else "none is given"
-        raise typer.BadParameter(f"say where to, by one of {', '.join(given)}: {which}")
+        raise typer.BadParameter(f"choose the target offsets with one of {', '.join(given)}: {which}")
     if to_earliest or to_latest:
         return Target(end=EARLIEST if to_earliest else LATEST)
     if to_datetime is not None:
@@ -61,9 +61,9 @@ def planned(
     admin: "AdminClient", target: Target, places: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
 ) -> list[dict[str, Any]]:
     """
-    Work out the new offset of each partition, within what is held. Raises ClusterError.
+    Compute the new offset of each partition, within the log. Raises ClusterError.
 
-    A shift starts from the committed offset; a partition without one is left out. A time after the last record means
+    A shift starts from the committed offset; a partition without one is skipped. A time after the last record means
     the end.
     """
     if target.shift is not None:

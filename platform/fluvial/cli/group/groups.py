@@ -78,7 +78,7 @@ def list_groups(
 @app.command(epilog="Example:  fluvial group describe settlement")
 @with_cluster
 def describe(group: Group, answer_format: AnswerFormat = Form.TABLE, *, settings: Settings) -> None:
-    """Show a group's members, what each reads, and how far behind the end each partition is."""
+    """Show a group's members, their assignments, and the lag of each partition."""
     from fluvial.kafka.admin import admin_of, describe_cluster
 
     admin = admin_of(settings.cluster)
@@ -110,8 +110,8 @@ def reset(
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="Reset every partition that the group has committed.")
     ] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record that is held.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end: only what comes from now on.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the earliest offset.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the latest offset: only new records.")] = False,
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", min=0, help="To this offset.", show_default=False)
     ] = None,
@@ -137,10 +137,10 @@ def reset(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Set the offsets from which a group goes on.
+    Reset a group's committed offsets.
 
-    Shows what would change; --execute changes it. Refused while the group has members, who would overwrite it. An
-    offset that is no longer or not yet held is brought to the nearest one that is.
+    Shows what would change; --execute changes it. Rejected while the group has members, which would overwrite it. An
+    offset outside the log is moved to the nearest one inside.
     """
     target = target_of(
         to_earliest=to_earliest,
@@ -151,7 +151,7 @@ def reset(
         by_duration=by_duration,
     )
     if bool(topic) == all_topics:
-        raise typer.BadParameter("say what to reset: --topic TOPIC[:PARTITION,…], or --all-topics")
+        raise typer.BadParameter("choose what to reset: --topic TOPIC[:PARTITION,…], or --all-topics")
     from fluvial.kafka.admin import admin_of, describe_cluster
 
     admin = admin_of(settings.cluster)
@@ -168,7 +168,9 @@ def reset(
             (each["topic"], each["partition"], _dash(each["committed_offset"]), each["new_offset"]) for each in changes
         )
         terminal.table(("topic", "partition", "committed offset", "new offset"), rows)
-    terminal.say(f"group {group} goes on from there" if execute else "nothing was changed; add --execute to do it")
+    terminal.say(
+        f"group {group} continues from these offsets" if execute else "nothing was changed; add --execute to do it"
+    )
 
 
 @app.command(epilog="Example:  fluvial group delete settlement")
@@ -210,14 +212,14 @@ def _described(admin: "AdminClient", group: str) -> "ConsumerGroupDescription":
     known = [each.group_id for each in _listed(admin)]
     if group not in known:
         near = get_close_matches(group, known, n=3)
-        repair = f"did you mean {' or '.join(near)}?" if near else "`fluvial group list` shows those that there are"
+        repair = f"did you mean {' or '.join(near)}?" if near else "`fluvial group list` shows the existing groups"
         raise ClusterError(f"no group {group!r} in the cluster; {repair}")
     with told(f"describe group {group!r}"):
         return admin.describe_consumer_groups([group], request_timeout=TIMEOUT_SECONDS)[group].result()
 
 
 def _reset_start(admin: "AdminClient", group: str, *, must_be_there: bool) -> "dict[TopicPartition, int]":
-    """Return what the group has committed; raises ClusterError when it has members, or is not there but has to be."""
+    """Return the group's committed offsets; raises ClusterError if it has members, or does not exist but must."""
     if must_be_there or group in {each.group_id for each in _listed(admin)}:
         _refuse_members(_described(admin, group), "reset")
         return _committed(admin, group)

@@ -1,4 +1,4 @@
-"""`fluvial adopt`: take over Delta tables that somebody else made."""
+"""`fluvial adopt`: adopt Delta tables that another program created."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -12,7 +12,7 @@ from fluvial.config import Settings
 
 
 class Start(StrEnum):
-    """Which records of the topic come after the rows that are there."""
+    """The first record of the topic to apply to the existing rows."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -32,15 +32,15 @@ def adopt(
         Start,
         typer.Option(
             "--from",
-            help="Records that come after the rows: all that the topic still has, or only those after the latest.",
+            help="First record to apply to the rows: the earliest that the topic still has, or the next new one.",
         ),
     ] = Start.EARLIEST,
 ) -> None:
     """
-    Take over Delta tables that stand where the project declares its own, with their rows.
+    Adopt existing Delta tables, with their rows, at the paths of the project's declarations.
 
-    The columns must be those that are declared, and the rows of compacted and state tables one a key. No row is
-    changed: `fluvial run` then adds what the topic holds from the position on that the rows count as.
+    The columns must match the declaration, and compacted and state tables must have one row per key. No row is changed:
+    `fluvial run` then applies the topic's records from the position that --from sets.
     """
     from fluvial.spark.session import build_session
     from fluvial.tables.declare.project import load_project
@@ -54,6 +54,6 @@ def adopt(
             for name in tables:
                 status.update(f"{name} …")
                 done = take_over(declared[name], settings, spark, schemas=schemas, start=start.value)
-                terminal.say(f"{name}: {done.rows:,} rows are kept; version {done.version_after}")
+                terminal.say(f"{name}: {done.rows:,} rows adopted; version {done.version_after}")
         finally:
             spark.stop()

@@ -11,7 +11,7 @@ from fluvial.errors import FluvialError
 
 
 class NotExactlyOnceError(FluvialError):
-    """A sink loses rows or holds them twice."""
+    """A sink loses or duplicates rows."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -22,10 +22,14 @@ def add_to(app: typer.Typer) -> None:
 def certify(
     *,
     sink: Annotated[
-        str, typer.Argument(metavar="SINK", help="What makes the sink from a folder: module:name or file.py:name.")
+        str,
+        typer.Argument(
+            metavar="SINK", help="Class or function that creates the sink from a folder: module:name or file.py:name."
+        ),
     ],
     commit_first: Annotated[
-        bool, typer.Option("--commit-first", help="Its reader commits before it writes, and never hears a batch again.")
+        bool,
+        typer.Option("--commit-first", help="Its consumer commits before it writes, and never gets a batch again."),
     ] = False,
     kills: Annotated[int, typer.Option("--kills", help="How often its process is killed.", min=1)] = 12,
     seed: Annotated[int, typer.Option("--seed", help="Of the random moments.")] = 1,

@@ -37,11 +37,14 @@ def demo(
     brokers: Annotated[
         int | None,
         typer.Option(
-            "--brokers", min=1, help="Broker nodes (default: 1, or as many as there are).", show_default=False
+            "--brokers", min=1, help="Number of broker nodes (default: the existing number, or 1).", show_default=False
         ),
     ] = None,
     kill_a_node: Annotated[
-        bool, typer.Option("--kill-a-node", help="Kill a broker of three midway and bring it back: the same answers.")
+        bool,
+        typer.Option(
+            "--kill-a-node", help="Kill one of three brokers midway and restart it: the results are the same."
+        ),
     ] = False,
     port: Annotated[
         int | None, typer.Option("--port", help="Port of the broker (default: 9092).", show_default=False)
@@ -61,8 +64,8 @@ def demo(
     """
     Run the main job on the 336,776 flights that left New York in 2013, and show the answers.
 
-    Starts the local platform unless another cluster is named. Run again it completes what was interrupted and changes
-    nothing that is complete.
+    Starts the local platform unless another cluster is given. Run it again to complete an interrupted demo; a complete
+    one does not change.
     """
     from fluvial.local.start import Layout
 
@@ -92,7 +95,7 @@ def load(module: str = MODULE) -> Callable[..., None]:
         main: Callable[..., None] = importlib.import_module(module).main
     except ModuleNotFoundError as error:
         if error.name is not None and module.startswith(error.name):
-            raise DemoError("fluvial demo needs a checkout: clone the repository, and run it there") from error
+            raise DemoError("fluvial demo needs a checkout: clone the repository, and run the command there") from error
         if error.name == DATA_PACKAGE:
             raise DemoError(f"the flights are not installed: pip install {DATA_PACKAGE}") from error
         raise

@@ -16,13 +16,16 @@ def add_to(app: typer.Typer) -> None:
 
 def init(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIRECTORY", help="Folder to make; its name is the project's.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="DIRECTORY", help="Folder to create; its name becomes the project's.", show_default=False
+        ),
     ],
 ) -> None:
     """
-    Make a small project that runs at once: a contract, a topic, a table, a check, tests and a producer.
+    Create a small project that runs as it is: a contract, a topic, a table, a check, tests and a producer.
 
-    The folder must not be there yet, or be empty.
+    The folder must be new or empty.
     """
     from fluvial.scaffold import create_project
 

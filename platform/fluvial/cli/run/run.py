@@ -1,4 +1,4 @@
-"""`fluvial run`: bring tables of the project up to date."""
+"""`fluvial run`: materialize tables of the project."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -56,28 +56,28 @@ def run(
     ] = None,
     continuous: Annotated[
         bool,
-        typer.Option("--continuous", help="Go on until Ctrl-C or SIGTERM: a batch whenever there is something new."),
+        typer.Option("--continuous", help="Run until Ctrl-C or SIGTERM: a micro-batch whenever there are new records."),
     ] = False,
     rebuild: Annotated[
         bool,
         typer.Option(
-            "--rebuild", help="Build the named tables again from the log; readers see the old rows until all are there."
+            "--rebuild",
+            help="Rebuild the named tables from the log; readers see the old rows until the rebuild is complete.",
         ),
     ] = False,
     from_what_is_left: Annotated[
         bool,
-        typer.Option("--from-what-is-left", help="Rebuild though the log no longer holds its first records."),
+        typer.Option("--from-what-is-left", help="Rebuild even if the log no longer has its first records."),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be read and written, and do nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be read and written, without doing it.")
     ] = False,
 ) -> None:
     """
-    Bring tables of the project up to date with what the log holds, inputs before what reads them.
+    Materialize tables of the project from the log, inputs before the tables that read them.
 
-    Each table is one Dagster asset; the run is shown on the page of `fluvial ui`. A table with nothing new is left
-    untouched. With --continuous the tables are kept up to date by this process alone; its batches are the tables'
-    commits, and no Dagster runs.
+    Each table is a Dagster asset; `fluvial ui` shows the run. A table without new records does not change. With
+    --continuous this process runs micro-batches without Dagster; each batch is one commit of its table.
     """
     if rebuild and (continuous or dry_run or not pipelines):
         raise typer.BadParameter("--rebuild: name the tables to build again, and leave out --continuous and --dry-run")
@@ -135,7 +135,7 @@ def _say_plan(settings: Settings, selection: list[str] | None) -> None:
 
 
 def _check_before(settings: Settings, selection: list[str] | None) -> None:
-    """Say what would fail half a minute later, once Spark has started; one table's fault does not stop the others."""
+    """Report errors before Spark starts, which takes half a minute; one table's error does not stop the others."""
     from fluvial.kafka.admin import admin_of, describe_cluster
     from fluvial.spark.connect import is_remote
     from fluvial.spark.java import require_java
@@ -156,7 +156,7 @@ def _check_before(settings: Settings, selection: list[str] | None) -> None:
 def _problems(
     settings: Settings, chosen: "list[Declaration]", declared: "Mapping[str, Declaration]", topics: Mapping[str, Any]
 ) -> dict[str, FluvialError]:
-    """What keeps a table from being made of its topic, so far as topics and contracts tell."""
+    """Errors of each table that its topic and contract show."""
     from fluvial.registry.errors import RegistryError
     from fluvial.spark.avro import read_contract
     from fluvial.spark.kafka import TopicError, absent
@@ -224,13 +224,11 @@ def _follow(settings: Settings, selection: list[str] | None) -> None:
     try:
         spark = build_session(settings, say=terminal.say)
         try:
-            terminal.say(
-                f"following {', '.join(each.table for each in chosen)}; Ctrl-C ends it after the batch under way"
-            )
+            terminal.say(f"following {', '.join(each.table for each in chosen)}; Ctrl-C stops after the current batch")
             watcher = Watcher(
                 batch=lambda result: terminal.say(_batch_line(result)),
                 waiting=terminal.say,
-                stopped=lambda table, error: terminal.say(f"{table} is given up: {error}"),
+                stopped=lambda table, error: terminal.say(f"{table} stopped: {error}"),
             )
             with settings.registry.client() as schemas:
                 errors = follow(chosen, settings, spark, stop, schemas=schemas, watcher=watcher)

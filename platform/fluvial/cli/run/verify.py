@@ -1,4 +1,4 @@
-"""`fluvial verify`: prove that tables hold what the log says."""
+"""`fluvial verify`: compare tables with the log."""
 
 import io
 import json
@@ -20,7 +20,7 @@ _COLUMNS = ("table", "version", "records", "rows", "differences", "exact")
 
 
 class NotExactError(FluvialError):
-    """A table is not what the log says."""
+    """A table differs from the log."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,9 +39,9 @@ def verify(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Read the log again up to where each table stands, and compare: same rows, same values, nothing twice.
+    Read the log again up to each table's position, and compare: same rows, same values, no duplicates.
 
-    Ends with status 1 when a table differs, naming the first places.
+    If a table differs, the status is 1, and the first differences are listed.
     """
     from fluvial.spark.session import build_session
     from fluvial.tables.declare.declarations import Pipeline
@@ -93,4 +93,4 @@ def _row(verdict: "Verdict") -> dict[str, Any]:
 def _complaint(verdict: "Verdict") -> str:
     shown = ", ".join(f"{each.where} {each.what}" for each in verdict.differences)
     more = " …" if verdict.different > len(verdict.differences) else ""
-    return f"{verdict.table} is not what the log says: {shown}{more}"
+    return f"{verdict.table} differs from the log: {shown}{more}"

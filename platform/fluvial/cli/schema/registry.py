@@ -56,7 +56,7 @@ def registry(
         typer.Option(
             "--allowed-host",
             metavar="NAME",
-            help="A name under which it is asked, besides its address; may be given again.",
+            help="A host name that clients use, besides its address; repeatable.",
             show_default=False,
         ),
     ] = None,

@@ -100,7 +100,7 @@ def check(
         typer.Option(
             "--project",
             metavar="MODULE",
-            help="Module of the declared tables (default: pipelines, where it is there).",
+            help="Module of the declared tables (default: pipelines, if it exists).",
             show_default=False,
         ),
     ] = None,

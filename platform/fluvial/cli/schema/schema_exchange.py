@@ -59,7 +59,10 @@ def import_(
     settings: Settings,
     path: Annotated[Path, typer.Argument(metavar="PATH", help="What `export` wrote.", show_default=False)],
     new_ids: Annotated[
-        bool, typer.Option("--new-ids", help="Let the registry choose ids; without it they are kept, by mode IMPORT.")
+        bool,
+        typer.Option(
+            "--new-ids", help="Let the registry assign new ids; without it ids are preserved, by mode IMPORT."
+        ),
     ] = False,
 ) -> None:
     """Put what `export` wrote into a registry; run again it changes nothing."""
@@ -69,5 +72,5 @@ def import_(
     entries = read_export(path)
     with settings.registry.client() as client:
         for each in import_subjects(lambda subject: as_owner(client, settings, subject), entries, keep_ids=not new_ids):
-            there = "" if each.is_new else ", was there already"
+            there = "" if each.is_new else ", already existed"
             terminal.answer(f"{each.subject} version {each.version}: schema id {each.id}{there}")

@@ -87,7 +87,7 @@ def _declared(folder: Path, subjects: list[str] | None) -> "list[Contract]":
     for subject in subjects or ():
         if subject not in by_subject:
             known = ", ".join(by_subject) or "none"
-            raise UnknownSubjectError(f"{subject}: no contract in {folder} has this subject; there are {known}")
+            raise UnknownSubjectError(f"{subject}: no contract in {folder} has this subject; the subjects are {known}")
     return [by_subject[subject] for subject in subjects or by_subject]
 
 

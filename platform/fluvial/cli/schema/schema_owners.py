@@ -37,7 +37,7 @@ def owner(subject: Subject, as_json: Json = False, *, settings: Settings) -> Non
         owned = client.owner(subject)
     if owned is None:
         raise NoOwnerError(
-            f"{subject}: nobody owns it; its producer claims it with `fluvial schema register` (owner.toml)"
+            f"{subject}: has no owner; its producer claims it with `fluvial schema register` (owner.toml)"
         )
     if as_json:
         terminal.answer(json.dumps(owned))
@@ -54,7 +54,9 @@ def transfer(
     to: Annotated[
         str | None, typer.Option("--to", metavar="PRODUCER", help="The new owner.", show_default=False)
     ] = None,
-    release: Annotated[bool, typer.Option("--release", help="Give the subject up: nobody owns it then.")] = False,
+    release: Annotated[
+        bool, typer.Option("--release", help="Release the subject: it has no owner afterwards.")
+    ] = False,
     *,
     settings: Settings,
 ) -> None:
@@ -67,7 +69,7 @@ def transfer(
     from fluvial.cli.schema.registries import as_owner
 
     if (to is None) is not release:
-        raise typer.BadParameter("name the new owner with --to, or give the subject up with --release")
+        raise typer.BadParameter("name the new owner with --to, or release the subject with --release")
     with settings.registry.client() as client:
         owned = as_owner(client, settings, subject).give(subject, to)
     terminal.answer(f"{subject}: {_change(owned['history'][-1]) if owned['history'] else 'nobody owns it'}")
@@ -86,7 +88,7 @@ def producer(
         typer.Option(
             "--credentials",
             metavar="REFERENCE",
-            help="Its password: env:NAME or file:PATH (default: the one that the local platform keeps).",
+            help="Its password: env:NAME or file:PATH (default: the one that the local platform stores).",
         ),
     ] = None,
     new_credentials: Annotated[

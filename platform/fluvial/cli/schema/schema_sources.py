@@ -25,7 +25,7 @@ def subject_of_file(path: Path, subject: str | None) -> str | None:
             )
         return None
     if not path.exists():
-        raise typer.BadParameter(f"{path}: there is no such file or folder")
+        raise typer.BadParameter(f"{path}: no such file or folder")
     if subject is None:
         raise typer.BadParameter(f"{path} is a file: name its subject with --subject")
     return subject

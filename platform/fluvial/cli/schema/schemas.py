@@ -43,7 +43,7 @@ def register(path: Source = CONTRACTS, subject: Subject = None, *, settings: Set
             client,
             contracts,
             lambda done: terminal.answer(
-                f"{done.contract.subject}: schema id {done.id}{'' if done.is_new else ', was there already'}"
+                f"{done.contract.subject}: schema id {done.id}{'' if done.is_new else ', already existed'}"
             ),
             passwords=passwords_for(settings.data_dir, settings.registry_url),
         )

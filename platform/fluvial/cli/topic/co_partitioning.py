@@ -14,7 +14,7 @@ def problems(settings: Settings, topic: str, count: int, topics: Mapping[str, An
     """
     Return what would be wrong with `count` partitions of `topic` beside the `topics` that there are.
 
-    Nothing, where there is no project; one that cannot be imported is told of, and stops no work on topics.
+    None without a project; a project that cannot be imported causes a warning only.
     """
     from fluvial.tables import DeclarationError
     from fluvial.tables.declare.co_partitioning import check_topic
@@ -32,7 +32,7 @@ def problems(settings: Settings, topic: str, count: int, topics: Mapping[str, An
 
 
 def refusal(topic: str, problem: "CoPartitioningError") -> str:
-    """Say why a topic is not created as it was asked for, and how it would be."""
+    """Return why a topic is not created with this count, and how to create it."""
     peers = {name: count for name, count in problem.partitions.items() if name != topic}
     having = " and ".join(f"{name}, which has {count} partitions" for name, count in sorted(peers.items()))
     return (

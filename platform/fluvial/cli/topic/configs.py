@@ -100,9 +100,9 @@ def set_(
     ],
     topic: Topic = None,
     broker: Broker = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only ask whether it could be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only validate the change.")] = False,
 ) -> None:
-    """Set settings; the others stay as they are. Nothing is set when one of them cannot be."""
+    """Set the given settings; others do not change. If one of them is invalid, none is set."""
     from confluent_kafka.admin import AlterConfigOpType
 
     holder = _holder(topic, broker)
@@ -124,7 +124,7 @@ def delete(
     topic: Topic = None,
     broker: Broker = None,
 ) -> None:
-    """Take settings back, so that the default holds again."""
+    """Reset settings to their defaults."""
     from confluent_kafka.admin import AlterConfigOpType
 
     holder = _holder(topic, broker)
@@ -136,7 +136,7 @@ def delete(
 
 def _holder(topic: str | None, broker: int | None) -> _Holder:
     if (topic is None) == (broker is None):
-        raise typer.BadParameter("say whose settings: one of --topic NAME and --broker ID")
+        raise typer.BadParameter("choose whose settings: --topic NAME or --broker ID")
     return _Holder(kind="BROKER", name=str(broker)) if topic is None else _Holder(kind="TOPIC", name=topic)
 
 
@@ -198,7 +198,7 @@ def _default(entry: Any) -> str | None:
 
 def _repair(key: str, known: Any) -> str:
     near = get_close_matches(key, list(known), n=3)
-    return f"did you mean {' or '.join(near)}?" if near else "--all shows those that there are"
+    return f"did you mean {' or '.join(near)}?" if near else "--all shows all settings"
 
 
 def _dash(value: str | None) -> str:

@@ -43,7 +43,7 @@ def consume(
     *,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.", show_default=False)],
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Start at the first record that is held, not at the next one.")
+        bool, typer.Option("--from-beginning", help="Start at the earliest offset, not at the latest.")
     ] = False,
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after so many records.", show_default=False)
@@ -53,7 +53,9 @@ def consume(
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", min=0.0, help="Stop when no record came for so many seconds.", show_default=False),
+        typer.Option(
+            "--timeout", min=0.0, help="Stop when no record arrived for this many seconds.", show_default=False
+        ),
     ] = None,
     group: Annotated[
         str | None,
@@ -91,7 +93,7 @@ def consume(
 
     if to_end and group is not None:
         raise typer.BadParameter(
-            "--to-end and --group: a group's members do not know each other's end; give one of them"
+            "--to-end and --group: a group's members do not know each other's end offsets; use only one of the two"
         )
     settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
     partitions = sorted(require_topic(describe_cluster(settings, admin_of(settings.cluster)), topic).partitions)
@@ -205,7 +207,7 @@ class _Printer:
         except EncodingError as error:
             raise EncodingError(
                 f"{message.topic()} partition {message.partition()} offset {message.offset()}: the value {error}; "
-                "--format raw prints it as it is"
+                "--format raw prints the bytes"
             ) from error
         sys.stdout.buffer.write(line + b"\n")
 

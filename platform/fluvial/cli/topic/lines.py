@@ -20,7 +20,7 @@ class LineError(FluvialError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What one line says; None is a null key or a tombstone."""
+    """The content of one line; None is a null key or a tombstone."""
 
     key: bytes | None
     value: bytes | None

@@ -44,7 +44,7 @@ def offsets_of(admin: "AdminClient", places: Iterable[TopicPartition], spec: Any
 
 
 def bounds_of(admin: "AdminClient", places: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-    """Return the first offset that is held and the next one to come. Raises ClusterError."""
+    """Return the start offset and the end offset. Raises ClusterError."""
     from confluent_kafka.admin import OffsetSpec
 
     places = list(places)

@@ -75,7 +75,7 @@ def produce(
     if key_field is not None and key_separator is not None:
         raise typer.BadParameter("--key-field and --key-separator: give one of them")
     if key_separator == "":
-        raise typer.BadParameter("--key-separator: give a text that stands between key and value")
+        raise typer.BadParameter("--key-separator: give the text between key and value")
     settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
     with ExitStack() as stack:
         lines = sys.stdin.buffer if file is None else stack.enter_context(_opened(file))
@@ -209,7 +209,7 @@ class _Sender:
             why = self._refusals.reason
             raise ClusterError(
                 f"the cluster took no record for {self._topic!r} within {DELIVERY_SECONDS:.0f} s; {kept}; "
-                + (why or "is the leader of its partitions up, and is there space on its disk?")
+                + (why or "check that the leader of its partitions is up and has disk space")
             )
         raise ClusterError(
             f"the cluster refused a record for {self._topic!r}: {reason(Exception(self._refused))}; {kept}"

@@ -28,7 +28,7 @@ REASONS_SHOWN_MAX = 3
 SHOWN_MAX = 20
 
 app = typer.Typer(
-    help="See, repair and replay records that broke their topic's contract.",
+    help="Show, repair and replay records that violated their topic's contract.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -39,7 +39,7 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic whose quarant
 @app.command("list", epilog="Example:  fluvial quarantine list")
 @with_cluster
 def list_quarantines(as_json: Json = False, *, settings: Settings) -> None:
-    """List the quarantines: how many records each has, how many of them wait to be replayed, and why these do."""
+    """List the quarantines: the number of records in each, how many are not replayed yet, and their reasons."""
     from fluvial.kafka.admin import admin_of, describe_cluster, told
     from fluvial.quarantine.records import SUFFIX
 
@@ -100,7 +100,7 @@ def show(
     """
     Show the records in a topic's quarantine, with the reason and as much of their values as can be read.
 
-    With --json one object a line, which `fluvial quarantine replay --file` takes back when its value is repaired.
+    With --json one object per line; repair the value and pass it to `fluvial quarantine replay --file`.
     """
     from fluvial.kafka.admin import told
     from fluvial.quarantine.reading import reader_of, records_from, replayed_to
@@ -126,7 +126,7 @@ def show(
     finally:
         consumer.close()
     if not shown:
-        terminal.say("no record waits there")
+        terminal.say("no quarantined records")
 
 
 def _place_of(settings: "Settings", topic: str) -> tuple[str, int]:
@@ -136,7 +136,7 @@ def _place_of(settings: "Settings", topic: str) -> tuple[str, int]:
     cluster = describe_cluster(settings, admin_of(settings.cluster))
     if quarantine_of(topic) not in cluster.topics:
         require_topic(cluster, topic)
-        terminal.say(f"{topic} has no quarantine: no record of it was put aside")
+        terminal.say(f"{topic} has no quarantine: none of its records was quarantined")
         raise typer.Exit(0)
     return topic.removesuffix(SUFFIX), len(cluster.topics[quarantine_of(topic)].partitions)
 
@@ -198,7 +198,7 @@ def replay(
         ),
     ] = None,
     leave_out: Annotated[
-        bool, typer.Option("--leave-out", help="Pass over records that cannot be repaired, for good.")
+        bool, typer.Option("--leave-out", help="Skip records that cannot be repaired, permanently.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be appended.")] = False,
     data_dir: DataDir = None,
@@ -207,10 +207,10 @@ def replay(
     registry_url: RegistryUrl = None,
 ) -> None:
     """
-    Append the repaired records of a topic's quarantine to the topic, each once however often this is run.
+    Append the repaired records of a topic's quarantine to the topic, each one once even if this is run repeatedly.
 
-    Without a way of repairing, those go back that decode by now, as after a schema was registered. They keep their key,
-    timestamp, partition and order; the header `fluvial.replayed.from` says where each would have been.
+    Without a repair option, only records that decode by now are replayed, as after a schema was registered. Key,
+    timestamp, partition and order are preserved; the header `fluvial.replayed.from` has the original position.
     """
     from fluvial.kafka.admin import told
     from fluvial.quarantine.repair import Repairing

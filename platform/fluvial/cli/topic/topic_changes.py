@@ -65,10 +65,10 @@ def alter(
     ] = None,
 ) -> None:
     """
-    Give a topic more partitions or other settings.
+    Add partitions to a topic, or change its settings.
 
-    More partitions send some keys' later records elsewhere than their earlier ones. Tables keep to the order when the
-    new count is a multiple of the old. Fewer partitions are not possible.
+    Adding partitions moves some keys to other partitions. Tables preserve the order of a key if the new count is a
+    multiple of the old one. Partitions cannot be removed.
     """
     from confluent_kafka.admin import NewPartitions
 
@@ -76,12 +76,12 @@ def alter(
 
     wanted = pairs("--config", config)
     if partitions is None and not wanted and not delete_config:
-        raise typer.BadParameter("say what to change: --partitions, --config or --delete-config")
+        raise typer.BadParameter("choose what to change: --partitions, --config or --delete-config")
     admin = admin_of(settings.cluster)
     cluster = describe_cluster(settings, admin)
     have = len(require_topic(cluster, topic).partitions)
     if partitions is not None and partitions < have:
-        raise ClusterError(f"topic {topic!r} has {have} partitions and cannot have fewer; make another topic")
+        raise ClusterError(f"topic {topic!r} has {have} partitions and cannot have fewer; create another topic")
     if wanted or delete_config:
         _configure(admin, topic, wanted, delete_config or [])
     if partitions == have:
@@ -126,20 +126,20 @@ def delete_records(
         int | None,
         typer.Option("--before", metavar="OFFSET", min=0, help="Those before this offset.", show_default=False),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that there are now.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All existing records.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
     Delete the oldest records of partitions, for all readers and for good.
 
-    Shows what would go; --execute deletes it.
+    Shows what would be deleted; --execute deletes it.
     """
     from fluvial.cli.topic.partitions import bounds_of, places_of
     from fluvial.kafka.admin import ClusterError, admin_of, describe_cluster
 
     if (before is None) != everything:
-        raise typer.BadParameter("say which records: --before OFFSET, or --all")
+        raise typer.BadParameter("choose the records: --before OFFSET, or --all")
     admin = admin_of(settings.cluster)
     bounds = bounds_of(admin, places_of(places, describe_cluster(settings, admin)))
     for (topic, partition), (_, end) in bounds.items():
@@ -192,7 +192,7 @@ def offsets(
     ] = None,
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
-    """Show where partitions begin and end, or which record is the first since a time."""
+    """Show the start and end offsets of partitions, or the first offset at or after a time."""
     from confluent_kafka.admin import OffsetSpec
 
     from fluvial.cli.topic.partitions import bounds_of, instant, offsets_of, places_of, time_offsets_of

@@ -43,9 +43,9 @@ def repair(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Show the stored batches of a topic that no consumer can read, and let readers pass them.
+    Show the stored batches of a topic that no consumer can read, and make them skippable.
 
-    Consumers stand still at such a batch. With --execute its records, which nobody can read, are taken out of it; its
+    Consumers stop at such a batch. With --execute its unreadable records are removed from it; its
     offsets stay, and readers go on behind it. Stop one node after the other and do this with the folder of each.
     """
     from fluvial.errors import FluvialError

@@ -52,13 +52,11 @@ def create(
         typer.Option(
             "--profile",
             metavar="|".join(PROFILES),
-            help="Replicas and settings for safety or for availability; what is given beside it comes first.",
+            help="Replicas and settings for durability or for availability; explicit options override them.",
             show_default=False,
         ),
     ] = None,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Leave a topic that is there as it is.")
-    ] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")] = False,
 ) -> None:
     """Create a topic."""
     from confluent_kafka.admin import NewTopic
@@ -76,7 +74,7 @@ def create(
     if topic in topics:
         if not if_not_exists:
             raise ClusterError(f"topic {topic!r} exists already; choose another name, or add --if-not-exists")
-        terminal.say(f"topic {topic} was there already")
+        terminal.say(f"topic {topic} already exists")
         return
     for problem in co_partitioning.problems(settings, topic, partitions, topics):
         raise ClusterError(co_partitioning.refusal(topic, problem))
@@ -97,7 +95,7 @@ def _created(admin: "AdminClient", new: Any, timeout_seconds: float) -> None:
 @app.command("list", epilog="Example:  fluvial topic list --json")
 @with_cluster
 def list_topics(
-    internal: Annotated[bool, typer.Option("--internal", help="Also those that the cluster keeps for itself.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Also internal topics.")] = False,
     as_json: Json = False,
     *,
     settings: Settings,

@@ -84,7 +84,9 @@ def assets_for(
     usual = policy or Policy(retry=retry_policy or RETRIES)
     for table in policies:
         if table not in declarations:
-            raise DeclarationError(f"policies name {table}, which is not declared; there are {', '.join(declarations)}")
+            raise DeclarationError(
+                f"policies name {table}, which is not declared; the declared tables are {', '.join(declarations)}"
+            )
     known = tuple(contracts)
     of_values = value_contracts(known)
     tables = [

@@ -86,7 +86,7 @@ def _follow(
     watcher = Watcher(
         batch=lambda result: context.instance.report_runless_asset_event(batch_event(result, context.run_id)),
         waiting=context.log.warning,
-        stopped=lambda table, error: context.log.error(f"{table} is given up: {error}"),
+        stopped=lambda table, error: context.log.error(f"{table} stopped: {error}"),
     )
     with spark.settings.registry.client() as schemas:
         return follow(

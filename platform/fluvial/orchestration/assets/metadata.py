@@ -37,7 +37,7 @@ def run_metadata(result: "RunResult", *, lag: int | None) -> dict[str, Any]:
     if result.behind is not None:
         metadata["lag_before"] = result.behind
     if result.skipped:
-        metadata["note"] = "nothing new: no commit was made"
+        metadata["note"] = "no new records: no commit was made"
     if result.version_before is not None:
         metadata["delta_version_before"] = result.version_before
     if result.version_after is not None:

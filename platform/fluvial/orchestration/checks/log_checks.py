@@ -115,7 +115,7 @@ def _lag_check(declaration: Declaration, allowed: Allowed) -> dg.AssetChecksDefi
     @dg.asset_check(
         asset=asset_key(declaration.table),
         name=KEEPS_UP,
-        description=f"Stands no further behind its topic than {allowed}.",
+        description=f"Its lag behind its topic is at most {allowed}.",
     )
     def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> dg.AssetCheckResult:
         try:

@@ -132,7 +132,7 @@ def _pipeline(
         before = planned.get(table)
         comes = before is not None and before.would_write
         if newest is None and not comes:
-            problem = f"it reads {table}, which is not there: run it first"
+            problem = f"it reads {table}, which does not exist: run it first"
         changes |= comes or made_from.get(table, {}).get("version") != newest
     problem = problem or _co_partitioning_problem(declaration, planned, declarations)
     return Planned(

@@ -134,7 +134,7 @@ def close_dead_runs(instance: "DagsterInstance", home: Path) -> list[str]:
     open_runs = instance.get_runs(RunsFilter(statuses=NOT_FINISHED_STATUSES, tags={RUN_TAG: "cli"}))
     dead = [run for run in open_runs if not _alive(home, run)]
     for run in dead:
-        instance.report_run_failed(run, "The process of this run died; what it had not committed is not there.")
+        instance.report_run_failed(run, "The process of this run died; its uncommitted work is discarded.")
         _lock_path(home, run.run_id).unlink(missing_ok=True)
     return [run.run_id for run in dead]
 

@@ -50,7 +50,7 @@ class SparkResource(dg.ConfigurableResource[Any]):
     spark_conf: dict[str, str] = Field(default={}, description="Further Spark settings.")
 
     command_config: str | None = Field(
-        default=None, description="Properties file with what the cluster asks of its clients: TLS, user, password."
+        default=None, description="Client properties file of the cluster: TLS, user, password."
     )
     project: str | None = Field(default=None, description="Module that holds the declarations.")
     held: str | None = Field(

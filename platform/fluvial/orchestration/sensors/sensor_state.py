@@ -103,7 +103,7 @@ def decide(cursor: Cursor, standings: Mapping[str, Standing], *, now: float, lag
         if before is not None and stuck and now < before.retry_at:
             asked[table] = before
             reasons.append(
-                f"{table}: {before.attempts} runs did not bring it on; the next in {before.retry_at - now:.0f} s"
+                f"{table}: {before.attempts} runs did not advance it; the next in {before.retry_at - now:.0f} s"
             )
             continue
         attempts = before.attempts + 1 if before is not None and stuck else 1

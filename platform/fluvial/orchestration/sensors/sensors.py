@@ -101,7 +101,7 @@ def _under_way(instance: dg.DagsterInstance, name: str) -> str | None:
     for run in instance.get_runs(asked):
         if instance.is_ephemeral or not is_dead(Path(instance.root_directory), run.run_id):
             return run.run_id
-        instance.report_run_failed(run, "The process of this run died; what it had not committed is not there.")
+        instance.report_run_failed(run, "The process of this run died; its uncommitted work is discarded.")
     return None
 
 

@@ -152,7 +152,7 @@ class SchemasLog:
     def _leader(self) -> BrokerImage:
         leader = self._node.cluster.leader_of(SCHEMAS_TOPIC, 0)
         if leader is None:
-            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"nobody leads {SCHEMAS_TOPIC} now")
+            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{SCHEMAS_TOPIC} has no leader now")
         return leader
 
     async def _fetch(self, leader: BrokerImage, offset: int, *, wait_ms: int, purpose: str) -> Any:

@@ -59,7 +59,7 @@ class Forwarder:
         async def handle(request: Request) -> Response:
             if request.headers.get(FORWARDED) is not None:
                 if not self._primary.is_led_here:
-                    raise errors.unknown_primary("this node was asked in its place, but does not write")
+                    raise errors.unknown_primary("this node got the forwarded request, but is not the writer either")
                 return await handler(request)
             # Who says who it is is heard out by the node that writes.
             if registers and not self._primary.is_led_here and "authorization" not in request.headers:

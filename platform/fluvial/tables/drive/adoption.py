@@ -72,14 +72,14 @@ def adopt(
     if isinstance(declaration, Pipeline | Publication):
         raise AdoptionError(f"{name} is not made from a topic: only history, compacted and state tables are adopted")
     if isinstance(declaration, State) and declaration.scd2 is not None:
-        raise AdoptionError(f"{name} keeps versions of its rows, which nobody else's table has: leave scd2 out")
+        raise AdoptionError(f"{name} keeps versions of its rows, which only fluvial's tables have: leave scd2 out")
     path = Warehouse.at(settings.warehouse).path(name)
     log = TableLog(spark, path)
     version = log.newest_version()
     if version is None:
         raise AdoptionError(f"{path} holds no Delta table: `fluvial run {name}` makes one from the topic")
     if any(Stamp.of(commit) for commit in log.newest_first()):
-        raise AdoptionError(f"{name} is a table of fluvial's already: `fluvial run {name}` goes on with it")
+        raise AdoptionError(f"{name} is already a table of fluvial: `fluvial run {name}` goes on with it")
     bounds = topic_bounds(settings.cluster, declaration.topic)
     starts = bounds.starts if start == "earliest" else bounds.ends
     stamp = Stamp(
@@ -115,7 +115,7 @@ def adopt(
             no_rows = session.createDataFrame([], wanted.schema)
             commit = commit_once(log, stamp, above=version, write=lambda: append(no_rows, path, stamp))
     if commit is None:
-        raise AdoptionError(f"{name} was written to by somebody else meanwhile: stop the writer, and adopt it again")
+        raise AdoptionError(f"{name} was written to by another writer meanwhile: stop the writer, and adopt it again")
     return RunResult(
         table=name,
         kind=declaration.kind,

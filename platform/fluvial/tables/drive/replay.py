@@ -152,10 +152,10 @@ def _stamp(declaration: History, position: Position, bounds: TopicBounds, ranges
     """The stamp of the commit; it rewrites what of `ranges` the table has read and the log still holds."""
     known = position.stamp
     if known is None:
-        raise TableError(f"{declaration.table} is not there: run it first (`fluvial run {declaration.table}`)")
+        raise TableError(f"{declaration.table} does not exist: run it first (`fluvial run {declaration.table}`)")
     if known.topic_id and bounds.topic_id and known.topic_id != bounds.topic_id:
         raise TableError(
-            f"topic {bounds.topic} was deleted and made again since {declaration.table} was built from it: its rows "
+            f"topic {bounds.topic} was deleted and recreated since {declaration.table} was built from it: its rows "
             "cannot be made again"
         )
     held = {}

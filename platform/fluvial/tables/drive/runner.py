@@ -243,7 +243,7 @@ class _TopicRun:
         if stamp.definition != definition_of(self.declaration):
             raise TableError(
                 f"{self.table} was built with {_other(self.declaration)}: `fluvial run --rebuild {self.table}` "
-                "builds it again from the log; or declare what is new under another name"
+                "rebuilds it from the log; or declare what is new under another name"
             )
 
     def _carry_out(self, batch: _Batch, bounds: TopicBounds, log: TableLog) -> tuple[Commit | None, int]:

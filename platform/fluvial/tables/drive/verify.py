@@ -109,7 +109,7 @@ def _verify_table(
 ) -> Verdict:
     position = read_position(TableLog(spark, path), declaration.table)
     if position.version is None:
-        raise TableError(f"{declaration.table} is not there: run it first (`fluvial run {declaration.table}`)")
+        raise TableError(f"{declaration.table} does not exist: run it first (`fluvial run {declaration.table}`)")
     ranges = _ranges(declaration, position, settings.cluster)
     contract = read_contract(schemas, declaration.topic)
     with session_of_its_own(spark) as session:
@@ -208,7 +208,7 @@ def _ranges(
     stamp, bounds = position.stamp, topic_bounds(cluster, declaration.topic)
     assert stamp is not None, "a table that is there has a stamp"
     if stamp.topic_id and bounds.topic_id and stamp.topic_id != bounds.topic_id:
-        raise TableError(f"topic {bounds.topic} was deleted and made again since {declaration.table} was built from it")
+        raise TableError(f"topic {bounds.topic} was deleted and recreated since {declaration.table} was built from it")
     if stamp.adopted and not isinstance(declaration, History):
         raise TableError(
             f"{declaration.table} was adopted with rows that are not of {bounds.topic}, which its rows now come of as "

@@ -38,7 +38,7 @@ def plan_span(table: str, position: Position, bounds: TopicBounds) -> Span:
             raise TableError(f"{table} was built from topic {stamp.topic}, not {bounds.topic}: {again}")
         if stamp.topic_id and bounds.topic_id and stamp.topic_id != bounds.topic_id:
             raise TableError(
-                f"topic {bounds.topic} was deleted and made again since {table} was built from it: {again}, or declare "
+                f"topic {bounds.topic} was deleted and recreated since {table} was built from it: {again}, or declare "
                 "the new topic under another table name"
             )
         gone = sorted(stamp.offsets.keys() - bounds.ends.keys())

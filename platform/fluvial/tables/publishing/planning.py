@@ -31,7 +31,7 @@ def plan_steps(name: str, progress: Progress, newest: Version, commit_of: Callab
     for known in (done, progress.next):
         if known is not None and (known.number > newest.number or commit_of(known.number) not in {None, known.commit}):
             raise TableError(
-                f"{progress.table} was removed and made again since its version {known.number} was published: "
+                f"{progress.table} was removed and recreated since its version {known.number} was published: "
                 f"{_rebuild(name)}"
             )
     steps = []
@@ -66,7 +66,7 @@ def check_topic(declaration: Publication, progress: Progress | None, bounds: Top
         raise TableError(f"topic {topic} was deleted since {declaration.source} was published to it: {_rebuild(name)}")
     if progress.topic_id and bounds.topic_id and progress.topic_id != bounds.topic_id:
         raise TableError(
-            f"topic {topic} was deleted and made again since {declaration.source} was published to it: {_rebuild(name)}"
+            f"topic {topic} was deleted and recreated since {declaration.source} was published to it: {_rebuild(name)}"
         )
     check_partitions(name, progress, bounds)
 

@@ -150,7 +150,7 @@ def read_progress(settings: Settings, name: str, *, wait: bool = True) -> Progre
                         raise TopicError(f"{PROGRESS_TOPIC} cannot be read: {error.str()}")
                 if time.monotonic() > deadline:
                     raise TopicError(
-                        f"{PROGRESS_TOPIC} holds a transaction that nobody ends, or has no leader: try again later"
+                        f"{PROGRESS_TOPIC} has a transaction that is still open, or has no leader: try again later"
                     )
         finally:
             consumer.close()

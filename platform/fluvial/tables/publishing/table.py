@@ -59,7 +59,7 @@ class DeltaSource:
         number = self.log.newest_version()
         if number is None:
             raise TableError(
-                f"{self.declaration.table} publishes {self.declaration.source}, which is not there: run it first "
+                f"{self.declaration.table} publishes {self.declaration.source}, which does not exist: run it first "
                 f"(`fluvial run {self.declaration.source}`)"
             )
         return Version(number=number, commit=self.log.commit(number).txn_id)

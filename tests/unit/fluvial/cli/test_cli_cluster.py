@@ -42,7 +42,7 @@ def test_what_is_even_already_is_left_alone(broker: EmbeddedBroker, capsys: pyte
     assert (status, json.loads(out)["changes"]) == (0, [])
     assert "0 copies" in err
     status, out, err = run(broker, capsys, "move", "orders:0,1", "--to", "0")
-    assert (status, out, err) == (0, "", "nothing to move: every partition is there already\n")
+    assert (status, out, err) == (0, "", "nothing to move: every partition is already on these nodes\n")
     assert run(broker, capsys, "moves")[2] == "nothing is being moved\n"
     assert run(broker, capsys, "elect", "orders")[0] == 0
 
@@ -51,7 +51,7 @@ def test_what_is_even_already_is_left_alone(broker: EmbeddedBroker, capsys: pyte
     ("words", "status", "says"),
     [
         (("move", "orders", "--to", "0,7"), 1, "node 7 is not up; the brokers that are: 0"),
-        (("move", "orders", "--to", "0,0"), 2, "a node stands there twice"),
+        (("move", "orders", "--to", "0,0"), 2, "a node is listed twice"),
         (("move", "orders", "--to", "first"), 2, "write the ids of nodes"),
         (("move", "order", "--to", "0"), 1, "did you mean orders?"),
         (("move", "orders", "--to", "0", "--throttle", "fast"), 2, "write bytes a second"),
@@ -134,7 +134,7 @@ def test_feature_levels_are_shown_lowered_and_raised(
         (("upgrade", "--feature", "group.version=9"), 1, "only supports versions 0-1"),
         (("upgrade", "--feature", "group.version=new"), 2, "a level is a number"),
         (("upgrade", "--release-version", "1.0"), 1, "there is no metadata.version of a release '1.0'"),
-        (("downgrade",), 2, "say which level is to be lowered"),
+        (("downgrade",), 2, "name the feature and the level to lower it to"),
         (("downgrade", "--feature", "metadata.version=25"), 1, "Refusing to perform the requested downgrade"),
     ],
 )

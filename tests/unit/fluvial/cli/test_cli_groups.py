@@ -176,8 +176,8 @@ def test_a_coordinator_that_comes_up_is_waited_for(
     [
         (("describe", "nobody"), "no group 'nobody' in the cluster", 1),
         (("delete", "nobody"), "no group 'nobody' in the cluster", 1),
-        (("reset", "g", "--to-latest"), "say what to reset", 2),
-        (("reset", "g", "--topic", "t"), "say where to", 2),
+        (("reset", "g", "--to-latest"), "choose what to reset", 2),
+        (("reset", "g", "--topic", "t"), "choose the target offsets", 2),
         (("reset", "g", "--topic", "t", "--to-latest", "--shift-by", "1"), "not --to-latest and --shift-by at once", 2),
         (("reset", "g", "--topic", "t", "--to-datetime", "noon"), "--to-datetime 'noon': write a time such as", 2),
         (("reset", "g", "--topic", "t", "--by-duration", "long"), "--by-duration 'long': write a duration such as", 2),
@@ -231,7 +231,7 @@ def test_what_cannot_be_set_is_said(shell: Shell, orders: str) -> None:
     assert "Invalid value soon" in shell.refused("config", "set", "--topic", orders, "retention.ms=soon")
     assert "did you mean retention.ms" in shell.refused("config", "get", "--topic", orders, "retention.sm")
     assert "no broker 7 is up in the cluster; there are 0" in shell.refused("config", "get", "--broker", "7")
-    assert "one of --topic NAME and --broker ID" in shell.refused("config", "get", status=2)
+    assert "--topic NAME or --broker ID" in shell.refused("config", "get", status=2)
     assert "write KEY=VALUE" in shell.refused("config", "set", "--topic", orders, "retention.ms", status=2)
 
 
@@ -245,7 +245,7 @@ def test_a_topic_grows_and_takes_settings(shell: Shell, orders: str) -> None:
     assert shell.json("config", "get", "--topic", orders) == []
     assert "multiple" not in shell.run("topic", "alter", orders, "--partitions", "10")[2]
     assert "cannot have fewer" in shell.refused("topic", "alter", orders, "--partitions", "2")
-    assert "say what to change" in shell.refused("topic", "alter", orders, status=2)
+    assert "choose what to change" in shell.refused("topic", "alter", orders, status=2)
 
 
 def test_offsets_are_told_by_name_and_by_time(shell: Shell, orders: str) -> None:
@@ -274,7 +274,7 @@ def test_records_are_deleted_only_when_told_to(shell: Shell, orders: str) -> Non
     shell.ok("topic", "delete-records", orders, "--all", "--execute")
     assert [each["start_offset"] for each in shell.json("topic", "offsets", orders)] == [4, 5, 6]
     assert "ends at offset 4" in shell.refused("topic", "delete-records", orders, "--before", "5", "--execute")
-    assert "say which records" in shell.refused("topic", "delete-records", orders, status=2)
+    assert "choose the records" in shell.refused("topic", "delete-records", orders, status=2)
 
 
 def test_no_leader_needs_to_be_elected(shell: Shell, orders: str) -> None:

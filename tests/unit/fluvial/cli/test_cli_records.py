@@ -188,7 +188,7 @@ def test_contracts_of_a_folder(platform: Cli) -> None:
     assert platform.ok("schema", "check", "contracts") == "sales-value: new\n"
     first = platform.ok("schema", "register", "contracts")
     assert first.startswith("sales-value: schema id ")
-    assert "was there already" in platform.ok("schema", "register", "contracts")
+    assert "already exists" in platform.ok("schema", "register", "contracts")
     listed = json.loads(platform.ok("schema", "list", "--json"))
     assert [row["version"] for row in listed if row["subject"] == "sales-value"] == [1]
     avsc.write_text(json.dumps({**ORDER, "fields": [*ORDER["fields"], {"name": "must", "type": "string"}]}))
@@ -250,7 +250,7 @@ def test_what_a_subject_says_and_how_it_came_about(platform: Cli) -> None:
     listed = json.loads(platform.ok("schema", "log", "gifts-value", "--format", "json"))["versions"]
     assert [each["version"] for each in listed] == [1, 2]
     platform.ok("schema", "export", "gifts-value", "--to", "gifts.jsonl")
-    assert platform.ok("schema", "import", "gifts.jsonl").count(", was there already") == 2
+    assert platform.ok("schema", "import", "gifts.jsonl").count(", already existed") == 2
 
 
 def test_another_cluster_by_flags(platform: Cli, orders: str, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_table_that_runs_do_not_bring_on_is_tried_later_and_later() -> None:
         if decision.due:
             asked_at.append(now)
         else:
-            assert "did not bring it on" in decision.reasons[0]
+            assert "did not advance it" in decision.reasons[0]
         cursor, now = decision.cursor, now + 5
     waits = [later - earlier for earlier, later in pairwise(asked_at)]
     assert waits == sorted(waits)

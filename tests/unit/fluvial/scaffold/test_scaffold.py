@@ -81,7 +81,7 @@ def test_an_empty_folder_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_folder_that_holds_something_is_left_alone(project: Path) -> None:
     before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
-    with pytest.raises(ScaffoldError, match="is not empty: name a folder that is not there yet"):
+    with pytest.raises(ScaffoldError, match="is not empty: name a new folder"):
         create_project(project)
     assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
 

@@ -43,7 +43,7 @@ def test_a_gap_names_what_is_lost() -> None:
 @pytest.mark.parametrize(
     ("position", "found", "said"),
     [
-        (at({0: 4}), bounds({0: 0}, {0: 9}, "two"), "deleted and made again"),
+        (at({0: 4}), bounds({0: 0}, {0: 9}, "two"), "deleted and recreated"),
         (at({0: 4}, topic="u"), bounds({0: 0}, {0: 9}), "built from topic u"),
         (at({0: 4, 1: 1}), bounds({0: 0}, {0: 9}), "no longer has partition 1"),
         (at({0: 4}, topic_id=None), bounds({0: 0}, {0: 3}, None), "ends at offset 3"),

@@ -66,7 +66,7 @@ def test_a_table_with_the_same_numbers_and_other_commits_is_another() -> None:
         (replace(NOTHING, table="state.ships"), BOUNDS, "where state.ships was published"),
         (replace(NOTHING, key="tail"), BOUNDS, "by tail"),
         (NOTHING, None, "was deleted since"),
-        (NOTHING, replace(BOUNDS, topic_id="two"), "deleted and made again"),
+        (NOTHING, replace(BOUNDS, topic_id="two"), "deleted and recreated"),
         (NOTHING, replace(BOUNDS, starts={0: 0}, ends={0: 9}), "from 2 to 1 partitions"),
         (replace(NOTHING, rebuilding=True), BOUNDS, "rebuild of topics.fleet was not finished"),
     ],

@@ -191,7 +191,7 @@ class _MadeAgain(InMemory):
 def test_a_table_that_was_made_again_is_not_gone_on_with(servers: str) -> None:
     topic = new_topic()
     publication_run(servers, topic, InMemory(0)).run()
-    with pytest.raises(TableError, match=f"was removed and made again.*--rebuild topics.{topic}"):
+    with pytest.raises(TableError, match=f"was removed and recreated.*--rebuild topics.{topic}"):
         publication_run(servers, topic, _MadeAgain(1)).run()
 
 
