@@ -13,9 +13,8 @@ from typing import Any
 from log_broker.core.cluster.image import OFFSETS_TOPIC
 from log_broker.core.groups import consumer_group_records
 from log_broker.core.groups.consumer_assignors import ASSIGNORS
-from log_broker.core.groups.consumer_events import ConsumerGroupSettings
+from log_broker.core.groups.consumer_events import ConsumerGroupSettings, ConsumerSupport
 from log_broker.core.groups.group import Group, refusal
-from log_broker.core.groups.kinds import ConsumerSupport
 from log_broker.core.groups.protocol import Effect, Event, Persist, Persisted, Reply
 from log_broker.core.groups.records import GroupKey, OffsetKey, decode_group, decode_key, decode_offset
 from log_broker.core.partition.protocol import AppendResult
@@ -251,7 +250,7 @@ class GroupCoordinator:
         found = consumer_group_records.decode(raw_key, value)
         if found is not None:
             group_id, record = found
-            self._touched(shard, group_id).replay_consumer(record)
+            self._touched(shard, group_id).replay(record)
             return
         key = decode_key(raw_key)
         if key is None:
@@ -269,9 +268,9 @@ class GroupCoordinator:
                     group.offsets.apply({place: decode_offset(value)})
             case GroupKey():
                 if value is None:
-                    group.end()
+                    group.classic.end()
                 else:
-                    group.restore(decode_group(value), self._node.clock_ms())
+                    group.classic.restore(decode_group(value), self._node.clock_ms())
 
     def _touched(self, shard: GroupShard, group_id: str) -> Group:
         group = shard.items.get(group_id)

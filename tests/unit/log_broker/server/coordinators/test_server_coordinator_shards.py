@@ -124,7 +124,7 @@ async def test_who_waits_is_told_when_leadership_goes(node: Node) -> None:
         first, generation = await stable_member(client)
         second = (await other.ask(ApiKey.JOIN_GROUP, join(), version=5)).member_id
         waiting = asyncio.create_task(other.ask(ApiKey.JOIN_GROUP, join(second), version=5))
-        await eventually(lambda: len(node.groups.find("g").members) == 2)
+        await eventually(lambda: len(node.groups.find("g").classic.members) == 2)
         assert await heartbeat(client, first, generation) is ErrorCode.REBALANCE_IN_PROGRESS
         assert not waiting.done()
         timers = node.groups._deadlines._timers
