@@ -18,8 +18,9 @@ from log_broker.config.broker import TopicConfig
 from log_broker.core.cluster import elections, isr_changes
 from log_broker.core.cluster.broker_registry import BrokerRegistry
 from log_broker.core.cluster.partition_change import Election
-from log_broker.core.groups import consumer_members
+from log_broker.core.groups import consumer_assignment
 from log_broker.core.groups.consumer_group import ConsumerGroup
+from log_broker.core.groups.consumer_timers import MemberTimers
 from log_broker.core.groups.group import Group
 from log_broker.core.partition.epochs import LeaderEpochs
 from log_broker.core.partition.following import Lost
@@ -288,12 +289,12 @@ def _partitions_are_handed_over_before_they_are_given_up() -> list[Patch]:
     def reconcile(current: Any, **known: Any) -> Any:
         return real(current, **{**known, "owners": {}})
 
-    real = consumer_members.reconcile
-    return [(consumer_members, "reconcile", reconcile)]
+    real = consumer_assignment.reconcile
+    return [(consumer_assignment, "reconcile", reconcile)]
 
 
 def _members_of_consumer_groups_never_expire() -> list[Patch]:
-    return [(ConsumerGroup, "_hear", lambda self, member_id, now_ms: None)]
+    return [(MemberTimers, "hear", lambda self, state, member_id, now_ms: None)]
 
 
 def _the_recovery_point_passes_what_no_sync_has_covered() -> list[Patch]:

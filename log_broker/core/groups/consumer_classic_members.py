@@ -6,108 +6,97 @@ heartbeat calls for, a join takes and a sync ends. Nobody leads: the coordinator
 """
 
 from dataclasses import replace
-from typing import Any
 
+from log_broker.core.cluster.image import ClusterImage
+from log_broker.core.groups.consumer_assignment import Assignment
+from log_broker.core.groups.consumer_drafts import Decision, Draft
 from log_broker.core.groups.consumer_group_records import (
     ClassicMetadata,
     CurrentAssignment,
     MemberState,
     Subscription,
 )
-from log_broker.core.groups.consumer_group_state import ConsumerGroupState
-from log_broker.core.groups.consumer_members import ConsumerMembers, Decision, Downgrade, Draft
+from log_broker.core.groups.consumer_group_state import ConsumerGroupState, ConsumerState
+from log_broker.core.groups.consumer_members import Membership, check_static
 from log_broker.core.groups.consumer_protocol import (
     CONSUMER_PROTOCOL,
+    ClassicSubscription,
     MalformedSubscriptionError,
     read_subscription,
     write_assignment,
 )
-from log_broker.core.groups.conversion import classic_members, from_places, to_places
+from log_broker.core.groups.consumer_timers import MemberTimers
+from log_broker.core.groups.conversion import from_places, to_places
 from log_broker.core.groups.protocol import Heartbeat, Join, JoinAnswer, Leave, LeaveAnswer, Sync, SyncAnswer
 from log_broker.errors import BrokerError, ErrorCode
 
 
-class ClassicSide(ConsumerMembers):
-    """The decisions about classic members; each raises BrokerError for an answer that is only an error."""
+class ClassicMembers:
+    """The decisions about classic members."""
 
-    def _decide_join(self, join: Join, now_ms: int) -> Decision:
-        self._check_seat(join.member_id, join.instance_id)
-        if join.protocol_type != CONSUMER_PROTOCOL or not self._has_common_protocol(join):
+    def __init__(
+        self, cluster: ClusterImage, membership: Membership, assignment: Assignment, timers: MemberTimers
+    ) -> None:
+        self._cluster = cluster
+        self._membership = membership
+        self._assignment = assignment
+        self._timers = timers
+
+    def decide(self, draft: Draft, event: Join | Sync | Heartbeat | Leave, now_ms: int) -> Decision:
+        """Decide on an event of a classic member; raises BrokerError for an answer that is only an error."""
+        match event:
+            case Join():
+                return self._join(draft, event, now_ms)
+            case Sync():
+                return self._sync(draft.state, event)
+            case Heartbeat():
+                return self._heartbeat(draft.state, event, now_ms)
+            case Leave():
+                return self._leave(draft, event, now_ms)
+
+    def _join(self, draft: Draft, join: Join, now_ms: int) -> Decision:
+        self._membership.check_seat(draft.state, join.member_id, join.instance_id)
+        if join.protocol_type != CONSUMER_PROTOCOL or not _has_common_protocol(draft.state, join):
             raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if not join.member_id and join.instance_id is None and join.id_round_trip:
-            answer = JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.fresh_id)
-            return Decision(draft=Draft(self.state), answer=answer)
+            return Decision(answer=JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.fresh_id))
         try:
             said = read_subscription(join.protocols[0][1])
         except MalformedSubscriptionError as error:
             raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from None
-        draft = Draft(self.state)
-        member_id, replaced = self._take_seat(join, draft)
+        member_id, replaced = _take_seat(draft, join)
         known = draft.state.subscriptions.get(member_id, Subscription())
-        subscription = replace(
-            known,
-            instance_id=join.instance_id or known.instance_id,
-            rack_id=said.rack_id or known.rack_id,
-            client_id=join.client_id,
-            client_host=join.client_host,
-            topics=said.topics,
-            regex=None,
-            rebalance_timeout_ms=join.rebalance_timeout_ms,
-            assignor=None,
-            classic=ClassicMetadata(session_timeout_ms=join.session_timeout_ms, protocols=join.protocols),
-        )
-        self._settle(draft, member_id, subscription, to_places(said.owned, self._cluster), now_ms)
-        current = draft.state.owned_by(member_id)
+        owned = to_places(said.owned, self._cluster)
+        self._assignment.settle(draft, member_id, _subscription(known, join, said), owned, now_ms)
         answer = JoinAnswer(
             member_id=member_id,
-            generation=current.epoch,
+            generation=draft.state.owned_by(member_id).epoch,
             protocol_type=CONSUMER_PROTOCOL,
             protocol=join.protocols[0][0],
         )
         downgrade = None
-        if replaced is not None and self._may_downgrade(draft.state):
-            left = classic_members(draft.state, self._cluster, now_ms)
+        if replaced is not None:
             settled = draft.state.state is ConsumerGroupState.STABLE
-            downgrade = Downgrade(members=left, generation=draft.state.epoch, rebalances=not settled)
+            downgrade = self._membership.downgrade(draft.state, now_ms, rebalances=not settled)
 
-        def after(now_ms: int) -> None:
+        def after(at_ms: int) -> None:
+            timers = self._timers
             if replaced is not None:
-                self._forget_timers(replaced)
-            self._joins.drop(member_id)
-            self._revocations.drop(member_id)
-            self._syncs.set(member_id, now_ms + join.rebalance_timeout_ms)
-            self._hear(member_id, now_ms)
+                timers.forget(replaced)
+            timers.joins.drop(member_id)
+            timers.stop_revocation(member_id)
+            timers.syncs.set(member_id, at_ms + join.rebalance_timeout_ms)
+            timers.hear(draft.state, member_id, at_ms)
 
-        return Decision(draft=draft, answer=answer, after=after, downgrade=downgrade)
+        return Decision(answer=answer, after=after, downgrade=downgrade)
 
-    def _take_seat(self, join: Join, draft: Draft) -> tuple[str, str | None]:
-        """Return the id of the member and that of the one whose place it takes."""
-        member_id = join.member_id or join.fresh_id
-        if join.instance_id is None:
-            return member_id, None
-        if join.member_id:
-            return self._static_member(join.member_id, join.instance_id), None
-        old_id = self.state.statics.get(join.instance_id)
-        if old_id is not None:
-            self._replace(draft, old_id, member_id)
-        return member_id, old_id
-
-    def _has_common_protocol(self, join: Join) -> bool:
-        others = [
-            {name for name, _ in subscription.classic.protocols}
-            for member_id, subscription in self.state.classic_members()
-            if member_id != join.member_id and subscription.classic is not None
-        ]
-        offered = {name for name, _ in join.protocols}
-        return bool(offered.intersection(*others))
-
-    def _decide_sync(self, sync: Sync) -> Decision:
-        member_id, classic, current = self._classic_member(sync.member_id, sync.instance_id)
-        self._check_generation_of(current, sync.generation)
+    def _sync(self, state: ConsumerState, sync: Sync) -> Decision:
+        classic, current = _classic_member(state, sync.member_id, sync.instance_id)
+        _check_generation(current, sync.generation)
         protocol, metadata = classic.protocols[0]
         if sync.protocol_type not in {None, CONSUMER_PROTOCOL} or sync.protocol not in {None, protocol}:
             raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        if self.state.epoch > current.epoch and current.state is not MemberState.UNREVOKED_PARTITIONS:
+        if state.epoch > current.epoch and current.state is not MemberState.UNREVOKED_PARTITIONS:
             raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
         owned = from_places(current.assigned, self._cluster)
         answer = SyncAnswer(
@@ -117,69 +106,96 @@ class ClassicSide(ConsumerMembers):
         )
 
         def after(now_ms: int) -> None:
-            self._syncs.drop(member_id)
-            self._hear(member_id, now_ms)
+            self._timers.syncs.drop(sync.member_id)
+            self._timers.hear(state, sync.member_id, now_ms)
 
-        return Decision(draft=Draft(self.state), answer=answer, after=after)
+        return Decision(answer=answer, after=after)
 
-    def _decide_classic_heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> Decision:
-        member_id, _, current = self._classic_member(heartbeat.member_id, heartbeat.instance_id)
-        self._check_generation_of(current, heartbeat.generation)
-        self._hear(member_id, now_ms)
+    def _heartbeat(self, state: ConsumerState, heartbeat: Heartbeat, now_ms: int) -> Decision:
+        member_id, timers = heartbeat.member_id, self._timers
+        _, current = _classic_member(state, member_id, heartbeat.instance_id)
+        _check_generation(current, heartbeat.generation)
+        timers.hear(state, member_id, now_ms)
         error = ErrorCode.NONE
         if (
-            current.epoch < self.state.epoch
+            current.epoch < state.epoch
             or current.state is MemberState.UNREVOKED_PARTITIONS
-            or (current.state is MemberState.UNRELEASED_PARTITIONS and not self.state.waits_for_others(member_id))
+            or (current.state is MemberState.UNRELEASED_PARTITIONS and not state.waits_for_others(member_id))
         ):
             error = ErrorCode.REBALANCE_IN_PROGRESS
-            timeout_ms = self.state.subscriptions[member_id].rebalance_timeout_ms
-            if member_id not in self._joins:
-                self._joins.set(member_id, now_ms + timeout_ms)
-        return Decision(draft=Draft(self.state), answer=error)
+            if member_id not in timers.joins:
+                timers.joins.set(member_id, now_ms + state.subscriptions[member_id].rebalance_timeout_ms)
+        return Decision(answer=error)
 
-    def _decide_classic_leave(self, leave: Leave, now_ms: int) -> Decision:
-        gone: list[str] = []
+    def _leave(self, draft: Draft, leave: Leave, now_ms: int) -> Decision:
+        gone: dict[str, None] = {}
         answers: list[LeaveAnswer] = []
         for member_id, instance_id in leave.members:
             known_as, error = member_id, ErrorCode.NONE
             if not member_id and instance_id is not None:
-                known_as = self.state.statics.get(instance_id, "")
+                known_as = draft.state.statics.get(instance_id, "")
             try:
-                self._classic_member(known_as, instance_id)
-                if known_as not in gone:
-                    gone.append(known_as)
+                _classic_member(draft.state, known_as, instance_id)
+                gone[known_as] = None
             except BrokerError as refusal:
                 error = refusal.code
             answers.append(LeaveAnswer(member_id, instance_id, error))
         if not gone:
-            return Decision(draft=Draft(self.state), answer=tuple(answers))
-        return self._remove(gone, tuple(answers), now_ms)
-
-    def _classic_member(
-        self, member_id: str, instance_id: str | None
-    ) -> tuple[str, ClassicMetadata, CurrentAssignment]:
-        """Return a member that speaks the classic protocol; raises BrokerError."""
-        if instance_id is not None:
-            self._static_member(member_id, instance_id)
-        subscription = self.state.subscriptions.get(member_id)
-        if subscription is None or subscription.classic is None:
-            raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
-        return member_id, subscription.classic, self.state.owned_by(member_id)
-
-    def _check_generation_of(self, current: CurrentAssignment, generation: int) -> None:
-        if current.epoch != generation:
-            raise BrokerError(ErrorCode.ILLEGAL_GENERATION)
+            return Decision(answer=tuple(answers))
+        return self._membership.remove(draft, gone, now_ms, answer=tuple(answers))
 
 
-def refusal_of(event: Join | Sync | Heartbeat | Leave, error: ErrorCode) -> Any:
-    """Return the answer of its kind that says only `error`."""
-    match event:
-        case Join():
-            return JoinAnswer(error=error, member_id=event.member_id)
-        case Sync():
-            return SyncAnswer(error=error)
-        case Heartbeat():
-            return error
-        case Leave():
-            return tuple(LeaveAnswer(member_id, instance_id, error) for member_id, instance_id in event.members)
+def _has_common_protocol(state: ConsumerState, join: Join) -> bool:
+    others = [
+        {name for name, _ in subscription.classic.protocols}
+        for member_id, subscription in state.classic_members()
+        if member_id != join.member_id and subscription.classic is not None
+    ]
+    offered = {name for name, _ in join.protocols}
+    return bool(offered.intersection(*others))
+
+
+def _take_seat(draft: Draft, join: Join) -> tuple[str, str | None]:
+    """Return the id of the member and that of the one whose place it takes."""
+    member_id = join.member_id or join.fresh_id
+    if join.instance_id is None:
+        return member_id, None
+    if join.member_id:
+        check_static(draft.state, join.member_id, join.instance_id)
+        return member_id, None
+    old_id = draft.state.statics.get(join.instance_id)
+    if old_id is not None:
+        draft.replace(old_id, member_id)
+    return member_id, old_id
+
+
+def _subscription(known: Subscription, join: Join, said: ClassicSubscription) -> Subscription:
+    return replace(
+        known,
+        instance_id=join.instance_id or known.instance_id,
+        rack_id=said.rack_id or known.rack_id,
+        client_id=join.client_id,
+        client_host=join.client_host,
+        topics=said.topics,
+        regex=None,
+        rebalance_timeout_ms=join.rebalance_timeout_ms,
+        assignor=None,
+        classic=ClassicMetadata(session_timeout_ms=join.session_timeout_ms, protocols=join.protocols),
+    )
+
+
+def _classic_member(
+    state: ConsumerState, member_id: str, instance_id: str | None
+) -> tuple[ClassicMetadata, CurrentAssignment]:
+    """Return what is known of a member that speaks the classic protocol; raises BrokerError."""
+    if instance_id is not None:
+        check_static(state, member_id, instance_id)
+    subscription = state.subscriptions.get(member_id)
+    if subscription is None or subscription.classic is None:
+        raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
+    return subscription.classic, state.owned_by(member_id)
+
+
+def _check_generation(current: CurrentAssignment, generation: int) -> None:
+    if current.epoch != generation:
+        raise BrokerError(ErrorCode.ILLEGAL_GENERATION)

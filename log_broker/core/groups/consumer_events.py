@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.groups.consumer_group_records import TopicIdPartitions
 from log_broker.errors import ErrorCode
 
@@ -59,3 +60,12 @@ class ConsumerGroupSettings:
     classic_members_max: int = 2**31 - 1
     allows_upgrade: bool = True
     allows_downgrade: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSupport:
+    """What a group of the new protocol needs to know of the world around it."""
+
+    cluster: ClusterImage
+    settings: Callable[[], ConsumerGroupSettings]
+    match_topics: MatchTopics

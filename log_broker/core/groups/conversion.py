@@ -4,9 +4,10 @@ A group on its way from the classic protocol to the new one or back, while its c
 What everyone was assigned stays, so that a conversion alone moves no partition.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from log_broker.core.cluster.image import ClusterImage
+from log_broker.core.groups.classic_group import ClassicGroup
 from log_broker.core.groups.consumer_group_records import (
     ClassicMetadata,
     ConsumerRecord,
@@ -23,7 +24,7 @@ from log_broker.core.groups.consumer_protocol import (
     read_subscription,
     write_assignment,
 )
-from log_broker.core.groups.protocol import Member, TopicPartition, choose_protocol
+from log_broker.core.groups.protocol import GroupRecord, Member, TopicPartition, choose_protocol
 
 
 def consumer_records(
@@ -97,6 +98,13 @@ def classic_members(state: ConsumerState, cluster: ClusterImage, now_ms: int) ->
         current = state.owned_by(member.member_id)
         member.assignment = write_assignment(from_places(current.assigned | current.revoking, cluster), version)
     return tuple(members)
+
+
+def classic_record(group_id: str, members: Sequence[Member], generation: int, now_ms: int) -> GroupRecord:
+    """Return the record of a stable classic group of these members."""
+    group = ClassicGroup(group_id)
+    group.adopt(members, generation)
+    return group.record(now_ms)
 
 
 def to_places(partitions: Iterable[TopicPartition], cluster: ClusterImage) -> TopicIdPartitions:

@@ -13,16 +13,19 @@ class Roster:
     Members by their ids. What is counted here changes only through these methods.
 
     Always: `joined` and `synced` are the numbers of members that wait with a Join and with a Sync, `_speakers` those of
-    members that know a protocol; `timers` has the deadline of every member that may expire.
+    members that know a protocol; every value of `statics` is a member; `timers` has the deadline of every member that
+    may expire and of every id in `invited`.
     """
 
-    __slots__ = ("_speakers", "joined", "members", "synced", "timers")
+    __slots__ = ("_speakers", "invited", "joined", "members", "statics", "synced", "timers")
 
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
+        self.statics: dict[str, str] = {}  # instance id -> member id
+        self.invited: dict[str, int] = {}  # ids given out and not yet come back with -> until when they may (KIP-394)
         self.joined = 0
         self.synced = 0
-        self.timers = Timers()  # also of the ids that are given out
+        self.timers = Timers()
         self._speakers: Counter[str] = Counter()
 
     def replace_all(self, members: Iterable[Member]) -> None:
@@ -30,6 +33,7 @@ class Roster:
         for name in self.members:
             self.timers.drop(name)
         self.members = {}
+        self.statics = {}
         self.joined = self.synced = 0
         self._speakers.clear()
         for member in members:
@@ -38,6 +42,8 @@ class Roster:
     def put(self, member: Member) -> None:
         """Let a member in, which does not wait yet."""
         self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.statics[member.instance_id] = member.member_id
         self._speakers.update({name for name, _ in member.protocols})
         self._watch(member)
 
@@ -48,6 +54,17 @@ class Roster:
         self._forget_protocols(member)
         self.timers.drop(member.member_id)
         del self.members[member.member_id]
+        if member.instance_id is not None and self.statics.get(member.instance_id) == member.member_id:
+            del self.statics[member.instance_id]
+
+    def invite(self, member_id: str, until_ms: int) -> None:
+        """Give out an id; whoever has it is a member once it joins with it."""
+        self.invited[member_id] = until_ms
+        self.timers.set(member_id, until_ms)
+
+    def uninvite(self, member_id: str) -> None:
+        del self.invited[member_id]
+        self.timers.drop(member_id)
 
     def hear(self, member: Member, deadline_ms: int) -> None:
         """Have a member expire at another time."""

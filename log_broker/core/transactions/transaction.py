@@ -78,6 +78,10 @@ class Transaction:
         return cls(transactional_id, stored)
 
     @property
+    def name(self) -> str:
+        return self.transactional_id
+
+    @property
     def state(self) -> TransactionState:
         return self.current.state
 
@@ -90,6 +94,11 @@ class Transaction:
     def is_unused(self) -> bool:
         """Whether nothing of it is durable, nor about to be."""
         return self.current.producer_epoch == NO_EPOCH and self._pending is None
+
+    @property
+    def is_forgettable(self) -> bool:
+        """Whether nothing would be lost if the machine did not exist."""
+        return not self.is_busy and (self.is_unused or self.state is TransactionState.DEAD)
 
     @property
     def wants_fresh_id(self) -> bool:

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from log_broker.core.groups.group import Group
-from log_broker.core.groups.members import GroupState
+from log_broker.core.groups.classic_group import ClassicGroup, GroupState
 from log_broker.errors import ErrorCode
 from log_broker.server.coordinators.ports import HasGroups
 from log_broker.server.process.turns import in_turns
@@ -53,17 +52,18 @@ def _group(node: HasGroups, group_id: str) -> "Values":
             "protocol_data": "",
             "members": (),
         }
+    classic = group.classic
     return {
         "error_code": ErrorCode.NONE,
         "group_id": group_id,
-        "group_state": group.state.value,
-        "protocol_type": group.protocol_type or "",
-        "protocol_data": group.protocol or "" if group.state is GroupState.STABLE else "",
-        "members": _members(group),
+        "group_state": classic.state.value,
+        "protocol_type": classic.protocol_type or "",
+        "protocol_data": classic.protocol or "" if classic.state is GroupState.STABLE else "",
+        "members": _members(classic),
     }
 
 
-def _members(group: Group) -> "list[Values]":
+def _members(group: ClassicGroup) -> "list[Values]":
     stable = group.state is GroupState.STABLE
     return [
         {

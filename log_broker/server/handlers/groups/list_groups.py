@@ -16,7 +16,7 @@ def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values"
     groups = [
         {
             "group_id": group.group_id,
-            "protocol_type": CONSUMER_PROTOCOL if group.consumer is not None else group.protocol_type or "",
+            "protocol_type": CONSUMER_PROTOCOL if group.consumer is not None else group.classic.protocol_type or "",
             "group_state": group.state_name,
             "group_type": group.kind,
         }

@@ -7,11 +7,15 @@ from typing import Any
 
 from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.cluster.records import PartitionsAdded, TopicCreated, TopicDeleted
-from log_broker.core.groups.consumer_events import ConsumerGroupSettings, ConsumerHeartbeat, ConsumerHeartbeatAnswer
+from log_broker.core.groups.consumer_events import (
+    ConsumerGroupSettings,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    ConsumerSupport,
+)
 from log_broker.core.groups.consumer_group import ConsumerGroup
 from log_broker.core.groups.consumer_group_records import NO_PARTITIONS, TopicIdPartitions, decode
 from log_broker.core.groups.group import Group
-from log_broker.core.groups.kinds import ConsumerSupport
 from log_broker.core.groups.protocol import Persist, Persisted, Reply
 from log_broker.core.groups.records import GroupKey, OffsetKey, decode_group, decode_key, decode_offset
 from log_broker.errors import ErrorCode
@@ -114,7 +118,7 @@ def load_group(log: Sequence[tuple[bytes, bytes | None]], group: Group, now_ms: 
     for key, value in log:
         found = decode(key, value)
         if found is not None:
-            group.replay_consumer(found[1])
+            group.replay(found[1])
             continue
         match decode_key(key):
             case OffsetKey(topic=topic, partition=partition):
@@ -124,9 +128,9 @@ def load_group(log: Sequence[tuple[bytes, bytes | None]], group: Group, now_ms: 
                     group.offsets.apply({(topic, partition): decode_offset(value)})
             case GroupKey():
                 if value is None:
-                    group.end()
+                    group.classic.end()
                 else:
-                    group.restore(decode_group(value), now_ms)
+                    group.classic.restore(decode_group(value), now_ms)
     group.loaded(now_ms)
     return group
 

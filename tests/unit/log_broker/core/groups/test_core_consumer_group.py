@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from consumer_group_driver import REBALANCE_MS, Client, GroupDriver, settle
 
-from log_broker.core.groups import consumer_members
+from log_broker.core.groups import consumer_assignment
 from log_broker.core.groups.consumer_events import ConsumerHeartbeat
 from log_broker.core.groups.consumer_group_records import (
     NO_PARTITIONS,
@@ -152,7 +152,7 @@ def test_a_regular_expression_is_matched_against_whole_names_of_topics_old_and_n
 
 
 def test_a_metadata_change_matches_no_more_expressions_than_a_group_may_have(driver: GroupDriver, monkeypatch) -> None:
-    monkeypatch.setattr(consumer_members, "REGEXES_MAX", 2)
+    monkeypatch.setattr(consumer_assignment, "REGEXES_MAX", 2)
     driver.create_topic("tea", 2)
     clients = [client(driver, name, regex=regex) for name, regex in (("a", "t.*"), ("b", "te.*"), ("c", "t.*"))]
     settle(clients)
@@ -168,14 +168,14 @@ def test_who_joins_has_its_own_expression_matched_alone(driver: GroupDriver, mon
     first = client(driver, "a", regex="t.*")
     settle([first])
     matched: list[str] = []
-    consumer = driver.consumer
-    real = consumer._match_topics
+    assignment = driver.consumer._assignment
+    real = assignment._match_topics
 
     def match(regex: str, names: Collection[str]) -> frozenset[str]:
         matched.append(regex)
         return real(regex, names)
 
-    monkeypatch.setattr(consumer, "_match_topics", match)
+    monkeypatch.setattr(assignment, "_match_topics", match)
     settle([first, client(driver, "b", regex="te.*")])
     assert set(matched) == {"te.*"}
     driver.create_topic("toe", 1)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from log_broker.core.groups.classic_group import NEW_MEMBER_TIMEOUT_MS, GroupState
 from log_broker.core.groups.group import Group
-from log_broker.core.groups.members import NEW_MEMBER_TIMEOUT_MS, GroupState
 from log_broker.core.groups.protocol import (
     Commit,
     Delete,
@@ -77,21 +77,21 @@ class Driver:
         self.now = end
 
     def check(self) -> None:
-        group = self.group
+        group = self.group.classic
         assert group.leader is None or group.leader in group.members
-        assert set(group.statics.values()) <= set(group.members)
+        assert set(group.roster.statics.values()) <= set(group.members)
         for member in group.members.values():
             assert member.join_token is None or group.state is GroupState.PREPARING
             assert member.sync_token is None or group.state is GroupState.COMPLETING
         if group.state in {GroupState.EMPTY, GroupState.DEAD}:
             assert not group.members
-        roster, members = group._roster, group.members.values()
+        roster, members = group.roster, group.members.values()
         assert roster.joined == sum(member.join_token is not None for member in members)
         assert roster.synced == sum(member.sync_token is not None for member in members)
         known = Counter(name for member in members for name in {name for name, _ in member.protocols})
         assert roster._speakers == known
         expiring = {m.member_id: m.deadline_ms for m in members if m.is_new or not m.is_waiting}
-        assert roster.timers._at == expiring | group._invited
+        assert roster.timers._at == expiring | roster.invited
 
     def join(self, member_id: str = "", **fields: Any) -> Any:
         defaults: dict[str, Any] = {
@@ -107,11 +107,11 @@ class Driver:
         return self.send(Join, member_id=member_id, **{**defaults, **fields})
 
     def sync(self, member_id: str, generation: int | None = None, **assignments: bytes) -> Any:
-        generation = self.group.generation if generation is None else generation
+        generation = self.group.classic.generation if generation is None else generation
         return self.send(Sync, member_id=member_id, generation=generation, assignments=assignments)
 
     def heartbeat(self, member_id: str, generation: int | None = None, instance_id: str | None = None) -> ErrorCode:
-        generation = self.group.generation if generation is None else generation
+        generation = self.group.classic.generation if generation is None else generation
         return self.answers[self.send(Heartbeat, member_id=member_id, generation=generation, instance_id=instance_id)]
 
     def commit(self, member_id: str = "", generation: int = -1) -> ErrorCode:
@@ -123,12 +123,12 @@ class Driver:
         """Bring the group to STABLE with so many members and return their ids, the leader first."""
         tokens = [self.join(instance_id=instance_id)]
         tokens += [self.join() for _ in range(members - 1)]
-        ids = list(self.group.members)
+        ids = list(self.group.classic.members)
         if members > 1:
             self.join(ids[0])
         for member_id in reversed(ids):
             self.sync(member_id, **{one: one.encode() for one in ids})
-        assert self.group.state is GroupState.STABLE
+        assert self.group.classic.state is GroupState.STABLE
         return ids
 
 
@@ -145,7 +145,7 @@ def in_state(state: GroupState) -> Driver:
     elif state is GroupState.PREPARING:
         driver.stable()
         driver.join()  # m1 has not joined yet
-    assert driver.group.state is state
+    assert driver.group.classic.state is state
     return driver
 
 
@@ -171,11 +171,11 @@ def sync_known(driver: Driver) -> Any:
 
 
 def sync_old(driver: Driver) -> Any:
-    return driver.sync("m1", driver.group.generation - 1)
+    return driver.sync("m1", driver.group.classic.generation - 1)
 
 
 def beat_known(driver: Driver) -> Any:
-    return driver.send(Heartbeat, member_id="m1", generation=driver.group.generation)
+    return driver.send(Heartbeat, member_id="m1", generation=driver.group.classic.generation)
 
 
 def beat_old(driver: Driver) -> Any:
@@ -187,7 +187,9 @@ def leave_known(driver: Driver) -> Any:
 
 
 def commit_known(driver: Driver) -> Any:
-    return driver.send(Commit, member_id="m1", generation=driver.group.generation, instance_id=None, offsets=OFFSETS)
+    return driver.send(
+        Commit, member_id="m1", generation=driver.group.classic.generation, instance_id=None, offsets=OFFSETS
+    )
 
 
 def commit_old(driver: Driver) -> Any:
@@ -264,7 +266,7 @@ def test_the_first_round_of_two_members() -> None:
     assert waiting not in driver.answers
     driver.sync("m1", m1=b"a", m2=b"b")
     assert driver.answers[waiting].assignment == b"b"
-    assert driver.group.state is S.STABLE
+    assert driver.group.classic.state is S.STABLE
 
 
 def test_an_assignment_is_told_only_when_it_is_durable() -> None:
@@ -285,7 +287,7 @@ def test_an_assignment_that_cannot_be_stored_is_worked_out_again() -> None:
     token = driver.sync("m1", m1=b"a")
     driver.persisted(driver.held[0], E.KAFKA_STORAGE_ERROR)
     assert driver.answers[token].error is E.NOT_COORDINATOR
-    assert driver.group.state is S.PREPARING
+    assert driver.group.classic.state is S.PREPARING
 
 
 def test_an_assignment_of_a_past_generation_is_dropped() -> None:
@@ -296,14 +298,14 @@ def test_an_assignment_of_a_past_generation_is_dropped() -> None:
     driver.join()
     assert driver.answers[token].error is E.REBALANCE_IN_PROGRESS
     driver.persisted(driver.held[0])
-    assert driver.group.state is S.PREPARING
+    assert driver.group.classic.state is S.PREPARING
 
 
 def test_a_newcomer_is_told_its_id_first_and_is_waited_for() -> None:
     driver = Driver()
     token = driver.join(id_round_trip=True)
     assert (driver.answers[token].error, driver.answers[token].member_id) == (E.MEMBER_ID_REQUIRED, "m1")
-    assert driver.group.state is S.EMPTY
+    assert driver.group.classic.state is S.EMPTY
     assert not driver.group.is_forgettable
     assert driver.answers[driver.join("m1")].error is E.NONE
 
@@ -322,7 +324,7 @@ def test_a_silent_member_is_lost_and_the_rest_rebalance() -> None:
     driver.advance(SESSION_MS - 1)
     assert driver.heartbeat(one) is E.NONE
     driver.advance(1)
-    assert list(driver.group.members) == [one]
+    assert list(driver.group.classic.members) == [one]
     assert driver.heartbeat(one) is E.REBALANCE_IN_PROGRESS
     assert driver.heartbeat(two) is E.UNKNOWN_MEMBER_ID
 
@@ -335,7 +337,7 @@ def test_a_member_that_does_not_rejoin_in_time_is_left_out() -> None:
         driver.advance(5000)
         driver.heartbeat("m2")
     assert driver.answers[token].error is E.NONE
-    assert list(driver.group.members) == [one]
+    assert list(driver.group.classic.members) == [one]
 
 
 def test_a_member_that_joins_but_never_syncs_is_left_out() -> None:
@@ -344,7 +346,7 @@ def test_a_member_that_joins_but_never_syncs_is_left_out() -> None:
     for _ in range(REBALANCE_MS // 5000):
         driver.heartbeat("m1")
         driver.advance(5000)
-    assert driver.group.state is S.EMPTY
+    assert driver.group.classic.state is S.EMPTY
 
 
 def test_an_assignment_may_take_longer_to_be_stored_than_members_may_take_to_sync() -> None:
@@ -355,11 +357,11 @@ def test_an_assignment_may_take_longer_to_be_stored_than_members_may_take_to_syn
     token = driver.sync("m1", m1=b"all")
     driver.advance(REBALANCE_MS * 2)
     assert driver.group.next_deadline_ms() is None
-    assert driver.group.state is S.COMPLETING
+    assert driver.group.classic.state is S.COMPLETING
     (number,) = driver.held
     driver.persisted(number)
     assert (driver.answers[token].error, driver.answers[token].assignment) == (E.NONE, b"all")
-    assert driver.group.state is S.STABLE
+    assert driver.group.classic.state is S.STABLE
 
 
 def test_a_newcomer_that_vanishes_while_waiting_does_not_stay() -> None:
@@ -369,7 +371,7 @@ def test_a_newcomer_that_vanishes_while_waiting_does_not_stay() -> None:
     for _ in range(NEW_MEMBER_TIMEOUT_MS // 5000):
         driver.advance(5000)
         driver.heartbeat("m1")
-    assert "m2" not in driver.group.members
+    assert "m2" not in driver.group.classic.members
 
 
 def test_the_last_member_leaves_and_the_group_is_empty_again() -> None:
@@ -377,7 +379,11 @@ def test_the_last_member_leaves_and_the_group_is_empty_again() -> None:
     (one,) = driver.stable()
     driver.commit(one, 1)
     driver.send(Leave, members=((one, None),))
-    assert (driver.group.state, driver.group.leader, driver.group.protocol) == (S.EMPTY, None, None)
+    assert (driver.group.classic.state, driver.group.classic.leader, driver.group.classic.protocol) == (
+        S.EMPTY,
+        None,
+        None,
+    )
     key, value = driver.log[-1]
     assert decode_key(key) == GroupKey(group="g")
     assert value is not None
@@ -396,14 +402,14 @@ def test_a_repeated_join_of_a_follower_is_answered_without_a_rebalance() -> None
     driver = Driver()
     _one, two = driver.stable(members=2)
     answer = driver.answers[driver.join(two)]
-    assert (answer.error, answer.generation, driver.group.state) == (E.NONE, 2, S.STABLE)
+    assert (answer.error, answer.generation, driver.group.classic.state) == (E.NONE, 2, S.STABLE)
 
 
 def test_a_leader_that_joins_again_asks_for_a_rebalance() -> None:
     driver = Driver()
     one, _two = driver.stable(members=2)
     driver.join(one)
-    assert driver.group.state is S.PREPARING
+    assert driver.group.classic.state is S.PREPARING
 
 
 def test_the_assignor_that_most_prefer_is_chosen() -> None:
@@ -413,7 +419,7 @@ def test_the_assignor_that_most_prefer_is_chosen() -> None:
     driver.join(protocols=both[::-1])
     driver.join(protocols=(("sticky", b""), ("other", b"")))
     driver.join("m1", protocols=both)
-    assert driver.group.protocol == "sticky"
+    assert driver.group.classic.protocol == "sticky"
 
 
 def test_a_static_member_takes_its_place_over_without_a_rebalance() -> None:
@@ -421,7 +427,7 @@ def test_a_static_member_takes_its_place_over_without_a_rebalance() -> None:
     (old,) = driver.stable(instance_id="i")
     token = driver.join(instance_id="i", skips_assignment=True)
     answer = driver.answers[token]
-    assert (answer.error, answer.generation, driver.group.state) == (E.NONE, 1, S.STABLE)
+    assert (answer.error, answer.generation, driver.group.classic.state) == (E.NONE, 1, S.STABLE)
     assert answer.skip_assignment
     assert answer.member_id != old
     synced = driver.answers[driver.sync(answer.member_id)]
@@ -440,7 +446,7 @@ def test_a_static_member_with_another_subscription_rebalances() -> None:
     driver = Driver()
     driver.stable(instance_id="i")
     answer = driver.answers[driver.join(instance_id="i", protocols=(("range", b"other"),))]
-    assert (answer.generation, driver.group.state) == (2, S.COMPLETING)
+    assert (answer.generation, driver.group.classic.state) == (2, S.COMPLETING)
 
 
 def test_a_static_member_stays_through_a_rebalance_until_its_session_ends() -> None:
@@ -449,14 +455,24 @@ def test_a_static_member_stays_through_a_rebalance_until_its_session_ends() -> N
     driver.sync("m1")
     token = driver.join()
     driver.advance(REBALANCE_MS)
-    assert (driver.answers[token].leader, set(driver.group.members)) == ("m2", {"m1", "m2"})
+    assert (driver.answers[token].leader, set(driver.group.classic.members)) == ("m2", {"m1", "m2"})
 
 
 def test_an_administrator_sends_a_static_member_away_by_its_instance() -> None:
     driver = Driver()
     driver.stable(instance_id="i")
     ((_, _, error),) = driver.answers[driver.send(Leave, members=(("", "i"),))]
-    assert (error, driver.group.state) == (E.NONE, S.EMPTY)
+    assert (error, driver.group.classic.state) == (E.NONE, S.EMPTY)
+
+
+def test_who_leaves_a_group_that_is_being_deleted_does_not_bring_it_back() -> None:
+    driver = Driver()
+    driver.held = []
+    invited = driver.answers[driver.join(id_round_trip=True)].member_id
+    driver.send(Delete)
+    ((_, _, error),) = driver.answers[driver.send(Leave, members=((invited, None),))]
+    assert (error, driver.group.classic.state) == (E.NONE, S.DEAD)
+    assert len(driver.held) == 1, "nothing is written behind the end of the group"
 
 
 def test_a_full_group_takes_nobody_in() -> None:
@@ -486,7 +502,7 @@ def test_offsets_change_only_when_they_are_durable() -> None:
     assert (driver.answers[token], driver.group.offsets.get(PLACE)) == (E.NONE, OFFSETS[PLACE])
     token = driver.send(Delete)
     driver.persisted(driver.held.pop(), E.KAFKA_STORAGE_ERROR)
-    assert (driver.answers[token], driver.group.state) == (E.NOT_COORDINATOR, S.EMPTY)
+    assert (driver.answers[token], driver.group.classic.state) == (E.NOT_COORDINATOR, S.EMPTY)
     assert driver.group.offsets.get(PLACE) == OFFSETS[PLACE]
 
 
@@ -518,12 +534,12 @@ def test_a_restarted_coordinator_goes_on_with_the_last_finished_generation() -> 
     _, value = driver.log[-1]
     assert value is not None
     restarted = Driver()
-    restarted.group.restore(decode_group(value), 0)
-    assert restarted.group.state is S.STABLE
+    restarted.group.classic.restore(decode_group(value), 0)
+    assert restarted.group.classic.state is S.STABLE
     assert restarted.heartbeat(one, 2) is E.NONE
     assert restarted.answers[restarted.sync(two, 2)].assignment == two.encode()
     restarted.advance(SESSION_MS)
-    assert restarted.group.state is S.EMPTY
+    assert restarted.group.classic.state is S.EMPTY
 
 
 def test_in_a_rebalance_of_a_full_group_the_seats_go_to_who_comes_first() -> None:
@@ -534,14 +550,14 @@ def test_in_a_rebalance_of_a_full_group_the_seats_go_to_who_comes_first() -> Non
     late = driver.answers[driver.join(two)]
     assert late.error is E.GROUP_MAX_SIZE_REACHED
     assert driver.answers[newcomer].error is E.NONE
-    assert len(driver.group.members) == 2
+    assert len(driver.group.classic.members) == 2
 
 
 def test_an_empty_group_is_kept_until_its_offsets_are_checked() -> None:
     driver = Driver()
     (member,) = driver.stable()
     driver.send(Leave, members=((member, None),))
-    assert driver.group.state is S.EMPTY
+    assert driver.group.classic.state is S.EMPTY
     assert not driver.group.is_forgettable, "an administrator finds it"
     driver.run(driver.group.expire_offsets(driver.now, retention_ms=1_000))
     assert driver.group.is_forgettable
@@ -552,7 +568,7 @@ def test_offsets_of_a_group_that_is_read_go_when_their_topic_is_read_no_more() -
     driver = Driver()
     read = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
     driver.sync(driver.answers[driver.join(protocols=(("range", read),))].member_id)
-    member = driver.group.leader
+    member = driver.group.classic.leader
     assert member is not None
     offsets = {(topic, 0): CommittedOffset(offset=1, timestamp_ms=0) for topic in ("t", "u")}
     driver.send(Commit, member_id=member, generation=1, instance_id=None, offsets=offsets)
@@ -589,4 +605,4 @@ def test_a_group_is_not_deleted_under_a_commit_that_is_being_stored() -> None:
     driver.send(Commit, member_id="", generation=-1, instance_id=None, offsets=OFFSETS)
     assert driver.answers[driver.send(Delete)] is E.COORDINATOR_LOAD_IN_PROGRESS
     driver.run(driver.group.expire_offsets(10**9, retention_ms=1))
-    assert driver.group.state is S.EMPTY
+    assert driver.group.classic.state is S.EMPTY

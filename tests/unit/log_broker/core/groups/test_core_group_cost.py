@@ -9,8 +9,8 @@ import pytest
 from consumer_group_driver import GroupDriver
 from test_core_group import Driver
 
+from log_broker.core.groups.classic_group import GroupState
 from log_broker.core.groups.consumer_events import ConsumerHeartbeat
-from log_broker.core.groups.members import GroupState
 from log_broker.errors import ErrorCode
 
 FEW, MANY = 20, 400
@@ -52,7 +52,7 @@ def preparing(members: int) -> tuple[Quick, list[str]]:
     driver, ids = stable(members)
     for member_id in ids[:-4]:
         driver.join(member_id, protocols=(("range", b"other"),))
-    assert driver.group.state is GroupState.PREPARING
+    assert driver.group.classic.state is GroupState.PREPARING
     return driver, ids
 
 
@@ -63,7 +63,7 @@ def completing(members: int) -> tuple[Quick, list[str]]:
         driver.join(member_id)
     for member_id in ids[1:-4]:
         driver.sync(member_id)
-    assert driver.group.state is GroupState.COMPLETING
+    assert driver.group.classic.state is GroupState.COMPLETING
     return driver, ids
 
 
@@ -77,7 +77,7 @@ def heartbeat(members: int) -> tuple[Any, Act, Act]:
 
 def commit(members: int) -> tuple[Any, Act, Act]:
     driver, ids = stable(members)
-    generation = driver.group.generation
+    generation = driver.group.classic.generation
     return driver, lambda: driver.commit(ids[-1], generation), lambda: driver.commit(ids[-2], generation)
 
 

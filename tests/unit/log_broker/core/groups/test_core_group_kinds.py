@@ -7,11 +7,11 @@ import pytest
 from classic_group_client import subscription
 from consumer_group_driver import Client, GroupDriver, settle
 
+from log_broker.core.groups.classic_group import GroupState
 from log_broker.core.groups.consumer_group_records import NO_PARTITIONS, TopicIdPartitions
 from log_broker.core.groups.consumer_protocol import read_assignment, read_subscription, write_assignment
 from log_broker.core.groups.conversion import from_places, to_places
-from log_broker.core.groups.members import GroupState
-from log_broker.core.groups.protocol import Commit, Heartbeat, Join, JoinAnswer, Leave, Sync
+from log_broker.core.groups.protocol import Commit, Delete, Heartbeat, Join, JoinAnswer, Leave, Sync
 from log_broker.core.groups.records import CommittedOffset
 from log_broker.errors import ErrorCode
 
@@ -117,7 +117,7 @@ def test_a_classic_group_moves_over_and_back_without_losing_partitions_or_offset
     assert old.heartbeat() is ErrorCode.NONE
     new.leave()
     assert driver.group.kind == "classic"
-    assert driver.group.state is GroupState.PREPARING
+    assert driver.group.classic.state is GroupState.PREPARING
     assert old.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
     old.join()
     assert old.sync(c1=write_assignment(from_places(driver.places("t"), driver.cluster), 1)) is ErrorCode.NONE
@@ -126,6 +126,20 @@ def test_a_classic_group_moves_over_and_back_without_losing_partitions_or_offset
     driver.restart()
     assert driver.group.kind == "classic"
     assert old.heartbeat() is ErrorCode.NONE
+
+
+def test_a_classic_member_does_not_bring_back_a_consumer_group_that_is_being_deleted(driver: GroupDriver) -> None:
+    new = Client(driver, "n", frozenset({"t"}))
+    new.beat()
+    new.leave()
+    driver.held = []
+    deletion = driver.send(Delete)
+    refused = ClassicClient(driver).join("c1")
+    assert refused is not None
+    assert refused.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    driver.release()
+    assert driver.answers[deletion] is ErrorCode.NONE
+    assert driver.group.is_forgettable
 
 
 def test_a_group_that_turns_classic_and_back_at_once_gives_nobody_what_is_still_read(driver: GroupDriver) -> None:
@@ -241,7 +255,7 @@ def test_a_group_of_another_protocol_type_stays_what_it_is(driver: GroupDriver) 
 def test_an_empty_group_changes_its_kind_with_its_first_member(driver: GroupDriver) -> None:
     old = classic_group(driver)
     old.leave()
-    assert driver.group.state is GroupState.EMPTY
+    assert driver.group.classic.state is GroupState.EMPTY
     new = Client(driver, "n", frozenset({"t"}))
     assert new.beat().member_epoch == 1
     assert driver.group.kind == "consumer"
@@ -250,7 +264,7 @@ def test_an_empty_group_changes_its_kind_with_its_first_member(driver: GroupDriv
     assert driver.group.kind == "classic"
     driver.restart()
     assert driver.group.kind == "classic"
-    assert driver.group.members.keys() == {"c1"}
+    assert driver.group.classic.members.keys() == {"c1"}
 
 
 def test_a_static_classic_member_replaces_a_new_one_and_the_last_converts_back(

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
-from log_broker.core.groups.members import GroupState
+from log_broker.core.groups.classic_group import GroupState
 from log_broker.core.groups.protocol import Leave
 
 
@@ -83,14 +83,14 @@ class ClassicGroupModel(RuleBasedStateMachine):
             self.step(member)
         self.driver.fails = False
 
-    @precondition(lambda self: self.driver.group.state is not GroupState.DEAD)
+    @precondition(lambda self: self.driver.group.classic.state is not GroupState.DEAD)
     @rule()
     def the_coordinator_restarts(self) -> None:
         for member in self.alive:
             member.lose_connection()
             member.seen = -1  # a generation that was not finished was not stored either, and its number comes again
         self.driver.restart()
-        self.generation = self.driver.group.generation
+        self.generation = self.driver.group.classic.generation
 
     @invariant()
     def no_partition_has_two_readers(self) -> None:
@@ -99,8 +99,8 @@ class ClassicGroupModel(RuleBasedStateMachine):
 
     @invariant()
     def generations_only_grow(self) -> None:
-        assert self.driver.group.generation >= self.generation
-        self.generation = self.driver.group.generation
+        assert self.driver.group.classic.generation >= self.generation
+        self.generation = self.driver.group.classic.generation
 
     def teardown(self) -> None:
         for _ in range(12):
@@ -109,9 +109,9 @@ class ClassicGroupModel(RuleBasedStateMachine):
             self.driver.advance(SESSION_MS // 2)
             self.deliver()
         if self.alive:
-            assert self.driver.group.state is GroupState.STABLE
+            assert self.driver.group.classic.state is GroupState.STABLE
             assert frozenset().union(*(member.owned for member in self.alive)) == self.driver.places("t")
-            assert self.driver.group.members.keys() == {member.member_id for member in self.alive}
+            assert self.driver.group.classic.members.keys() == {member.member_id for member in self.alive}
 
 
 ClassicGroupModel.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
