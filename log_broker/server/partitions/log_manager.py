@@ -21,7 +21,7 @@ from log_broker.core.cluster.image import METADATA_TOPIC
 from log_broker.core.partition.partition import Partition
 from log_broker.interfaces import RecordValidator
 from log_broker.server.partitions.compactor import CompactionSettings, Compactor, TopicPartition
-from log_broker.server.partitions.runner import Membership, PartitionRunner
+from log_broker.server.partitions.replica import Membership, Replica
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.server.process.machine import Claim, Pool
 from log_broker.server.process.sync_pool import SyncPool
@@ -174,7 +174,7 @@ class LogManager:
         self._compactor.load()
         for runtime in self._partitions.values():
             # What a power cut took is committed no more, nor is whatever comes to stand there next.
-            self._lower_checkpoints(runtime)()
+            self._lower_checkpoints(runtime.replica)()
         if self._settings is not None:
             settings = self._settings
             self._compactor.start(settings)
@@ -274,8 +274,7 @@ class LogManager:
         if runtime is None:
             return
         doomed = self._data_dir / f"{topic}-{partition}.{uuid4().hex}{_DELETED_SUFFIX}"
-        runtime.cancel_compaction()
-        runtime.cancel_jobs()
+        runtime.work.cancel_jobs()
         self._files.rename(self._data_dir / f"{topic}-{partition}", doomed)
         del self._partitions[topic, partition]
         self._compactor.forget((topic, partition))
@@ -290,8 +289,7 @@ class LogManager:
             self._put_aside((topic, partition))
             return
         runtime = self._partitions.pop((topic, partition))
-        runtime.cancel_compaction()
-        runtime.cancel_jobs()
+        runtime.work.cancel_jobs()
         self._put_aside((topic, partition))
         self._compactor.forget((topic, partition))
         runtime.give_up()
@@ -334,7 +332,7 @@ class LogManager:
         removed = 0
         for runtime in self._partitions.values():
             try:
-                removed += runtime.enforce_retention(now_ms)
+                removed += runtime.keeping.enforce_retention(now_ms)
             except OSError as error:
                 _log.error("retention of %s-%d failed: %s", runtime.topic, runtime.partition, error)
         if removed:
@@ -350,7 +348,7 @@ class LogManager:
             try:
                 if runtime.reopen(partial(self._recover, runtime)):
                     count += 1
-                    self._lower_checkpoints(runtime)()
+                    self._lower_checkpoints(runtime.replica)()
             except OSError as error:
                 _log.error("%s-%d stays offline: %s", runtime.topic, runtime.partition, error)
         return count
@@ -379,7 +377,7 @@ class LogManager:
     def checkpoint(self) -> None:
         """Write how far each log is on the disk, so that a start after a crash checks only what lies behind."""
         for runtime in self._partitions.values():
-            runtime.sync_sealed()
+            runtime.keeping.sync_sealed()
         self._recovery_points_saved = self._recovery_points()
         self._in_thread(RECOVERY_POINT_FILE, self._write_recovery_points)
         self._save_log_starts()
@@ -456,7 +454,7 @@ class LogManager:
         )
 
     def _take_in(self, entry: _Found, opened: tuple[Partition, PartitionLog]) -> PartitionRuntime:
-        runtime = PartitionRuntime(
+        replica = Replica(
             *opened,
             partition=entry.place[1],
             topic_id=entry.topic_id,
@@ -465,10 +463,9 @@ class LogManager:
             loop=self._loop,
             clock_ms=self._clock_ms,
             membership=self._membership,
-            lower_checkpoints=self._lower_checkpoints,
             aside=self.aside,
         )
-        self._partitions[entry.place] = runtime
+        self._partitions[entry.place] = runtime = PartitionRuntime(replica, self._lower_checkpoints)
         return runtime
 
     async def _remove(self, runtime: PartitionRuntime, doomed: Path) -> None:
@@ -496,7 +493,7 @@ class LogManager:
         now_ms = self._clock_ms()
         self.enforce_retention(now_ms)
         for runtime in self._partitions.values():
-            runtime.expire_producers(now_ms, after_ms=self._settings().producer_id_expiration_ms)
+            runtime.keeping.expire_producers(now_ms, after_ms=self._settings().producer_id_expiration_ms)
 
     def _recovery_points(self) -> dict[TopicPartition, int]:
         kept = {place: entry.recovery_point for place, entry in self.unidentified.items()}
@@ -549,18 +546,18 @@ class LogManager:
         with self._saving:
             self._files.replace(self._data_dir / RECOVERY_POINT_FILE, encode_offsets(self._recovery_points_saved))
 
-    def _lower_checkpoints(self, runtime: PartitionRunner) -> Callable[[], None]:
+    def _lower_checkpoints(self, replica: Replica) -> Callable[[], None]:
         """Return what writes the checkpoints again where they would speak of offsets that a log no longer has."""
-        place = (runtime.topic, runtime.partition)
-        self._compactor.forget_behind(place, runtime.recovery_point)
+        place = (replica.topic, replica.partition)
+        self._compactor.forget_behind(place, replica.log.recovery_point)
         writes: list[Callable[[], None]] = []
-        if self._recovery_points_saved.get(place, 0) > runtime.recovery_point:
+        if self._recovery_points_saved.get(place, 0) > replica.log.recovery_point:
             self._recovery_points_saved = self._recovery_points()
             writes.append(self._write_recovery_points)
-        if self._log_starts_saved.get(place, 0) > runtime.log_start_offset:
+        if self._log_starts_saved.get(place, 0) > replica.state.log_start_offset:
             self._log_starts_saved = self._log_starts()
             writes.append(self._write_log_starts)
-        if self._high_watermarks_saved.get(place, 0) > runtime.high_watermark:
+        if self._high_watermarks_saved.get(place, 0) > replica.state.high_watermark:
             self._high_watermarks_saved = self._high_watermarks()
             writes.append(self._write_high_watermarks)
 

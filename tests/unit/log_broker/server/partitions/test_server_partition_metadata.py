@@ -143,7 +143,7 @@ async def test_power_is_cut_at_every_sync_of_a_topics_first_records(open_logs: O
 
         # Killed first, and started: what that start takes for written is there after a power cut.
         killed = open_logs(files).create("orders", 0, OLD, CONFIG)
-        counted = killed.synced_end
+        counted = killed.replica.state.synced_end
         later = open_logs(cut(files, how, syncs)).create("orders", 0, OLD, CONFIG)
         assert later.log_end_offset >= counted
         if was_whole:
@@ -169,7 +169,7 @@ async def test_records_of_a_topic_unknown_are_shown_to_nobody(
     assert await filled(logs, OLD) == 3
     runtime = logs.get("orders", 0)
     assert runtime is not None
-    runtime.delete_records(1)
+    runtime.keeping.delete_records(1)
     await logs.keep_log_starts()
     await logs.close()
     if content is None:
