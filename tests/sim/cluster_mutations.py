@@ -325,7 +325,7 @@ def _a_folder_does_not_say_durably_whose_it_is() -> list[Patch]:
 
     def identify(self: LogManager, place: Any, topic_id: UUID, config: TopicConfig) -> None:
         entry = self.unidentified.pop(place)._replace(topic_id=topic_id, config=config)
-        self._take_in(entry, self._read(entry, clean=False))
+        self._take_in(entry, self._opening.read(entry, clean=False))
 
     real = AppendJob.run
     return [(AppendJob, "run", run), (LogManager, "_identify", identify)]

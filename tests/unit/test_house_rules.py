@@ -30,7 +30,6 @@ LONGER_CLASSES = {
     "Raft": 400,
     "_Fetch": 408,
     "Connection": 334,
-    "LogManager": 490,
     "ReplicaManager": 355,
     "PartitionLog": 520,
     "Segment": 396,

@@ -17,7 +17,7 @@ async def handle(node: Partitions, context: "RequestContext", request: Any) -> "
         for topic in request.topics
     ]
     try:
-        await node.logs.keep_log_starts()
+        await node.logs.checkpoints.keep_log_starts()
     except OSError:
         for topic in topics:
             for answer in topic["partitions"]:

@@ -226,7 +226,7 @@ async def test_a_topic_made_again_is_not_taken_for_the_one_before_it_after_a_cra
     old = logs.create("t", 0, uuid4(), config())
     await fill(old, 10)
     old.keeping.delete_records(8)
-    await logs.keep_log_starts()
+    await logs.checkpoints.keep_log_starts()
     logs.delete("t", 0)
     new = logs.create("t", 0, uuid4(), config())
     await fill(new, 9)
@@ -241,7 +241,7 @@ async def test_deleted_records_stay_deleted_over_a_crash(open_logs: Open) -> Non
     runtime = logs.create("t", 0, uuid4(), config())
     await fill(runtime, 10)
     runtime.keeping.delete_records(6)
-    await logs.keep_log_starts()
+    await logs.checkpoints.keep_log_starts()
     found = (await open_logs()).get("t", 0)
     assert found is not None
     assert values(found) == [b"6", b"7", b"8", b"9"]

@@ -18,8 +18,9 @@ from log_broker.core.partition.protocol import AppendResult
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch, iterate_records
 from log_broker.server.node import Node
+from log_broker.server.partitions.folders import UnidentifiedPartitionError
 from log_broker.server.partitions.internal_log import stored_records
-from log_broker.server.partitions.log_manager import LogManager, UnidentifiedPartitionError
+from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.storage.checkpoints import PARTITION_METADATA_FILE, encode_topic_id
 from log_broker.storage.memory_files import MemoryFileSystem, ProcessKilled
@@ -170,7 +171,7 @@ async def test_records_of_a_topic_unknown_are_shown_to_nobody(
     runtime = logs.get("orders", 0)
     assert runtime is not None
     runtime.keeping.delete_records(1)
-    await logs.keep_log_starts()
+    await logs.checkpoints.keep_log_starts()
     await logs.close()
     if content is None:
         files.remove(METADATA)

@@ -147,8 +147,8 @@ async def test_offsets_that_a_power_cut_took_are_not_remembered_as_committed(nod
     (a,) = nodes(1, fluvial_durability="memory", min_insync_replicas="1")
     a.lead(1, isr=(1,), replicas=(1, 2))
     await a.produce(b"1", b"2", b"3")
-    a.logs._high_watermarks_saved = {("t", 0): 3}
-    a.logs._write_high_watermarks()
+    a.logs.checkpoints._high_watermarks.saved = {("t", 0): 3}
+    a.logs.checkpoints._high_watermarks.write()
     checkpoint = DATA / HIGH_WATERMARK_FILE
     a.files.sync_directory(DATA)  # the log is there afterwards, and its records are not
     await a.power_cut()
@@ -162,7 +162,7 @@ async def test_a_log_start_that_a_power_cut_took_hides_nothing_that_comes_after(
     await a.produce(*(b"%d" % value for value in range(5)))
     await a.produce(b"5", b"6", b"7", b"8")
     a.runtime.keeping.delete_records(8)
-    await a.logs.keep_log_starts()
+    await a.logs.checkpoints.keep_log_starts()
     await a.power_cut()
     assert (a.runtime.log_start_offset, a.runtime.log_end_offset) == (5, 5)
     a.lead(2, isr=(1,), replicas=(1, 2))
