@@ -35,7 +35,7 @@ from log_broker.server.ops.loop_lag import LoopLag
 from log_broker.server.ops.quarantine import Quarantine
 from log_broker.server.partitions.ack_deadlines import AckDeadlines
 from log_broker.server.partitions.log_manager import LogManager
-from log_broker.server.partitions.runner import Membership
+from log_broker.server.partitions.replica import Membership
 from log_broker.server.process.counters import Counters
 from log_broker.server.process.machine import BACKLOG, Machine, RealMachine
 from log_broker.server.process.tasks import Tasks

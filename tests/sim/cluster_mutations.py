@@ -38,7 +38,7 @@ from log_broker.records.batch import BatchHeader
 from log_broker.server.coordinators.groups import GroupCoordinator
 from log_broker.server.coordinators.shards import Shards
 from log_broker.server.coordinators.transactions import TransactionCoordinator
-from log_broker.server.partitions import replica
+from log_broker.server.partitions import leading
 from log_broker.server.partitions.internal_log import stored_entries
 from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.quorum import controller
@@ -94,8 +94,8 @@ def _leader_does_not_look_for_divergence() -> list[Patch]:
     def read_for_replica(core: Any, log: Any, offset: int, max_bytes: int, _: int, **rest: Any) -> Any:
         return real(core, log, offset, max_bytes, -1, **rest)
 
-    real = replica.read_for_replica
-    return [(replica, "read_for_replica", read_for_replica)]
+    real = leading.read_for_replica
+    return [(leading, "read_for_replica", read_for_replica)]
 
 
 def _epochs_end_where_the_log_does() -> list[Patch]:
@@ -326,7 +326,7 @@ def _a_folder_does_not_say_durably_whose_it_is() -> list[Patch]:
 
     def identify(self: LogManager, place: Any, topic_id: UUID, config: TopicConfig) -> None:
         entry = self.unidentified.pop(place)._replace(topic_id=topic_id, config=config)
-        self._take_in(entry, self._read(entry, clean=False))
+        self._take_in(entry, self._opening.read(entry, clean=False))
 
     real = AppendJob.run
     return [(AppendJob, "run", run), (LogManager, "_identify", identify)]

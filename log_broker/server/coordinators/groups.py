@@ -158,7 +158,7 @@ class GroupCoordinator:
         if shard.may_append:
             error = ErrorCode.NONE
             try:
-                await shard.runtime.append_records(effect.records)
+                await shard.runtime.own_appends.records(effect.records)
             except BrokerError as failure:
                 self._trouble.failed("group %s could not be stored: %s", group.group_id, failure)
                 error = failure.code
@@ -185,7 +185,7 @@ class GroupCoordinator:
             self._persisted(shard, group, effect, result.error)
 
         if shard.may_append:
-            shard.runtime.append_transactional(effect.records, producer_id, producer_epoch, done)
+            shard.runtime.own_appends.transactional(effect.records, producer_id, producer_epoch, done)
         else:
             done(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 

@@ -66,7 +66,7 @@ def write_marker(node: MarkerHost, place: TopicPartition, ending: Ending) -> Ans
         if not answer.done():
             answer.set_result(result.error)
 
-    runtime.end_transaction(producer_id, producer_epoch, marker, written, bumped=bumped)
+    runtime.own_appends.end_transaction(producer_id, producer_epoch, marker, written, bumped=bumped)
     return answer
 
 

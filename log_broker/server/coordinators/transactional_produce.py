@@ -14,7 +14,7 @@ from log_broker.core.transactions.records import TopicPartition
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import HEADER_BYTES, MAGIC, MAGIC_OFFSET, TRANSACTIONAL, read_header
 from log_broker.server.coordinators.partitions import CoordinatorHost, join_transaction
-from log_broker.server.partitions.runner import Done
+from log_broker.server.partitions.long_checks import Done
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.server.process.ports import Process
 
@@ -56,7 +56,7 @@ class ProducedBatch(NamedTuple):
 
     def append(self, transactional_id: str) -> None:
         if self.runtime.is_quarantine:
-            self.runtime.append_quarantined(self.records, self.done)
+            self.runtime.own_appends.quarantined(self.records, self.done)
         elif self.runtime.quarantines and self.put_aside is not None:
             self.put_aside(
                 self.runtime, self.records, acks=self.acks, done=self.done, transactional_id=transactional_id

@@ -190,7 +190,7 @@ class Events:
         runtime = node.logs.get(EVENTS_TOPIC, 0)
         if runtime is None:
             raise BrokerError(node.absence_of(EVENTS_TOPIC, 0), f"{EVENTS_TOPIC} is not open here")
-        await runtime.append_records([(None, value) for value in values])
+        await runtime.own_appends.records([(None, value) for value in values])
 
     async def _send(self, leader: BrokerImage, values: list[bytes]) -> None:
         link = self._link_to(f"{leader.host}:{leader.port}")

@@ -120,12 +120,12 @@ class NodeCollector(Collector):
         for runtime in self._node.logs.partitions():
             partitions += 1
             offline += runtime.offline_reason is not None
-            records[runtime.topic] += runtime.appended_records
-            received[runtime.topic] += runtime.appended_bytes
-            storage_errors += runtime.storage_errors
+            records[runtime.topic] += runtime.replica.appended_records
+            received[runtime.topic] += runtime.replica.appended_bytes
+            storage_errors += runtime.replica.storage_errors
             stored[runtime.topic] += runtime.size_bytes()
             if not runtime.is_internal:
-                unsequenced[runtime.topic] += runtime.unsequenced_batches
+                unsequenced[runtime.topic] += runtime.replica.core.appends.unsequenced_batches
         yield _gauge("partitions", "Replicas of partitions on this node.", partitions)
         offline += len(self._node.logs.unidentified)
         yield _gauge("offline_partitions", "Of these, those that take no writes after a disk error.", offline)
@@ -162,7 +162,7 @@ class NodeCollector(Collector):
         ]
         records = size = age_ms = 0
         for runtime in self._node.logs.partitions():
-            found = runtime.at_risk()
+            found = runtime.keeping.at_risk()
             if found.records:
                 place = [runtime.topic, str(runtime.partition)]
                 values = (found.first_offset, found.records, found.bytes, found.age_ms / 1000)

@@ -28,8 +28,8 @@ from log_broker.records.batch import TRANSACTIONAL, read_header
 from log_broker.records.contracts import Fault
 from log_broker.records.quarantined import offset_deltas, quarantined
 from log_broker.server.coordinators.transactional_produce import ProducedBatch, ProduceHost, append_in_transaction
+from log_broker.server.partitions.long_checks import Done
 from log_broker.server.partitions.ports import EnsuresTopics, Partitions
-from log_broker.server.partitions.runner import Done
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.server.quorum.ports import HasAuthority
 from log_broker.wire.apis import ApiKey
@@ -122,7 +122,7 @@ class Quarantine:
             if not faults:
                 done(result)
                 return
-            batch = await runtime.aside(
+            batch = await runtime.replica.aside(
                 partial(
                     quarantined,
                     records,
@@ -156,12 +156,12 @@ class Quarantine:
         stored = runtime.stored_batch(base_offset)
         if stored is None:
             return ()
-        kept = await runtime.aside(partial(offset_deltas, stored))
+        kept = await runtime.replica.aside(partial(offset_deltas, stored))
         count = read_header(records).record_count
         missing = set(range(count)) - kept
         if not missing:
             return ()
-        known = {fault.at: fault for fault in await runtime.faults_of(records)}
+        known = {fault.at: fault for fault in await runtime.checks.faults_of(records)}
         if runtime.config.is_compacted:
             return [known[at] for at in sorted(missing) if at in known]
         return [known.get(at) or Fault(at, REASON_FORGOTTEN) for at in sorted(missing)]
@@ -271,7 +271,7 @@ def take_in(
 ) -> None:
     """Append a batch to a quarantine that this node leads, in its transaction where it has one."""
     if transactional_id is None:
-        runtime.append_quarantined(batch, done)
+        runtime.own_appends.quarantined(batch, done)
     else:
         produced = ProducedBatch(runtime, batch, -1, done)
         append_in_transaction(node, transactional_id, PRODUCE_VERSION, [produced])

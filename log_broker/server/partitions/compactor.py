@@ -80,7 +80,7 @@ class Compactor:
         """Break off what is under way, and return when nothing touches a log any more."""
         self._stopping.set()
         for runtime in self._partitions.values():
-            runtime.cancel_compaction()
+            runtime.compaction.cancel()
         if self._task is not None:
             await self._task
         async with self._turn:
@@ -123,8 +123,8 @@ class Compactor:
             if not runtime.config.is_compacted or runtime in self._damaged:
                 continue
             try:
-                runtime.sync_sealed()  # segments that are not on the disk are left to a later round
-                plan = runtime.compaction_plan(self._compacted_to.get(place, 0), now_ms)
+                runtime.keeping.sync_sealed()  # segments that are not on the disk are left to a later round
+                plan = runtime.compaction.plan(self._compacted_to.get(place, 0), now_ms)
             except OSError as error:
                 _log.error("the compaction of %s-%d could not be planned: %s", *place, error)
                 continue
@@ -149,7 +149,7 @@ class Compactor:
                 passes += 1
                 if compacted_to >= plan.end_offset:
                     break
-                plan = runtime.compaction_plan(compacted_to, self._clock_ms())
+                plan = runtime.compaction.plan(compacted_to, self._clock_ms())
         except CompactionCancelledError:
             pass
         except OSError as error:
@@ -161,7 +161,7 @@ class Compactor:
         return passes
 
     async def _pass(self, runtime: PartitionRuntime, plan: CompactionPlan, map_bytes_max: int) -> int:
-        job = runtime.begin_compaction(plan, map_bytes_max=map_bytes_max, now_ms=self._clock_ms())
+        job = runtime.compaction.begin(plan, map_bytes_max=map_bytes_max, now_ms=self._clock_ms())
         try:
             await self._in_thread(job.note_keys)
             for sources in job.groups():
@@ -170,19 +170,19 @@ class Compactor:
                     await self._swap(runtime, rewritten)
             return job.end_offset
         finally:
-            runtime.end_compaction()
+            runtime.compaction.end()
 
     async def _swap(self, runtime: PartitionRuntime, rewritten: Rewritten) -> None:
         try:
             self._check(runtime)
-            runtime.stage_compacted(rewritten)
+            runtime.compaction.stage(rewritten)
             await self._in_thread(partial(self._files.sync_directory, rewritten.segment.directory))
             self._check(runtime)
         except BaseException:
             with contextlib.suppress(OSError):
                 discard(self._files, rewritten)
             raise
-        runtime.install_compacted(rewritten)
+        runtime.compaction.install(rewritten)
 
     def _check(self, runtime: PartitionRuntime) -> None:
         if runtime.is_closed or self._stopping.is_set():

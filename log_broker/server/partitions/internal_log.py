@@ -90,7 +90,7 @@ class TopicLog:
         runtime = await self._led()
         if term is not None and runtime.leader_epoch != term:
             raise self._not_led()
-        return await runtime.append_records(records)
+        return await runtime.own_appends.records(records)
 
     async def read(self, from_offset: int = 0) -> AsyncIterator[InternalRecord]:
         """Yield the records up to the high watermark as of now, none where this node has no replica; see `append`."""

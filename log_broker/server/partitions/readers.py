@@ -94,6 +94,13 @@ def read_batches(
     )
 
 
+def check_leader_epoch(state: ReplicaState, epoch: int) -> ErrorCode:
+    """Say what is wrong with the leader epoch that a client or a follower believes in; -1 stands for not knowing."""
+    if epoch < 0 or epoch == state.epochs.current:
+        return ErrorCode.NONE
+    return ErrorCode.FENCED_LEADER_EPOCH if epoch < state.epochs.current else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
 def _undamaged(data: bytes, offset: int) -> tuple[bytes, int]:
     """Return what of a read is intact, and the offset of what follows it, -1 when all of it is."""
     size, behind = intact_part(data)
@@ -112,7 +119,7 @@ def read_for_replica(
     min_one: bool,
     trusted_from: int = 0,
 ) -> ReplicaRead:
-    """Read whole batches from `offset` on up to the end of the log; see `ReplicaRuntime.read_replica`."""
+    """Read whole batches from `offset` on up to the end of the log; see `LeadingReplica.read_replica`."""
     watermark, start = state.high_watermark, state.log_start_offset
     if not state.is_leader or offset < start:
         error = ErrorCode.OFFSET_OUT_OF_RANGE if state.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -62,7 +62,7 @@ class IsrProposals:
                     self.failures += len(batch)
                     self._trouble.failed("the controller does not take %d ISR changes: %s", len(batch), error)
                     for runtime, proposal in batch:
-                        runtime.isr_refused(error.code, proposal)
+                        runtime.role.isr_refused(error.code, proposal)
         finally:
             self._sends = False
 
@@ -70,7 +70,7 @@ class IsrProposals:
         node = self._node
         node_id = node.config.node_id
         epoch = node.cluster.brokers[node_id].epoch
-        self._before = {runtime: set(runtime.isr) for runtime, _ in batch}
+        self._before = {runtime: set(runtime.leading.isr) for runtime, _ in batch}
         if node.controller is not None:
             wishes = [_wish(runtime, proposal) for runtime, proposal in batch]
             outcomes = await node.controller.alter_partitions(node_id, epoch, wishes)
@@ -78,7 +78,7 @@ class IsrProposals:
                 image = outcome.image
                 if outcome.error is ErrorCode.NONE and image is not None:
                     self._granted(runtime, image.isr)
-                    runtime.isr_settled(leadership_of(image))
+                    runtime.role.isr_settled(leadership_of(image))
                 else:
                     self._refused(runtime, proposal, outcome.error)
             return
@@ -123,7 +123,7 @@ class IsrProposals:
         self.failures += 1
         name = f"{runtime.topic}-{runtime.partition}"
         _log.debug("%s: the ISR does not become %s: %s", name, proposal.isr, error.name)
-        runtime.isr_refused(error, proposal)
+        runtime.role.isr_refused(error, proposal)
 
 
 def leadership_of(partition: PartitionImage) -> Leadership:

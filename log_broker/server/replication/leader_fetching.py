@@ -76,7 +76,7 @@ class LeaderFetching:
     ) -> None:
         """Fetch a partition from here, as of this leader epoch."""
         self._runtimes[place] = runtime
-        self._handle(Follow(place, leader_epoch, runtime, is_throttled))
+        self._handle(Follow(place, leader_epoch, runtime.following, is_throttled))
 
     def unfollow(self, place: TopicIdPartition) -> None:
         """Fetch a partition no more."""
@@ -144,11 +144,13 @@ class LeaderFetching:
             case LeaderAdvanced(place, leader_epoch, high_watermark, log_start_offset):
                 runtime = self._runtimes.get(place)
                 if runtime is not None:
-                    runtime.append_fetched(_NO_RECORDS, leader_epoch, high_watermark, log_start_offset, _nobody_asks)
+                    runtime.following.append_fetched(
+                        _NO_RECORDS, leader_epoch, high_watermark, log_start_offset, _nobody_asks
+                    )
             case Truncate(place, token, offset, leader_epoch):
                 runtime = self._runtimes.get(place)
                 if runtime is not None:
-                    runtime.truncate(offset, partial(self._truncated, Appended(place, token), leader_epoch))
+                    runtime.following.truncate(offset, partial(self._truncated, Appended(place, token), leader_epoch))
             case RestartAt(place, token, offset):
                 runtime = self._runtimes.get(place)
                 if runtime is not None:
@@ -160,7 +162,7 @@ class LeaderFetching:
                         self.leader_id,
                         offset,
                     )
-                    runtime.restart_at(offset, partial(self._cut, Appended(place, token)))
+                    runtime.following.restart_at(offset, partial(self._cut, Appended(place, token)))
             case Delayed(is_lasting=True):
                 self._delayed(effect)
 
@@ -182,7 +184,7 @@ class LeaderFetching:
                 _log.error("%s-%d from node %d: %s", runtime.topic, runtime.partition, self.leader_id, error)
             self._handle(Appended(place, token, error.code))
 
-        runtime.append_fetched(memoryview(records), leader_epoch, high_watermark, log_start_offset, done)
+        runtime.following.append_fetched(memoryview(records), leader_epoch, high_watermark, log_start_offset, done)
 
     def _truncated(self, done: Appended, leader_epoch: int, lost: Lost | None) -> None:
         runtime = self._runtimes.get(done.place)

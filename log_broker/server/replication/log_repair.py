@@ -109,7 +109,7 @@ class LogRepair:
         """Write the copy; a log that is being written to has moments in which it is not."""
         done: asyncio.Future[BaseException | None] = self._node.loop.create_future()
         for _ in range(BUSY_TRIES):
-            if runtime.patch(offset, batch, done.set_result):
+            if runtime.leading.patch(offset, batch, done.set_result):
                 error = await done
                 if error is not None:
                     _log.error("%s-%d could not be repaired: %s", runtime.topic, runtime.partition, error)

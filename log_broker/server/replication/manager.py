@@ -242,16 +242,16 @@ class ReplicaManager:
                 node.events.note("partition_offline", text, topic=topic.name, partition=index)
             return
         self._unmade.discard((topic.name, index))
-        runtime.on_damaged = partial(self.repair.damaged, runtime)
+        runtime.replica.on_damaged = partial(self.repair.damaged, runtime)
         self._report_holes(runtime)
         if not had_log and partition.leader_epoch > 0 and {*partition.isr, *partition.elr} == {node.config.node_id}:
             self._report_missing(runtime, partition)
         if partition.leader == node.config.node_id:
             self._unfollow(topic.name, index)
-            runtime.on_isr_wanted = partial(self._isr_wanted, runtime)
-            runtime.become_leader(leadership_of(partition))
+            runtime.replica.on_isr_wanted = partial(self._isr_wanted, runtime)
+            runtime.role.become_leader(leadership_of(partition))
             return
-        runtime.become_follower(partition.leader_epoch, partition.leader)
+        runtime.role.become_follower(partition.leader_epoch, partition.leader)
         fetching = self._fetching_from(partition.leader)
         if fetching is None:
             self._unfollow(topic.name, index)
@@ -275,7 +275,7 @@ class ReplicaManager:
         runtime = self._node.logs.get(topic, index)
         if runtime is not None:
             # What is being written is not among what is said to be left behind, so nobody may be told that it is kept.
-            runtime.become_follower(partition.leader_epoch, partition.leader)
+            runtime.role.become_follower(partition.leader_epoch, partition.leader)
         self._drop_partition(topic, index)
 
     def _drop_topic(self, topic: TopicImage, *, aside: bool) -> None:
@@ -386,7 +386,7 @@ class ReplicaManager:
         topic = self._node.cluster.topics.get(runtime.topic)
         if topic is None or UUID(hex=topic.topic_id) != runtime.topic_id:
             return
-        lost = runtime.left_behind()
+        lost = runtime.following.left_behind()
         if lost is not None:
             text = (
                 f"{runtime.topic}-{runtime.partition}: node {self._node.config.node_id} is no replica of it any more"

@@ -19,8 +19,8 @@ def preferred_replica(node: Cluster, leader: PartitionRuntime, rack: bytes, offs
     if own is None or own.rack == wanted:
         return NO_REPLICA
     best, best_end = NO_REPLICA, -1
-    in_sync = leader.isr
-    for node_id, follower in leader.followers.items():
+    in_sync = leader.leading.isr
+    for node_id, follower in leader.leading.followers.items():
         if node_id not in in_sync:
             continue
         broker = brokers.get(node_id)

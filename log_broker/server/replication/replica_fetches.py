@@ -104,7 +104,7 @@ class ReplicaFetches:
             return NotLed(ErrorCode.NOT_LEADER_OR_FOLLOWER, (image.leader, image.leader_epoch))
         if runtime.topic_id.bytes != topic_id:
             return NotLed(ErrorCode.INCONSISTENT_TOPIC_ID)
-        return runtime
+        return runtime.leading
 
     # The throttle of the sessions (KIP-73): replicas in sync are never held back.
 

@@ -77,7 +77,7 @@ class ClusterChecks:
             if known is None or known.runtime is not runtime:
                 known = seen[process, place] = Seen(runtime)
                 self._disks.begun(machine.name, runtime)
-            replica = runtime._core.state
+            replica = runtime.replica.core.state
             ends = replica.log_start_offset, replica.high_watermark, replica.written_end, replica.synced_end
             state = *ends, runtime.recovery_point, replica.leader_epoch, replica.is_leader
             if state != known.state:
@@ -102,7 +102,7 @@ class ClusterChecks:
             if epoch < known.leader_epoch:
                 raise InvariantError("leader epochs only grow", f"{name} {place} went {known.leader_epoch} → {epoch}")
             known.leader_epoch = epoch
-        self._on_disk[name, place] = runtime.synced_end
+        self._on_disk[name, place] = runtime.replica.state.synced_end
         self._note_end(name, place, runtime, known)
         if runtime.is_leader and known.leads != epoch:
             known.leads = epoch
@@ -143,7 +143,7 @@ class ClusterChecks:
     def _check_isr(self, name: str, place: TopicPartition, runtime: PartitionRuntime) -> None:
         """Whoever is in sync holds all that is committed, on its disk where the topic asks for that."""
         synced = runtime.config.fluvial_durability == "fsync-quorum"
-        for replica in runtime.isr:
+        for replica in runtime.leading.isr:
             broker = self._world.machines[replica].broker
             if broker is None or not self._is_known(name, replica):
                 continue
@@ -152,12 +152,12 @@ class ClusterChecks:
                 continue
             if not synced and self._machine(f"n{replica}").power_cuts:
                 continue
-            end = other.synced_end if synced else other.log_end_offset
+            end = other.replica.state.synced_end if synced else other.log_end_offset
             if end < runtime.high_watermark:
                 raise InvariantError(
                     "who is in sync holds what is committed",
                     f"{name} says that {place} is committed up to {runtime.high_watermark}, and n{replica} of its "
-                    f"ISR {runtime.isr} holds it up to {end}",
+                    f"ISR {runtime.leading.isr} holds it up to {end}",
                 )
 
     def _machine(self, name: str) -> BrokerMachine:
@@ -170,7 +170,7 @@ class ClusterChecks:
 
     def _check_copies(self, name: str, place: TopicPartition, runtime: PartitionRuntime) -> None:
         """As many machines hold what is committed as the topic asks for, whoever is in sync."""
-        leading = runtime._core.state.leading
+        leading = runtime.replica.core.state.leading
         assert leading is not None, "it has followers"
         if runtime.config.fluvial_durability == "memory":
             return
@@ -216,7 +216,7 @@ class ClusterChecks:
                 if machine.broker is not None and (runtime := machine.broker.logs.get(*place)) is not None
             }
             leading = [runtime for runtime in runtimes.values() if runtime.is_leader]
-            if len(leading) != 1 or set(leading[0].isr) != set(runtimes):
+            if len(leading) != 1 or set(leading[0].leading.isr) != set(runtimes):
                 return False
             if len({(runtime.log_end_offset, runtime.high_watermark) for runtime in runtimes.values()}) > 1:
                 return False
@@ -310,7 +310,7 @@ class ClusterChecks:
         self, name: str, place: TopicPartition, runtime: PartitionRuntime, start: int, end: int
     ) -> None:
         history = self._world.history
-        log = runtime._log
+        log = runtime.replica.log
         while start < end:
             data = log.read(start, READ_BYTES, end, at_least_one=True)
             if not data:
@@ -331,7 +331,7 @@ def _end_of(data: bytes) -> int:
 def _read(runtime: PartitionRuntime, start: int, end: int) -> bytes:
     """Return the batches of a log from that which holds `start` up to `end`."""
     parts = []
-    while start < end and (data := runtime._log.read(start, READ_BYTES, end, at_least_one=True)):
+    while start < end and (data := runtime.replica.log.read(start, READ_BYTES, end, at_least_one=True)):
         parts.append(bytes(data))
         start = _end_of(parts[-1])
     return b"".join(parts)

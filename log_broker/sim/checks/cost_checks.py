@@ -71,7 +71,7 @@ def _of_logs(node: Node) -> Iterator[str]:
             runtime = node.logs.get(topic.name, index)
             if runtime is None:
                 continue
-            state = runtime._core.state
+            state = runtime.replica.core.state
             if not 0 <= state.log_start_offset <= state.high_watermark <= state.written_end < 10**9:
                 yield f"{topic.name}-{index}: {state.log_start_offset} … {state.high_watermark} … {state.written_end}"
             for producer_id, entry in state.producers.all().items():

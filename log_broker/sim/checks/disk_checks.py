@@ -38,7 +38,7 @@ class DiskChecks:
                 "nothing is deleted before its time",
                 f"{machine.name} has let go of {_title(runtime)} up to {runtime.log_start_offset}",
             )
-        log, recovery_point = runtime._log, runtime.recovery_point
+        log, recovery_point = runtime.replica.log, runtime.recovery_point
         ends = [segment.base_offset for segment in log.segments[1:]] + [log.end_offset]
         for segment, end in zip(log.segments, ends, strict=True):
             if not synced_before < end <= recovery_point or not segment.size:
@@ -69,7 +69,7 @@ class DiskChecks:
 
     def _read(self, name: str, runtime: PartitionRuntime, offset: int, end: int) -> bytes:
         try:
-            data = runtime._log.read(offset, READ_BYTES, end, at_least_one=True)
+            data = runtime.replica.log.read(offset, READ_BYTES, end, at_least_one=True)
         except OSError as error:
             raise InvariantError("a log has no holes", f"{name} {_title(runtime)}: {error}") from error
         if not data:

@@ -17,7 +17,7 @@ async def handle(node: Partitions, context: "RequestContext", request: Any) -> "
         for topic in request.topics
     ]
     try:
-        await node.logs.keep_log_starts()
+        await node.logs.checkpoints.keep_log_starts()
     except OSError:
         for topic in topics:
             for answer in topic["partitions"]:
@@ -38,7 +38,7 @@ def _partition(node: Partitions, topic: str, wanted: Any) -> "Values":
         error = ErrorCode.POLICY_VIOLATION
     else:
         try:
-            low_watermark = runtime.delete_records(wanted.offset)
+            low_watermark = runtime.keeping.delete_records(wanted.offset)
         except BrokerError as failure:
             error = failure.code
     return {"partition_index": wanted.partition_index, "low_watermark": low_watermark, "error_code": error}

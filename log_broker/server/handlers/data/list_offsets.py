@@ -112,7 +112,7 @@ async def _find(runtime: PartitionRuntime, timestamp: int, isolation_level: int,
     Raises BrokerError(OFFSET_NOT_AVAILABLE) where a new leader does not know yet how far its predecessor got (KIP-207).
     """
     if timestamp == LATEST:
-        if runtime.awaits_watermark:
+        if runtime.leading.awaits_watermark:
             code = (
                 ErrorCode.OFFSET_NOT_AVAILABLE
                 if version >= OFFSET_NOT_AVAILABLE_FROM
@@ -125,9 +125,9 @@ async def _find(runtime: PartitionRuntime, timestamp: int, isolation_level: int,
     if timestamp == LATEST_TIERED:
         found = None  # nothing lies in remote storage
     elif timestamp == MAX_TIMESTAMP:
-        found = await runtime.offset_of_max_timestamp()
+        found = await runtime.times.offset_of_max_timestamp()
     else:
-        found = await runtime.offset_for_timestamp(timestamp)
-    if found is None and timestamp not in {LATEST_TIERED, MAX_TIMESTAMP} and runtime.awaits_watermark:
+        found = await runtime.times.offset_for_timestamp(timestamp)
+    if found is None and timestamp not in {LATEST_TIERED, MAX_TIMESTAMP} and runtime.leading.awaits_watermark:
         raise BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE)
     return (-1, -1) if found is None else (found[1], found[0])

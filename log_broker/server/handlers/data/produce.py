@@ -13,7 +13,7 @@ from log_broker.server.ops.quarantine import CLIENT_ID as QUARANTINE_CLIENT_ID
 from log_broker.server.ops.quarantine import Quarantine, QuarantineHost
 from log_broker.server.partitions.ack_deadlines import AckDeadlines
 from log_broker.server.partitions.current_leader import WRONG_LEADER, current_leader, endpoints_of
-from log_broker.server.partitions.runner import Done
+from log_broker.server.partitions.long_checks import Done
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.produce import LEADERS_FROM, PartitionAnswer, ProduceRequest, encode_response, parse_request
@@ -99,7 +99,7 @@ def _append(node: _Host, runtime: PartitionRuntime, records: memoryview, acks: i
     if runtime.quarantines:
         node.quarantine.append(runtime, records, acks=acks, done=done)
     elif runtime.is_quarantine:
-        runtime.append_quarantined(records, done)
+        runtime.own_appends.quarantined(records, done)
     else:
         runtime.append(records, acks=acks, done=done)
 

@@ -24,13 +24,13 @@ def test_a_failing_disk_is_told_while_there_is_hope_and_at_the_end(
     with log_broker.embedded(topics=["t"]) as broker:
         runtime = broker.node.logs.get("t", 0)
         assert runtime is not None
-        runtime._core.state.offline_reason = "the failed write could not be taken back"
+        runtime.replica.core.state.offline_reason = "the failed write could not be taken back"
         assert run(broker, monkeypatch, b"lost\n") == 1
         told, failed = capsys.readouterr().err.splitlines()
         assert told.startswith("the cluster refuses records for 't': Broker: Disk error")
         assert failed.startswith("error: the cluster took no record for 't' within 2 s; 0 records were written")
         assert "Disk error" in failed
 
-        runtime._core.state.offline_reason = None
+        runtime.replica.core.state.offline_reason = None
         assert run(broker, monkeypatch, b"kept\n") == 0
         assert capsys.readouterr().err == "1 records written to t\n"

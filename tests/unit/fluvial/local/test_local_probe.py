@@ -116,7 +116,7 @@ def test_a_directory_that_failed_its_broker_is_told() -> None:
         assert offline_log_dirs(broker.host, broker.port) == ()
         runtime = broker.node.logs.get("t", 1)
         assert runtime is not None
-        runtime._core.state.offline_reason = "the failed write could not be taken back"
+        runtime.replica.core.state.offline_reason = "the failed write could not be taken back"
         assert offline_log_dirs(broker.host, broker.port) == (str(broker.data_dir.absolute()),)
 
 

@@ -15,7 +15,7 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import batches_in, build_batch, iterate_records
 from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.partitions.readers import ReplicaRead
-from log_broker.server.partitions.runner import Membership
+from log_broker.server.partitions.replica import Membership
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.storage.memory_files import MemoryFileSystem
 
@@ -71,13 +71,13 @@ class ReplicaNode:
         """Wait until a leader's log has got so far."""
         while self.runtime.log_end_offset < end:
             more = asyncio.Event()
-            self.runtime.on_appended(self.runtime.log_end_offset, more.set)
+            self.runtime.leading.on_appended(self.runtime.log_end_offset, more.set)
             await more.wait()
 
     def lead(
         self, epoch: int, *, isr: tuple[int, ...], replicas: tuple[int, ...] = (1, 2, 3), version: int = 0
     ) -> None:
-        self.runtime.become_leader(
+        self.runtime.role.become_leader(
             Leadership(leader_epoch=epoch, partition_epoch=version or epoch, replicas=replicas, isr=isr)
         )
 
@@ -115,7 +115,7 @@ async def fetch_once(leader: ReplicaNode, follower: ReplicaNode, *, max_bytes: i
     """One fetch, as a fetcher and a leader's handler do it, divergence included."""
     to, source = follower.runtime, leader.runtime
     offset = to.log_end_offset
-    read = source.read_replica(offset, max_bytes, to.latest_epoch)
+    read = source.leading.read_replica(offset, max_bytes, to.following.latest_epoch)
     if read.diverging is not None:
         epoch, end = read.diverging
         own_epoch, own_end = to.epoch_end_offset(epoch)
@@ -124,9 +124,9 @@ async def fetch_once(leader: ReplicaNode, follower: ReplicaNode, *, max_bytes: i
         await restart_at(follower, read.log_start_offset)
     else:
         assert read.error is ErrorCode.NONE
-        source.follower_fetched(follower.node_id, 1, offset, to.log_start_offset)
+        source.leading.follower_fetched(follower.node_id, 1, offset, to.log_start_offset)
         answer: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
-        to.append_fetched(
+        to.following.append_fetched(
             memoryview(b"".join(read.chunks)),
             source.leader_epoch,
             read.high_watermark,
@@ -155,11 +155,11 @@ async def catch_up(leader: ReplicaNode, *followers: ReplicaNode, max_bytes: int 
 
 async def truncate(node: ReplicaNode, offset: int) -> Lost | None:
     answer: asyncio.Future[Lost | None] = asyncio.get_running_loop().create_future()
-    node.runtime.truncate(offset, answer.set_result)
+    node.runtime.following.truncate(offset, answer.set_result)
     return await answer
 
 
 async def restart_at(node: ReplicaNode, offset: int) -> None:
     answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    node.runtime.restart_at(offset, lambda: answer.set_result(None))
+    node.runtime.following.restart_at(offset, lambda: answer.set_result(None))
     await answer

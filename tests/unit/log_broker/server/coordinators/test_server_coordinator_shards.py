@@ -142,7 +142,7 @@ async def test_nothing_decided_in_an_old_epoch_is_written_in_a_new_one(node: Nod
     end = shard.runtime.log_end_offset
     # The partition leads in a new epoch, and the coordinator has not been told yet.
     me = (node.config.node_id,)
-    shard.runtime.become_leader(Leadership(leader_epoch=shard.epoch + 1, partition_epoch=1, replicas=me, isr=me))
+    shard.runtime.role.become_leader(Leadership(leader_epoch=shard.epoch + 1, partition_epoch=1, replicas=me, isr=me))
     async with client_of(node) as client:
         assert await commit(client, 8) is ErrorCode.NOT_COORDINATOR
     assert shard.runtime.log_end_offset == end

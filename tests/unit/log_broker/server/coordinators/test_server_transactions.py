@@ -176,7 +176,7 @@ async def test_what_was_decided_before_a_restart_is_finished_after_it(tmp_path, 
         assert runtime is not None
         # As far as a broker comes that is killed before the first marker.
         prepared = encode_transaction(replace(transaction.current, state=state))
-        await runtime.append_records([(encode_transaction_key("x"), prepared)])
+        await runtime.own_appends.records([(encode_transaction_key("x"), prepared)])
         assert readable(node, 0) == [-1]
     async with running(tmp_path) as wire:
         offsets = group_partition(wire.node.cluster, "g")
@@ -298,7 +298,7 @@ async def test_a_truncation_during_a_coordinator_request_leaves_no_request_unans
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def cut(*_: Any, **__: Any) -> dict[tuple[str, int], ErrorCode]:
-        core = runtime._core
+        core = runtime.replica.core
         core.state.transactions = PartitionTransactions(core.state.producers)
         return {("t", 0): ErrorCode.NOT_COORDINATOR}
 

@@ -364,7 +364,7 @@ async def test_offsets_are_listed(broker, timestamp, answer) -> None:
 @pytest.mark.parametrize("partitions", [[0], [0, 1]])
 async def test_acks_all_waits_for_followers_as_long_as_the_client_allows(broker, partitions) -> None:
     led = Leadership(leader_epoch=1, partition_epoch=1, replicas=(0, 1), isr=(0, 1))
-    broker.node.logs.get("t", 0).become_leader(led)
+    broker.node.logs.get("t", 0).role.become_leader(led)
     clock = HeldClock()
     broker.node.ack_deadlines = AckDeadlines(clock)
     asked = [(partition, batch(b"x")) for partition in partitions]
@@ -377,7 +377,7 @@ async def test_acks_all_waits_for_followers_as_long_as_the_client_allows(broker,
     errors = {partition: error for partition, error, _ in await produced(late)}
     assert errors == {at: ErrorCode.NONE if at else ErrorCode.REQUEST_TIMED_OUT for at in partitions}
     assert not in_time.filled.done()
-    broker.node.logs.get("t", 0).follower_fetched(1, 1, 2, 0)
+    broker.node.logs.get("t", 0).leading.follower_fetched(1, 1, 2, 0)
     assert [error for _, error, _ in await produced(in_time)] == [ErrorCode.NONE] * len(partitions)
     alone = [error for _, error, _ in await produced(broker.produce((1, batch(b"x")), timeout_ms=0))]
     assert alone == [ErrorCode.NONE], "who leads alone waits for nobody"

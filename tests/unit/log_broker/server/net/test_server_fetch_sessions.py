@@ -143,7 +143,7 @@ async def broker(**options: int) -> AsyncIterator[Node]:
 async def produce(node: Node, key: Key, value: bytes = b"value") -> None:
     runtime = node.logs.get(*key)
     assert runtime is not None
-    await runtime.append_records([(b"key", value)], NOW_MS)
+    await runtime.own_appends.records([(b"key", value)], NOW_MS)
 
 
 BATCH_BYTES = len(build_batch([(NOW_MS, b"key", b"value", ())]))
@@ -316,7 +316,7 @@ async def lose_position(client: Client, key: Key) -> None:
 async def move_log_start(client: Client, key: Key) -> None:
     runtime = client.node.logs.get(*key)
     if runtime is not None:
-        runtime.delete_records((runtime.log_start_offset + runtime.high_watermark + 1) // 2)
+        runtime.keeping.delete_records((runtime.log_start_offset + runtime.high_watermark + 1) // 2)
 
 
 async def want(client: Client, key: Key) -> None:

@@ -231,14 +231,15 @@ async def test_records_deleted_by_many_requests_in_a_row_are_remembered_by_few_w
         batch = bytes(build_batch([(1, None, b"v", ())] * 20))
         assert (await client.produce("t", batch)).error_code == ErrorCode.NONE
         writes = 0
-        write = node.logs._write_log_starts
+        log_starts = node.logs.checkpoints._log_starts
+        write = log_starts.write
 
         def counted() -> None:
             nonlocal writes
             writes += 1
             write()
 
-        node.logs._write_log_starts = counted  # type: ignore[method-assign]
+        log_starts.write = counted  # type: ignore[method-assign]
         for offset in range(1, 11):
             partition = {"partition_index": 0, "offset": offset}
             request = {"topics": ({"name": "t", "partitions": (partition,)},), "timeout": 1000}

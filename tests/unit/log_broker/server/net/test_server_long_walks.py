@@ -26,8 +26,8 @@ from log_broker.server.handlers.admin import create_topics, describe_configs, in
 from log_broker.server.handlers.data import list_offsets
 from log_broker.server.net import dispatch
 from log_broker.server.ops import quarantine as quarantine_module
-from log_broker.server.partitions import runtime as partition_module
-from log_broker.server.partitions.runtime import OPENED_FOR_TIME_MAX
+from log_broker.server.partitions import time_search
+from log_broker.server.partitions.time_search import OPENED_FOR_TIME_MAX, TimeSearch
 from log_broker.server.replication.manager import MADE_AT_ONCE_MAX
 from log_broker.wire import messages
 from log_broker.wire.apis import REQUEST_ELEMENTS_MAX, ApiKey
@@ -200,7 +200,7 @@ async def test_no_batch_of_more_than_a_million_records_is_opened(tmp_path: Path,
 
 async def test_a_client_is_answered_while_another_searches_a_stored_batch_by_time(tmp_path: Path, monkeypatch) -> None:
     gate = Gate(records_module.first_of_time)
-    monkeypatch.setattr(partition_module, "first_of_time", gate)
+    monkeypatch.setattr(time_search, "first_of_time", gate)
     async with running(tmp_path / "node") as (node, client):
         await client.create("t")
         assert (await client.produce("t", bomb(100_000, base_ms=1_000, latest_ms=2_000))).error_code == ErrorCode.NONE
@@ -215,7 +215,7 @@ async def test_a_client_is_answered_while_another_searches_a_stored_batch_by_tim
 async def test_headers_that_lie_make_a_search_look_into_few_batches(tmp_path: Path, monkeypatch) -> None:
     gate = Gate(records_module.first_of_time)
     gate.open()
-    monkeypatch.setattr(partition_module, "first_of_time", gate)
+    monkeypatch.setattr(time_search, "first_of_time", gate)
     async with running(tmp_path / "node") as (_, client):
         await client.create("t")
         assert (await client.produce("t", bomb(3, base_ms=10))).error_code == ErrorCode.NONE
@@ -237,11 +237,11 @@ async def test_a_partition_that_is_named_twice_is_refused_and_the_others_are_ans
     tmp_path: Path, monkeypatch
 ) -> None:
     looked: list[int] = []
-    real = partition_module.PartitionRuntime.offset_for_timestamp
+    real = TimeSearch.offset_for_timestamp
     monkeypatch.setattr(
-        partition_module.PartitionRuntime,
+        TimeSearch,
         "offset_for_timestamp",
-        lambda runtime, time: looked.append(runtime.partition) or real(runtime, time),
+        lambda search, time: looked.append(search._replica.partition) or real(search, time),
     )
     async with running(tmp_path / "node") as (_, client):
         await client.create("t", 3)

@@ -120,7 +120,7 @@ async def test_every_special_timestamp_has_its_answer(tmp_path: Path) -> None:
             await client.produce("t", batch(b"a", time_ms=1_000 + late))
         runtime = node.logs.get("t", 0)
         assert runtime is not None
-        runtime.delete_records(1)
+        runtime.keeping.delete_records(1)
         expected = {-1: (-1, 3), -2: (-1, 1), -3: (1009, 1), -4: (-1, 1), -5: (-1, -1), 1008: (1009, 1), 1010: (-1, -1)}
         for timestamp, answer in expected.items():
             found = await list_offset(client, timestamp)

@@ -284,7 +284,7 @@ async def test_a_waiting_fetch_takes_no_more_memory_than_is_counted() -> None:
         await asyncio.sleep(0)
         asked = [(at, 10**12 + at) for at in range(partitions)]
         for at in range(partitions):  # offsets that are no small numbers
-            node.logs.get("t", at)._core.state.written_end = 2 * 10**12  # type: ignore[union-attr]
+            node.logs.get("t", at).replica.core.state.written_end = 2 * 10**12  # type: ignore[union-attr]
         tracemalloc.start()
         try:
             slot = send(node, asked, bytes_min=1)

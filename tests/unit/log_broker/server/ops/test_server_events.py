@@ -78,7 +78,7 @@ async def test_a_lone_replica_that_comes_back_without_its_log_is_reported(tmp_pa
         await topic_of([cluster.nodes[at] for at in range(3)], "lone", [loser, *(at for at in range(3) if at != loser)])
         for index in range(3):
             leader = next(node for node in cluster.nodes.values() if node.logs.led("lone", index) is not None)
-            await leader.logs.led("lone", index).append_records([(None, b"kept")])
+            await leader.logs.led("lone", index).own_appends.records([(None, b"kept")])
         await cluster.kill(loser)
         shutil.rmtree(cluster.directory(loser) / "lone-0")
         await cluster.start(loser)

@@ -291,7 +291,7 @@ async def test_a_node_that_dies_within_a_transaction_loses_none_and_doubles_none
 async def test_a_quarantine_may_be_led_by_another_node(tmp_path: Path) -> None:
     async with cluster(tmp_path) as nodes:
         for node in nodes:
-            node.logs._validator = NoBad()  # of partitions that are made from here on
+            node.logs._opening._validator = NoBad()  # of partitions that are made from here on
         await topic_of(nodes, "t.quarantine", [1])
         async with client_of(nodes[0]) as client:
             await topic_of(nodes, "t", [0])

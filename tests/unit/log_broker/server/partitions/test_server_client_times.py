@@ -76,7 +76,7 @@ class Broker:
 
     def expire(self) -> int:
         """Do what the broker does every five minutes; say how many producers it forgot."""
-        return self.runtime.expire_producers(self.now_ms, after_ms=DAY_MS)
+        return self.runtime.keeping.expire_producers(self.now_ms, after_ms=DAY_MS)
 
     def age_files(self, by_ms: int) -> None:
         """Have the segments count as written so much earlier."""
@@ -106,7 +106,7 @@ async def test_a_producer_is_as_old_as_its_last_batch_whatever_time_that_names(b
     assert (await broker.send(broker.time(kind), 50)).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     broker.now_ms += 1
     assert broker.expire() == 1
-    assert broker.runtime.producer_count == 0
+    assert len(broker.runtime.producers) == 0
 
 
 @pytest.mark.parametrize("how", ["clean", "killed", "without snapshots"])
@@ -135,16 +135,16 @@ async def test_a_follower_remembers_a_producer_by_its_own_clock() -> None:
     topic = TopicConfig.from_overrides({"min.insync.replicas": "1"})
     leader, follower = ReplicaNode(1, topic), ReplicaNode(2, topic)
     leader.lead(1, isr=(1,), replicas=(1, 2))
-    follower.runtime.become_follower(1, 1)
+    follower.runtime.role.become_follower(1, 1)
     now_ms = leader.now_ms
     fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     await leader.produce(b"a", timestamp=now_ms - 2 * DAY_MS, **fields)
     await catch_up(leader, follower)
-    assert follower.runtime.expire_producers(now_ms + DAY_MS, after_ms=DAY_MS) == 0
+    assert follower.runtime.keeping.expire_producers(now_ms + DAY_MS, after_ms=DAY_MS) == 0
     follower.lead(2, isr=(2,), replicas=(1, 2))
     repeated = await follower.produce(b"a", timestamp=now_ms - 2 * DAY_MS, **fields)
     assert (repeated.error, repeated.base_offset) == (ErrorCode.NONE, 0)
-    assert follower.runtime.expire_producers(now_ms + DAY_MS + 1, after_ms=DAY_MS) == 1
+    assert follower.runtime.keeping.expire_producers(now_ms + DAY_MS + 1, after_ms=DAY_MS) == 1
     for node in (leader, follower):
         await node.logs.close()
 
@@ -156,12 +156,12 @@ async def test_a_log_that_is_cut_does_not_forget_who_wrote_the_rest() -> None:
     for sequence in range(2):
         fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
         await node.produce(b"a", timestamp=node.now_ms - 2 * DAY_MS, **fields)
-    node.runtime.become_follower(2, 2)
+    node.runtime.role.become_follower(2, 2)
     done = asyncio.get_running_loop().create_future()
-    node.runtime.truncate(1, done.set_result)
+    node.runtime.following.truncate(1, done.set_result)
     await done
-    assert node.runtime.expire_producers(node.now_ms + DAY_MS, after_ms=DAY_MS) == 0
-    assert node.runtime.producer_count == 1
+    assert node.runtime.keeping.expire_producers(node.now_ms + DAY_MS, after_ms=DAY_MS) == 0
+    assert len(node.runtime.producers) == 1
     await node.logs.close()
 
 
@@ -210,7 +210,7 @@ async def test_of_records_with_and_without_a_time_those_with_one_count(tmp_path:
     broker.open()
     for timestamp in (broker.now_ms - 10 * DAY_MS, -1, -1, -1, -1, -1):
         await broker.append(timestamp)
-    _, second = broker.runtime._log.segments
+    _, second = broker.runtime.replica.log.segments
     assert broker.logs.enforce_retention(broker.now_ms) == 1
     assert broker.runtime.log_start_offset == second.base_offset > 1
     await broker.logs.close()
@@ -237,16 +237,16 @@ async def test_a_search_by_time_passes_over_records_without_one(broker: Broker) 
     now_ms = broker.now_ms
     for timestamp in (-1, now_ms, -1, now_ms + 5, -1):
         await broker.append(timestamp)
-    assert await broker.runtime.offset_for_timestamp(0) == (1, now_ms)
-    assert await broker.runtime.offset_for_timestamp(now_ms + 1) == (3, now_ms + 5)
-    assert await broker.runtime.offset_for_timestamp(now_ms + 6) is None
-    assert await broker.runtime.offset_of_max_timestamp() == (3, now_ms + 5)
+    assert await broker.runtime.times.offset_for_timestamp(0) == (1, now_ms)
+    assert await broker.runtime.times.offset_for_timestamp(now_ms + 1) == (3, now_ms + 5)
+    assert await broker.runtime.times.offset_for_timestamp(now_ms + 6) is None
+    assert await broker.runtime.times.offset_of_max_timestamp() == (3, now_ms + 5)
 
 
 async def test_where_no_record_has_a_time_none_is_found(broker: Broker) -> None:
     await broker.append(-1)
-    assert await broker.runtime.offset_for_timestamp(0) is None
-    assert await broker.runtime.offset_of_max_timestamp() is None
+    assert await broker.runtime.times.offset_for_timestamp(0) is None
+    assert await broker.runtime.times.offset_of_max_timestamp() is None
 
 
 async def test_a_bound_on_the_past_takes_records_without_a_time(tmp_path: Path) -> None:

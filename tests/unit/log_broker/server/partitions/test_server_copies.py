@@ -49,7 +49,7 @@ def led(node: Node, topic: str, index: int = 0) -> PartitionRuntime:
 
 async def write(node: Node, topic: str, *values: bytes) -> None:
     """Append at the leader as acks=all does, one batch each."""
-    await asyncio.gather(*(led(node, topic).append_records([(None, value)]) for value in values))
+    await asyncio.gather(*(led(node, topic).own_appends.records([(None, value)]) for value in values))
 
 
 def write_and_read(bootstrap: str, topic: str) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -214,15 +214,15 @@ async def test_a_key_that_was_erased_stays_so_after_its_leader_is_lost(tmp_path:
         rules = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0", "delete_retention_ms": "0"}
         await make(cluster, "people", (0, 1, 2), segment_bytes="1048576", **rules)
         people = led(cluster.nodes[0], "people")
-        await people.append_records([(b"ada", b"secret"), (b"bob", b"kept")])
-        await people.append_records([(b"ada", None)])
+        await people.own_appends.records([(b"ada", b"secret"), (b"bob", b"kept")])
+        await people.own_appends.records([(b"ada", None)])
         await cluster.kill(0)
         others = list(cluster.nodes.values())
         await eventually(lambda: any(node.logs.led("people", 0) is not None for node in others))
         (heir,) = (node for node in others if node.logs.led("people", 0) is not None)
         filling = [(b"filler", bytes(200_000))]
         for _ in range(7):  # what is to be compacted is in a closed segment
-            await led(heir, "people").append_records(filling)
+            await led(heir, "people").own_appends.records(filling)
         await cluster.start(0)
         await eventually(lambda: set(heir.cluster.topics["people"].partitions[0].isr) == {0, 1, 2})
         for node in cluster.nodes.values():

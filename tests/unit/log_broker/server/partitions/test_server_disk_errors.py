@@ -72,7 +72,7 @@ async def test_after_a_failed_sync_a_synced_log_goes_on_without_what_failed(open
     assert (await append(runtime, b"lost")).error is ErrorCode.KAFKA_STORAGE_ERROR
     assert (await append(runtime, b"b")).base_offset == 1
     assert values(runtime) == [b"a", b"b"]
-    assert runtime.storage_errors == 1
+    assert runtime.replica.storage_errors == 1
     after = open_logs(files.crash()).get("t", 0)
     assert after is not None
     assert values(after) == [b"a", b"b"], "all that was acknowledged survives a power cut right after"
@@ -88,7 +88,7 @@ async def test_after_a_failed_sync_what_was_acknowledged_before_is_not_believed(
     assert (await append(risky, b"synced")).error is ErrorCode.NONE
     risky.config = config(fluvial_durability="memory")
     assert (await append(risky, b"at risk")).error is ErrorCode.NONE
-    assert (risky.at_risk().first_offset, risky.at_risk().records) == (2, 1)
+    assert (risky.keeping.at_risk().first_offset, risky.keeping.at_risk().records) == (2, 1)
     risky.config = config(flush_messages="1")
     files.failing_syncs = 1
     assert (await append(risky, b"refused")).error is ErrorCode.KAFKA_STORAGE_ERROR
@@ -157,7 +157,7 @@ async def test_a_read_error_is_told_and_passes(open_logs: Open) -> None:
     await append(runtime, b"a")
     files.failing_reads = 1
     assert runtime.read(0, 1000).error is ErrorCode.KAFKA_STORAGE_ERROR
-    assert runtime.storage_errors == 1
+    assert runtime.replica.storage_errors == 1
     assert values(runtime) == [b"a"]
 
 
@@ -180,7 +180,10 @@ async def test_a_disk_that_is_full_for_a_while(open_logs: Open, caplog: pytest.L
         files.room_bytes = None
         assert values(runtime) == kept
     assert runtime.offline_reason is None
-    assert len([line for line in caplog.messages if line.startswith("writing t-0 failed")]) < runtime.storage_errors
+    assert (
+        len([line for line in caplog.messages if line.startswith("writing t-0 failed")])
+        < runtime.replica.storage_errors
+    )
     after = open_logs(files.crash()).get("t", 0)
     assert after is not None
     assert values(after) == kept

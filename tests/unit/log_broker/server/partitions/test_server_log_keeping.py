@@ -175,9 +175,9 @@ async def test_retention_looks_as_often_as_it_is_told(open_logs: Open) -> None:
     logs = await open_logs(clock=clock, settings=settings)
     runtime = logs.create("t", 0, uuid4(), config(retention_ms="10000"))
     await append(runtime, batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0))
-    assert runtime.producer_count == 1
+    assert len(runtime.producers) == 1
     clock.ms += 5001
-    await eventually(lambda: runtime.producer_count == 0)
+    await eventually(lambda: len(runtime.producers) == 0)
     assert values(runtime) == [b"a"]
     clock.ms += 5000
     await eventually(lambda: runtime.log_start_offset == 1)
@@ -225,8 +225,8 @@ async def test_a_topic_made_again_is_not_taken_for_the_one_before_it_after_a_cra
     logs = await open_logs()
     old = logs.create("t", 0, uuid4(), config())
     await fill(old, 10)
-    old.delete_records(8)
-    await logs.keep_log_starts()
+    old.keeping.delete_records(8)
+    await logs.checkpoints.keep_log_starts()
     logs.delete("t", 0)
     new = logs.create("t", 0, uuid4(), config())
     await fill(new, 9)
@@ -240,8 +240,8 @@ async def test_deleted_records_stay_deleted_over_a_crash(open_logs: Open) -> Non
     logs = await open_logs()
     runtime = logs.create("t", 0, uuid4(), config())
     await fill(runtime, 10)
-    runtime.delete_records(6)
-    await logs.keep_log_starts()
+    runtime.keeping.delete_records(6)
+    await logs.checkpoints.keep_log_starts()
     found = (await open_logs()).get("t", 0)
     assert found is not None
     assert values(found) == [b"6", b"7", b"8", b"9"]
@@ -274,7 +274,7 @@ async def test_what_each_level_syncs(open_logs: Open, overrides: dict[str, str],
         if acks and at + 1 in syncs:
             assert disk.done[-1][0] == "sync", "no answer before the sync that it promises"
         await eventually(lambda written=at + 1: runtime.log_end_offset == written)  # with acks=0 it comes later
-    assert runtime.at_risk().records == (0 if syncs and syncs[-1] == 4 else 4)
+    assert runtime.keeping.at_risk().records == (0 if syncs and syncs[-1] == 4 else 4)
     order = [kind for kind, name in disk.done if name.endswith(".log")]
     expected: list[str] = []
     for at in range(1, 5):
@@ -287,10 +287,10 @@ async def test_a_topic_whose_level_rises_is_synced_without_a_further_append(open
     logs = await open_logs(files=disk)
     runtime = logs.create("t", 0, uuid4(), config(fluvial_durability="memory"))
     await fill(runtime, 3)
-    assert runtime.at_risk().records == 3
+    assert runtime.keeping.at_risk().records == 3
     assert ("sync", f"{0:020d}.log") not in disk.done
     runtime.config = config(fluvial_durability="fsync-quorum")
-    await eventually(lambda: runtime.at_risk().records == 0)
+    await eventually(lambda: runtime.keeping.at_risk().records == 0)
     assert disk.done[-1] == ("sync", f"{0:020d}.log")
     runtime.config = config(fluvial_durability="memory")
     disk.done.clear()

@@ -123,7 +123,7 @@ async def test_append_and_read(manager, durability) -> None:
     assert (await append(runtime, batch(b"c"), acks=1)).base_offset == 2
     assert runtime.high_watermark == runtime.last_stable_offset == runtime.log_end_offset == 3
     assert values(runtime) == [b"a", b"b", b"c"]
-    assert runtime.at_risk().records == (3 if durability == "memory" else 0)
+    assert runtime.keeping.at_risk().records == (3 if durability == "memory" else 0)
 
 
 async def test_no_answer_and_no_reader_before_the_sync(manager) -> None:
@@ -201,17 +201,17 @@ async def test_reads_outside_the_log(manager) -> None:
     assert runtime.read(2, 100).error is ErrorCode.NONE
     assert runtime.read(3, 100).error is ErrorCode.OFFSET_OUT_OF_RANGE
     assert runtime.read(-1, 100).error is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert runtime.delete_records(1) == 1
+    assert runtime.keeping.delete_records(1) == 1
     assert runtime.read(0, 100).error is ErrorCode.OFFSET_OUT_OF_RANGE
     assert runtime.read(1, 100).size > 0
     with pytest.raises(BrokerError):
-        runtime.delete_records(3)
-    assert runtime.delete_records(-1) == 2
+        runtime.keeping.delete_records(3)
+    assert runtime.keeping.delete_records(-1) == 2
 
 
 async def test_leader_epochs_are_compared(manager) -> None:
     runtime = manager().create("t", 0, TOPIC_ID, config())
-    runtime.become_leader(Leadership(leader_epoch=4, partition_epoch=1, replicas=(0,), isr=(0,)))
+    runtime.role.become_leader(Leadership(leader_epoch=4, partition_epoch=1, replicas=(0,), isr=(0,)))
     assert runtime.check_leader_epoch(-1) is ErrorCode.NONE
     assert runtime.check_leader_epoch(4) is ErrorCode.NONE
     assert runtime.check_leader_epoch(3) is ErrorCode.FENCED_LEADER_EPOCH
@@ -222,14 +222,14 @@ async def test_leader_epochs_are_compared(manager) -> None:
 
 async def test_internal_records_are_appended_as_one_batch(manager) -> None:
     runtime = manager().create("t", 0, TOPIC_ID, config(cleanup_policy="compact"))
-    assert await runtime.append_records([(b"a", b"1"), (b"b", None)]) == 0
-    assert await runtime.append_records([(b"c", b"3")]) == 2
+    assert await runtime.own_appends.records([(b"a", b"1"), (b"b", None)]) == 0
+    assert await runtime.own_appends.records([(b"c", b"3")]) == 2
     with pytest.raises(BrokerError, match="without a key") as refusal:
-        await runtime.append_records([(None, b"4")])
+        await runtime.own_appends.records([(None, b"4")])
     assert refusal.value.code is ErrorCode.INVALID_RECORD
-    assert await runtime.offset_for_timestamp(0) == (0, NOW_MS)
-    assert await runtime.offset_of_max_timestamp() == (0, NOW_MS)
-    assert await runtime.offset_for_timestamp(NOW_MS + 1) is None
+    assert await runtime.times.offset_for_timestamp(0) == (0, NOW_MS)
+    assert await runtime.times.offset_of_max_timestamp() == (0, NOW_MS)
+    assert await runtime.times.offset_for_timestamp(NOW_MS + 1) is None
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -238,7 +238,7 @@ async def test_a_restart_finds_everything(manager, tmp_path, clean) -> None:
     runtime = logs.create("a-topic.x", 3, TOPIC_ID, config(segment_bytes="300"))
     for at in range(20):
         await append(runtime, batch(b"%d" % at, producer_id=9, producer_epoch=1, base_sequence=at))
-    runtime.delete_records(2)
+    runtime.keeping.delete_records(2)
     logs.checkpoint()
     await logs.close()
     marker = tmp_path / "data" / ".kafka_cleanshutdown"
@@ -336,11 +336,11 @@ async def test_a_compacted_topic_is_not_cut_by_time(manager) -> None:
 async def test_flush_ms_syncs_without_a_further_append(manager) -> None:
     disk = Disk()
     runtime = manager(files=disk).create("t", 0, TOPIC_ID, config(fluvial_durability="memory", flush_ms="1"))
-    clock = runtime._clock_ms
+    clock = runtime.replica.clock_ms
     assert isinstance(clock, Clock)
     await append(runtime, batch(b"a"))
     clock.ms += 10
-    while runtime.at_risk().records:  # noqa: ASYNC110 - nothing tells of a sync that nobody asked for
+    while runtime.keeping.at_risk().records:  # noqa: ASYNC110 - nothing tells of a sync that nobody asked for
         await asyncio.sleep(0.001)
     assert disk.syncs == 1
 

@@ -18,8 +18,9 @@ from log_broker.core.partition.protocol import AppendResult
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch, iterate_records
 from log_broker.server.node import Node
+from log_broker.server.partitions.folders import UnidentifiedPartitionError
 from log_broker.server.partitions.internal_log import stored_records
-from log_broker.server.partitions.log_manager import LogManager, UnidentifiedPartitionError
+from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.storage.checkpoints import PARTITION_METADATA_FILE, encode_topic_id
 from log_broker.storage.memory_files import MemoryFileSystem, ProcessKilled
@@ -143,7 +144,7 @@ async def test_power_is_cut_at_every_sync_of_a_topics_first_records(open_logs: O
 
         # Killed first, and started: what that start takes for written is there after a power cut.
         killed = open_logs(files).create("orders", 0, OLD, CONFIG)
-        counted = killed.synced_end
+        counted = killed.replica.state.synced_end
         later = open_logs(cut(files, how, syncs)).create("orders", 0, OLD, CONFIG)
         assert later.log_end_offset >= counted
         if was_whole:
@@ -169,8 +170,8 @@ async def test_records_of_a_topic_unknown_are_shown_to_nobody(
     assert await filled(logs, OLD) == 3
     runtime = logs.get("orders", 0)
     assert runtime is not None
-    runtime.delete_records(1)
-    await logs.keep_log_starts()
+    runtime.keeping.delete_records(1)
+    await logs.checkpoints.keep_log_starts()
     await logs.close()
     if content is None:
         files.remove(METADATA)

@@ -33,7 +33,7 @@ async def test_a_record_is_acked_and_seen_once_every_in_sync_replica_has_it(node
     a, b, c = nodes(min_insync_replicas="2")
     a.lead(5, isr=(1, 2, 3))
     for node in (b, c):
-        node.runtime.become_follower(5, 1)
+        node.runtime.role.become_follower(5, 1)
     answer = a.produce(b"x")
     await a.written(1)
     await fetch_once(a, b)
@@ -53,7 +53,7 @@ async def test_an_ex_leader_drops_its_tail_and_takes_that_of_the_new_leader(node
     a, b, c = nodes(min_insync_replicas="2")
     a.lead(1, isr=(1, 2, 3))
     for node in (b, c):
-        node.runtime.become_follower(1, 1)
+        node.runtime.role.become_follower(1, 1)
     a.lease.renewed(0)
     committed = a.produce(b"both")
     await a.written(1)
@@ -67,11 +67,11 @@ async def test_an_ex_leader_drops_its_tail_and_takes_that_of_the_new_leader(node
     await a.power_cut()
     b.lead(2, isr=(2, 3))
     b.lease.renewed(0)
-    c.runtime.become_follower(2, 2)
+    c.runtime.role.become_follower(2, 2)
     for at in range(7):
         await b.produce(b"b %d" % at, acks=1)
     assert a.runtime.high_watermark <= 1, "nothing behind the last known high watermark counts after a restart"
-    a.runtime.become_follower(2, 2)
+    a.runtime.role.become_follower(2, 2)
     read = await fetch_once(b, a)
     assert read.diverging == (1, 1)
     assert a.runtime.log_end_offset == 1
@@ -89,14 +89,14 @@ async def test_who_is_no_leader_any_more_says_so_to_all_who_wait(nodes: Nodes) -
     written = [a.produce(b"w%d" % at) for at in range(2)]
     await a.written(2)
     gathered = [a.produce(b"g"), a.produce(b"h", acks=1)]
-    a.runtime.become_follower(2, 2)
+    a.runtime.role.become_follower(2, 2)
     results = await asyncio.gather(*written, *gathered, a.produce(b"late"))
     assert {result.error for result in results} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
     with pytest.raises(BrokerError) as refusal:
-        await a.runtime.append_records([(b"k", b"v")])
+        await a.runtime.own_appends.records([(b"k", b"v")])
     assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert a.runtime.log_end_offset == 2
-    assert b.runtime.read_replica(0, 100, -1).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert b.runtime.leading.read_replica(0, 100, -1).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_truncation_says_what_was_lost(nodes: Nodes) -> None:
@@ -108,38 +108,38 @@ async def test_a_truncation_says_what_was_lost(nodes: Nodes) -> None:
     await a.produce(b"3", b"4", acks=1)
     kept_waiting = a.produce(b"5")
     await a.written(5)
-    a.runtime.become_follower(2, 2)
+    a.runtime.role.become_follower(2, 2)
     assert await truncate(a, 9) is None
     assert await truncate(a, 1) == (0, 5, 2, 2), "the batch at 0 goes whole; 2 were committed, 2 acked by a alone"
     assert (await kept_waiting).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert (a.runtime.log_end_offset, a.runtime.high_watermark, a.runtime.latest_epoch) == (0, 0, -1)
+    assert (a.runtime.log_end_offset, a.runtime.high_watermark, a.runtime.following.latest_epoch) == (0, 0, -1)
 
 
 async def test_a_replica_says_what_goes_with_it_that_others_may_lack(nodes: Nodes) -> None:
     a, b = nodes(2, min_insync_replicas="1")
     a.lead(1, isr=(1, 2), replicas=(1, 2))
-    b.runtime.become_follower(1, 1)
+    b.runtime.role.become_follower(1, 1)
     a.lease.renewed(0)
     shared = a.produce(b"1", b"2")
     await a.written(2)
     await catch_up(a, b)
     await shared
-    assert (a.runtime.left_behind(), b.runtime.left_behind()) == (None, None)
+    assert (a.runtime.following.left_behind(), b.runtime.following.left_behind()) == (None, None)
     await a.produce(b"3", b"4", acks=1)
     undecided = a.produce(b"5")
     await a.written(5)
-    assert a.runtime.left_behind() == (2, 5, 0, 2), "two of three were acknowledged"
+    assert a.runtime.following.left_behind() == (2, 5, 0, 2), "two of three were acknowledged"
     b.lead(2, isr=(2,), replicas=(1, 2))
-    a.runtime.become_follower(2, 2)
+    a.runtime.role.become_follower(2, 2)
     assert (await undecided).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert a.runtime.left_behind() == (2, 5, 0, 2), "its leader has not been asked yet"
+    assert a.runtime.following.left_behind() == (2, 5, 0, 2), "its leader has not been asked yet"
     await a.power_cut()
-    left = a.runtime.left_behind()
+    left = a.runtime.following.left_behind()
     assert left is not None
     assert (left.end, left.acknowledged) == (5, None), "what an earlier process said nobody knows"
-    a.runtime.become_follower(2, 2)
+    a.runtime.role.become_follower(2, 2)
     await catch_up(b, a)
-    assert a.runtime.left_behind() is None
+    assert a.runtime.following.left_behind() is None
 
 
 async def test_offsets_that_a_power_cut_took_are_not_remembered_as_committed(nodes: Nodes) -> None:
@@ -147,8 +147,8 @@ async def test_offsets_that_a_power_cut_took_are_not_remembered_as_committed(nod
     (a,) = nodes(1, fluvial_durability="memory", min_insync_replicas="1")
     a.lead(1, isr=(1,), replicas=(1, 2))
     await a.produce(b"1", b"2", b"3")
-    a.logs._high_watermarks_saved = {("t", 0): 3}
-    a.logs._write_high_watermarks()
+    a.logs.checkpoints._high_watermarks.saved = {("t", 0): 3}
+    a.logs.checkpoints._high_watermarks.write()
     checkpoint = DATA / HIGH_WATERMARK_FILE
     a.files.sync_directory(DATA)  # the log is there afterwards, and its records are not
     await a.power_cut()
@@ -161,8 +161,8 @@ async def test_a_log_start_that_a_power_cut_took_hides_nothing_that_comes_after(
     a.lead(1, isr=(1,), replicas=(1, 2))
     await a.produce(*(b"%d" % value for value in range(5)))
     await a.produce(b"5", b"6", b"7", b"8")
-    a.runtime.delete_records(8)
-    await a.logs.keep_log_starts()
+    a.runtime.keeping.delete_records(8)
+    await a.logs.checkpoints.keep_log_starts()
     await a.power_cut()
     assert (a.runtime.log_start_offset, a.runtime.log_end_offset) == (5, 5)
     a.lead(2, isr=(1,), replicas=(1, 2))
@@ -178,12 +178,12 @@ async def test_a_log_start_that_a_power_cut_took_hides_nothing_that_comes_after(
 async def test_a_follower_below_the_leaders_start_begins_again_there(nodes: Nodes) -> None:
     a, b = nodes(2, segment_bytes="200")
     a.lead(1, isr=(1,), replicas=(1, 2))
-    b.runtime.become_follower(1, 1)
+    b.runtime.role.become_follower(1, 1)
     for at in range(8):
         await a.produce(b"%d" % at)
     await fetch_once(a, b, max_bytes=100)
     assert 0 < b.runtime.log_end_offset < 5
-    a.runtime.delete_records(5)
+    a.runtime.keeping.delete_records(5)
     read = await fetch_once(a, b)
     assert read.error is ErrorCode.OFFSET_OUT_OF_RANGE
     await catch_up(a, b)
@@ -196,10 +196,10 @@ async def test_a_follower_below_the_leaders_start_begins_again_there(nodes: Node
 async def test_followers_that_fall_behind_leave_and_come_back(nodes: Nodes) -> None:
     a, b, c = nodes(min_insync_replicas="2", lag_ms_max=50)
     wanted: asyncio.Queue[IsrProposal] = asyncio.Queue()
-    a.runtime.on_isr_wanted = wanted.put_nowait
+    a.runtime.replica.on_isr_wanted = wanted.put_nowait
     a.lead(1, isr=(1, 2, 3))
     for node in (b, c):
-        node.runtime.become_follower(1, 1)
+        node.runtime.role.become_follower(1, 1)
     answer = a.produce(b"x")
 
     async def b_fetches() -> IsrProposal:
@@ -211,9 +211,9 @@ async def test_followers_that_fall_behind_leave_and_come_back(nodes: Nodes) -> N
     proposal = await b_fetches()
     assert (proposal.isr, proposal.leader_epoch, proposal.partition_epoch) == ((1, 2), 1, 1)
     assert not answer.done(), "until the controller has agreed c counts"
-    a.runtime.isr_settled(Leadership(leader_epoch=1, partition_epoch=2, replicas=(1, 2, 3), isr=(1, 2)))
+    a.runtime.role.isr_settled(Leadership(leader_epoch=1, partition_epoch=2, replicas=(1, 2, 3), isr=(1, 2)))
     assert (await answer).error is ErrorCode.NONE
-    assert a.runtime.isr == (1, 2)
+    assert a.runtime.leading.isr == (1, 2)
 
     await fetch_once(a, c)
     while wanted.empty():
@@ -226,7 +226,7 @@ async def test_followers_that_fall_behind_leave_and_come_back(nodes: Nodes) -> N
 async def test_a_leader_without_its_lease_takes_only_what_others_confirm(nodes: Nodes) -> None:
     a, b, _ = nodes(min_insync_replicas="1")
     a.lead(1, isr=(1, 2))
-    b.runtime.become_follower(1, 1)
+    b.runtime.role.become_follower(1, 1)
     assert (await a.produce(b"x", acks=1)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     a.lease.renewed(1_000)
     assert (await a.produce(b"x", acks=1)).error is ErrorCode.NONE
@@ -245,7 +245,7 @@ async def test_a_log_may_go_away_while_it_is_cut(nodes: Nodes, leave: str) -> No
     a, _, _ = nodes()
     a.lead(1, isr=(1,), replicas=(1,))
     await a.produce(b"1")
-    a.runtime.become_follower(2, 2)
+    a.runtime.role.become_follower(2, 2)
     cut = asyncio.create_task(truncate(a, 0))
     await asyncio.sleep(0)
     if leave == "delete":
@@ -260,12 +260,12 @@ async def test_a_wrong_fetch_is_refused_whole(nodes: Nodes) -> None:
     a.lead(3, isr=(1, 2))
     a.lease.renewed(0)
     await a.produce(b"1", acks=1)
-    b.runtime.become_follower(3, 1)
-    good = b"".join(a.runtime.read_replica(0, 1000, -1).chunks)
+    b.runtime.role.become_follower(3, 1)
+    good = b"".join(a.runtime.leading.read_replica(0, 1000, -1).chunks)
 
     async def error_of(records: bytes, epoch: int = 3) -> ErrorCode | None:
         answer: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
-        b.runtime.append_fetched(memoryview(records), epoch, 0, 0, lambda error, _: answer.set_result(error))
+        b.runtime.following.append_fetched(memoryview(records), epoch, 0, 0, lambda error, _: answer.set_result(error))
         error = await answer
         return None if error is None else error.code
 
@@ -285,13 +285,13 @@ async def test_gaps_left_by_compaction_are_copied_and_survive_a_crash(nodes: Nod
     for at in range(12):
         await a.produce(b"%d" % at)
     await a.logs.compact()
-    b.runtime.become_follower(1, 1)
+    b.runtime.role.become_follower(1, 1)
     await catch_up(a, b)
     assert a.values() == b.values()
     assert len(b.values()) < 12
     await b.power_cut()
     assert b.runtime.log_end_offset == 12
-    b.runtime.become_follower(1, 1)
+    b.runtime.role.become_follower(1, 1)
     await catch_up(a, b)
     assert a.values() == b.values()
 
@@ -299,7 +299,7 @@ async def test_gaps_left_by_compaction_are_copied_and_survive_a_crash(nodes: Nod
 async def test_transactions_follow_and_are_right_with_a_new_leader(nodes: Nodes) -> None:
     a, b = nodes(2, min_insync_replicas="1")
     a.lead(1, isr=(1, 2), replicas=(1, 2))
-    b.runtime.become_follower(1, 1)
+    b.runtime.role.become_follower(1, 1)
     a.lease.renewed(0)
 
     def begin(node: ReplicaNode, producer: int, value: bytes) -> "asyncio.Future[object]":
@@ -315,7 +315,7 @@ async def test_transactions_follow_and_are_right_with_a_new_leader(nodes: Nodes)
     ends: list[asyncio.Future[object]] = []
     for producer, committed in ((7, True), (8, False)):
         ended: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        a.runtime.end_transaction(producer, 0, EndMarker(committed, 4), ended.set_result)
+        a.runtime.own_appends.end_transaction(producer, 0, EndMarker(committed, 4), ended.set_result)
         ends.append(ended)
     await a.written(5)
     await fetch_once(a, b)
@@ -330,11 +330,11 @@ async def test_transactions_follow_and_are_right_with_a_new_leader(nodes: Nodes)
     assert b.values(committed=True) == [b"p7", b"p8"], "8's are for the client to leave out"
     assert b.runtime.read(0, 1000, isolation_level=1).aborted == [(8, 1)]
     last: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    b.runtime.end_transaction(9, 0, EndMarker(True, 3), last.set_result)
+    b.runtime.own_appends.end_transaction(9, 0, EndMarker(True, 3), last.set_result)
     await last
     assert b.runtime.last_stable_offset == 6
     refused: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    b.runtime.end_transaction(7, 0, EndMarker(False, 3), refused.set_result)
+    b.runtime.own_appends.end_transaction(7, 0, EndMarker(False, 3), refused.set_result)
     assert (await refused).error is ErrorCode.TRANSACTION_COORDINATOR_FENCED
     repeated = b.produce(b"p7", producer_id=7, producer_epoch=0, base_sequence=0, attributes=0x10)
     assert (await repeated).base_offset == 0, "sequences are known too"
@@ -343,7 +343,7 @@ async def test_transactions_follow_and_are_right_with_a_new_leader(nodes: Nodes)
 async def test_a_repeated_batch_waits_for_the_others_as_the_first_did(nodes: Nodes) -> None:
     a, b = nodes(2, min_insync_replicas="1")
     a.lead(1, isr=(1, 2), replicas=(1, 2))
-    b.runtime.become_follower(1, 1)
+    b.runtime.role.become_follower(1, 1)
     sent = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     first = a.produce(b"x", **sent)
     await a.written(1)
@@ -357,14 +357,14 @@ async def test_a_repeated_batch_waits_for_the_others_as_the_first_did(nodes: Nod
 async def test_acks_all_needs_enough_replicas_before_and_after(nodes: Nodes) -> None:
     a, b, _ = nodes(min_insync_replicas="2")
     a.lead(1, isr=(1, 2))
-    b.runtime.become_follower(1, 1)
+    b.runtime.role.become_follower(1, 1)
     enough = a.produce(b"w")
     await a.written(1)
     await catch_up(a, b)
     assert (await enough).error is ErrorCode.NONE
     answer = a.produce(b"x")
     await a.written(2)
-    a.runtime.isr_settled(Leadership(leader_epoch=1, partition_epoch=2, replicas=(1, 2, 3), isr=(1,)))
+    a.runtime.role.isr_settled(Leadership(leader_epoch=1, partition_epoch=2, replicas=(1, 2, 3), isr=(1,)))
     assert (await answer).error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert (await a.produce(b"y")).error is ErrorCode.NOT_ENOUGH_REPLICAS
 
@@ -378,7 +378,7 @@ async def test_so_many_disks_hold_a_record_when_it_is_acked(nodes: Nodes, least:
     leader, *followers = made
     leader.lead(1, isr=(1, 2, 3)[:least])
     for node in followers:
-        node.runtime.become_follower(1, 1)
+        node.runtime.role.become_follower(1, 1)
     copies: list[int] = []
 
     def count(_: object) -> None:
@@ -393,22 +393,22 @@ async def test_so_many_disks_hold_a_record_when_it_is_acked(nodes: Nodes, least:
 
 async def test_replicas_that_are_only_being_added_are_not_asked_for(nodes: Nodes) -> None:
     a, _, _ = nodes(min_insync_replicas="2")
-    a.runtime.become_leader(
+    a.runtime.role.become_leader(
         Leadership(leader_epoch=1, partition_epoch=1, replicas=(1, 2, 3), isr=(1,), adding=(2, 3)),
     )
     assert (await a.produce(b"x")).error is ErrorCode.NONE
-    a.runtime.isr_settled(Leadership(leader_epoch=1, partition_epoch=2, replicas=(1, 2, 3), isr=(1,)))
+    a.runtime.role.isr_settled(Leadership(leader_epoch=1, partition_epoch=2, replicas=(1, 2, 3), isr=(1,)))
     assert (await a.produce(b"y")).error is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 async def test_waiting_fetches_are_woken(nodes: Nodes) -> None:
     a, b = nodes(2)
     a.lead(1, isr=(1, 2), replicas=(1, 2))
-    b.runtime.become_follower(1, 1)
+    b.runtime.role.become_follower(1, 1)
     woken: list[str] = []
-    a.runtime.on_appended(0, lambda: woken.append("end"))
-    a.runtime.on_appended(5, lambda: woken.append("watermark"), known_high_watermark=0)
-    gone = a.runtime.on_appended(0, lambda: woken.append("cancelled"))
+    a.runtime.leading.on_appended(0, lambda: woken.append("end"))
+    a.runtime.leading.on_appended(5, lambda: woken.append("watermark"), known_high_watermark=0)
+    gone = a.runtime.leading.on_appended(0, lambda: woken.append("cancelled"))
     gone()
     a.produce(b"x")
     await a.written(1)
@@ -417,8 +417,8 @@ async def test_waiting_fetches_are_woken(nodes: Nodes) -> None:
     await catch_up(a, b)
     await asyncio.sleep(0)
     assert woken == ["end", "watermark"]
-    a.runtime.on_appended(9, lambda: woken.append("gone"))
-    a.runtime.become_follower(2, 2)
+    a.runtime.leading.on_appended(9, lambda: woken.append("gone"))
+    a.runtime.role.become_follower(2, 2)
     await asyncio.sleep(0)
     assert woken[-1] == "gone"
 
@@ -428,20 +428,20 @@ async def test_a_cut_log_takes_what_comes_next(nodes: Nodes) -> None:
     a.lead(1, isr=(1,), replicas=(1, 2))
     for at in range(9):
         await a.produce(b"%d" % at, producer_id=7, producer_epoch=0, base_sequence=at)
-    b.runtime.become_follower(1, 1)
+    b.runtime.role.become_follower(1, 1)
     await catch_up(a, b)
     await truncate(b, 4)
     assert b.runtime.log_end_offset == b.runtime.high_watermark == 4
     assert b.runtime.producers[7].batches[-1].last_sequence == 3
     await b.power_cut()
     assert b.runtime.log_end_offset == 4
-    b.runtime.become_follower(1, 1)
+    b.runtime.role.become_follower(1, 1)
     await catch_up(a, b)
     assert a.values() == b.values()
     assert a.log() == b.log()
     await restart_at(b, 100)
     assert (b.runtime.log_start_offset, b.runtime.log_end_offset, b.runtime.high_watermark) == (100, 100, 100)
-    assert b.runtime.producer_count == 0
+    assert len(b.runtime.producers) == 0
 
 
 async def test_who_waits_for_followers_is_answered_when_the_node_stops(nodes: Nodes) -> None:
@@ -458,7 +458,7 @@ async def test_a_log_that_was_compacted_is_compacted_again_after_a_cut(nodes: No
     a.lead(1, isr=(1,), replicas=(1, 2))
     for at in range(12):
         await a.produce(b"%d" % at)
-    b.runtime.become_follower(1, 1)
+    b.runtime.role.become_follower(1, 1)
     await catch_up(a, b)
     assert await b.logs.compact() == 1
     await truncate(b, 4)
@@ -474,7 +474,7 @@ async def test_a_leader_whose_disk_failed_leads_on_only_if_it_lost_nothing(nodes
     a, b = nodes(2, fluvial_durability="memory" if loses else "fsync-quorum")
     a.lead(1, isr=(1, 2), replicas=(1, 2))
     a.lease.renewed(0)
-    b.runtime.become_follower(1, 1)
+    b.runtime.role.become_follower(1, 1)
     await a.produce(b"1", acks=1)
     waiting = a.produce(b"2")
     await a.written(2)
@@ -482,7 +482,7 @@ async def test_a_leader_whose_disk_failed_leads_on_only_if_it_lost_nothing(nodes
         a.runtime.config = config(fluvial_durability="memory", flush_messages="1")
     a.files.failing_syncs = 1
     assert (await a.produce(b"3", acks=1)).error is ErrorCode.KAFKA_STORAGE_ERROR
-    a.runtime._go_offline("a sync failed")
+    a.runtime.replica.go_offline("a sync failed")
     assert a.logs.reopen_offline() == 1
     if loses:
         assert a.runtime.log_end_offset < 2
@@ -500,7 +500,7 @@ async def test_a_leader_whose_disk_failed_leads_on_only_if_it_lost_nothing(nodes
 async def test_the_last_known_watermark_survives(nodes: Nodes) -> None:
     a, b = nodes(2)
     a.lead(1, isr=(1, 2), replicas=(1, 2))
-    b.runtime.become_follower(1, 1)
+    b.runtime.role.become_follower(1, 1)
     first = a.produce(b"1")
     await a.written(1)
     await catch_up(a, b)

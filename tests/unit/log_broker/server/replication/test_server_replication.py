@@ -69,7 +69,7 @@ async def produce(node: Node, count: int, *, first: int = 0, acks: int = -1, ind
     runtime = node.logs.led(TOPIC, index)
     assert runtime is not None
     if acks == -1:
-        await asyncio.gather(*(runtime.append_records([(None, b"%d" % at)]) for at in range(first, first + count)))
+        await asyncio.gather(*(runtime.own_appends.records([(None, b"%d" % at)]) for at in range(first, first + count)))
         return
     answers = [asyncio.get_running_loop().create_future() for _ in range(count)]
     for at, answer in enumerate(answers):
@@ -145,7 +145,7 @@ async def test_another_replica_leads_when_the_leader_stops_and_the_returned_one_
         await eventually(lambda: ends(survivors) == {(50, 50)})
         leader = nodes[2].logs.led(TOPIC, 0)
         assert leader is not None
-        await eventually(lambda: set(leader.isr) == {0, 1, 2})
+        await eventually(lambda: set(leader.leading.isr) == {0, 1, 2})
         assert len(set(log_bytes(tmp_path))) == 1
         found = await asyncio.to_thread(read_all, servers([nodes[0], nodes[2]]), 50)
         assert sorted(map(int, found)) == list(range(50))
@@ -205,7 +205,7 @@ async def test_what_a_leader_writes_while_it_is_moved_away_is_not_acknowledged(n
     answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
     runtime.append(build_batch([(leader.clock_ms(), None, b"1", ())]), acks=1, done=answer.set_result)
     await asyncio.sleep(0)
-    assert runtime._core.writes.is_writing
+    assert runtime.replica.core.writes.is_writing
     topic = leader.cluster.topics[TOPIC]
     (now,) = topic.partitions
     moved = replace(now, replicas=(2, 0), isr=(2, 0), leader=2, leader_epoch=now.leader_epoch + 1)
@@ -262,7 +262,7 @@ async def test_a_wiped_replica_is_filled_again_from_where_the_leader_begins(node
     await eventually(lambda: ends(nodes) == {(10, 10)})
     leader = nodes[1].logs.led(TOPIC, 0)
     assert leader is not None
-    leader.delete_records(4)
+    leader.keeping.delete_records(4)
     for node in (nodes[0], nodes[2]):
         follower = node.logs.get(TOPIC, 0)
         assert follower is not None
@@ -465,7 +465,7 @@ async def test_a_client_reads_and_waits_at_the_replica_in_its_rack(tmp_path: Pat
         leader, follower = nodes[1].logs.led(TOPIC, 0), nodes[2].logs.get(TOPIC, 0)
         assert leader is not None
         assert follower is not None
-        ahead = asyncio.ensure_future(leader.append_records([(None, b"late")]))
+        ahead = asyncio.ensure_future(leader.own_appends.records([(None, b"late")]))
         await eventually(lambda: leader.log_end_offset == 31)
         assert follower.read(30, 1000).chunks == ()
         link = PeerLink(f"127.0.0.1:{nodes[2].port}")
