@@ -35,8 +35,6 @@ LONGER_CLASSES = {
     "PartitionRunner": 337,
     "PartitionRuntime": 1077,
     "ReplicaManager": 355,
-    "PartitionLog": 520,
-    "Segment": 396,
     "_Parser": 367,
     "RegistryState": 303,
 }
