@@ -52,7 +52,8 @@ from log_broker.records.varint import read_uvarint, write_varint
 from log_broker.storage.compaction_transactions import CleanedTransactions
 from log_broker.storage.files import File, FileSystem
 from log_broker.storage.index import RELATIVE_OFFSET_MAX
-from log_broker.storage.segment import LOG_SUFFIX, Segment
+from log_broker.storage.segment import Segment
+from log_broker.storage.segment_files import LOG_SUFFIX, SegmentFiles
 
 CLEANED_SUFFIX = ".cleaned"
 UNBOUNDED_MS = 2**63 - 1
@@ -450,22 +451,17 @@ class CompactionJob:
         self._by_name(self._files.remove, path)
         file = self._by_name(self._files.open, path)
         try:
-            segment = Segment(
-                self._files,
-                self._directory,
-                sources[0].base_offset,
-                size=0,
+            segment = Segment.begin(
+                SegmentFiles(self._files, self._directory, sources[0].base_offset, file),
                 index_interval_bytes=self._limits.index_interval_bytes,
                 now_ms=self._now_ms,
-                file=file,
             )
-            segment.begin_empty()
             changed = self._write(sources, segment, file, retention)
             if (changed or len(sources) > 1) and segment.size:
                 file.sync()
                 # Retention of records without a time goes by it; as Kafka, which keeps that of the last source.
-                segment.written_ms = max(source.written_ms for source in sources)
-                self._by_name(partial(self._files.set_modified_ms, time_ms=segment.written_ms), path)
+                written_ms = segment.files.written_ms = max(source.files.written_ms for source in sources)
+                self._by_name(partial(self._files.set_modified_ms, time_ms=written_ms), path)
                 return Rewritten(sources=sources, segment=segment, aborted=self._aborted_in(sources))
         except BaseException:
             self._throw_away(path, file)

@@ -56,11 +56,11 @@ def replace_batch(log: PartitionLog, offset: int, batch: Buffer) -> Segment | No
     position = segment.position_of(good.base_offset)
     if position + good.size > segment.size:
         return None
-    if read_header(segment.file.read_at(position, HEADER_BYTES)).base_offset != good.base_offset:
+    if segment.header_at(position).base_offset != good.base_offset:
         return None
     behind = position + good.size
     if behind < segment.size:
-        following = read_header(segment.file.read_at(behind, HEADER_BYTES))
+        following = segment.header_at(behind)
         if following.magic != MAGIC or following.base_offset <= good.last_offset:
             return None
     segment.file.write_at(position, [batch])

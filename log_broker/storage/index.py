@@ -44,6 +44,11 @@ class OffsetIndex:
         at = bisect_right(self.positions, position) - 1
         return (self.offsets[at], self.positions[at]) if at >= 0 and self.positions[at] > after else None
 
+    @property
+    def last_position(self) -> int:
+        """Where the batch of the last entry starts; 0 when there is none."""
+        return self.positions[-1] if self.positions else 0
+
     def truncate(self, position: int) -> None:
         """Drop entries of batches at or behind `position`."""
         at = bisect_left(self.positions, position)

@@ -12,7 +12,7 @@ from log_broker.records.batch import BatchHeader
 from log_broker.records.control import read_marker
 from log_broker.storage.checkpoints import decode_producers
 from log_broker.storage.files import FileSystem
-from log_broker.storage.segment import SNAPSHOT_SUFFIX, file_name
+from log_broker.storage.segment_files import SNAPSHOT_SUFFIX, file_name
 
 
 class Batches(Protocol):

@@ -25,9 +25,11 @@ from log_broker.storage.checkpoints import (
     encode_epochs,
 )
 from log_broker.storage.files import FileSystem
-from log_broker.storage.log import LogLimits, PartitionLog
+from log_broker.storage.log import PartitionLog
+from log_broker.storage.log_appender import LogLimits
 from log_broker.storage.producer_replay import producers_to_replay_from, replay_producers
-from log_broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Segment, file_name, scan
+from log_broker.storage.segment import Segment, scan
+from log_broker.storage.segment_files import DELETED_SUFFIX, LOG_SUFFIX, SegmentFiles, file_name
 from log_broker.storage.segment_swap import finish_swaps
 
 _log = logging.getLogger(__name__)
@@ -160,9 +162,7 @@ def open_log(
             files.drop_cached(directory / file_name(base, LOG_SUFFIX))
     segments = [
         Segment(
-            files,
-            directory,
-            base,
+            SegmentFiles(files, directory, base),
             size=files.size(directory / file_name(base, LOG_SUFFIX)),
             index_interval_bytes=limits.index_interval_bytes,
             now_ms=now_ms,
@@ -170,8 +170,9 @@ def open_log(
         for base in bases
     ]
     if not segments:
-        empty = Segment(files, directory, 0, size=0, index_interval_bytes=limits.index_interval_bytes, now_ms=now_ms)
-        empty.begin_empty()
+        empty = Segment.begin(
+            SegmentFiles(files, directory, 0), index_interval_bytes=limits.index_interval_bytes, now_ms=now_ms
+        )
         return PartitionLog(
             files,
             directory,
@@ -184,7 +185,7 @@ def open_log(
         )
     missing: list[tuple[int, int]] = []
     if clean:
-        end_offset = segments[-1].resume() or segments[-1].base_offset
+        end_offset = segments[-1].resume()
     else:
         if GAPS_FILE not in names:
             missing = _missing(segments, recovery_point)
@@ -264,12 +265,12 @@ def _recover(
         lost = segments[at + 1 :]
         end_max = lost[0].base_offset if lost else None
         rebuild = partial(segment.rebuild, checked_from=recovery_point, end_max=end_max)
-        end_offset = rebuild(without_gaps=is_last and not may_have_gaps) or segment.base_offset
+        end_offset = rebuild(without_gaps=is_last and not may_have_gaps)
         if not (is_last or may_have_gaps or is_compacted) and (segment.size < size_found or end_offset != end_max):
             # A log that versions up to a0f39a4 have compacted does not say so, but then all of it is there. In any
             # other a gap before the damage is a damaged offset.
             segment.size = size_found
-            end_offset = rebuild(without_gaps=True) or segment.base_offset
+            end_offset = rebuild(without_gaps=True)
         # A file of which the disk has only the front may end with a whole batch.
         cut = segment.size < size_found or (not may_have_gaps and not is_last and end_offset != end_max)
         if cut:
@@ -287,7 +288,7 @@ def _recover(
                 segments.append(_begin_segment(files, directory, end_offset, limits, now_ms))
                 lost = [other for other in lost if other.base_offset != end_offset]
             for other in lost:
-                other.remove()
+                other.files.remove()
             files.sync_directory(directory)
             segment.file.truncate(segment.size)
         if not is_last:
@@ -310,10 +311,9 @@ def _has_gaps(segment: Segment) -> bool:
 
 
 def _begin_segment(files: FileSystem, directory: Path, base_offset: int, limits: LogLimits, now_ms: int) -> Segment:
-    segment = Segment(
-        files, directory, base_offset, size=0, index_interval_bytes=limits.index_interval_bytes, now_ms=now_ms
+    segment = Segment.begin(
+        SegmentFiles(files, directory, base_offset), index_interval_bytes=limits.index_interval_bytes, now_ms=now_ms
     )
-    segment.begin_empty()
     segment.file.truncate(0)
     segment.file.sync()
     files.sync_directory(directory)

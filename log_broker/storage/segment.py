@@ -6,12 +6,9 @@ without touching them.
 """
 
 import logging
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
-from zlib import crc32
+from typing import Self
 
 from log_broker.records.batch import (
     HEADER_BYTES,
@@ -22,41 +19,14 @@ from log_broker.records.batch import (
     crc_is_valid,
     read_header,
 )
-from log_broker.storage.files import File, FileSystem
-from log_broker.storage.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from log_broker.storage.files import File
+from log_broker.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from log_broker.storage.segment_files import LOG_SUFFIX, SegmentFiles
 
 _log = logging.getLogger(__name__)
 
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-SNAPSHOT_SUFFIX = ".snapshot"
-TRANSACTION_INDEX_SUFFIX = ".txnindex"
-DELETED_SUFFIX = ".deleted"
-
 _SCAN_BYTES = 1024 * 1024
 _SEARCH_BYTES = 16 * 1024
-
-
-class SegmentLimits(Protocol):
-    """When a new segment begins: the part of a topic's config that storage goes by."""
-
-    @property
-    def segment_bytes(self) -> int: ...
-
-    @property
-    def segment_ms_max(self) -> int: ...
-
-    @property
-    def segment_jitter_ms(self) -> int: ...
-
-    @property
-    def segment_index_bytes(self) -> int: ...
-
-
-def file_name(offset: int, suffix: str) -> str:
-    """Return the name of a file that starts at `offset`: twenty digits, so that names sort as offsets do."""
-    return f"{offset:020d}{suffix}"
 
 
 def scan(
@@ -106,59 +76,53 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_entry",
-        "_file",
-        "_files",
         "_index_interval_bytes",
         "_indexes",
         "_max_timestamp",
-        "_written_ms",
         "base_offset",
         "created_ms",
-        "directory",
+        "files",
         "first_timestamp",
         "index_bytes",
         "leaves",
         "size",
     )
 
-    def __init__(
-        self,
-        files: FileSystem,
-        directory: Path,
-        base_offset: int,
-        *,
-        size: int,
-        index_interval_bytes: int,
-        now_ms: int,
-        file: File | None = None,
-    ) -> None:
-        self._files = files
-        self.directory = directory
-        self.base_offset = base_offset
+    def __init__(self, files: SegmentFiles, *, size: int, index_interval_bytes: int, now_ms: int) -> None:
+        self.files = files
+        self.base_offset = files.base_offset
         self.size = size
         self.created_ms = now_ms
         self.first_timestamp: int | None = None  # of the first batch; known for the active segment only
         self.index_bytes = 0  # of the larger of the two indexes; known for the active segment only
         self.leaves = False  # about to be replaced: its index files are gone and must not come back
-        self._file = file
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._index_interval_bytes = index_interval_bytes
         self._bytes_since_entry = 0
         self._max_timestamp: tuple[int, int] | None = None  # (timestamp, relative offset)
-        self._written_ms: int | None = None
+
+    @classmethod
+    def begin(cls, files: SegmentFiles, *, index_interval_bytes: int, now_ms: int) -> Self:
+        """Return a new active segment, for which nothing has to be looked for on the disk."""
+        segment = cls(files, size=0, index_interval_bytes=index_interval_bytes, now_ms=now_ms)
+        segment._begin_empty()
+        files.written_ms = now_ms
+        return segment
+
+    def _begin_empty(self) -> None:
+        self._indexes = OffsetIndex(), TimeIndex()
+        self._max_timestamp = (-1, 0)
 
     def path(self, suffix: str = LOG_SUFFIX) -> Path:
-        return self.directory / file_name(self.base_offset, suffix)
+        return self.files.path(suffix)
+
+    @property
+    def directory(self) -> Path:
+        return self.files.directory
 
     @property
     def file(self) -> File:
-        if self._file is None:
-            self._file = self._files.open(self.path())
-        return self._file
-
-    @property
-    def is_open(self) -> bool:
-        return self._file is not None
+        return self.files.log
 
     @property
     def offset_index(self) -> OffsetIndex:
@@ -181,17 +145,6 @@ class Segment:
         return self._max_timestamp is not None
 
     @property
-    def written_ms(self) -> int:
-        """When the file was last written, by this machine's clock; raises OSError."""
-        if self._written_ms is None:
-            self._written_ms = self._files.modified_ms(self.path())
-        return self._written_ms
-
-    @written_ms.setter
-    def written_ms(self, now_ms: int) -> None:
-        self._written_ms = now_ms
-
-    @property
     def largest_timestamp(self) -> int:
         """
         From when its newest record counts: the largest timestamp or, where none has one (-1), when it was last written.
@@ -199,13 +152,7 @@ class Segment:
         As Kafka's LogSegment.largestTimestamp. Raises OSError.
         """
         timestamp = self.max_timestamp[0]
-        return timestamp if timestamp >= 0 else self.written_ms
-
-    def begin_empty(self) -> None:
-        """Make this a new active segment, in which nothing has to be looked for on the disk."""
-        self._indexes = OffsetIndex(), TimeIndex()
-        self._max_timestamp = (-1, 0)
-        self._written_ms = self.created_ms
+        return timestamp if timestamp >= 0 else self.files.written_ms
 
     def note(self, batch_bytes: int, last_offset: int, max_timestamp: int) -> None:
         """Take a batch, just written behind the others, into size and indexes."""
@@ -224,35 +171,9 @@ class Segment:
             self.first_timestamp = max_timestamp
         self.size += batch_bytes
 
-    def is_full_for(
-        self, batch_bytes: int, last_offset: int, max_timestamp: int, now_ms: int, limits: SegmentLimits
-    ) -> bool:
-        """Whether this batch belongs into a new segment."""
-        if self.size == 0:
-            return last_offset - self.base_offset > RELATIVE_OFFSET_MAX  # a leader has compacted all between
-        if (
-            self.size + batch_bytes > limits.segment_bytes
-            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
-            or self.index_bytes > limits.segment_index_bytes - TIME_ENTRY_BYTES
-        ):
-            return True
-        if max_timestamp >= 0 and self.first_timestamp is not None and self.first_timestamp >= 0:
-            age_ms = max_timestamp - self.first_timestamp
-        else:
-            age_ms = now_ms - self.created_ms
-        return age_ms > limits.segment_ms_max - (self._jitter_ms(limits) if limits.segment_jitter_ms else 0)
-
-    def _jitter_ms(self, limits: SegmentLimits) -> int:
-        """
-        Return how much earlier than others this segment ends, so that not all of a topic's partitions roll at once.
-
-        It looks random and is always the same for one segment, which needs no generator and no memory over a restart.
-        """
-        return crc32(os.fsencode(self.path())) % min(limits.segment_jitter_ms, limits.segment_ms_max)
-
     def rebuild(
         self, *, checked_from: int | None = None, without_gaps: bool = False, end_max: int | None = None
-    ) -> int | None:
+    ) -> int:
         """
         Make the indexes again from the batches and set `size` to the end of the last good one.
 
@@ -260,21 +181,13 @@ class Segment:
         leaves gaps, has never been: in a segment that was still growing. Elsewhere one that leads beyond `end_max`,
         where the next segment begins, is damaged.
 
-        Returns the offset behind the last good batch, None when there is none.
+        Returns the offset behind the last good batch, the segment's base when there is none.
         """
-        fresh = Segment(
-            self._files,
-            self.directory,
-            self.base_offset,
-            size=0,
-            index_interval_bytes=self._index_interval_bytes,
-            now_ms=self.created_ms,
-        )
-        fresh.begin_empty()
-        next_offset = None
+        fresh = Segment(self.files, size=0, index_interval_bytes=self._index_interval_bytes, now_ms=self.created_ms)
+        fresh._begin_empty()
+        next_offset = self.base_offset
         for _, header in scan(self.file, 0, self.size, checked_from=checked_from):
-            expected = self.base_offset if next_offset is None else next_offset
-            if header.base_offset < expected or (without_gaps and header.base_offset != expected):
+            if header.base_offset < next_offset or (without_gaps and header.base_offset != next_offset):
                 break
             if end_max is not None and header.last_offset >= end_max:
                 break
@@ -289,23 +202,23 @@ class Segment:
         self.size = fresh.size
         return next_offset
 
-    def resume(self) -> int | None:
+    def resume(self) -> int:
         """
         Make a cleanly closed segment active again, reading only what lies behind its last index entry.
 
-        Returns the offset behind its last batch, None when there is none.
+        Returns the offset behind its last batch, its base when there is none.
         """
         if self.size == 0:
-            self.begin_empty()
-            return None
+            self._begin_empty()
+            self.files.written_ms = self.created_ms
+            return self.base_offset
         index, times = self._load()
         self._max_timestamp = times.last
         self.index_bytes = _bytes_of(index, times)
-        start = index.positions[-1] if index.positions else 0
-        next_offset = None
-        for position, header in scan(self.file, start, self.size, read_bytes=_SEARCH_BYTES):
+        next_offset = self.base_offset
+        for position, header in self._behind_last_entry(index):
             next_offset = header.last_offset + 1
-            self._bytes_since_entry = position + header.size - start
+            self._bytes_since_entry = position + header.size - index.last_position
         self.first_timestamp = self.first_batch_timestamp()
         return next_offset
 
@@ -313,33 +226,30 @@ class Segment:
         """Return the offset behind the last whole batch, reading only what lies behind the last index entry."""
         index, _ = self._load()
         end_offset = self.base_offset
-        start = index.positions[-1] if index.positions else 0
-        for _, header in scan(self.file, start, self.size, read_bytes=_SEARCH_BYTES):
+        for _, header in self._behind_last_entry(index):
             end_offset = header.last_offset + 1
         return end_offset
 
-    def place_of_cut(self, offset: int) -> tuple[int, int]:
-        """Return (position, end offset) of a cut before `offset`: the batch that holds it, if one does, goes whole."""
-        position = self.position_of(offset)
-        if position < self.size:
-            offset = min(offset, read_header(self.file.read_at(position, HEADER_BYTES)).base_offset)
-        return position, offset
+    def _behind_last_entry(self, index: OffsetIndex) -> Iterator[tuple[int, BatchHeader]]:
+        return scan(self.file, index.last_position, self.size, read_bytes=_SEARCH_BYTES)
 
-    def cut(self, position: int, end_offset: int) -> None:
-        """Forget what lies at `position` and behind; the next batch will be that at `end_offset`."""
+    def cut(self, offset: int) -> int:
+        """Forget the batch that holds `offset` and all behind; return where the next one begins. Raises OSError."""
+        position = self.position_of(offset)
+        end_offset = min(offset, self.header_at(position).base_offset) if position < self.size else offset
         index, times = self._load()
         index.truncate(position)
         times.truncate(end_offset - self.base_offset)
         self.size = position
         self._max_timestamp = times.last
         self._bytes_since_entry = 0
-        start = index.positions[-1] if index.positions else 0
-        for at, header in scan(self.file, start, position, read_bytes=_SEARCH_BYTES):
+        for at, header in self._behind_last_entry(index):
             if header.record_count and header.max_timestamp > self._max_timestamp[0]:
                 self._max_timestamp = (header.max_timestamp, header.last_offset - self.base_offset)
-            self._bytes_since_entry = at + header.size - start
+            self._bytes_since_entry = at + header.size - index.last_position
         self.index_bytes = _bytes_of(index, times)
         self.first_timestamp = self.first_batch_timestamp() if position else None
+        return end_offset
 
     def first_batch_timestamp(self) -> int:
         """Return the newest timestamp of the first batch, -1 for an empty segment; reads the file."""
@@ -386,9 +296,9 @@ class Segment:
 
         That time is what retention goes by, so an index that was cut short must not pass.
         """
-        start = index.positions[-1] if index.positions else 0
+        start = index.last_position
         newest = times.timestamps[-1]
-        for position, header in scan(self.file, start, self.size, read_bytes=_SEARCH_BYTES):
+        for position, header in self._behind_last_entry(index):
             if position == start and index.offsets and header.last_offset != self.base_offset + index.offsets[-1]:
                 return False
             if header.record_count and header.max_timestamp > newest:
@@ -408,7 +318,7 @@ class Segment:
             return end
         known = self.offset_index.boundary_before(start + bytes_max, after=start)
         if known is not None:
-            if read_header(self.file.read_at(known[1], HEADER_BYTES)).last_offset == self.base_offset + known[0]:
+            if self.header_at(known[1]).last_offset == self.base_offset + known[0]:
                 return known[1]
             self._repair_indexes()
             return self.whole_batches_end(start, end, bytes_max)
@@ -419,59 +329,24 @@ class Segment:
             boundary = position + header.size
         return boundary
 
-    def first_batch_end(self, start: int) -> int:
-        """Return where the batch that starts at `start` ends."""
-        return start + read_header(self.file.read_at(start, HEADER_BYTES)).size
+    def header_at(self, position: int) -> BatchHeader:
+        """Return the header of the batch that starts there; reads the file."""
+        return read_header(self.files.log.read_at(position, HEADER_BYTES))
 
     def save_indexes(self) -> None:
-        """Write the index files. They need no sync: what is lost of them is made again."""
+        """Write the index files, unless the segment `leaves`; raises OSError."""
         if self.leaves:
             return
         index, times = self._load()
         if self._max_timestamp is not None:
             # The last entry of a time index names the largest timestamp of all, which retention goes by.
             times.maybe_append(*self._max_timestamp)
-        self._files.replace(self.path(INDEX_SUFFIX), index.to_bytes(), sync=False)
-        self._files.replace(self.path(TIME_INDEX_SUFFIX), times.to_bytes(), sync=False)
+        self.files.write_indexes(index, times)
 
     def release(self) -> None:
         """Close the file and forget the indexes; the next use brings them back."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self.files.close()
         self._indexes = None
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def remove_indexes(self) -> None:
-        """Remove the index files; while the segment `leaves` they are not written again."""
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            self._files.remove(self.path(suffix))
-
-    def retire(self) -> list[Path]:
-        """
-        Take the files out of the log by another name, and return those that are to be removed later. Raises OSError.
-
-        Should a crash bring the old names back, the segment lies before the log's start and goes once more.
-        """
-        self.close()
-        retired = []
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, LOG_SUFFIX):
-            path = self.path(suffix)
-            doomed = path.with_name(path.name + DELETED_SUFFIX)
-            with suppress(FileNotFoundError):
-                self._files.rename(path, doomed)
-                retired.append(doomed)
-        return retired
-
-    def remove(self) -> None:
-        """Remove the files, the log last: an index without its log would be taken for rubbish anyway."""
-        self.close()
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, LOG_SUFFIX):
-            self._files.remove(self.path(suffix))
 
     def _load(self) -> tuple[OffsetIndex, TimeIndex]:
         if self._indexes is None:
@@ -479,16 +354,12 @@ class Segment:
         return self._indexes
 
     def _read_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        index_content = self._files.read(self.path(INDEX_SUFFIX))
-        times_content = self._files.read(self.path(TIME_INDEX_SUFFIX))
-        if index_content is not None and times_content:
-            index = OffsetIndex.from_bytes(index_content, self.size)
-            times = TimeIndex.from_bytes(times_content)
-            # A crash may leave a file of the right name and no content.
-            if index is not None and times is not None and (index.offsets or self.size <= self._index_interval_bytes):
-                self._indexes = index, times
-                if self._ends_are_true(index, times):
-                    return self._indexes
+        found = self.files.read_indexes(self.size)
+        # A crash may leave a file of the right name and no content.
+        if found is not None and (found[0].offsets or self.size <= self._index_interval_bytes):
+            self._indexes = found
+            if self._ends_are_true(*found):
+                return self._indexes
         self.rebuild()
         self.save_indexes()
         assert self._indexes is not None

@@ -19,14 +19,8 @@ from log_broker.storage.checkpoints import COMPACTED_FILE
 from log_broker.storage.compaction import CLEANED_SUFFIX, Rewritten, cleaned_path
 from log_broker.storage.files import FileSystem
 from log_broker.storage.log import PartitionLog
-from log_broker.storage.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    Segment,
-    file_name,
-    scan,
-)
+from log_broker.storage.segment import Segment, scan
+from log_broker.storage.segment_files import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +38,7 @@ def stage(files: FileSystem, log: PartitionLog, rewritten: Rewritten) -> None:
         files.replace(log.directory / COMPACTED_FILE, b"", sync=False)
     for source in rewritten.sources:
         source.leaves = True
-        source.remove_indexes()
+        source.files.remove_indexes()
     files.rename(cleaned_path(rewritten.segment), _swap_path(rewritten.segment))
 
 
@@ -64,7 +58,7 @@ def discard(files: FileSystem, rewritten: Rewritten) -> None:
     """Give up on what is written, staged or not; the sources stand. Raises OSError."""
     for source in rewritten.sources:
         source.leaves = False
-    rewritten.segment.close()
+    rewritten.segment.files.close()
     files.remove(cleaned_path(rewritten.segment))
     files.remove(_swap_path(rewritten.segment))
 

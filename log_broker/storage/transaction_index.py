@@ -16,7 +16,7 @@ from pathlib import Path
 
 from log_broker.core.partition.producers import AbortedTransaction
 from log_broker.storage.files import FileSystem
-from log_broker.storage.segment import TRANSACTION_INDEX_SUFFIX, file_name
+from log_broker.storage.segment_files import TRANSACTION_INDEX_SUFFIX, file_name
 
 _ENTRY = struct.Struct(">hqqqq")
 _LAST_OFFSET = struct.Struct(">q")

@@ -22,14 +22,14 @@ from log_broker.records.batch import BatchHeader
 from log_broker.storage.checkpoints import GAPS_FILE, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, encode_epochs
 from log_broker.storage.files import FileSystem
 from log_broker.storage.producer_replay import producers_to_replay_from, replay_producers, snapshot_offsets
-from log_broker.storage.segment import (
+from log_broker.storage.segment import scan
+from log_broker.storage.segment_files import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     file_name,
-    scan,
 )
 
 

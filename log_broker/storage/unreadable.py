@@ -20,7 +20,7 @@ from log_broker.records.readable import MalformedRecordsError
 from log_broker.records.record import iterate_records
 from log_broker.storage.compaction import CLEANED_SUFFIX, DamagedSegmentError, emptied, stored_batches
 from log_broker.storage.files import FileSystem
-from log_broker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
+from log_broker.storage.segment_files import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
 from log_broker.storage.segment_swap import SWAP_SUFFIX, finish_swaps
 
 _WRITE_BYTES = 1024 * 1024

@@ -47,8 +47,8 @@ from log_broker.sim.cli import make_cluster
 from log_broker.storage import segment
 from log_broker.storage.append_job import AppendJob, SealedSync
 from log_broker.storage.checkpoints import PARTITION_METADATA_FILE
-from log_broker.storage.log import PartitionLog
 from log_broker.storage.transaction_index import AbortedTransactions
+from log_broker.storage.unsynced import Unsynced
 
 
 def _acknowledges_before_the_followers() -> list[Patch]:
@@ -298,13 +298,13 @@ def _members_of_consumer_groups_never_expire() -> list[Patch]:
 
 
 def _the_recovery_point_passes_what_no_sync_has_covered() -> list[Patch]:
-    def sealed_synced(self: PartitionLog, sync: SealedSync) -> None:
-        if self._job is None:
-            real(self, sync)
-            self.recovery_point = max(self.recovery_point, self._bases[-1])
+    def sealed_synced(self: Unsynced, sync: SealedSync, active: segment.Segment) -> Sequence[segment.Segment]:
+        covered = real(self, sync, active)
+        self.recovery_point = max(self.recovery_point, active.base_offset)
+        return covered
 
-    real = PartitionLog.sealed_synced
-    return [(PartitionLog, "sealed_synced", sealed_synced)]
+    real = Unsynced.sealed_synced
+    return [(Unsynced, "sealed_synced", sealed_synced)]
 
 
 def _producers_are_as_old_as_their_records() -> list[Patch]:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 from log_broker.records.batch import Buffer
 from log_broker.server.net.dispatch import LARGE_ANSWERS, DispatchHost
 from log_broker.server.net.memory_budget import FREE_BYTES
+from log_broker.server.net.memory_share import MemoryShare
 from log_broker.server.net.ports import HasMemory
 from log_broker.server.net.slots import Slot
 from log_broker.server.process.ports import Cluster
@@ -71,8 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         # out of it before that step ends. An idle connection therefore holds no buffer.
         self._staging = node.staging
         self._budget = node.memory
-        self._counted = 0  # bytes that the budget knows of
-        self._waits_for_memory = False
+        self._share = MemoryShare(node.memory, self._cutter)
         self._slots: deque[Slot] = deque()
         self._backlog: deque[memoryview] = deque()  # requests that were read and must wait
         self._bytes_held = 0
@@ -85,7 +85,6 @@ class Connection(asyncio.BufferedProtocol):
         self.host = self.peer = "?"
         self.last_active = self._loop.time()
         self._unread_since = 0.0  # while the client does not read its answers
-        self._begun_at = 0.0  # while a large request is read, later by the time in which it was not read on
         self._paused_at = 0.0
         self._arrived = 0.0  # when bytes came last; the loop's own time stands still within a turn
 
@@ -107,10 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slots.clear()
         self._backlog.clear()
         self._bytes_held = 0
-        self._budget.lacks(self, 0)
-        self._budget.change(-self._counted)
-        self._budget.leave(self)
-        self._counted = 0
+        self._share.end(self)
         for slot in slots:
             slot.connection_lost()
 
@@ -142,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         except FrameTooLargeError as error:
             self.fail(str(error))
         if self._backlog:
-            self._begun_at = 0.0
+            self._share.begun_at = 0.0
         self._work()
 
     def eof_received(self) -> bool:
@@ -181,19 +177,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def holds_memory_since(self, deadline: float) -> bool:
         """Whether it has held memory since `deadline` and only the client can change that."""
-        if not self._counted or self._waits_for_memory:
+        share = self._share
+        if not share.counted or share.is_waiting:
             return False
         if not self._writable:
             return self._unread_since < deadline
         # However many answers it waits for: a request that is not complete is not ours to finish.
-        return self._reading and self._cutter.pending > FREE_BYTES and self._begun_at < deadline
+        return self._reading and self._cutter.pending > FREE_BYTES and share.begun_at < deadline
 
     def bytes_wanted(self) -> int:
         """Return by how much the request that is being read must grow; 0 while others before it wait."""
         return 0 if self._backlog else self._cutter.wanted
 
     def memory_freed(self) -> None:
-        self._waits_for_memory = False
+        self._share.is_waiting = False
         self._grow(self.bytes_wanted())
         self._work()
 
@@ -220,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         """Note that `slot` is filled; what is ready leaves at the end of the turn."""
         self._bytes_held += response_bytes
         slot.bytes_held += response_bytes
-        if self._bytes_held - self._counted > FREE_BYTES:
+        if self._bytes_held - self._share.counted > FREE_BYTES:
             self._account()
         if self._slots and self._slots[0] is slot and not self._flush_asked:
             self._flush_asked = True
@@ -243,17 +240,18 @@ class Connection(asyncio.BufferedProtocol):
                     self._work_later()
                     break
         reading = self._has_room() and not self._work_asked
-        if backlog or self._counted or self._budget.is_reserved or self._cutter.pending > FREE_BYTES:
+        share = self._share
+        if backlog or share.counted or self._budget.is_reserved or self._cutter.pending > FREE_BYTES:
             self._account()
             if reading:
                 reading = self._ask_for_memory()
-            elif self._waits_for_memory:
-                self._stop_waiting()
+            elif share.is_waiting:
+                share.stop_waiting(self)
         if reading != self._reading and not self.is_closed:
             self._reading = reading
             if reading:
-                if self._begun_at:
-                    self._begun_at += self._loop.time() - self._paused_at
+                if share.begun_at:
+                    share.begun_at += self._loop.time() - self._paused_at
                 self._transport.resume_reading()
             else:
                 self._paused_at = self._loop.time()
@@ -279,31 +277,14 @@ class Connection(asyncio.BufferedProtocol):
         """Say whether more may be read; if not, `memory_freed` is called when it may."""
         if self.is_closed:
             return False
-        wanted = self.bytes_wanted()
-        lacking = self._cutter.pending - self._cutter.held
         if self._backlog:
-            self._waits_for_memory = True
-            if self._is_beyond_its_share():
-                self._budget.wait(self)
-            else:
-                self._budget.wait_for_answer(self)
+            self._share.wait_to_answer(self, is_beyond=self._is_beyond_its_share())
             return False
-        if wanted:
-            allowed = self._budget.admits(wanted, self, lacking)
-        else:
-            allowed = self._cutter.spare > 0 or self._held() < FREE_BYTES or not self._budget.is_reserved
+        wanted = self.bytes_wanted()
+        allowed = self._share.asks(self, wanted, self._held())
         if allowed:
-            if self._waits_for_memory:
-                self._stop_waiting()
             self._grow(wanted)
-        else:
-            self._waits_for_memory = True
-            self._budget.wait(self, lacking)
         return allowed
-
-    def _stop_waiting(self) -> None:
-        self._waits_for_memory = False
-        self._budget.leave(self)
 
     def _grow(self, size: int) -> None:
         """Let the request that is being read grow by `size` bytes."""
@@ -322,30 +303,16 @@ class Connection(asyncio.BufferedProtocol):
         return held
 
     def _account(self) -> None:
-        """Tell the budget what is held beyond the free share, and what the request that is being read still lacks."""
-        if self.is_closed or self._transport is None:
-            return
-        cutter = self._cutter
-        is_large = cutter.held > FREE_BYTES
-        if not is_large:
-            self._begun_at = 0.0
-        elif not self._begun_at:
-            self._begun_at = self._loop.time()
-        self._budget.lacks(self, cutter.pending - cutter.held if is_large else 0)
-        counted = max(self._held() - FREE_BYTES, 0)
-        if counted != self._counted:
-            change, self._counted = counted - self._counted, counted
-            self._budget.change(change)
+        """Have the budget know what is held."""
+        if not self.is_closed and self._transport is not None:
+            self._share.account(self, self._held(), self._loop.time())
 
     def _lacks_memory(self) -> bool:
         """Whether the next request must wait until others have given memory back."""
-        return self._is_beyond_its_share() or (self._budget.is_full and self._has_large_answer(self._backlog[0]))
+        return self._is_beyond_its_share() or (self._budget.is_full and _has_large_answer(self._backlog[0]))
 
     def _is_beyond_its_share(self) -> bool:
         return self._budget.is_reserved and self._bytes_held > FREE_BYTES
-
-    def _has_large_answer(self, frame: memoryview) -> bool:
-        return int.from_bytes(frame[:2], "big") in LARGE_ANSWERS
 
     def _has_room(self) -> bool:
         if not self._writable or len(self._slots) >= UNANSWERED_REQUESTS_MAX:
@@ -353,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
         held = self._bytes_held
         if held <= ANSWER_BYTES_AHEAD_MAX or not self._backlog:
             return held < UNANSWERED_BYTES_MAX
-        return held < UNANSWERED_BYTES_MAX and not self._has_large_answer(self._backlog[0])
+        return held < UNANSWERED_BYTES_MAX and not _has_large_answer(self._backlog[0])
 
     def _request(self, frame: memoryview) -> None:
         try:
@@ -388,7 +355,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
             else:
                 self._transport.writelines(chunks)
-        if self._counted:
+        if self._share.counted:
             self._account()
         if not self._reading:
             self._work()
+
+
+def _has_large_answer(frame: memoryview) -> bool:
+    return int.from_bytes(frame[:2], "big") in LARGE_ANSWERS

@@ -2,7 +2,7 @@
 Fetch: read each partition and answer when there is enough, when the client's patience ends or when something is wrong.
 
 A waiting request holds no data: it counts what comes, and reads when that is enough, so what is sent is what is there
-then. What a request reads, and what of that its response names, is decided by its session (`core/fetch_session.py`).
+then. What a request reads, and what of that its response names, is decided by its session (`core/fetch/session.py`).
 """
 
 import asyncio
@@ -24,19 +24,18 @@ from log_broker.core.fetch.session import (
     Sessionless,
 )
 from log_broker.errors import ErrorCode
-from log_broker.records.batch import HEADER_BYTES, Buffer, batches_in
+from log_broker.records.batch import HEADER_BYTES, Buffer
+from log_broker.server.handlers.data.fetch_reader import FetchReader
 from log_broker.server.net.dispatch import answer_failure, failures_answered
 from log_broker.server.net.memory_budget import FREE_BYTES
 from log_broker.server.net.ports import HasMemory
 from log_broker.server.net.slots import Slot, SlotOwner
-from log_broker.server.partitions.current_leader import WRONG_LEADER, current_leader, endpoints_of
-from log_broker.server.partitions.fetch_answers import elsewhere, empty_data, sliced, written_empty
+from log_broker.server.partitions.current_leader import endpoints_of
+from log_broker.server.partitions.fetch_answers import Found, empty_data, sliced, written_empty
 from log_broker.server.partitions.ports import Partitions
-from log_broker.server.partitions.readers import READ_COMMITTED
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.server.process.ports import Cluster, Process
 from log_broker.server.quorum.fetch import fetch_metadata
-from log_broker.server.replication.preferred_replica import NO_REPLICA, preferred_replica
 from log_broker.server.replication.replica_fetches import ReplicaFetches
 from log_broker.wire.fetch import (
     EMPTY_FROM,
@@ -61,7 +60,6 @@ PARSED_AT_ONCE_BYTES = 128 * 1024
 ENCODED_AT_ONCE_MAX = 4_000  # topics and partitions
 WAITING_BYTES = 512  # what a fetch that waits holds for each of its partitions, about
 BATCH_BYTES_MIN = HEADER_BYTES
-FROM_FOLLOWERS = 11  # clients of this version know what a follower may answer
 
 
 class FetchHost(Cluster, HasMemory, Partitions, Process, Protocol):
@@ -178,19 +176,17 @@ class _Fetch:
     """
 
     __slots__ = (
-        "_committed",
         "_counted",
         "_enough",
         "_header",
         "_is_settled",
         "_is_sliced",
         "_is_waiting",
-        "_leaders",
         "_look_handle",
         "_moved",
         "_node",
         "_plan",
-        "_rack",
+        "_reader",
         "_request",
         "_slot",
         "_timer",
@@ -204,21 +200,17 @@ class _Fetch:
         self._header = header
         self._request = request
         self._plan = plan
-        self._committed = request.isolation_level == READ_COMMITTED
-        # With a selector the leader sends clients that say where they are to a replica near them.
-        self._rack = request.rack if node.config.replica_selector_class else b""
+        self._reader = FetchReader(node, request, header.api_version)
         self._slot = slot
         self._timer: asyncio.TimerHandle | None = None
         self._wait_ms = min(request.wait_ms_max, WAIT_MS_MAX)
         self._is_waiting = False
         self._is_settled = False  # whether it is answered, or it is known when to look again
-        self._leaders: list[tuple[int, int] | None] = []  # who is to be asked instead
         self._is_sliced = False  # whether it was looked at in more than one turn
         self._enough = 0  # bytes
         self._total = 0  # bytes that are there, as of the last look
         self._counted: dict[int, int] = {}  # of these, those of each partition that has any
-        # The partitions that it waits at, in the order of the plan: their position is what they are called by.
-        self._watched: list[tuple[PartitionRuntime, FetchedPartition]] = []
+        self._watched: list[tuple[PartitionRuntime, FetchedPartition]] = []  # see `Look`
         self._moved: list[tuple[int, int]] = []  # those to be looked at, as `moved` was told of them
         self._look_handle: asyncio.Handle | None = None
 
@@ -275,7 +267,7 @@ class _Fetch:
             self._watched.clear()
             self._pause(min(self._wait_ms, CONGESTED_RETRY_MS))
             return
-        committed, counted = self._committed, self._counted
+        committed, counted = self._reader.is_committed, self._counted
         for at, (runtime, asked) in enumerate(self._watched):
             offset = asked[2]
             if at in counted:
@@ -289,8 +281,9 @@ class _Fetch:
     def _find_moved(self) -> None:
         """Take note of partitions that have moved between the look at them and now."""
         self._is_sliced = False
+        committed = self._reader.is_committed
         for at, (runtime, asked) in enumerate(self._watched):
-            end = runtime.last_stable_offset if self._committed else runtime.high_watermark
+            end = runtime.last_stable_offset if committed else runtime.high_watermark
             if runtime.is_closed or asked.offset < end:
                 self.moved(at, -1 if runtime.is_closed else asked.offset)
 
@@ -335,7 +328,7 @@ class _Fetch:
         size, end = unread
         self._total += size - self._counted.get(at, 0)
         self._counted[at] = size
-        runtime.waiters.add(self, at, end, committed=self._committed)
+        runtime.waiters.add(self, at, end, committed=self._reader.is_committed)
         return True
 
     def _time_is_up(self) -> None:
@@ -371,75 +364,30 @@ class _Fetch:
     def _look_at_all(self, *, last_chance: bool) -> Generator[None, None, None]:
         """Read everything, with a pause after each slice; answer if that is enough, or it is not settled what comes."""
         self._is_settled = True
-        self._leaders.clear()
         if self._slot.must_wait:
             self._wait_for_memory()
             return
-        room = self._room()
+        reader, topics = self._reader, self._plan.topics
+        room = reader.room()
         enough = min(self._request.bytes_min, room)
-        total = 0
-        urgent = last_chance or not self._plan.topics
-        topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]] = []
-        watched: list[tuple[PartitionRuntime, FetchedPartition]] = []
-        counted: dict[int, int] = {}
-        left = SLICE_PARTITIONS
-        all_idle = True
-        find = self._node.logs.get
-        committed, may_be_idle = self._committed, not self._rack
-        for topic in self._plan.topics:
-            name = self._name_of(topic.name)
-            partitions: list[PartitionData | PartitionRuntime] = []
-            for asked in topic.partitions:
-                if not left:
-                    yield
-                    left = SLICE_PARTITIONS
-                left -= 1
-                runtime = None if name is None else find(name, asked[0])
-                if runtime is not None and may_be_idle and runtime.is_read_up_to(asked[2], asked[1], committed):
-                    watched.append((runtime, asked))
-                    partitions.append(runtime)
-                    continue
-                all_idle = False
-                data, size = self._read(name, runtime, asked, room, first=total == 0)
-                if size:
-                    counted[len(watched)] = size
-                    total += size
-                    room = max(room - size, 0)
-                if data.error is not ErrorCode.NONE or data.preferred_replica >= 0:
-                    urgent = True
-                elif runtime is not None:
-                    watched.append((runtime, asked))
-                partitions.append(data)
-            topics.append((topic.name, partitions))
-        if not urgent and total < enough and (all_idle or not self._is_cut_short(topics)):
-            self._enough, self._total, self._watched, self._counted = enough, total, watched, counted
-            self._is_settled = False
+        look = yield from reader.look(topics, room, SLICE_PARTITIONS)
+        is_urgent = last_chance or look.is_urgent or not topics
+        if is_urgent or look.size >= enough or (not look.is_all_idle and reader.is_cut_short(topics, look)):
+            yield from self._answer(look.topics)
             return
-        yield from self._answer(topics)
+        self._enough, self._total, self._watched, self._counted = enough, look.size, look.watched, look.counted
+        self._is_settled = False
 
     def _answer_waited(self) -> None:
-        """Answer what was waited for: of the other partitions it is known that there is nothing to read."""
+        """Answer what was waited for, reading only the partitions in which something has come."""
         if self._slot.must_wait:
             self._wait_for_memory()
             return
-        watched, changed = self._watched, sorted({at for at, _ in self._moved} | self._counted.keys())
-        found: list[PartitionData | PartitionRuntime] = [runtime for runtime, _ in watched]
-        room = self._room()
-        total = 0
-        for at in changed:
-            runtime, asked = watched[at]
-            found[at], size = self._read(runtime.topic, runtime, asked, room, first=total == 0)
-            total += size
-            room = max(room - size, 0)
-        rest = iter(found)
+        changed = sorted({at for at, _ in self._moved} | self._counted.keys())
+        rest = iter(self._reader.read_again(self._watched, changed, self._reader.room()))
         topics = [(topic.name, list(islice(rest, len(topic.partitions)))) for topic in self._plan.topics]
         for _ in self._answer(topics):
             raise AssertionError("these few partitions take one turn")
-
-    def _room(self) -> int:
-        """How many bytes of records an answer may have now."""
-        memory = self._node.memory
-        return min(max(self._request.bytes_max, 0), self._node.config.fetch_max_bytes, memory.answer_bytes_max)
 
     def _wait_for_memory(self) -> None:
         """Hold nothing until the client has read what it has, or others have given memory back."""
@@ -448,27 +396,7 @@ class _Fetch:
             self._timer.cancel()
         self._pause(CONGESTED_RETRY_MS)
 
-    def _is_cut_short(self, topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]]) -> bool:
-        """
-        Whether more could be read now but for the limits, which fall between batches: waiting would bring nothing.
-
-        Asked only of a response that is smaller than its reader wants.
-        """
-        for topic, (_, found) in zip(self._plan.topics, topics, strict=True):
-            for asked, data in zip(topic.partitions, found, strict=True):
-                if not isinstance(data, PartitionData):
-                    continue
-                position = asked.offset
-                for chunk in data.records:
-                    for _, header in batches_in(chunk):
-                        position = header.last_offset + 1
-                if position < (data.last_stable_offset if self._committed else data.high_watermark):
-                    return True
-        return False
-
-    def _answer(
-        self, topics: list[tuple[bytes, list[PartitionData | PartitionRuntime]]]
-    ) -> Generator[None, None, None]:
+    def _answer(self, topics: list[tuple[bytes, Found]]) -> Generator[None, None, None]:
         """
         Answer with what was found, with a pause after each slice.
 
@@ -503,6 +431,7 @@ class _Fetch:
         error: ErrorCode = ErrorCode.NONE,
         session_id: int = NO_SESSION,
     ) -> None:
+        leaders = self._reader.leaders
         encode = partial(
             encode_response,
             self._header.correlation_id,
@@ -510,7 +439,7 @@ class _Fetch:
             topics,
             error=error,
             session_id=session_id,
-            endpoints=endpoints_of(self._node, self._leaders) if self._leaders else (),
+            endpoints=endpoints_of(self._node, leaders) if leaders else (),
         )
         if sum(1 + len(found) for _, found in topics) > ENCODED_AT_ONCE_MAX:
             self._node.run(self._respond_later(encode))
@@ -520,60 +449,3 @@ class _Fetch:
     async def _respond_later(self, encode: Callable[[], Sequence[Buffer]]) -> None:
         with failures_answered(self._node, self._header, self._slot):
             self._slot.complete(*await self._node.logs.aside(encode))
-
-    def _name_of(self, given: bytes) -> str | None:
-        """Return the name of a topic that the request names or gives the id of; None for an unknown id."""
-        if self._header.api_version < TOPIC_IDS_FROM:
-            return given.decode(errors="replace")
-        return self._node.cluster.names.get(given.hex())
-
-    def _other_replica(self, runtime: PartitionRuntime, asked: FetchedPartition) -> tuple[ErrorCode, int]:
-        """
-        Say why a follower cannot serve this, or from a leader which other replica the client is to read from (KIP-392).
-        """
-        if runtime.is_leader:
-            return ErrorCode.NONE, preferred_replica(self._node, runtime, self._rack, asked.offset)
-        if self._header.api_version < FROM_FOLLOWERS:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_REPLICA
-        # What lies behind the end of its log this replica cannot call out of range: the leader may have it.
-        behind = asked.offset > runtime.log_end_offset
-        return ErrorCode.OFFSET_NOT_AVAILABLE if behind else ErrorCode.NONE, NO_REPLICA
-
-    def _read(
-        self, topic: str | None, runtime: PartitionRuntime | None, asked: FetchedPartition, room: int, *, first: bool
-    ) -> tuple[PartitionData, int]:
-        if topic is None:
-            return PartitionData(asked.partition, ErrorCode.UNKNOWN_TOPIC_ID, -1, -1, -1, ()), 0
-        if runtime is None:
-            error = self._node.absence_of(topic, asked.partition)
-        else:
-            error = runtime.check_leader_epoch(asked.leader_epoch)
-            if not error and (self._rack or not runtime.is_leader):
-                error, preferred = self._other_replica(runtime, asked)
-                if preferred != NO_REPLICA:
-                    return elsewhere(runtime, asked, preferred), 0
-        if runtime is None or error is not ErrorCode.NONE:
-            data = PartitionData(asked.partition, error, -1, -1, -1, ())
-            if error in WRONG_LEADER:
-                leader = current_leader(self._node, topic, asked.partition)
-                data = data._replace(leader=leader)
-                self._leaders.append(leader)
-            return data, 0
-        result = runtime.read(
-            asked.offset,
-            min(max(asked.bytes_max, 0), room),
-            isolation_level=self._request.isolation_level,
-            min_one=first,
-        )
-        if result.error is not ErrorCode.NONE:
-            return PartitionData(asked.partition, result.error, -1, -1, -1, ()), 0
-        data = PartitionData(
-            asked.partition,
-            ErrorCode.NONE,
-            result.high_watermark,
-            result.last_stable_offset,
-            result.log_start_offset,
-            result.chunks,
-            result.aborted,
-        )
-        return data, result.size

@@ -9,8 +9,8 @@ from partition_bench import Bench
 from log_broker.config.broker import TopicConfig
 from log_broker.records import build_batch, iterate_records
 from log_broker.storage.files import OsFileSystem
-from log_broker.storage.log import MissingRecordsError
-from log_broker.storage.segment import file_name
+from log_broker.storage.log_reader import MissingRecordsError
+from log_broker.storage.segment_files import file_name
 
 CONFIG = TopicConfig.from_overrides({"segment.bytes": "400", "index.interval.bytes": "100"})
 END = 20

@@ -10,7 +10,7 @@ from log_broker.records.batch import HEADER_BYTES, place, seal
 from log_broker.storage.files import OsFileSystem
 from log_broker.storage.memory_files import MemoryFileSystem
 from log_broker.storage.recovery import open_partition
-from log_broker.storage.segment import file_name
+from log_broker.storage.segment_files import file_name
 from log_broker.storage.unreadable import empty_batches, find_unreadable
 
 SOUND = build_batch([(1000 + at, b"k", b"v%d" % at, ()) for at in range(3)])

@@ -1,0 +1,184 @@
+"""
+What a Fetch finds in the partitions that it asks for: records, offsets, or why it is to ask elsewhere.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import Protocol
+
+from log_broker.core.fetch.session import FetchedPartition, FetchedTopic
+from log_broker.errors import ErrorCode
+from log_broker.records.batch import batches_in
+from log_broker.server.net.ports import HasMemory
+from log_broker.server.partitions.current_leader import WRONG_LEADER, current_leader
+from log_broker.server.partitions.fetch_answers import Found, elsewhere
+from log_broker.server.partitions.ports import Partitions
+from log_broker.server.partitions.readers import READ_COMMITTED
+from log_broker.server.partitions.runtime import PartitionRuntime
+from log_broker.server.process.ports import Cluster, Process
+from log_broker.server.replication.preferred_replica import NO_REPLICA, preferred_replica
+from log_broker.wire.fetch import TOPIC_IDS_FROM, FetchRequest, PartitionData
+
+FROM_FOLLOWERS = 11  # clients of this version know what a follower may answer
+
+
+class ReaderHost(Cluster, HasMemory, Partitions, Process, Protocol):
+    """What reading partitions asks of the node."""
+
+
+class Look:
+    """What one look at all partitions has found; a runtime stands for one that has nothing but its offsets."""
+
+    __slots__ = ("counted", "is_all_idle", "is_urgent", "size", "topics", "watched")
+
+    def __init__(self) -> None:
+        self.topics: list[tuple[bytes, Found]] = []
+        # The partitions of which more may come, in the order in which they were asked for: their position is what they
+        # are called by. And how many bytes there are in each that has any.
+        self.watched: list[tuple[PartitionRuntime, FetchedPartition]] = []
+        self.counted: dict[int, int] = {}
+        self.size = 0  # bytes of records
+        self.is_urgent = False  # an error or another replica, which a client is told at once
+        self.is_all_idle = True  # nothing had to be read
+
+
+class FetchReader:
+    """Reads for one request. `leaders` are those that it was told to ask instead, as of the last look."""
+
+    __slots__ = ("_node", "_rack", "_request", "_version", "is_committed", "leaders")
+
+    def __init__(self, node: ReaderHost, request: FetchRequest, version: int) -> None:
+        self._node = node
+        self._request = request
+        self._version = version
+        # With a selector the leader sends clients that say where they are to a replica near them.
+        self._rack = request.rack if node.config.replica_selector_class else b""
+        self.is_committed = request.isolation_level == READ_COMMITTED
+        self.leaders: list[tuple[int, int] | None] = []
+
+    def room(self) -> int:
+        """How many bytes of records an answer may have now."""
+        memory = self._node.memory
+        return min(max(self._request.bytes_max, 0), self._node.config.fetch_max_bytes, memory.answer_bytes_max)
+
+    def look(self, topics: Sequence[FetchedTopic], room: int, slice_partitions: int) -> Generator[None, None, Look]:
+        """Read all partitions, of `room` bytes at the most, with a pause after each slice."""
+        found = Look()
+        self.leaders.clear()
+        watched, total, left = found.watched, 0, slice_partitions
+        find = self._node.logs.get
+        committed, may_be_idle = self.is_committed, not self._rack
+        for topic in topics:
+            name = self._name_of(topic.name)
+            partitions: Found = []
+            for asked in topic.partitions:
+                if not left:
+                    yield
+                    left = slice_partitions
+                left -= 1
+                runtime = None if name is None else find(name, asked[0])
+                if runtime is not None and may_be_idle and runtime.is_read_up_to(asked[2], asked[1], committed):
+                    watched.append((runtime, asked))
+                    partitions.append(runtime)
+                    continue
+                found.is_all_idle = False
+                data, size = self._read(name, runtime, asked, room, first=total == 0)
+                if size:
+                    found.counted[len(watched)] = size
+                    total += size
+                    room = max(room - size, 0)
+                if data.error is not ErrorCode.NONE or data.preferred_replica >= 0:
+                    found.is_urgent = True
+                elif runtime is not None:
+                    watched.append((runtime, asked))
+                partitions.append(data)
+            found.topics.append((topic.name, partitions))
+        found.size = total
+        return found
+
+    def read_again(
+        self, watched: Sequence[tuple[PartitionRuntime, FetchedPartition]], changed: Sequence[int], room: int
+    ) -> Found:
+        """Read those of `watched` that have changed; of the others it is known that there is nothing to read."""
+        found: Found = [runtime for runtime, _ in watched]
+        total = 0
+        for at in changed:
+            runtime, asked = watched[at]
+            found[at], size = self._read(runtime.topic, runtime, asked, room, first=total == 0)
+            total += size
+            room = max(room - size, 0)
+        return found
+
+    def is_cut_short(self, topics: Sequence[FetchedTopic], look: Look) -> bool:
+        """
+        Whether more could be read now but for the limits, which fall between batches: waiting would bring nothing.
+
+        Asked only of a response that is smaller than its reader wants.
+        """
+        for topic, (_, found) in zip(topics, look.topics, strict=True):
+            for asked, data in zip(topic.partitions, found, strict=True):
+                if not isinstance(data, PartitionData):
+                    continue
+                position = asked.offset
+                for chunk in data.records:
+                    for _, header in batches_in(chunk):
+                        position = header.last_offset + 1
+                if position < (data.last_stable_offset if self.is_committed else data.high_watermark):
+                    return True
+        return False
+
+    def _name_of(self, given: bytes) -> str | None:
+        """Return the name of a topic that the request names or gives the id of; None for an unknown id."""
+        if self._version < TOPIC_IDS_FROM:
+            return given.decode(errors="replace")
+        return self._node.cluster.names.get(given.hex())
+
+    def _other_replica(self, runtime: PartitionRuntime, asked: FetchedPartition) -> tuple[ErrorCode, int]:
+        """
+        Say why a follower cannot serve this, or from a leader which other replica the client is to read from (KIP-392).
+        """
+        if runtime.is_leader:
+            return ErrorCode.NONE, preferred_replica(self._node, runtime, self._rack, asked.offset)
+        if self._version < FROM_FOLLOWERS:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_REPLICA
+        # What lies behind the end of its log this replica cannot call out of range: the leader may have it.
+        behind = asked.offset > runtime.log_end_offset
+        return ErrorCode.OFFSET_NOT_AVAILABLE if behind else ErrorCode.NONE, NO_REPLICA
+
+    def _read(
+        self, topic: str | None, runtime: PartitionRuntime | None, asked: FetchedPartition, room: int, *, first: bool
+    ) -> tuple[PartitionData, int]:
+        if topic is None:
+            return PartitionData(asked.partition, ErrorCode.UNKNOWN_TOPIC_ID, -1, -1, -1, ()), 0
+        if runtime is None:
+            error = self._node.absence_of(topic, asked.partition)
+        else:
+            error = runtime.check_leader_epoch(asked.leader_epoch)
+            if not error and (self._rack or not runtime.is_leader):
+                error, preferred = self._other_replica(runtime, asked)
+                if preferred != NO_REPLICA:
+                    return elsewhere(runtime, asked, preferred), 0
+        if runtime is None or error is not ErrorCode.NONE:
+            data = PartitionData(asked.partition, error, -1, -1, -1, ())
+            if error in WRONG_LEADER:
+                leader = current_leader(self._node, topic, asked.partition)
+                data = data._replace(leader=leader)
+                self.leaders.append(leader)
+            return data, 0
+        result = runtime.read(
+            asked.offset,
+            min(max(asked.bytes_max, 0), room),
+            isolation_level=self._request.isolation_level,
+            min_one=first,
+        )
+        if result.error is not ErrorCode.NONE:
+            return PartitionData(asked.partition, result.error, -1, -1, -1, ()), 0
+        data = PartitionData(
+            asked.partition,
+            ErrorCode.NONE,
+            result.high_watermark,
+            result.last_stable_offset,
+            result.log_start_offset,
+            result.chunks,
+            result.aborted,
+        )
+        return data, result.size
