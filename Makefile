@@ -6,10 +6,10 @@ WORKERS ?= 2
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale fuzz kill kill-tables chaos rota clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale fuzz kill kill-tables chaos rota clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with the locked dependencies and this package
 
@@ -60,6 +60,10 @@ sim: $(READY) ## simulate the cluster under faults: SEEDS=A:B, JOBS=N
 sim-mutations: $(READY) ## break each rule of the quorum and of the cluster on purpose: which check finds it, in how many seeds
 	@$(BIN)/python tests/sim/quorum_mutations.py
 	@$(BIN)/python tests/sim/cluster_mutations.py
+
+rules-mutations: java $(READY) ## break rules of registry, lease, lag and Delta commits on purpose: which test fails: MUTATIONS="BACKWARD lease"
+	@$(BIN)/python -m fluvial.spark.jars
+	@$(BIN)/python tests/mutations/rules_mutations.py $(MUTATIONS)
 
 bench: java $(READY) ## measure the main path on this machine
 	$(BIN)/python -m tests.bench.main_path

@@ -182,11 +182,36 @@ def stale_copy(stage: Stage) -> None:
     sending.send(["r"]).wait()
     told = fetch(cluster, behind, topic, 1)
     assert told in (b"", None), "not yet, and never wrong"
+    # Shown once the copy that lacks it is in sync no more; then a reader goes from copy to copy.
+    cluster.await_isr(topic, cluster.others(behind))
+    cluster.eventually(lambda: bool(fetch(cluster, leader, topic, 1)), "the leader shows it")
+    seen: list[tuple[int, bytes]] = []
+    for copy in (leader, behind, *cluster.others(behind), behind):
+        seen += read_on(cluster, copy, topic, len(seen))
+        assert [offset for offset, _ in seen] == [0, 1], "nothing again, and nothing of before"
     cluster.links.heal()
     cluster.eventually(lambda: bool(fetch(cluster, behind, topic, 1)), "the copy has it once it is replicated")
     assert b"r" in (fetch(cluster, behind, topic, 1) or b"")
     assert b"first" in (fetch(cluster, behind, topic, 0) or b"")
-    stage.note("the copy answered not-yet while it lacked the record, and the record afterwards")
+    assert acked(sending.send(["s"]).wait())[-1] == "s"
+    cluster.eventually(lambda: bool(fetch(cluster, behind, topic, 2)), "the copy goes on with what is new")
+    for copy in (behind, leader, behind):
+        seen += read_on(cluster, copy, topic, len(seen))
+    assert [offset for offset, _ in seen] == [0, 1, 2]
+    assert seen == read_on(cluster, leader, topic, 0), "the same records, whichever copy they came from"
+    stage.note(
+        "the copy answered not-yet while it lacked the record, and the record afterwards; a reader that went from copy "
+        "to copy saw each record once and in order"
+    )
+
+
+def read_on(cluster: Cluster, number: int, topic: str, place: int) -> list[tuple[int, bytes]]:
+    """The batches of one record each, with their offsets, that one node has for a reader who stands at `place`."""
+    from log_broker.records import batches_in
+
+    told = fetch(cluster, number, topic, place) or b""
+    batches = [(header.base_offset, told[at : at + header.size]) for at, header in batches_in(told)]
+    return [(offset, batch) for offset, batch in batches if offset >= place]
 
 
 def fetch(cluster: Cluster, number: int, topic: str, offset: int) -> bytes | None:

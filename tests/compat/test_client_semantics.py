@@ -115,6 +115,22 @@ def test_every_reader_sees_one_order_whoever_writes(broker: Any) -> None:
     assert [offset for _, offset, _, _ in seen[0]] == list(range(writers * each))
 
 
+def test_order_holds_within_a_partition_and_not_across_two(broker: Any) -> None:
+    topic, count = make(broker, name("across"), 2), 400
+    producer = producer_of(broker, **{"linger.ms": 0})
+    for number in range(count):
+        producer.produce(topic, value=b"%d" % number, partition=number % 2)
+        if number % 20 == 0:
+            assert producer.flush(30) == 0
+    assert producer.flush(30) == 0
+    with reader_of(broker, topic, 2) as client:
+        found = take(client, count)
+    for partition in range(2):
+        assert [int(value or b"") for each, *_, value in found if each == partition] == [*range(partition, count, 2)]
+    # They were sent in turn, and come as each partition is fetched.
+    assert [int(value or b"") for *_, value in found] != [*range(count)]
+
+
 def test_counters_lose_no_update_in_the_log_and_do_without_it(broker: Any) -> None:
     topic, writers, each, keys = make(broker, name("counters"), 3), 4, 150, 5
     plain = Counter[int]()

@@ -3,6 +3,7 @@ Rows in the place of others, in one commit that other writers cannot get between
 """
 
 import random
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -106,6 +107,26 @@ def test_of_two_writers_of_one_version_the_second_writes_nothing(spark: Any, tmp
     table.swap({"k1": 2}, 2)
     with pytest.raises(LostRaceError):
         swap_located(spark, table.path, late, version=version, stamp=stamp(2), files=1)
+    table.check()
+
+
+@pytest.mark.parametrize("checksum", ["its own", "none", "of another commit"])
+def test_a_batch_is_swapped_in_once_whatever_its_checksum_says(spark: Any, tmp_path: Path, checksum: str) -> None:
+    table = Table(spark, tmp_path / "t", keys=20)
+    table.swap({"k1": 2}, 2)
+    (first, newest) = (Path(table.path, "_delta_log", f"{version:020d}.crc") for version in (0, 1))
+    if checksum != "its own":
+        newest.with_name(f".{newest.name}.crc").unlink()
+        newest.unlink()
+    if checksum == "of another commit":
+        # One of a batch that a power cut took: it knows neither this batch nor its files.
+        shutil.copyfile(first, newest)
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    again = table.changed({"k1": 9, "new": 9}, version=1)
+    with pytest.raises(LostRaceError):
+        swap_located(spark, table.path, again, version=1, stamp=stamp(2), files=1)
+    table.check()
+    table.swap({"k1": 3, "k2": None}, 3)
     table.check()
 
 
