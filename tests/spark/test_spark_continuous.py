@@ -13,6 +13,7 @@ from log_topic import Schemas, Sent
 from plain_fold import FIELDS, SCHEMA, plain_compacted, plain_state, random_events
 
 from fluvial.config import Settings
+from fluvial.registry.client import RegisteredSchema
 from fluvial.registry.errors import RegistryError
 from fluvial.tables import compacted, history, pipeline, state
 from fluvial.tables.drive.continuous import POOL, Watcher, follow
@@ -114,10 +115,10 @@ def test_a_registry_that_does_not_answer_is_waited_for_and_one_that_refuses_is_n
 
         errors: ClassVar[list[RegistryError]] = []
 
-        def ids_of_subject(self, subject: str) -> dict[int, str]:
+        def versions_of_subject(self, subject: str) -> list[RegisteredSchema]:
             if self.errors:
                 raise self.errors.pop(0)
-            return super().ids_of_subject(subject)
+            return super().versions_of_subject(subject)
 
     waited: list[str] = []
     watcher = Watcher(batch=lambda _: stop.set(), waiting=waited.append, stopped=lambda *_: stop.set())

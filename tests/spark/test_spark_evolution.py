@@ -59,9 +59,9 @@ def test_a_new_version_between_batches_adds_its_columns(
     for table in tables:
         assert not materialize(table, settings, spark, schemas=schemas).skipped
     rows = spark.table("history.readings").orderBy("_offset").collect()
-    assert [(row.weight, row.unit) for row in rows] == [(2.0, None), (2.0, None), (None, "g")]
+    assert [(row.weight, row.unit) for row in rows] == [(2.0, "kg"), (2.0, "kg"), (None, "g")]
     rows = spark.table("compacted.readings").orderBy("id").collect()
-    assert [(row.id, row.amount, row.unit) for row in rows] == [("a", 1, None), ("b", 2, "g")]
+    assert [(row.id, row.amount, row.unit) for row in rows] == [("a", 1, "kg"), ("b", 2, "g")]
     assert {row.id: row.events for row in spark.table("state.readings").collect()} == {"a": 1, "b": 2}
 
 

@@ -63,7 +63,7 @@ def read(settings: Settings, schemas: Schemas, topic: str) -> list[Seen]:
             "enable.auto.commit": False,
         }
     )
-    known = schemas.ids_of_subject(f"{topic}-value")
+    known = {each.id: each.schema for each in schemas.versions_of_subject(f"{topic}-value")}
     seen = []
     try:
         partitions = set(consumer.list_topics(topic, timeout=30).topics[topic].partitions)

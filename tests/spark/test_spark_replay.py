@@ -29,7 +29,8 @@ START_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 
 def send(topic: Topic, records: Sequence[tuple[int, int, int]]) -> None:
     """Append (partition, minutes after the start, n); the time is the record's own."""
-    (identity, text), *_ = topic.schemas.ids_of_subject(topic.subject).items()
+    first = topic.schemas.versions_of_subject(topic.subject)[0]
+    identity, text = first.id, first.schema
     assert text
     producer = Producer({"bootstrap.servers": topic.bootstrap_servers, "acks": "all", "log_level": 0})
     for partition, minute, n in records:

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -18,6 +19,8 @@ from fluvial.errors import FluvialError
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+DEBUG = "FLUVIAL_DEBUG"
+MESSAGE_MAX = 300
 
 # typer carries its own copy of click in newer versions, so the class is found through what typer exports.
 _UsageError: type[Exception] = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
@@ -55,6 +58,17 @@ ui.add_to(app)
 demo.add_to(app)
 
 
+@app.callback()
+def _options(
+    *,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of a failure that fluvial does not know.")
+    ] = False,
+) -> None:
+    if debug:
+        os.environ[DEBUG] = "1"
+
+
 @app.command(epilog="Example:  fluvial version")
 def version() -> None:
     """Print the version of fluvial and of what it stands on."""
@@ -86,9 +100,16 @@ def execute(words: Sequence[str]) -> int:
         from fluvial.delta.failures import explained
 
         told = explained(error, "this command")
-        if told is None:
+        if told is not None:
+            terminal.complain(str(told))
+        elif os.environ.get(DEBUG):
             raise
-        terminal.complain(str(told))
+        else:
+            first = (str(error).strip() or "no message").splitlines()[0]
+            terminal.complain(
+                f"unexpected {type(error).__name__}: {first[:MESSAGE_MAX]}; `fluvial --debug …` shows where, which "
+                "belongs into a report of this bug"
+            )
         return EXIT_FAILED
     return status if isinstance(status, int) else 0
 

@@ -40,7 +40,8 @@ class Stamp:
     `removed` is the number of rows that the commit took away and put nothing in the place of, where Delta counts none.
     `rewritten` are ranges below the ends whose rows the commit made again from the log; it then read nothing else.
     `adopted` is of a table that somebody else made: where in each partition fluvial began to read for it. `growth` is
-    of a table that does not read its topic's new partitions yet, which `offsets` then lacks.
+    of a table that does not read its topic's new partitions yet, which `offsets` then lacks. `schema` is the version of
+    the contract that all rows are read as, and the newest there was.
     """
 
     topic: str
@@ -52,6 +53,7 @@ class Stamp:
     rewritten: Mapping[int, Range] = field(default_factory=dict)
     adopted: Mapping[int, int] = field(default_factory=dict)
     growth: Growth | None = None
+    schema: tuple[int, int] | None = None
     run: str = field(default_factory=new_run_id)
 
     @property
@@ -79,6 +81,8 @@ class Stamp:
             body["adopted"] = {str(partition): start for partition, start in sorted(self.adopted.items())}
         if self.growth is not None:
             body["growth"] = {"partitions": self.growth.count, "seen": self.growth.seen_ms}
+        if self.schema is not None:
+            body["schema"] = list(self.schema)
         return json.dumps({"fluvial": body})
 
     @classmethod
@@ -110,6 +114,7 @@ class Stamp:
             rewritten={int(partition): (span[0], span[1]) for partition, span in body.get("rewritten", {}).items()},
             adopted={int(partition): start for partition, start in body.get("adopted", {}).items()},
             growth=Growth(body["growth"]["partitions"], body["growth"]["seen"]) if "growth" in body else None,
+            schema=(body["schema"][0], body["schema"][1]) if "schema" in body else None,
             run=body["run"],
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from fluvial.modules import look_in_current_folder
 from fluvial.quality.suite import Suite, SuiteError
 
 
@@ -13,8 +14,9 @@ def suites_in(module: str) -> list[Suite]:
     """
     Every suite that stands in a module, or in the modules of its package that it imports, alone or in a list.
 
-    Raises SuiteError for a module that cannot be imported.
+    The current folder is looked in first, as `python -m` does. Raises SuiteError for a module that cannot be imported.
     """
+    look_in_current_folder()
     try:
         importlib.import_module(module)
     except Exception as error:
@@ -29,5 +31,6 @@ def suites_in(module: str) -> list[Suite]:
 
 def _suites_of(module: ModuleType) -> Iterator[Suite]:
     for value in vars(module).values():
-        held: Any = value if isinstance(value, list | tuple) else [value]
+        # A tuple of another type, such as dagster.Definitions, may refuse to be gone through.
+        held: Any = value if type(value) in (list, tuple) else [value]
         yield from (each for each in held if isinstance(each, Suite))

@@ -8,13 +8,13 @@ looks the record up in a file, `function` calls Python.
 import importlib
 import io
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fluvial.errors import FluvialError
+from fluvial.modules import look_in_current_folder
 from fluvial.quarantine.records import Quarantined
 from fluvial.registry.errors import RegistryError
 from fluvial.serde.avro_json import render
@@ -180,9 +180,7 @@ def lines(path: Path) -> Repair:
 def function(name: str) -> Repair:
     """A repair that calls `module:function` with what is seen; raises RepairError where there is none."""
     module, colon, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    look_in_current_folder()
     try:
         found = getattr(importlib.import_module(module), attribute) if colon else None
     except (ImportError, AttributeError) as error:

@@ -125,10 +125,9 @@ class RegistryClient:
         """The text of a schema, with what it refers to spelled out inside it."""
         return str(self._call("GET", f"/schemas/ids/{schema_id}", params={"format": "resolved"})["schema"])
 
-    def ids_of_subject(self, subject: str) -> dict[int, str]:
-        """Every schema id a record of this subject may carry, with its text; data outlives deleted versions."""
-        found = (self.version(subject, each, deleted=True) for each in self.versions(subject, deleted=True))
-        return {each.id: each.schema for each in found}
+    def versions_of_subject(self, subject: str) -> list[RegisteredSchema]:
+        """Every version of a subject in ascending order; deleted ones as well, which data outlives."""
+        return [self.version(subject, each, deleted=True) for each in self.versions(subject, deleted=True)]
 
     def register(self, subject: str, schema: str) -> int:
         """Register a schema and return its id; one that is already registered keeps its id and version."""

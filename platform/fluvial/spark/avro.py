@@ -8,11 +8,12 @@ gives such a record nulls in all fields, which a legitimate record may have too)
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from fluvial.errors import FluvialError
+from fluvial.spark.reader_schema import reader_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -36,6 +37,13 @@ class RegisteredSchema(Protocol):
     """
 
     @property
+    def version(self) -> int:
+        """
+        Its number within the subject.
+        """
+        ...
+
+    @property
     def id(self) -> int:
         """
         The id that a record's header carries.
@@ -57,9 +65,9 @@ class SchemaSource(Protocol):
     It promises nothing about schemas that are registered while a batch runs: ask after the batch's end is known.
     """
 
-    def ids_of_subject(self, subject: str) -> Mapping[int, str]:
+    def versions_of_subject(self, subject: str) -> Sequence[RegisteredSchema]:
         """
-        Every schema id of a subject with the schema's JSON; empty where the subject is not registered.
+        Every version of a subject in ascending order, deleted ones as well; none where it is not registered.
         """
         ...
 
@@ -70,16 +78,38 @@ class SchemaSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class SchemaPoint:
+    """
+    The versions that a reader knew: `reader` was the one to read as, `newest` the highest number there was.
+    """
+
+    reader: int
+    newest: int
+
+    def as_pair(self) -> tuple[int, int]:
+        """
+        The two numbers, as they stand in a table's stamp.
+        """
+        return self.reader, self.newest
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
     """
     What the values of a topic look like: the schemas they were written with, and the one they are read as.
+
+    `reader` is the newest version, laid over the ones before it (:mod:`fluvial.spark.reader_schema`); `declared` are
+    the fields of the newest version alone. `versions` and `point` are of a contract that is registered.
     """
 
     subject: str
     writers: Mapping[int, str]
     reader_id: int
     reader: str
+    declared: frozenset[str] | None = None
+    versions: tuple[RegisteredSchema, ...] = ()
+    point: SchemaPoint | None = None
 
     @property
     def key_field(self) -> str | None:
@@ -96,6 +126,14 @@ class Contract:
         """
         return tuple(field["name"] for field in json.loads(self.reader)["fields"])
 
+    def as_of(self, point: SchemaPoint) -> "Contract | None":
+        """
+        The contract as it was when no version above `point.newest` was registered; None where it is not known.
+        """
+        known = [each for each in self.versions if each.version <= point.newest]
+        reader = next((each for each in known if each.version == point.reader), None)
+        return None if reader is None else _contract(self.subject, known, reader)
+
     @classmethod
     def proposed(cls, subject: str, text: str) -> "Contract":
         """
@@ -111,18 +149,36 @@ def read_contract(schemas: SchemaSource, topic: str) -> Contract:
     """
     subject = f"{topic}-value"
     try:
-        writers = dict(schemas.ids_of_subject(subject))
+        versions = schemas.versions_of_subject(subject)
     except FluvialError as error:
         if getattr(error, "code", None) != _SUBJECT_NOT_FOUND:
             raise
-        writers = {}
-    if not writers:
+        versions = ()
+    if not versions:
         raise ContractError(
             f"no schema is registered for {subject}: register the contract of {topic} first (`fluvial schema register`)"
         )
     newest = schemas.latest(subject)
     check_record(subject, newest.schema)
-    return Contract(subject=subject, writers=writers, reader_id=newest.id, reader=newest.schema)
+    return _contract(subject, versions, newest)
+
+
+def _contract(subject: str, versions: Sequence[RegisteredSchema], reader: RegisteredSchema) -> Contract:
+    earlier = [each.schema for each in versions if each.version != reader.version and _is_record(each.schema)]
+    return Contract(
+        subject=subject,
+        writers={each.id: each.schema for each in versions},
+        reader_id=reader.id,
+        reader=reader_schema([*earlier, reader.schema]),
+        declared=frozenset(field["name"] for field in json.loads(reader.schema)["fields"]),
+        versions=tuple(versions),
+        point=SchemaPoint(reader.version, max(each.version for each in versions)),
+    )
+
+
+def _is_record(text: str) -> bool:
+    parsed = json.loads(text)
+    return isinstance(parsed, dict) and parsed.get("type") == "record"
 
 
 def check_record(subject: str, text: str) -> None:

@@ -36,6 +36,8 @@ _RESOLVED_JAR = re.compile(r"^(?P<group>[^_]+)_(?P<artifact>.+)-(?P<version>\d[\
 # The token provider that the Kafka source of a later 4.0.x asks for does not resolve everywhere; the source of x.y.0
 # runs on every x.y.z.
 _KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13:{minor}.0"
+# What the resolver says when it could not ask.
+_AWAY = ("Server access error", "UnknownHostException", "ConnectException", "timed out", "SSLException")
 _AVRO = "org.apache.spark:spark-avro_2.13:{spark}"
 _DELTA = "io.delta:delta-spark_{minor}_2.13:{delta}"
 
@@ -113,6 +115,8 @@ def require_jars(say: Say | None = None, *, coordinates: Coordinates | None = No
     say = say or (lambda _line: None)
     folder = cache_folder("jars") / wanted.key
     locked = _locked_for(wanted)
+    if locked is None:
+        raise JarsError(_no_pair(wanted))
     if (folder / _COMPLETE).exists():
         problem = _difference(folder, locked)
         if problem is None:
@@ -173,17 +177,28 @@ def write_lock(path: Path) -> int:
     return len(entries)
 
 
+def _no_pair(wanted: Coordinates) -> str:
+    """The reason why the installed versions are refused, with the command that installs those of the lock."""
+    sums = read_lock(packaged(LOCK_NAME))
+    versions = {match["artifact"]: match["version"] for match in map(_RESOLVED_JAR.match, sums) if match}
+    spark, delta = (
+        versions["spark-avro_2.13"],
+        next(v for name, v in versions.items() if name.startswith("delta-spark")),
+    )
+    return (
+        f"pyspark {wanted.spark} and delta-spark {wanted.delta} are installed, and this fluvial has the jars of "
+        f"another pair: pip install pyspark=={spark} delta-spark=={delta}"
+    )
+
+
 def _locked_for(wanted: Coordinates) -> Mapping[str, str] | None:
     """The lock's sums, or None where the lock is of other versions than the installed ones."""
-    path = packaged(LOCK_NAME)
-    if not path.exists():
-        return None
-    sums = read_lock(path)
+    sums = read_lock(packaged(LOCK_NAME))
     names = {"{}_{}-{}.jar".format(*package.split(":")) for package in wanted.packages}
     return sums if names <= sums.keys() else None
 
 
-def _fetch(wanted: Coordinates, folder: Path, locked: Mapping[str, str] | None) -> None:
+def _fetch(wanted: Coordinates, folder: Path, locked: Mapping[str, str]) -> None:
     """
     Resolve beside `folder` and rename: a killed fetch leaves nothing half done, and of two at once the first wins.
     """
@@ -227,9 +242,12 @@ def _resolve(wanted: Coordinates, scratch: Path) -> list[Path]:
     done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
     found = sorted((scratch / "ivy" / "jars").glob("*.jar"))
     if done.returncode != 0 or not found:
+        output = done.stdout + done.stderr
+        away = any(sign in output for sign in _AWAY)
+        repair = "check the network" if away else "the repositories that were asked do not have it"
         raise JarsError(
-            f"cannot fetch Spark's jars ({_why(done.stdout + done.stderr)}); check the network, or behind a mirror set "
-            "spark.jars.ivySettings in $SPARK_CONF_DIR/spark-defaults.conf"
+            f"cannot fetch Spark's jars ({_why(output)}): {repair}; behind a mirror, set spark.jars.ivySettings in "
+            "$SPARK_CONF_DIR/spark-defaults.conf"
         )
     return found
 
@@ -250,10 +268,8 @@ def _why(output: str) -> str:
     return lines[-1][:200] if lines else "the resolver said nothing"
 
 
-def _difference(folder: Path, locked: Mapping[str, str] | None) -> str | None:
-    """What about the folder's jars is not as locked; None when they are, or nothing is locked for these versions."""
-    if locked is None:
-        return None
+def _difference(folder: Path, locked: Mapping[str, str]) -> str | None:
+    """What about the folder's jars is not as locked; None when they are."""
     found = {jar.name: jar for jar in folder.glob("*.jar")}
     for name in sorted(locked.keys() | found.keys()):
         if name not in found:

@@ -46,12 +46,13 @@ _STATION = {"name": "station", "type": ["null", "string"], "default": None}
 class Contract:
     """The registry of this benchmark: one subject with one version."""
 
+    version = 1
     id = SCHEMA_ID
     parsed: ClassVar[Any] = SCHEMA
     schema = json.dumps(SCHEMA)
 
-    def ids_of_subject(self, subject: str) -> dict[int, str]:
-        return {self.id: self.schema} if subject.endswith("-value") else {}
+    def versions_of_subject(self, subject: str) -> "list[Contract]":
+        return [self] if subject.endswith("-value") else []
 
     def latest(self, subject: str) -> "Contract":
         return self
@@ -60,12 +61,13 @@ class Contract:
 class TwoVersions(Contract):
     """The same with a second version."""
 
+    version = 2
     id = NEWER
     parsed: ClassVar[Any] = {**SCHEMA, "fields": [*SCHEMA["fields"], _STATION]}  # type: ignore[misc]
     schema = json.dumps(parsed)
 
-    def ids_of_subject(self, subject: str) -> dict[int, str]:
-        return {**super().ids_of_subject(subject), SCHEMA_ID: Contract.schema}
+    def versions_of_subject(self, subject: str) -> "list[Contract]":
+        return [Contract(), self] if subject.endswith("-value") else []
 
 
 @contextmanager

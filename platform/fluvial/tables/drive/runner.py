@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fluvial.delta.commit import KEYED_TABLE, TABLE, append, commit_once
 from fluvial.delta.errors import TableError
@@ -27,6 +27,7 @@ from fluvial.spark.kafka import Span, TopicBounds, TopicError, read_span, show_p
 from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse, table_name_of
 from fluvial.tables.declare.declarations import Compacted, Declaration, History, Pipeline, Publication, State
+from fluvial.tables.drive.evolve import plan_evolution
 from fluvial.tables.drive.transforms import materialize_pipeline
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.changes import IS_CURRENT, is_stepwise, state_rows
@@ -157,6 +158,7 @@ class _TopicRun:
 
     def run(self) -> RunResult:
         log = TableLog(self.spark, self.path)
+        evolved: Commit | None = None
         for _ in range(ATTEMPTS_MAX):
             position = read_position(log, self.table)
             bounds = topic_bounds(self.cluster, self.declaration.topic)
@@ -165,12 +167,18 @@ class _TopicRun:
             span, growth = self._allowed(span, bounds, position)
             if position.stamp is not None:
                 self._check_definition(position.stamp)
-                if not has_new_records(span) and growth == position.stamp.growth:
-                    self._show(position.ends)
-                    return self._skipped(position, behind)
             # After the bounds: whatever stands below them was written with a schema that is registered by now.
             contract = read_contract(self.schemas, self.declaration.topic)
             check_fit(self.declaration, contract)
+            if position.stamp is not None:
+                found = self._evolve(position, contract, log)
+                if found is not None:
+                    evolved = found if isinstance(found, Commit) else evolved
+                    continue
+                if not has_new_records(span) and growth == position.stamp.growth:
+                    self._show(position.ends)
+                    skipped = self._skipped(position, behind)
+                    return skipped if evolved is None else _evolved(skipped, evolved)
             batch = self._batch(span, position, bounds, contract, growth)
             commit, quarantined = self._carry_out(batch, bounds, log)
             if commit is not None:
@@ -225,6 +233,19 @@ class _TopicRun:
                 if index is not None:
                     index.compacted(session, log)
 
+    def _evolve(self, position: Position, contract: Contract, log: TableLog) -> Commit | Literal["other"] | None:
+        """
+        Bring the rows that are there to the contract's newest version; "other" when another run was first.
+
+        None where there is nothing to do.
+        """
+        with session_of_its_own(self.spark) as session:
+            rewrite = plan_evolution(self.declaration, session, self.path, position, contract)
+            if rewrite is None:
+                return None
+            self.say(f"{self.table}: {rewrite.what}")
+            return commit_once(log, rewrite.stamp, above=position.version, write=rewrite.write) or "other"
+
     def _batch(
         self, span: Span, position: Position, bounds: TopicBounds, contract: Contract, growth: Growth | None
     ) -> _Batch:
@@ -236,6 +257,7 @@ class _TopicRun:
             definition=definition_of(self.declaration),
             adopted={} if position.stamp is None else position.stamp.adopted,
             growth=growth,
+            schema=None if contract.point is None else contract.point.as_pair(),
         )
         return _Batch(span=span, contract=contract, position=position, stamp=stamp)
 
@@ -379,6 +401,17 @@ class _TopicRun:
             bytes=commit.metric("numOutputBytes", "numTargetBytesAdded"),
             behind=behind,
         )
+
+
+def _evolved(skipped: RunResult, commit: Commit) -> RunResult:
+    """The result of a run that read nothing and brought the rows to a newer version of the contract."""
+    return replace(
+        skipped,
+        skipped=False,
+        version_after=commit.version,
+        rows=commit.metric("numOutputRows"),
+        bytes=commit.metric("numOutputBytes"),
+    )
 
 
 def _quarantine_stamp(batch: _Batch, position: Position, bounds: TopicBounds, table: str, path: str) -> Stamp | None:

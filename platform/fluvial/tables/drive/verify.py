@@ -30,10 +30,9 @@ from fluvial.tables.declare.declarations import (
     State,
 )
 from fluvial.tables.declare.folds import FLOATING
-from fluvial.tables.plan import frames
-from fluvial.tables.plan.changes import is_stepwise, state_rows
+from fluvial.tables.drive.evolve import contract_of
 from fluvial.tables.plan.checks import compacted_key
-from fluvial.tables.plan.frames import Care
+from fluvial.tables.plan.log_rows import rows_of_log
 from fluvial.tables.plan.reducer_plan import ReducerError
 from fluvial.tables.publishing.changes import KEY
 from fluvial.tables.publishing.run import PublicationRun
@@ -111,7 +110,8 @@ def _verify_table(
     if position.version is None:
         raise TableError(f"{declaration.table} does not exist: run it first (`fluvial run {declaration.table}`)")
     ranges = _ranges(declaration, position, settings.cluster)
-    contract = read_contract(schemas, declaration.topic)
+    assert position.stamp is not None, "a table that is there has a stamp"
+    contract = contract_of(read_contract(schemas, declaration.topic), position.stamp)
     with session_of_its_own(spark) as session:
         table = session.read.format("delta").option("versionAsOf", position.version).load(path)
         span = Span(topic=declaration.topic, ranges=ranges)
@@ -183,22 +183,6 @@ def _compared(
             keys = [declaration.key] if declaration.scd2 is None else [declaration.key, "_partition", "_offset"]
             loose = frozenset(name for name, fold in declaration.fields.items() if fold.kind in FLOATING)
             return _by_key(log, table.drop(FOLD_COLUMN), keys, loose)
-
-
-def rows_of_log(declaration: History | Compacted | State, decoded: "DataFrame", contract: Contract) -> "DataFrame":
-    """
-    The rows of a table that holds these records and no others.
-    """
-    everything = Care(undecodable=True, tombstones=True, keyless=True)
-    if isinstance(declaration, History):
-        return frames.history_rows(decoded, contract, everything)
-    if isinstance(declaration, Compacted):
-        key = compacted_key(declaration, contract, decoded.sparkSession)
-        return frames.compacted_rows(decoded, contract, everything, key=key).where("NOT _deleted").drop("_deleted")
-    if is_stepwise(declaration):
-        return state_rows(frames.keyed_events(decoded, contract, everything), declaration)
-    partials = frames.state_partials(frames.state_events(decoded, contract, everything), declaration)
-    return frames.state_rows(partials, declaration)
 
 
 def _ranges(

@@ -168,7 +168,7 @@ def test_the_client(client, registry_server) -> None:
     assert client.latest("a b/c-value").schema == '["null","string"]'
     assert client.schema_by_id(1) == '"string"'
     assert client.delete_subject("a b/c-value") == [1, 2]
-    assert client.ids_of_subject("a b/c-value") == {1: '"string"', 2: '["null","string"]'}
+    assert [each.schema for each in client.versions_of_subject("a b/c-value")] == ['"string"', '["null","string"]']
     assert client.look_up("a b/c-value", '"string"') is None
     assert client.check("x", '"string"') == []
     client.set_config("FULL")

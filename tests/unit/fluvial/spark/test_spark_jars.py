@@ -112,3 +112,29 @@ def test_the_loser_of_two_fetches_takes_the_winners_jars(
     monkeypatch.setattr(jars, "_resolve", slow)
     assert [jar.parent for jar in require_jars(coordinates=COORDINATES)] == [folder]
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_versions_that_the_lock_is_not_for_are_refused_with_the_command_that_installs_it() -> None:
+    with pytest.raises(JarsError, match=r"pip install pyspark==4\.0\.2 delta-spark==4\.4\.0$"):
+        require_jars(coordinates=Coordinates(spark="4.0.5", delta="4.4.1"))
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("Server access error at url https://mirror/a.pom (java.net.ConnectException)", "check the network"),
+        (":: io.delta#delta-spark_4.0_2.13;4.4.0: not found", "the repositories that were asked do not have it"),
+    ],
+)
+def test_the_network_is_blamed_where_it_is_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, said: str
+) -> None:
+    submit = tmp_path / "bin" / "spark-submit"
+    submit.parent.mkdir()
+    submit.write_text(f"#!/bin/sh\necho '{output}'\nexit 1\n")
+    submit.chmod(0o755)
+    (tmp_path / "jars").mkdir()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(JarsError, match=said):
+        require_jars(coordinates=COORDINATES)
