@@ -24,6 +24,9 @@ LONGER_CLASSES = {
     "ReplicaFetcher": 317,
     "Raft": 400,
     "ReplicaManager": 355,
+    "_Parser": 367,
+    "RegistryState": 303,
+    "Transaction": 308,
 }
 
 # Said in pieces, so that this file keeps the rule it checks.

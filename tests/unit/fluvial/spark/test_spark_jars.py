@@ -114,7 +114,7 @@ def test_the_loser_of_two_fetches_takes_the_winners_jars(
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_versions_that_the_lock_is_not_for_are_refused_with_the_command_that_installs_it() -> None:
+def test_versions_of_another_pair_are_refused_with_the_pip_command() -> None:
     with pytest.raises(JarsError, match=r"pip install pyspark==4\.0\.2 delta-spark==4\.4\.0$"):
         require_jars(coordinates=Coordinates(spark="4.0.5", delta="4.4.1"))
 
