@@ -6,7 +6,7 @@ A group belongs to the partition that its name hashes to, and to whoever leads t
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,9 +22,9 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import NO_PRODUCER_ID, TRANSACTIONAL, BatchHeader
 from log_broker.records.control import EndMarker
 from log_broker.records.record import Record
-from log_broker.server.coordinators.deadlines import Deadlines
 from log_broker.server.coordinators.internal_topics import group_partition
-from log_broker.server.coordinators.shards import Shard, ShardHost, Shards
+from log_broker.server.coordinators.runtime import CoordinatorRuntime, answer
+from log_broker.server.coordinators.shards import Shard, ShardHost
 from log_broker.server.coordinators.topic_patterns import match_names
 from log_broker.server.partitions.internal_log import readable
 from log_broker.server.process.log_limiter import RateLimitedLog
@@ -42,26 +42,21 @@ class GroupCoordinator:
 
     def __init__(self, node: ShardHost) -> None:
         self._node = node
-        self._shards: Shards[Group] = Shards(node, OFFSETS_TOPIC, self)
-        self._deadlines = Deadlines(node, self._time_is_up)
+        self._runtime: CoordinatorRuntime[Group] = CoordinatorRuntime(node, self, OFFSETS_TOPIC, group_partition)
         self._trouble = RateLimitedLog(_log, node.loop.time, logging.ERROR)
-        self._expiration: asyncio.TimerHandle | None = None
+        # Asked of the runtime as they are.
+        self.start = self._runtime.start
+        self.stop = self._runtime.stop
+        self.follow = self._runtime.shards.follow
+        self.check = self._runtime.check
+        self.find = self._runtime.find
+        self.all = self._runtime.all
 
-    def start(self) -> None:
-        seconds = self._node.config.offsets_retention_check_interval_ms / 1000
-        self._expiration = self._node.loop.call_later(seconds, self._expire)
+    # What the runtime asks.
 
-    def stop(self) -> None:
-        self._shards.close()
-        self._deadlines.drop_all()
-        if self._expiration is not None:
-            self._expiration.cancel()
-
-    def follow(self) -> None:
-        """Coordinate the groups of the partitions that this node leads by the image, and no others."""
-        self._shards.follow()
-
-    # What `Shards` asks.
+    @property
+    def expiry_interval_ms(self) -> int:
+        return self._node.config.offsets_retention_check_interval_ms
 
     def replay(self, shard: GroupShard, header: BatchHeader, content: Record | EndMarker) -> None:
         if isinstance(content, EndMarker):
@@ -81,29 +76,17 @@ class GroupCoordinator:
                 del shard.items[name]
             yield
 
-    def loaded(self, shard: GroupShard) -> None:
-        for group in shard.items.values():
-            self._set_timer(group)
+    def resume(self, group: Group) -> Sequence[Effect]:
+        return ()
 
-    def resigned(self, shard: GroupShard) -> None:
-        for name in shard.items:
-            self._deadlines.drop(name)
-        for token, event in list(shard.waiting.items()):
-            if not token.done():
-                token.set_result(refusal(event, ErrorCode.NOT_COORDINATOR, "This is not the correct coordinator."))
+    def tick(self, group: Group, now_ms: int) -> Sequence[Effect]:
+        return group.tick(now_ms)
 
-    # What handlers ask.
+    def expire(self, group: Group, now_ms: int) -> Sequence[Effect]:
+        return group.expire_offsets(now_ms, retention_ms=self._node.config.offsets_retention_minutes * 60_000)
 
-    def check(self, group_id: str) -> ErrorCode:
-        """Say whether this node coordinates the group, and if not, why not."""
-        return self._shards.error_of(group_partition(self._node.cluster, group_id))
-
-    def find(self, group_id: str) -> Group | None:
-        shard = self._shards.get(group_partition(self._node.cluster, group_id))
-        return None if shard is None else shard.items.get(group_id)
-
-    def all(self) -> Iterable[Group]:
-        return (group for shard in self._shards.loaded() for group in shard.items.values())
+    def not_coordinator(self, event: Event) -> Any:
+        return refusal(event, ErrorCode.NOT_COORDINATOR, "This is not the correct coordinator.")
 
     def settings_of(self, group_id: str) -> ConsumerGroupSettings:
         """Return what holds for a group of the new protocol now."""
@@ -122,11 +105,7 @@ class GroupCoordinator:
             allows_downgrade=policy in {"downgrade", "bidirectional"},
         )
 
-    def topic_deleted(self, topic: str) -> None:
-        """Take away what groups have committed for a topic that is gone."""
-        for shard in self._shards.loaded():
-            for group in list(shard.items.values()):
-                self._run(shard, group, group.forget_topic(topic))
+    # What handlers ask.
 
     def ask(self, group_id: str, event_of: Callable[[Token], Event], *, create: bool = False) -> Token | None:
         """
@@ -134,24 +113,23 @@ class GroupCoordinator:
 
         The caller has asked `check` before.
         """
-        shard = self._shards.get(group_partition(self._node.cluster, group_id))
-        group = None if shard is None else shard.items.get(group_id)
-        if shard is None or (group is None and not create):
+        shard = self._runtime.shard_of(group_id)
+        if shard is None or not (create or group_id in shard.items):
             return None
-        if group is None:
-            group = shard.items[group_id] = self._new_group(group_id)
         token: Token = self._node.loop.create_future()
-        event = event_of(token)
-        self._run(shard, group, group.handle(event, self._node.clock_ms()))
-        shard.note(token, event)
+        self._runtime.ask(shard, self._touched(shard, group_id), token, event_of(token))
         return token
+
+    def topic_deleted(self, topic: str) -> None:
+        """Take away what groups have committed for a topic that is gone."""
+        self._runtime.for_each(lambda group: group.forget_topic(topic))
 
     def transaction_ended(self, partition: int, producer_id: int, *, committed: bool) -> None:
         """Take note of a marker in a partition of the offsets topic."""
-        shard = self._shards.replayed(partition)
+        shard = self._runtime.shards.replayed(partition)
         if shard is not None:
             for group in self._decide(shard, producer_id, committed=committed):
-                self._run(shard, group, ())
+                self._runtime.run(shard, group, ())
 
     def _decide(self, shard: GroupShard, producer_id: int, *, committed: bool) -> list[Group]:
         """Apply or drop what a transaction has committed; return the groups that it did so for."""
@@ -163,23 +141,17 @@ class GroupCoordinator:
 
     # Running effects.
 
-    def _run(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Reply(token, answer):
-                    if not token.done():
-                        token.set_result(answer)
-                case Persist() if effect.producer is not None:
-                    self._persist_transactional(shard, group, effect, *effect.producer)
-                case Persist():
-                    self._node.run(self._persist(shard, group, effect))
-        if not shard.is_loaded or shard.is_resigned:
-            return
-        if not group.is_forgettable:
-            self._set_timer(group)
-        elif shard.items.get(group.group_id) is group:
-            del shard.items[group.group_id]
-            self._deadlines.drop(group.group_id)
+    def perform(self, shard: GroupShard, group: Group, effect: Effect) -> None:
+        match effect:
+            case Reply(token, value):
+                answer(token, value)
+            case Persist() if effect.producer is not None:
+                self._persist_transactional(shard, group, effect, *effect.producer)
+            case Persist():
+                self._node.run(self._persist(shard, group, effect))
+
+    def settled(self, shard: GroupShard, group: Group) -> None:
+        """Nothing waits for it."""
 
     async def _persist(self, shard: GroupShard, group: Group, effect: Persist) -> None:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -218,33 +190,9 @@ class GroupCoordinator:
             done(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     def _persisted(self, shard: GroupShard, group: Group, effect: Persist, error: ErrorCode) -> None:
-        # Whoever coordinates the group now has read what was stored; here nobody waits for it any more.
-        if not shard.is_resigned:
-            if effect.producer is not None and error is ErrorCode.NONE:
-                shard.held.setdefault(effect.producer[0], set()).add(group.group_id)
-            event = Persisted(number=effect.number, error=error)
-            self._run(shard, group, group.handle(event, self._node.clock_ms()))
-
-    def _set_timer(self, group: Group) -> None:
-        """See that the group's next deadline is met."""
-        deadline = group.next_deadline_ms()
-        if deadline is None:
-            self._deadlines.drop(group.group_id)
-        else:
-            self._deadlines.meet(group.group_id, deadline)
-
-    def _time_is_up(self, group_id: str) -> None:
-        shard = self._shards.get(group_partition(self._node.cluster, group_id))
-        group = None if shard is None else shard.items.get(group_id)
-        if shard is not None and group is not None:
-            self._run(shard, group, group.tick(self._node.clock_ms()))
-
-    def _expire(self) -> None:
-        retention_ms = self._node.config.offsets_retention_minutes * 60_000
-        for shard in self._shards.loaded():
-            for group in list(shard.items.values()):
-                self._run(shard, group, group.expire_offsets(self._node.clock_ms(), retention_ms=retention_ms))
-        self.start()
+        if effect.producer is not None and error is ErrorCode.NONE:
+            shard.held.setdefault(effect.producer[0], set()).add(group.group_id)
+        self._runtime.handle(shard, group, Persisted(number=effect.number, error=error))
 
     def _replay(self, shard: GroupShard, raw_key: bytes, value: bytes | None, producer_id: int) -> None:
         found = consumer_group_records.decode(raw_key, value)

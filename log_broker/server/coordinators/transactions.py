@@ -41,10 +41,10 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import BatchHeader
 from log_broker.records.control import EndMarker
 from log_broker.records.record import Record, build_batch
-from log_broker.server.coordinators.deadlines import Deadlines
 from log_broker.server.coordinators.internal_topics import transaction_partition
 from log_broker.server.coordinators.markers import Ending, MarkerHost, MarkerSender
-from log_broker.server.coordinators.shards import Shard, ShardHost, Shards
+from log_broker.server.coordinators.runtime import CoordinatorRuntime, answer
+from log_broker.server.coordinators.shards import Shard, ShardHost
 from log_broker.server.process.log_limiter import RateLimitedLog
 
 _log = logging.getLogger(__name__)
@@ -79,31 +79,26 @@ class TransactionCoordinator:
 
     def __init__(self, node: TransactionHost) -> None:
         self._node = node
-        self._shards: Shards[Transaction] = Shards(node, TRANSACTIONS_TOPIC, self)
-        self._deadlines = Deadlines(node, self._time_is_up)
+        self._runtime: CoordinatorRuntime[Transaction] = CoordinatorRuntime(
+            node, self, TRANSACTIONS_TOPIC, transaction_partition
+        )
         self._trouble = RateLimitedLog(_log, node.loop.time, logging.ERROR)
         self._markers = MarkerSender(node)
         self._waiting: dict[str, asyncio.Future[None]] = {}
         # Batches of one producer must be appended in the order in which they came, so nobody overtakes.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._expiration: asyncio.TimerHandle | None = None
+        # Asked of the runtime as they are.
+        self.start = self._runtime.start
+        self.stop = self._runtime.stop
+        self.follow = self._runtime.shards.follow
+        self.find = self._runtime.find
+        self.all = self._runtime.all
 
-    def start(self) -> None:
-        """Begin to look for ids that nobody uses any more."""
-        seconds = self._node.config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
-        self._expiration = self._node.loop.call_later(seconds, self._expire)
+    # What the runtime asks.
 
-    def stop(self) -> None:
-        self._shards.close()
-        self._deadlines.drop_all()
-        if self._expiration is not None:
-            self._expiration.cancel()
-
-    def follow(self) -> None:
-        """Coordinate the ids of the partitions that this node leads by the image, and no others."""
-        self._shards.follow()
-
-    # What `Shards` asks.
+    @property
+    def expiry_interval_ms(self) -> int:
+        return self._node.config.transaction_remove_expired_transaction_cleanup_interval_ms
 
     def replay(self, shard: TransactionShard, header: BatchHeader, content: Record | EndMarker) -> None:
         if isinstance(content, EndMarker) or content.key is None:
@@ -123,18 +118,38 @@ class TransactionCoordinator:
     def replayed(self, shard: TransactionShard) -> Iterator[None]:
         return iter(())
 
-    def loaded(self, shard: TransactionShard) -> None:
-        """Finish what had been decided."""
-        for transaction in list(shard.items.values()):
-            self._run(shard, transaction, transaction.resume())
+    def resume(self, transaction: Transaction) -> Sequence[Effect]:
+        return transaction.resume()
 
-    def resigned(self, shard: TransactionShard) -> None:
-        for transactional_id in shard.items:
-            self._deadlines.drop(transactional_id)
-            self._wake(transactional_id)
-        for token in list(shard.waiting):
-            if not token.done():
-                token.set_result(Answer(ErrorCode.NOT_COORDINATOR))
+    def perform(self, shard: TransactionShard, transaction: Transaction, effect: Effect) -> None:
+        match effect:
+            case Reply(token, value):
+                answer(token, value)
+            case Persist(record):
+                self._persist(shard, transaction, record)
+            case WriteMarkers(prepared):
+                self._node.run(self._write_markers(shard, transaction, prepared))
+
+    def settled(self, shard: TransactionShard, transaction: Transaction) -> None:
+        """Let whoever waits for the end of the last transaction ask again."""
+        if transaction.is_busy and not shard.is_resigned:
+            return
+        waiter = self._waiting.pop(transaction.transactional_id, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def tick(self, transaction: Transaction, now_ms: int) -> Sequence[Effect]:
+        effects = transaction.tick(now_ms)
+        if effects:
+            name = transaction.transactional_id
+            _log.warning("the transaction of %s took longer than its timeout and is aborted", name)
+        return effects
+
+    def expire(self, transaction: Transaction, now_ms: int) -> Sequence[Effect]:
+        return transaction.expire(now_ms, after_ms=self._node.config.transactional_id_expiration_ms)
+
+    def not_coordinator(self, event: Event) -> Answer:
+        return Answer(ErrorCode.NOT_COORDINATOR)
 
     # What is known here.
 
@@ -142,17 +157,7 @@ class TransactionCoordinator:
         """Say whether this node coordinates the transactional id, and if not, why not."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
-        return self._shards.error_of(transaction_partition(self._node.cluster, transactional_id))
-
-    def find(self, transactional_id: str) -> Transaction | None:
-        shard = self._shard_of(transactional_id)
-        return None if shard is None else shard.items.get(transactional_id)
-
-    def all(self) -> Iterable[Transaction]:
-        return (transaction for shard in self._shards.loaded() for transaction in shard.items.values())
-
-    def _shard_of(self, transactional_id: str) -> TransactionShard | None:
-        return self._shards.get(transaction_partition(self._node.cluster, transactional_id))
+        return self._runtime.check(transactional_id)
 
     # What producers ask. The caller has asked `check` before.
 
@@ -162,7 +167,7 @@ class TransactionCoordinator:
             return Answer(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         if self.find(transactional_id) is None:
             fresh_id = await self._node.producer_ids.take()
-            shard = self._shard_of(transactional_id)
+            shard = self._runtime.shard_of(transactional_id)
             if shard is None:
                 return Answer(ErrorCode.NOT_COORDINATOR)
             if transactional_id not in shard.items:
@@ -231,7 +236,7 @@ class TransactionCoordinator:
         loop = self._node.loop
         deadline = loop.time() + SETTLE_SECONDS_MAX
         while True:
-            shard = self._shard_of(transactional_id)
+            shard = self._runtime.shard_of(transactional_id)
             if shard is None:
                 return Answer(ErrorCode.NOT_COORDINATOR)
             transaction = shard.items.get(transactional_id)
@@ -241,46 +246,16 @@ class TransactionCoordinator:
             event = await event_of(transaction, token)
             if shard.is_resigned:
                 return Answer(ErrorCode.NOT_COORDINATOR)
-            self._run(shard, transaction, transaction.handle(event, self._node.clock_ms()))
-            shard.note(token, event)
-            answer = await token
-            if answer.error is not ErrorCode.CONCURRENT_TRANSACTIONS or loop.time() >= deadline:
-                return answer
+            self._runtime.ask(shard, transaction, token, event)
+            settled = await token
+            if settled.error is not ErrorCode.CONCURRENT_TRANSACTIONS or loop.time() >= deadline:
+                return settled
             if transaction.is_busy:
                 waiter: asyncio.Future[None] = loop.create_future()
                 self._waiting[transactional_id] = waiter
                 await asyncio.wait((waiter,), timeout=deadline - loop.time())
 
     # Running effects.
-
-    def _run(self, shard: TransactionShard, transaction: Transaction, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Reply(token, answer):
-                    if not token.done():
-                        token.set_result(answer)
-                case Persist(record):
-                    self._persist(shard, transaction, record)
-                case WriteMarkers(prepared):
-                    self._node.run(self._write_markers(shard, transaction, prepared))
-        if shard.is_resigned:
-            return
-        transactional_id = transaction.transactional_id
-        if not transaction.is_busy:
-            is_gone = transaction.is_unused or transaction.state is TransactionState.DEAD
-            if is_gone and shard.items.get(transactional_id) is transaction:
-                del shard.items[transactional_id]
-            self._wake(transactional_id)
-        # The timer of one that has ended is left for the next.
-        deadline = transaction.next_deadline_ms()
-        if deadline is not None:
-            self._deadlines.meet(transactional_id, deadline)
-
-    def _wake(self, transactional_id: str) -> None:
-        """Let whoever waits for the end of the last transaction ask again."""
-        waiter = self._waiting.pop(transactional_id, None)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
 
     def _persist(self, shard: TransactionShard, transaction: Transaction, record: StoredTransaction | None) -> None:
         if not shard.may_append:
@@ -299,7 +274,7 @@ class TransactionCoordinator:
                 "transactional id %s could not be stored: %s", transaction.transactional_id, result.message
             )
         event = Persisted(error=_to_client(result.error))
-        self._run(shard, transaction, transaction.handle(event, self._node.clock_ms()))
+        self._runtime.handle(shard, transaction, event)
         if event.error is not ErrorCode.NONE and transaction.state.is_prepared:
             # The markers are there and the note of it is not. They may be written twice.
             work = self._write_markers(shard, transaction, transaction.current, after_seconds=MARKER_RETRY_SECONDS)
@@ -323,8 +298,8 @@ class TransactionCoordinator:
             if missing:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MARKER_RETRY_SECONDS_MAX)
-        if not shard.is_resigned and transaction.current is prepared:
-            self._run(shard, transaction, transaction.handle(MarkersWritten(), self._node.clock_ms()))
+        if transaction.current is prepared:
+            self._runtime.handle(shard, transaction, MarkersWritten())
 
     async def _mark(
         self, shard: TransactionShard, transaction: Transaction, prepared: StoredTransaction, place: TopicPartition
@@ -343,25 +318,6 @@ class TransactionCoordinator:
                 return False
             case _:
                 return False
-
-    # Time.
-
-    def _time_is_up(self, transactional_id: str) -> None:
-        shard = self._shard_of(transactional_id)
-        transaction = None if shard is None else shard.items.get(transactional_id)
-        if shard is None or transaction is None:
-            return
-        effects = transaction.tick(self._node.clock_ms())
-        if effects:
-            _log.warning("the transaction of %s took longer than its timeout and is aborted", transactional_id)
-        self._run(shard, transaction, effects)
-
-    def _expire(self) -> None:
-        after_ms = self._node.config.transactional_id_expiration_ms
-        for shard in self._shards.loaded():
-            for transaction in list(shard.items.values()):
-                self._run(shard, transaction, transaction.expire(self._node.clock_ms(), after_ms=after_ms))
-        self.start()
 
 
 def _to_client(error: ErrorCode) -> ErrorCode:

@@ -127,7 +127,7 @@ async def test_who_waits_is_told_when_leadership_goes(node: Node) -> None:
         await eventually(lambda: len(node.groups.find("g").classic.members) == 2)
         assert await heartbeat(client, first, generation) is ErrorCode.REBALANCE_IN_PROGRESS
         assert not waiting.done()
-        timers = node.groups._deadlines._timers
+        timers = node.groups._runtime._deadlines._timers
         assert set(timers) == {"g"}
         lead(node, OFFSETS_TOPIC, ELSEWHERE)
         assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR
@@ -138,7 +138,7 @@ async def test_nothing_decided_in_an_old_epoch_is_written_in_a_new_one(node: Nod
     async with client_of(node) as client:
         assert await commit(client, 7) is NONE
     partition = group_partition(node.cluster, "g")
-    (shard,) = [shard for shard in node.groups._shards.loaded() if shard.partition == partition]
+    (shard,) = [shard for shard in node.groups._runtime.shards.loaded() if shard.partition == partition]
     end = shard.runtime.log_end_offset
     # The partition leads in a new epoch, and the coordinator has not been told yet.
     me = (node.config.node_id,)
@@ -160,7 +160,7 @@ async def test_a_transaction_goes_on_where_leadership_returns(node: Node) -> Non
     assert node.transactions.check("x") is ErrorCode.NOT_COORDINATOR
     ended = await node.transactions.end("x", producer, committed=True, client_version=0)
     assert ended.error is ErrorCode.NOT_COORDINATOR
-    assert not node.transactions._deadlines._timers
+    assert not node.transactions._runtime._deadlines._timers
     lead(node, TRANSACTIONS_TOPIC, node.config.node_id)
     await eventually(lambda: node.transactions.check("x") is NONE)
     assert node.transactions.verify("x", producer, ("t", 0)) is NONE

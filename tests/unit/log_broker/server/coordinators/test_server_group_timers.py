@@ -13,7 +13,7 @@ from log_broker.server.process.event_loop import loop_factory
 class Clockwork:
     """A group with a deadline and nothing else; it counts how often its time was up."""
 
-    group_id = "g"
+    name = "g"
     is_forgettable = False
 
     def __init__(self) -> None:
@@ -45,9 +45,9 @@ def test_a_deadline_that_has_passed_may_be_set_again_before_it_is_met(tmp_path) 
         coordinator = GroupCoordinator(node)
         shard = Shard(SimpleNamespace(partition=0), 0)
         shard.items["g"], shard.is_loaded = group, True
-        coordinator._shards._shards[0] = shard
-        coordinator._run(shard, group, [])
-        coordinator._run(shard, group, [])
+        coordinator._runtime.shards._shards[0] = shard
+        coordinator._runtime.run(shard, group, [])
+        coordinator._runtime.run(shard, group, [])
         await group.ticked.wait()
         coordinator.stop()
 

@@ -252,7 +252,7 @@ async def test_a_partition_that_failed_on_disk_is_made_later_without_a_new_image
     version = nodes[1].cluster.version
     in_the_way.unlink()
     await eventually(lambda: nodes[1].logs.led(OFFSETS_TOPIC, 0) is not None, 5.0)
-    await eventually(lambda: nodes[1].groups._shards.get(0) is not None, 5.0)
+    await eventually(lambda: nodes[1].groups._runtime.shards.get(0) is not None, 5.0)
     assert nodes[1].cluster.version == version
 
 
