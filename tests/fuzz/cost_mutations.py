@@ -33,7 +33,7 @@ GROWTH = (10, 100, 1_000, 10_000, 20_000)
 BOMB_GROWTH = (100, 1_000, 10_000, 100_000, 1_000_000)
 PIPELINED = (10, 100, 500, 5_000)
 CONNECTIONS = (4, 16, 64)
-NO_REQUEST = (struct.error, KeyError, ValueError, OverflowError, TypeError, AttributeError)
+NO_REQUEST = (struct.error, KeyError, ValueError, OverflowError, TypeError, AttributeError, MemoryError)
 REQUEST_BYTES_MAX = 4 << 20  # larger ones pay for their cost
 
 

@@ -142,7 +142,7 @@ class ClassicGroup:
         return error
 
     def hear(self, member: Member, now_ms: int) -> None:
-        """A member gave a sign of life: its session begins again."""
+        """Restart a member's session."""
         timeout_ms = NEW_MEMBER_TIMEOUT_MS if member.is_new else member.session_timeout_ms
         self.roster.hear(member, now_ms + timeout_ms)
 

@@ -1,8 +1,8 @@
 """
 The rebalances of a classic group: one ends a generation and begins the next.
 
-All members join, or the time to do so is up; the leader assigns; each hears of its part once that is durable. Whatever
-happens to the members in between begins it again.
+All members join, or the join deadline passes; the leader assigns; each Sync is answered once the assignment is durable.
+A change of the members in between begins another rebalance.
 """
 
 from collections.abc import Mapping

@@ -22,7 +22,7 @@ class MemberTimers:
         self._all = (self._sessions, self._revocations, self.joins, self.syncs)
 
     def hear(self, state: ConsumerState, member_id: str, now_ms: int) -> None:
-        """A member gave a sign of life: its session begins again."""
+        """Restart a member's session."""
         subscription = state.subscriptions.get(member_id)
         if subscription is None:
             return
@@ -31,7 +31,7 @@ class MemberTimers:
         self._sessions.set(member_id, now_ms + timeout_ms)
 
     def watch_revocation(self, state: ConsumerState, member_id: str, before: CurrentAssignment, now_ms: int) -> None:
-        """A member that has to give up partitions has its rebalance timeout for it, from when it was first told."""
+        """A member that has to give up partitions has its rebalance timeout to do so, from the first answer on."""
         current = state.owned_by(member_id)
         if current.state is not MemberState.UNREVOKED_PARTITIONS:
             self._revocations.drop(member_id)

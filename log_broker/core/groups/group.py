@@ -46,7 +46,7 @@ class Group:
         members_max: int = 2**31 - 1,
         support: ConsumerSupport | None = None,
     ) -> None:
-        self.group_id = group_id
+        self.group_id = self.name = group_id
         self.classic = ClassicGroup(group_id)
         self.offsets = GroupOffsets(group_id)
         self._writes = PendingWrites()

@@ -63,7 +63,7 @@ class Transaction:
     """
 
     def __init__(self, transactional_id: str, current: StoredTransaction) -> None:
-        self.transactional_id = transactional_id
+        self.transactional_id = self.name = transactional_id
         self.current = current
         self._last_epoch = NO_EPOCH  # before the last raise that its own producer asked for
         self._pending: tuple[StoredTransaction | None, Outcome] | None = None
@@ -332,22 +332,7 @@ class Transaction:
         return self._persist(record, outcome)
 
     def _complete(self, now_ms: int) -> Sequence[Effect]:
-        current = self.current
-        assert current.state.is_prepared, "markers are written for a prepared transaction"
-        rotates = current.next_producer_id != NO_ID
-        record = replace(
-            current,
-            state=_COMPLETE_OF[current.state],
-            producer_id=current.next_producer_id if rotates else current.producer_id,
-            producer_epoch=0 if rotates else current.producer_epoch,
-            partitions=frozenset(),
-            last_update_ms=now_ms,
-            previous_producer_id=current.producer_id
-            if current.client_version >= BUMPS_EPOCH_FROM
-            else current.previous_producer_id,
-            next_producer_id=NO_ID,
-        )
-        return self._persist(record, lambda _: [])
+        return self._persist(_completed(self.current, now_ms), lambda _: [])
 
     # Making it durable.
 
@@ -363,6 +348,23 @@ class Transaction:
         if error is ErrorCode.NONE:
             self.current = record or replace(self.current, state=TransactionState.DEAD, start_ms=NO_TIME)
         return outcome(error)
+
+
+def _completed(prepared: StoredTransaction, now_ms: int) -> StoredTransaction:
+    """Return what a prepared transaction is once its markers are written."""
+    assert prepared.state.is_prepared, "markers are written for a prepared transaction"
+    rotates = prepared.next_producer_id != NO_ID
+    remembers = prepared.client_version >= BUMPS_EPOCH_FROM
+    return replace(
+        prepared,
+        state=_COMPLETE_OF[prepared.state],
+        producer_id=prepared.next_producer_id if rotates else prepared.producer_id,
+        producer_epoch=0 if rotates else prepared.producer_epoch,
+        partitions=frozenset(),
+        last_update_ms=now_ms,
+        previous_producer_id=prepared.producer_id if remembers else prepared.previous_producer_id,
+        next_producer_id=NO_ID,
+    )
 
 
 def _refused(token: object, error: ErrorCode) -> Sequence[Effect]:

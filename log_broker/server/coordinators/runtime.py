@@ -1,8 +1,8 @@
 """
 The life of a coordinator, of whatever it coordinates: machines by name, each in the partition its name hashes to.
 
-    shard loaded ──▶ resumed ──▶ events of clients and time ──▶ effects ──▶ forgotten, when nothing would be lost
-                                          shard resigned ──▶ who waits hears NOT_COORDINATOR
+    shard loaded ──▶ resume ──▶ events of clients, ticks of time ──▶ effects ──▶ removed, when nothing would be lost
+    shard resigned ──▶ timers are dropped, and requests without an answer get NOT_COORDINATOR
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Kind(Protocol[M]):
 
     @property
     def expiry_interval_ms(self) -> int:
-        """How often machines are looked through for what nobody needs any more."""
+        """How often `expire` is called for every machine."""
         ...
 
     def replay(self, shard: Shard[M], header: BatchHeader, content: Record | EndMarker) -> None:
@@ -94,7 +94,7 @@ class CoordinatorRuntime(Generic[M]):
         self._expiration: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to look for what nobody needs any more."""
+        """Begin to call `Kind.expire` at its interval."""
         self._expiration = self._node.loop.call_later(self._kind.expiry_interval_ms / 1000, self._expire)
 
     def stop(self) -> None:
@@ -148,9 +148,9 @@ class CoordinatorRuntime(Generic[M]):
 
     def handle(self, shard: Shard[M], machine: M, event: Any) -> None:
         """
-        Hand in an event. Where the shard has resigned it is of no interest.
+        Hand in an event; it is dropped where the shard has resigned.
 
-        Whoever coordinates the name then has read what was stored; here nobody waits for it any more.
+        The name's next coordinator reads from the log what was stored, and every request here has been answered.
         """
         if not shard.is_resigned:
             self.run(shard, machine, machine.handle(event, self._node.clock_ms()))
