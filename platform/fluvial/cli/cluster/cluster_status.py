@@ -62,7 +62,7 @@ def status(
     nodes = node_lines(picture, stored, told)
     offline = [each for each in picture.partitions.values() if each.is_offline]
     under = [each for each in picture.partitions.values() if each.is_under_replicated and not each.is_offline]
-    short = [each for each in under if len(each.isr) < floors.get(each.place.topic, 1)]
+    short = [each for each in under if len(each.isr) < floors.get(each.tp.topic, 1)]
     if answer_format is Form.JSON:
         terminal.answer(json.dumps(_as_json(picture, nodes, told, offline=offline, under=under, short=short), indent=2))
         return
@@ -83,7 +83,7 @@ def status(
     # Where nobody names racks their column would be empty.
     shown = [name for name in rows[0] if name != "rack" or any(node.rack for node in nodes)] if rows else []
     terminal.table(shown, ([row[name] for name in shown] for row in rows))
-    _tell_partitions([*offline, *under], {each.place for each in short})
+    _tell_partitions([*offline, *under], {each.tp for each in short})
 
 
 def node_lines(
@@ -139,7 +139,7 @@ def _min_isr(cluster: Any, picture: "Picture") -> dict[str, int]:
     """Return min.insync.replicas of the topics that lack replicas."""
     from log_broker.wire.apis import ApiKey
 
-    topics = {each.place.topic for each in picture.partitions.values() if each.is_under_replicated}
+    topics = {each.tp.topic for each in picture.partitions.values() if each.is_under_replicated}
     if not topics:
         return {}
     key = "min.insync.replicas"
@@ -191,12 +191,12 @@ def _row(node: NodeLine) -> dict[str, object]:
 def _tell_partitions(bad: Sequence["Partition"], short: set[Any]) -> None:
     rows = [
         (
-            each.place.topic,
-            each.place.partition,
+            each.tp.topic,
+            each.tp.partition,
             "none" if each.is_offline else each.leader,
             _named(each.replicas),
             _named(each.isr),
-            "no leader" if each.is_offline else "below min ISR" if each.place in short else "lacks replicas",
+            "no leader" if each.is_offline else "below min ISR" if each.tp in short else "lacks replicas",
         )
         for each in bad[:_NAMED_MAX]
     ]
@@ -255,8 +255,8 @@ def _as_json(
 
 def _partition_json(each: "Partition") -> dict[str, Any]:
     return {
-        "topic": each.place.topic,
-        "partition": each.place.partition,
+        "topic": each.tp.topic,
+        "partition": each.tp.partition,
         "leader": each.leader,
         "replicas": list(each.replicas),
         "isr": list(each.isr),

@@ -157,8 +157,8 @@ def reset(
     admin = admin_of(settings.cluster)
     cluster = describe_cluster(settings, admin)
     committed = _reset_start(admin, group, must_be_there=all_topics or target.shift is not None)
-    places = sorted(committed) if all_topics else _places(topic, cluster)
-    changes = planned(admin, target, places, committed)
+    tps = sorted(committed) if all_topics else _partitions(topic, cluster)
+    changes = planned(admin, target, tps, committed)
     if execute:
         _commit(admin, group, {(each["topic"], each["partition"]): each["new_offset"] for each in changes})
     if answer_format is Form.JSON:
@@ -189,10 +189,10 @@ def delete(groups: Groups, *, settings: Settings) -> None:
         terminal.say(f"group {group} deleted")
 
 
-def _places(words: list[str] | None, cluster: Any) -> "list[TopicPartition]":
-    from fluvial.cli.topic.partitions import places_of
+def _partitions(words: list[str] | None, cluster: Any) -> "list[TopicPartition]":
+    from fluvial.cli.topic.partitions import partitions_of
 
-    return places_of(words or (), cluster)
+    return partitions_of(words or (), cluster)
 
 
 def _listed(admin: "AdminClient") -> list[Any]:
@@ -249,7 +249,7 @@ def _committed(admin: "AdminClient", group: str) -> "dict[TopicPartition, int]":
         return asked[group].result().topic_partitions
 
     with told(f"read the offsets of group {group!r}"):
-        return {(place.topic, place.partition): place.offset for place in _patiently(ask) if place.offset >= 0}
+        return {(tp.topic, tp.partition): tp.offset for tp in _patiently(ask) if tp.offset >= 0}
 
 
 def _commit(admin: "AdminClient", group: str, offsets: "dict[TopicPartition, int]") -> None:
@@ -258,13 +258,13 @@ def _commit(admin: "AdminClient", group: str, offsets: "dict[TopicPartition, int
     from fluvial.kafka.admin import TIMEOUT_SECONDS, told
 
     def ask() -> None:
-        wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+        wanted = [TopicPartition(*tp, offset) for tp, offset in offsets.items()]
         asked = admin.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=TIMEOUT_SECONDS
         )
-        for place in asked[group].result().topic_partitions:
-            if place.error is not None:
-                raise KafkaException(place.error)
+        for tp in asked[group].result().topic_partitions:
+            if tp.error is not None:
+                raise KafkaException(tp.error)
 
     with told(f"reset group {group!r}"):
         _patiently(ask)
@@ -297,21 +297,21 @@ def _report(admin: "AdminClient", described: "ConsumerGroupDescription") -> dict
 
     committed = _committed(admin, described.group_id)
     owners = {
-        (place.topic, place.partition): member.member_id
+        (tp.topic, tp.partition): member.member_id
         for member in described.members
-        for place in member.assignment.topic_partitions
+        for tp in member.assignment.topic_partitions
     }
-    ends = {place: end for place, (_, end) in bounds_of(admin, sorted(committed.keys() | owners.keys())).items()}
+    ends = {tp: end for tp, (_, end) in bounds_of(admin, sorted(committed.keys() | owners.keys())).items()}
     partitions = [
         {
-            "topic": place[0],
-            "partition": place[1],
-            "committed_offset": committed.get(place),
+            "topic": tp[0],
+            "partition": tp[1],
+            "committed_offset": committed.get(tp),
             "end_offset": end,
-            "lag": max(0, end - committed[place]) if place in committed else None,
-            "member_id": owners.get(place),
+            "lag": max(0, end - committed[tp]) if tp in committed else None,
+            "member_id": owners.get(tp),
         }
-        for place, end in ends.items()
+        for tp, end in ends.items()
     ]
     return {
         "group": described.group_id,
@@ -327,7 +327,7 @@ def _report(admin: "AdminClient", described: "ConsumerGroupDescription") -> dict
                 "client_id": member.client_id,
                 "host": member.host.lstrip("/"),
                 "partitions": [
-                    {"topic": place.topic, "partition": place.partition} for place in member.assignment.topic_partitions
+                    {"topic": tp.topic, "partition": tp.partition} for tp in member.assignment.topic_partitions
                 ],
             }
             for member in described.members

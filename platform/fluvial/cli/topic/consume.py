@@ -176,15 +176,15 @@ def _messages(
     left, waiting, heard = max_messages, ends, time.monotonic()
     while left != 0 and waiting != {}:
         for message in consumer.consume(min(_BATCH_MAX, left or _BATCH_MAX), _POLL_SECONDS):
-            error, place = message.error(), message.partition()
+            error, tp = message.error(), message.partition()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                raise ClusterError(f"cannot read partition {place} of {message.topic()}: {error.str()}")
-            if error is None and (ends is None or message.offset() < ends.get(place, 0)):
+                raise ClusterError(f"cannot read partition {tp} of {message.topic()}: {error.str()}")
+            if error is None and (ends is None or message.offset() < ends.get(tp, 0)):
                 yield message
                 left, heard = None if left is None else left - 1, time.monotonic()
             # A log may end in markers that are no records: the end is also where the client says so.
-            if waiting is not None and (error is not None or message.offset() + 1 >= waiting.get(place, 0)):
-                waiting = {number: end for number, end in waiting.items() if number != place}
+            if waiting is not None and (error is not None or message.offset() + 1 >= waiting.get(tp, 0)):
+                waiting = {number: end for number, end in waiting.items() if number != tp}
         sys.stdout.flush()
         if timeout is not None and time.monotonic() - heard >= timeout:
             return

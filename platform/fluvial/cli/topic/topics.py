@@ -173,7 +173,7 @@ def _offsets(admin: "AdminClient", topic: str, partitions: list[int]) -> dict[in
         asked = admin.list_offsets(
             {TopicPartition(topic, number): spec for number in partitions}, request_timeout=TIMEOUT_SECONDS
         )
-        found.append({place.partition: future.result().offset for place, future in asked.items()})
+        found.append({tp.partition: future.result().offset for tp, future in asked.items()})
     return {number: (found[0][number], found[1][number]) for number in partitions}
 
 

@@ -54,19 +54,19 @@ class LogWatch:
         try:
             known = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
             there = [topic for topic in sorted(topics) if topic in known and known[topic].error is None]
-            places = [TopicPartition(topic, number) for topic in there for number in known[topic].partitions]
+            tps = [TopicPartition(topic, number) for topic in there for number in known[topic].partitions]
             found: Any = (
                 self._admin.list_offsets(
-                    {place: OffsetSpec.latest() for place in places},
+                    {tp: OffsetSpec.latest() for tp in tps},
                     isolation_level=IsolationLevel.READ_COMMITTED,
                     request_timeout=REQUEST_TIMEOUT_S,
                 )
-                if places
+                if tps
                 else {}
             )
             ends: dict[str, dict[int, int]] = {}
-            for place, answer in found.items():
-                ends.setdefault(place.topic, {})[place.partition] = answer.result().offset
+            for tp, answer in found.items():
+                ends.setdefault(tp.topic, {})[tp.partition] = answer.result().offset
         except KafkaException as error:
             heard = self._admin.heard()
             why = None if heard is None else meaning(heard)
