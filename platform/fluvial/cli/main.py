@@ -85,10 +85,10 @@ def execute(words: Sequence[str]) -> int:
     except Exception as error:
         from fluvial.delta.failures import explained
 
-        told = explained(error, "this command")
-        if told is None:
+        explanation = explained(error, "this command")
+        if explanation is None:
             raise
-        terminal.complain(str(told))
+        terminal.complain(str(explanation))
         return EXIT_FAILED
     return status if isinstance(status, int) else 0
 

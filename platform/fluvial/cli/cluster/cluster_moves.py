@@ -319,9 +319,9 @@ class _Bars:
     def __init__(self, total: int) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
         self._progress = Progress(*columns, TimeElapsedColumn(), console=terminal.stderr(), transient=True)
-        self._all = self._progress.add_task("all", total=total, told=f"0 of {total}")
+        self._all = self._progress.add_task("all", total=total, amount=f"0 of {total}")
         self._total = total
         self._done = 0
         self._tasks: dict[Any, Any] = {}
@@ -342,16 +342,16 @@ class _Bars:
         """Show the progress of each reassignment; one that is no longer listed has completed."""
         self._done += len(self._open - found.keys())
         self._open &= found.keys()
-        self._progress.update(self._all, completed=self._done, told=f"{self._done} of {self._total}")
+        self._progress.update(self._all, completed=self._done, amount=f"{self._done} of {self._total}")
         largest = sorted(found.values(), key=lambda each: each.copied_bytes - each.wanted_bytes)[:_BARS_MAX]
         shown = {each.move.tp: each for each in largest}
         for tp in self._tasks.keys() - shown.keys():
             self._progress.remove_task(self._tasks.pop(tp))
         for tp, each in shown.items():
-            told = f"{size_text(each.copied_bytes)} of {size_text(each.wanted_bytes)}"
+            amount = f"{size_text(each.copied_bytes)} of {size_text(each.wanted_bytes)}"
             if tp not in self._tasks:
-                self._tasks[tp] = self._progress.add_task(str(tp), total=1.0, told=told)
-            self._progress.update(self._tasks[tp], completed=each.share, told=told)
+                self._tasks[tp] = self._progress.add_task(str(tp), total=1.0, amount=amount)
+            self._progress.update(self._tasks[tp], completed=each.share, amount=amount)
 
 
 def _tell_begun(count: int, *, wait: bool) -> None:

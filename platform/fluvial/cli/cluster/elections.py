@@ -76,13 +76,13 @@ def have_elected(
     """Have leaders elected; return the error of each partition, None where there is a new one. Raises ClusterError."""
     from confluent_kafka import ElectionType, TopicPartition
 
-    from fluvial.kafka.admin import told
+    from fluvial.kafka.admin import cluster_errors
 
     wanted = [TopicPartition(*tp) for tp in tps]
     if not wanted:
         return {}
     kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
-    with told("elect leaders"):
+    with cluster_errors("elect leaders"):
         # confluent-kafka 2.16 does not take the request's timeout that it documents: SystemError.
         asked = admin.elect_leaders(kind, wanted).result()
     return {(tp.topic, tp.partition): error for tp, error in asked.items()}

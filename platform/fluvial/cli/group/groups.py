@@ -177,14 +177,14 @@ def reset(
 @with_cluster
 def delete(groups: Groups, *, settings: Settings) -> None:
     """Delete groups with all their offsets; nothing is deleted when one is unknown or has members."""
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, admin_of, describe_cluster, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, admin_of, cluster_errors, describe_cluster
 
     admin = admin_of(settings.cluster)
     describe_cluster(settings, admin)
     for group in groups:
         _refuse_members(_described(admin, group), "deleted")
     for group, future in admin.delete_consumer_groups(list(groups), request_timeout=TIMEOUT_SECONDS).items():
-        with told(f"delete group {group!r}"):
+        with cluster_errors(f"delete group {group!r}"):
             future.result()
         terminal.say(f"group {group} deleted")
 
@@ -196,9 +196,9 @@ def _partitions(words: list[str] | None, cluster: Any) -> "list[TopicPartition]"
 
 
 def _listed(admin: "AdminClient") -> list[Any]:
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, reason, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, cluster_errors, reason
 
-    with told("list the groups"):
+    with cluster_errors("list the groups"):
         found = admin.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result()
     if found.errors:
         raise ClusterError(f"cannot list the groups: {reason(found.errors[0])}")
@@ -207,14 +207,14 @@ def _listed(admin: "AdminClient") -> list[Any]:
 
 def _described(admin: "AdminClient", group: str) -> "ConsumerGroupDescription":
     """Return a group's description; raises ClusterError with the nearest names when there is no such group."""
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, cluster_errors
 
     known = [each.group_id for each in _listed(admin)]
     if group not in known:
         near = get_close_matches(group, known, n=3)
         repair = f"did you mean {' or '.join(near)}?" if near else "`fluvial group list` shows the existing groups"
         raise ClusterError(f"no group {group!r} in the cluster; {repair}")
-    with told(f"describe group {group!r}"):
+    with cluster_errors(f"describe group {group!r}"):
         return admin.describe_consumer_groups([group], request_timeout=TIMEOUT_SECONDS)[group].result()
 
 
@@ -241,21 +241,21 @@ def _refuse_members(described: "ConsumerGroupDescription", what: str) -> None:
 def _committed(admin: "AdminClient", group: str) -> "dict[TopicPartition, int]":
     from confluent_kafka import ConsumerGroupTopicPartitions
 
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, cluster_errors
 
     def ask() -> Any:
         wanted = [ConsumerGroupTopicPartitions(group)]
         asked = admin.list_consumer_group_offsets(wanted, request_timeout=TIMEOUT_SECONDS)
         return asked[group].result().topic_partitions
 
-    with told(f"read the offsets of group {group!r}"):
+    with cluster_errors(f"read the offsets of group {group!r}"):
         return {(tp.topic, tp.partition): tp.offset for tp in _patiently(ask) if tp.offset >= 0}
 
 
 def _commit(admin: "AdminClient", group: str, offsets: "dict[TopicPartition, int]") -> None:
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, cluster_errors
 
     def ask() -> None:
         wanted = [TopicPartition(*tp, offset) for tp, offset in offsets.items()]
@@ -266,7 +266,7 @@ def _commit(admin: "AdminClient", group: str, offsets: "dict[TopicPartition, int
             if tp.error is not None:
                 raise KafkaException(tp.error)
 
-    with told(f"reset group {group!r}"):
+    with cluster_errors(f"reset group {group!r}"):
         _patiently(ask)
 
 

@@ -89,7 +89,7 @@ def consume(
     Values in the registry's Avro framing are printed as JSON: timestamps as ISO 8601, bytes as base64, decimals as
     strings. Everything else is printed as text.
     """
-    from fluvial.kafka.admin import admin_of, describe_cluster, require_topic, told
+    from fluvial.kafka.admin import admin_of, cluster_errors, describe_cluster, require_topic
 
     if to_end and group is not None:
         raise typer.BadParameter(
@@ -104,7 +104,7 @@ def consume(
         consumer = _consumer(settings, group, from_beginning)
         stack.callback(consumer.close)
         try:
-            with told(f"read {topic!r}"):
+            with cluster_errors(f"read {topic!r}"):
                 ends = _ends(consumer, topic, partitions) if to_end else None
                 _start(consumer, topic, partitions, group, from_beginning)
                 for message in _messages(consumer, max_messages, timeout, ends):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, require_topic, told
+from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, cluster_errors, require_topic
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata
@@ -39,7 +39,7 @@ def offsets_of(admin: "AdminClient", tps: Iterable[TopicPartition], spec: Any) -
     from confluent_kafka import TopicPartition
 
     asked = admin.list_offsets({TopicPartition(*tp): spec for tp in tps}, request_timeout=TIMEOUT_SECONDS)
-    with told("ask for offsets"):
+    with cluster_errors("ask for offsets"):
         return {(tp.topic, tp.partition): future.result().offset for tp, future in asked.items()}
 
 

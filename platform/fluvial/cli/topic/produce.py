@@ -131,11 +131,11 @@ class _Refusals:
 
     def log(self, level: int, template: str, *words: str) -> None:
         """Take a line of the log, as a `logging.Logger` does; called while the producer is polled."""
-        _, found, told = (template % words if words else template).partition("encountered error: ")
+        _, found, cluster_errors = (template % words if words else template).partition("encountered error: ")
         if found:
             if self.reason is None:
                 self.since = time.monotonic()
-            self.reason = told.partition(" (actions")[0]
+            self.reason = cluster_errors.partition(" (actions")[0]
 
     def over(self) -> None:
         """Note that a record was taken."""
@@ -174,13 +174,13 @@ class _Sender:
 
     def send(self, key: bytes | None, value: bytes | None) -> None:
         """Hand a record over; raises ClusterError when an earlier one was refused or none is taken any more."""
-        from fluvial.kafka.admin import told
+        from fluvial.kafka.admin import cluster_errors
 
         deadline = time.monotonic() + DELIVERY_SECONDS
         while True:
             self._look()
             try:
-                with told(f"write to {self._topic!r}"):
+                with cluster_errors(f"write to {self._topic!r}"):
                     self._producer.produce(self._topic, value=value, key=key)
                 self._producer.poll(0)
                 return

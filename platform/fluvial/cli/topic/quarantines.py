@@ -40,13 +40,13 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic whose quarant
 @with_cluster
 def list_quarantines(as_json: Json = False, *, settings: Settings) -> None:
     """List the quarantines: the number of records in each, how many are not replayed yet, and their reasons."""
-    from fluvial.kafka.admin import admin_of, describe_cluster, told
+    from fluvial.kafka.admin import admin_of, cluster_errors, describe_cluster
     from fluvial.quarantine.records import SUFFIX
 
     topics = describe_cluster(settings, admin_of(settings.cluster)).topics
     rows = []
     for name in sorted(each for each in topics if each.endswith(SUFFIX)):
-        with told(f"read {name!r}"):
+        with cluster_errors(f"read {name!r}"):
             rows.append(_summary(settings, name.removesuffix(SUFFIX), len(topics[name].partitions)))
     if as_json:
         terminal.answer(json.dumps(rows))
@@ -102,7 +102,7 @@ def show(
 
     With --json one object per line; repair the value and pass it to `fluvial quarantine replay --file`.
     """
-    from fluvial.kafka.admin import told
+    from fluvial.kafka.admin import cluster_errors
     from fluvial.quarantine.reading import reader_of, records_from, replayed_to
     from fluvial.quarantine.records import quarantine_of
     from fluvial.quarantine.repair import Reader
@@ -112,7 +112,7 @@ def show(
     shown = 0
     consumer = reader_of(settings, topic)
     try:
-        with settings.registry.client() as registry, told(f"read the quarantine of {topic!r}"):
+        with settings.registry.client() as registry, cluster_errors(f"read the quarantine of {topic!r}"):
             reader = Reader(registry)
             starts = replayed_to(consumer, quarantine_of(topic), partitions)
             if everything:
@@ -212,14 +212,14 @@ def replay(
     Without a repair option, only records that decode by now are replayed, as after a schema was registered. Key,
     timestamp, partition and order are preserved; the header `fluvial.replayed.from` has the original position.
     """
-    from fluvial.kafka.admin import told
+    from fluvial.kafka.admin import cluster_errors
     from fluvial.quarantine.repair import Repairing
     from fluvial.quarantine.replay import replay as replay_all
 
     repair = _repair(assignments, file, call)
     settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
     topic, partitions = _place_of(settings, topic)
-    with settings.registry.client() as registry, told(f"replay the quarantine of {topic!r}"):
+    with settings.registry.client() as registry, cluster_errors(f"replay the quarantine of {topic!r}"):
         done = replay_all(
             settings,
             topic,

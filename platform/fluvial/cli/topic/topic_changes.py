@@ -72,7 +72,14 @@ def alter(
     """
     from confluent_kafka.admin import NewPartitions
 
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, admin_of, describe_cluster, require_topic, told
+    from fluvial.kafka.admin import (
+        TIMEOUT_SECONDS,
+        ClusterError,
+        admin_of,
+        cluster_errors,
+        describe_cluster,
+        require_topic,
+    )
 
     wanted = pairs("--config", config)
     if partitions is None and not wanted and not delete_config:
@@ -88,7 +95,7 @@ def alter(
         terminal.say(f"topic {topic} had {have} partitions already")
     elif partitions is not None:
         grown = admin.create_partitions([NewPartitions(topic, partitions)], request_timeout=TIMEOUT_SECONDS)
-        with told(f"grow topic {topic!r}"):
+        with cluster_errors(f"grow topic {topic!r}"):
             grown[topic].result()
         terminal.say(f"topic {topic} has {partitions} partitions")
         if partitions % have:
@@ -104,12 +111,12 @@ def alter(
 def _configure(admin: Any, topic: str, wanted: dict[str, str], unwanted: list[str]) -> None:
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, cluster_errors
 
     entries = [ConfigEntry(name, text, incremental_operation=AlterConfigOpType.SET) for name, text in wanted.items()]
     entries += [ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE) for name in unwanted]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    with told(f"change the settings of topic {topic!r}"):
+    with cluster_errors(f"change the settings of topic {topic!r}"):
         admin.incremental_alter_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result()
     for name, text in wanted.items():
         terminal.say(f"topic {topic}: {name} = {text}")
@@ -171,12 +178,12 @@ def delete_records(
 def _delete(admin: Any, firsts: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
     from confluent_kafka import TopicPartition
 
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, cluster_errors
 
     asked = admin.delete_records(
         [TopicPartition(*tp, first) for tp, first in firsts.items()], request_timeout=TIMEOUT_SECONDS
     )
-    with told("delete records"):
+    with cluster_errors("delete records"):
         return {(tp.topic, tp.partition): future.result().low_watermark for tp, future in asked.items()}
 
 

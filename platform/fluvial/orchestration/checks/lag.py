@@ -102,7 +102,7 @@ def end_offsets(settings: Settings, topic: str) -> Offsets | None:
         return None
 
 
-def lag_behind(ends: Offsets, positions: Offsets) -> int:
+def lag_of(ends: Offsets, positions: Offsets) -> int:
     """Count the records between a table's position in each partition (the next offset it wants) and the log's end."""
     return sum(max(0, end - positions.get(partition, 0)) for partition, end in ends.items())
 
@@ -118,10 +118,10 @@ def table_ends(settings: Settings, table: str, instance: "dg.DagsterInstance | N
     if warehouse.local is not None:
         local = f"{warehouse.local}/{table.replace('.', '/')}"
         return read_position(TableLog(None, local), table).ends
-    return {} if instance is None else _told_ends(instance, table)
+    return {} if instance is None else _reported_ends(instance, table)
 
 
-def _told_ends(instance: "dg.DagsterInstance", table: str) -> Offsets:
+def _reported_ends(instance: "dg.DagsterInstance", table: str) -> Offsets:
     from fluvial.orchestration.assets.graph import asset_key
     from fluvial.orchestration.assets.metadata import plain
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fluvial.delta.commit import append, commit_once, replace_rows
 from fluvial.delta.errors import TableError
-from fluvial.delta.failures import failures_told
+from fluvial.delta.failures import explain_failures
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Stamp
 from fluvial.spark.avro import SchemaSource, decode, read_contract
@@ -90,7 +90,7 @@ def adopt(
         definition=definition_of(declaration),
         adopted=dict(starts),
     )
-    with failures_told(name, path), ExitStack() as opened:
+    with explain_failures(name, path), ExitStack() as opened:
         session = opened.enter_context(session_of_its_own(spark))
         contract = read_contract(schemas or opened.enter_context(settings.registry.client()), declaration.topic)
         check_fit(declaration, contract)

@@ -138,7 +138,7 @@ class TableIndex:
 
         found = self._rows.get(name)
         if found is None:
-            with self._told(name):
+            with self._explained(name):
                 found = pq.read_table(f"{self._folder}/{name}").combine_chunks()
             self._rows.put(name, found, found.nbytes)
         return found
@@ -197,7 +197,7 @@ class TableIndex:
         if self._only is None:
             import pyarrow.parquet as pq
 
-            with self._told(file.name):
+            with self._explained(file.name):
                 count: int = pq.read_metadata(f"{self._folder}/{file.name}").num_rows
             return count - len(file.marked)
         return sum(part.num_rows for part in self._read(file.name, file.marked, columns=()))
@@ -208,7 +208,7 @@ class TableIndex:
         import pyarrow.parquet as pq
 
         wanted = [*(self._columns if columns is None else columns), *([] if self._only is None else [self._only])]
-        with self._told(name), pq.ParquetFile(f"{self._folder}/{name}") as file:
+        with self._explained(name), pq.ParquetFile(f"{self._folder}/{name}") as file:
             gone = np.zeros(file.metadata.num_rows, bool)
             gone[np.asarray(marked, np.int64)] = True
             begin = 0
@@ -225,7 +225,7 @@ class TableIndex:
                 yield rows if found.all() else rows.filter(found)
 
     @contextmanager
-    def _told(self, name: str) -> Iterator[None]:
+    def _explained(self, name: str) -> Iterator[None]:
         """Say which file cannot be read: Arrow's errors do not name it."""
         import pyarrow as pa
 
