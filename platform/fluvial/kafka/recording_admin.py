@@ -47,7 +47,7 @@ def meaning(error: KafkaError) -> str | None:
         if any(phrase in text for phrase in phrases):
             return f"{says} ({_core(text)})"
     if error.code() == KafkaError._AUTHENTICATION:
-        return f"refuses to let us in: check sasl.username, sasl.password and sasl.mechanism ({_core(text)})"
+        return f"rejects the credentials: check sasl.username, sasl.password and sasl.mechanism ({_core(text)})"
     if error.code() == KafkaError._SSL:
         return f"could not agree on TLS with us: check security.protocol and the ssl. properties ({_core(text)})"
     return None

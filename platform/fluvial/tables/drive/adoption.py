@@ -135,7 +135,7 @@ def _check_columns(name: str, table: "DataFrame", wanted: "DataFrame", *, exactl
         needed = field.dataType.simpleString()
         has = found.pop(field.name, None)
         if has is None and not field.name.startswith("_"):
-            problems.append(f"column {field.name} is not there, and must be {needed}")
+            problems.append(f"column {field.name} is missing, and must be {needed}")
         elif has is not None and has != needed:
             problems.append(f"column {field.name} is {has}, and must be {needed}")
     if exactly:

@@ -156,7 +156,7 @@ def _stamp(declaration: History, position: Position, bounds: TopicBounds, ranges
     if known.topic_id and bounds.topic_id and known.topic_id != bounds.topic_id:
         raise TableError(
             f"topic {bounds.topic} was deleted and recreated since {declaration.table} was built from it: its rows "
-            "cannot be made again"
+            "cannot be rebuilt"
         )
     held = {}
     for partition, (start, end) in sorted(ranges.items()):
