@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, RegistryUrl, settings_of
+from fluvial.cli.options import with_cluster_and_registry
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -39,8 +39,10 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog="Example:  fluvial consume orders --from-beginning --max-messages 10 --format json")(consume)
 
 
+@with_cluster_and_registry
 def consume(
     *,
+    settings: Settings,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.", show_default=False)],
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Start at the earliest offset, not at the latest.")
@@ -78,10 +80,6 @@ def consume(
             "--key-separator", metavar="TEXT", help="Print the key and this text before a value.", show_default=False
         ),
     ] = None,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    registry_url: RegistryUrl = None,
 ) -> None:
     """
     Print records, one a line, until Ctrl-C or the given end.
@@ -95,7 +93,6 @@ def consume(
         raise typer.BadParameter(
             "--to-end and --group: a group's members do not know each other's end offsets; use only one of the two"
         )
-    settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
     partitions = sorted(require_topic(describe_cluster(settings, admin_of(settings.cluster)), topic).partitions)
     with ExitStack() as stack:
         printer = _Printer(

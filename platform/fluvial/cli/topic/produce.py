@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, RegistryUrl, settings_of
+from fluvial.cli.options import with_cluster_and_registry
 from fluvial.cli.topic.lines import LINE_BYTES_MAX, LineError, LineReader
 from fluvial.config import Settings
 
@@ -32,8 +32,10 @@ def add_to(app: typer.Typer) -> None:
     )
 
 
+@with_cluster_and_registry
 def produce(
     *,
+    settings: Settings,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.", show_default=False)],
     file: Annotated[
         Path | None,
@@ -61,10 +63,6 @@ def produce(
             "--key-separator", metavar="TEXT", help="Text between key and value of a line.", show_default=False
         ),
     ] = None,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    registry_url: RegistryUrl = None,
 ) -> None:
     """
     Write each line of the input as a record.
@@ -76,7 +74,6 @@ def produce(
         raise typer.BadParameter("--key-field and --key-separator: give one of them")
     if key_separator == "":
         raise typer.BadParameter("--key-separator: give the text between key and value")
-    settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
     with ExitStack() as stack:
         lines = sys.stdin.buffer if file is None else stack.enter_context(_opened(file))
         sender = _Sender(settings, topic)
