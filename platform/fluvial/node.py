@@ -79,7 +79,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
         if not schemas.is_led_here:
             await registry.refresh_if_possible()
 
-    with _told(broker.data_dir, broker.host, broker.port, "--port"):
+    with _explain_bind_errors(broker.data_dir, broker.host, broker.port, "--port"):
         await node.start(before_serving=open_registry)
     try:
         async with contextlib.AsyncExitStack() as stack:
@@ -87,7 +87,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
             if options.registry_port is not None:
                 forwarder = Forwarder(registry, schemas)
                 stack.push_async_callback(forwarder.close)
-                with _told(broker.data_dir, broker.host, options.registry_port, "--registry-port"):
+                with _explain_bind_errors(broker.data_dir, broker.host, options.registry_port, "--registry-port"):
                     app = create_app(
                         registry,
                         forwarder,
@@ -107,7 +107,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
             if options.metrics_port is not None:
                 from log_broker.server.ops.exposition import metrics_app
 
-                with _told(broker.data_dir, broker.host, options.metrics_port, "--metrics-port"):
+                with _explain_bind_errors(broker.data_dir, broker.host, options.metrics_port, "--metrics-port"):
                     app = metrics_app(node)
                     await stack.enter_async_context(_served(app, options.metrics_port, node, stopping))
             if not is_loopback(broker.host):
@@ -188,7 +188,7 @@ def _in_url(host: str) -> str:
 
 
 @contextlib.contextmanager
-def _told(data_dir: Path, host: str, port: int, flag: str) -> Iterator[None]:
+def _explain_bind_errors(data_dir: Path, host: str, port: int, flag: str) -> Iterator[None]:
     """Turn what the system refuses into an error that says what to do."""
     try:
         yield

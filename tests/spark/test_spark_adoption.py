@@ -171,7 +171,7 @@ def test_what_does_not_fit_is_named_and_left_as_it_is(
     refused(
         history(topic.name, name="typed"),
         "SELECT 1 AS amount",
-        "column city is not there, and must be string; column amount is int, and must be bigint",
+        "column city is missing, and must be string; column amount is int, and must be bigint",
     )
     refused(counted("more"), "SELECT 'a' AS id, 1L AS n, 2 AS m", "column m is int, and no event would ever change it")
     refused(counted("twice"), "SELECT 'a' AS id, id AS n FROM range(2)", "one row for each id, and has 'a' in 2")

@@ -32,7 +32,7 @@ from fluvial.delta.errors import (
     TableError,
     UnsupportedTableError,
 )
-from fluvial.delta.failures import failures_told
+from fluvial.delta.failures import explain_failures
 from fluvial.delta.row_swap import checkpoint
 from fluvial.delta.stamp import Stamp
 from fluvial.orchestration import SparkResource, assets_for
@@ -144,7 +144,7 @@ class Copy:
 
     def read(self, table: str) -> int:
         """Ask as `fluvial sql` does; the number of rows."""
-        with failures_told("the query"):
+        with explain_failures("the query"):
             return len(run_sql(self.spark, self.settings, f"select * from {table}").collect())
 
 
@@ -474,7 +474,7 @@ def test_a_commit_that_came_in_between_is_told_where_it_is_not_tried_again(copy:
     stamp = Stamp(topic="t", topic_id=None, batch=9, offsets={0: (0, 1)})
     with (
         pytest.raises(ForeignChangeError, match=r"state\.readings was changed by another writer \(MetadataChanged"),
-        failures_told("state.readings", table),
+        explain_failures("state.readings", table),
     ):
         transaction.commit([], stamp)
 

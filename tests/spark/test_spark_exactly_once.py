@@ -248,7 +248,7 @@ def test_a_topic_made_again_is_not_gone_on_with(
     wait_until_gone(admin, topic.name)
     again = make_topic(None, name=topic.name)
     again.send([Sent(key="a", value=GOOD)] * 5)
-    with pytest.raises(TableError, match="made again"):
+    with pytest.raises(TableError, match="recreated"):
         materialize(table, settings, spark, schemas=schemas)
 
 

@@ -156,11 +156,11 @@ def stranger(kafka: SecuredKafka) -> Authority:
 REFUSALS: dict[str, tuple[Callable[[SecuredKafka], dict[str, str]], str]] = {
     "a wrong password (PLAIN)": (
         lambda kafka: {**kafka.plain, "sasl.password": "guess"},
-        "refuses to let us in: check sasl.username, sasl.password",
+        "rejects the credentials: check sasl.username, sasl.password",
     ),
     "a wrong password (SCRAM)": (
         lambda kafka: {**kafka.scram, "sasl.password": "guess"},
-        "refuses to let us in: check sasl.username, sasl.password",
+        "rejects the credentials: check sasl.username, sasl.password",
     ),
     "a mechanism that is not offered": (
         lambda kafka: {**kafka.scram, "sasl.mechanism": "SCRAM-SHA-256"},

@@ -70,7 +70,7 @@ def test_what_a_pipeline_gets_wrong_is_said_in_one_line(spark: Any, inputs: Sett
     with pytest.raises(DeclarationError, match="returned NoneType"):
         materialize(nothing, inputs, spark)
     no_input = pipeline(name="x", inputs=["history.nowhere"])(lambda frame: frame)
-    with pytest.raises(TableError, match=r"reads history\.nowhere, which is not there"):
+    with pytest.raises(TableError, match=r"reads history\.nowhere, which does not exist"):
         materialize(no_input, inputs, spark)
 
 

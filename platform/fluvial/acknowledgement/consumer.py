@@ -25,7 +25,7 @@ from fluvial.errors import ConfigError
 _log = logging.getLogger(__name__)
 
 Order = Literal["none", "key"]
-_Place = tuple[str, int]
+_TopicPartition = tuple[str, int]
 
 COMMIT_INTERVAL_MS = 5000
 OPEN_MAX = 1000
@@ -91,7 +91,7 @@ class SelectiveConsumer:
         self._open_max, self._metadata_max = open_max, metadata_max
         self._runs_max = metadata_max // _RUN_CHARACTERS
         self._lock = Lock()
-        self._shares: dict[_Place, Share[Delivery]] = {}
+        self._shares: dict[_TopicPartition, Share[Delivery]] = {}
         self._ready: deque[Delivery] = deque()
         self._later: list[tuple[float, int, Delivery]] = []
         self._numbers = itertools.count()
@@ -211,19 +211,19 @@ class SelectiveConsumer:
             self._consumer.pause([TopicPartition(topic, partition)])
 
     def _resume(self) -> None:
-        for place, share in self._shares.items():
+        for tp, share in self._shares.items():
             # At half of it, as each pause throws away what was fetched ahead.
             if share.paused and not share.is_full((self._open_max + 1) // 2, (self._runs_max + 1) // 2):
                 share.paused = False
-                self._consumer.resume([TopicPartition(*place)])
+                self._consumer.resume([TopicPartition(*tp)])
 
     def _commit(self) -> None:
         due = []
         with self._lock:
-            for place, share in self._shares.items():
+            for tp, share in self._shares.items():
                 said = share.window.committed, share.window.metadata(self._metadata_max)
                 if said[0] is not None and said != share.said:
-                    due.append((share, said, TopicPartition(*place, said[0], said[1])))
+                    due.append((share, said, TopicPartition(*tp, said[0], said[1])))
         if not due:
             return
         self._consumer.commit(offsets=[offset for _, _, offset in due], asynchronous=False)
@@ -239,11 +239,11 @@ class SelectiveConsumer:
             # They are part of the next commit, or come again.
             _log.warning("acknowledgements were not committed: %s", error.args[0].str())
 
-    def _hold(self, place: _Place, window: Window) -> "Share[Delivery]":
-        if (before := self._shares.get(place)) is not None:
+    def _hold(self, tp: _TopicPartition, window: Window) -> "Share[Delivery]":
+        if (before := self._shares.get(tp)) is not None:
             before.held = False
-        self._shares[place] = Share(window=window, ordered=self._ordered, said=(window.committed, window.metadata()))
-        return self._shares[place]
+        self._shares[tp] = Share(window=window, ordered=self._ordered, said=(window.committed, window.metadata()))
+        return self._shares[tp]
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         try:
@@ -259,8 +259,8 @@ class SelectiveConsumer:
         }
         with self._lock:
             for each in partitions:
-                place = each.topic, each.partition
-                self._hold(place, known.get(place) or Window())
+                tp = each.topic, each.partition
+                self._hold(tp, known.get(tp) or Window())
 
     def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._commit_or_warn()

@@ -99,9 +99,9 @@ def execute(words: Sequence[str]) -> int:
     except Exception as error:
         from fluvial.delta.failures import explained
 
-        told = explained(error, "this command")
-        if told is not None:
-            terminal.complain(str(told))
+        explanation = explained(error, "this command")
+        if explanation is not None:
+            terminal.complain(str(explanation))
         elif os.environ.get(DEBUG):
             raise
         else:

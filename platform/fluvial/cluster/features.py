@@ -57,13 +57,13 @@ def features_of(cluster: ClusterLink) -> Features:
     levels: dict[str, int] = {}
     supported: dict[str, dict[int, tuple[int, int]]] = {}
     for node_id, address in sorted(addresses.items()):
-        told = cluster.ask_at(address, ApiKey.API_VERSIONS, _CLIENT)
-        for each in told.supported_features:
+        response = cluster.ask_at(address, ApiKey.API_VERSIONS, _CLIENT)
+        for each in response.supported_features:
             supported.setdefault(each.name, {})[node_id] = (each.min_version, each.max_version)
         # A broker may be behind: the newest word counts.
-        if told.finalized_features_epoch >= epoch:
-            epoch = told.finalized_features_epoch
-            levels = {each.name: each.max_version_level for each in told.finalized_features}
+        if response.finalized_features_epoch >= epoch:
+            epoch = response.finalized_features_epoch
+            levels = {each.name: each.max_version_level for each in response.finalized_features}
     names = sorted({*levels, *supported})
     return Features(
         epoch=epoch,

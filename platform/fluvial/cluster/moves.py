@@ -18,7 +18,7 @@ from log_broker.errors import ErrorCode
 from log_broker.wire.apis import ApiKey
 
 REQUEST_MS = 30_000
-PLACES_AT_ONCE = 1_000  # of one request
+PARTITIONS_AT_ONCE = 1_000  # of one request
 POLL_SECONDS = 0.5
 _TOPIC = 2
 _BROKER = 4
@@ -40,20 +40,20 @@ def begin(cluster: ClusterLink, targets: Mapping[TopicPartition, Sequence[int] |
     Raises MoveError saying what was refused, and why; the others have begun.
     """
     refused: dict[TopicPartition, str] = {}
-    places = list(targets)
-    for start in range(0, len(places), PLACES_AT_ONCE):
-        refused |= _ask(cluster, {place: targets[place] for place in places[start : start + PLACES_AT_ONCE]})
+    tps = list(targets)
+    for start in range(0, len(tps), PARTITIONS_AT_ONCE):
+        refused |= _ask(cluster, {tp: targets[tp] for tp in tps[start : start + PARTITIONS_AT_ONCE]})
     if refused:
-        place, why = next(iter(refused.items()))
+        tp, why = next(iter(refused.items()))
         others = f" (and {len(refused) - 1} more partitions)" if len(refused) > 1 else ""
-        raise MoveError(f"{place} cannot be moved: {why}{others}")
+        raise MoveError(f"{tp} cannot be moved: {why}{others}")
 
 
 def _ask(cluster: ClusterLink, targets: Mapping[TopicPartition, Sequence[int] | None]) -> dict[TopicPartition, str]:
     by_topic: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for place, replicas in targets.items():
+    for tp, replicas in targets.items():
         nodes = None if replicas is None else tuple(replicas)
-        by_topic[place.topic].append({"partition_index": place.partition, "replicas": nodes})
+        by_topic[tp.topic].append({"partition_index": tp.partition, "replicas": nodes})
     topics = tuple({"name": name, "partitions": tuple(each)} for name, each in by_topic.items())
     values = {"timeout": REQUEST_MS, "topics": topics}
     deadline = time.monotonic() + REQUEST_MS / 1000
@@ -67,7 +67,7 @@ def _ask(cluster: ClusterLink, targets: Mapping[TopicPartition, Sequence[int] | 
             if each.error_code not in (ErrorCode.NONE, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         }
         if not any(is_passing(each.error_code) for each in errors.values()) or time.monotonic() > deadline:
-            return {place: each.error_message or ErrorCode(each.error_code).name for place, each in errors.items()}
+            return {tp: each.error_message or ErrorCode(each.error_code).name for tp, each in errors.items()}
         time.sleep(POLL_SECONDS)
 
 
@@ -90,10 +90,10 @@ def progress_of(moves: Iterable[Move], stored: Mapping[int, LogDirs | None]) -> 
     found = {}
     for move in moves:
         sizes = {
-            node: 0 if (dirs := stored.get(node)) is None else dirs.sizes.get(move.place, 0) for node in move.replicas
+            node: 0 if (dirs := stored.get(node)) is None else dirs.sizes.get(move.tp, 0) for node in move.replicas
         }
         largest = max((size for node, size in sizes.items() if node not in move.adding), default=0)
-        found[move.place] = Progress(
+        found[move.tp] = Progress(
             move=move,
             copied_bytes=sum(min(sizes[node], largest) for node in move.adding),
             wanted_bytes=largest * len(move.adding),
@@ -104,7 +104,7 @@ def progress_of(moves: Iterable[Move], stored: Mapping[int, LogDirs | None]) -> 
 def watch(
     cluster: ClusterLink,
     brokers: Mapping[int, Broker],
-    places: Iterable[TopicPartition] | None,
+    tps: Iterable[TopicPartition] | None,
     report: Callable[[Mapping[TopicPartition, Progress]], None],
 ) -> None:
     """
@@ -112,9 +112,9 @@ def watch(
 
     Moves that were begun by somebody else meanwhile count only when `places` is None.
     """
-    wanted = None if places is None else set(places)
+    wanted = None if tps is None else set(tps)
     while True:
-        moves = {place: move for place, move in moves_of(cluster).items() if wanted is None or place in wanted}
+        moves = {tp: move for tp, move in moves_of(cluster).items() if wanted is None or tp in wanted}
         nodes = sorted({node for move in moves.values() for node in move.replicas})
         stored = {node: log_dirs_of(cluster, brokers[node]) for node in nodes if node in brokers}
         report(progress_of(moves.values(), stored))
@@ -134,11 +134,11 @@ def throttle(
     leaders: dict[str, set[str]] = defaultdict(set)
     followers: dict[str, set[str]] = defaultdict(set)
     nodes: set[int] = set()
-    for place, target in targets.items():
-        before = picture.partitions[place].replicas
+    for tp, target in targets.items():
+        before = picture.partitions[tp].replicas
         fresh = set(target) - set(before)
-        leaders[place.topic] |= {f"{place.partition}:{node}" for node in before}
-        followers[place.topic] |= {f"{place.partition}:{node}" for node in fresh}
+        leaders[tp.topic] |= {f"{tp.partition}:{node}" for node in before}
+        followers[tp.topic] |= {f"{tp.partition}:{node}" for node in fresh}
         nodes |= {*before, *target}
     for node in sorted(nodes & picture.brokers.keys()):
         _configure(cluster, picture.brokers[node], str(node), dict.fromkeys(_RATES, str(rate)))
@@ -160,9 +160,9 @@ def lift_throttle(cluster: ClusterLink, picture: Picture) -> bool:
     return found
 
 
-def topics_of(places: Iterable[TopicPartition]) -> list[str]:
+def topics_of(tps: Iterable[TopicPartition]) -> list[str]:
     """Return the topics of places, each once."""
-    return sorted({place.topic for place in places})
+    return sorted({tp.topic for tp in tps})
 
 
 def _set_on(cluster: ClusterLink, broker: Broker | None, names: Sequence[str], settings: Sequence[str]) -> list[str]:

@@ -41,7 +41,7 @@ class Broker:
 class Partition:
     """A partition; a leader of -1 is none. `replicas` has the preferred leader first."""
 
-    place: TopicPartition
+    tp: TopicPartition
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
@@ -62,7 +62,7 @@ class Partition:
 class Move:
     """A reassignment under way: `replicas` are all that hold the partition meanwhile."""
 
-    place: TopicPartition
+    tp: TopicPartition
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
     removing: tuple[int, ...]
@@ -109,9 +109,9 @@ class Picture:
     moves: Mapping[TopicPartition, Move] = field(default_factory=dict)
     quorum: Quorum | None = None
 
-    def replicas_of(self, place: TopicPartition) -> tuple[int, ...]:
+    def replicas_of(self, tp: TopicPartition) -> tuple[int, ...]:
         """Where a partition is, or where it is on its way to."""
-        return self.moves[place].target if place in self.moves else self.partitions[place].replicas
+        return self.moves[tp].target if tp in self.moves else self.partitions[tp].replicas
 
     @property
     def racks(self) -> dict[int, str | None]:
@@ -133,7 +133,7 @@ def picture_of(cluster: ClusterLink) -> Picture:
     return Picture(
         cluster_id=answer.cluster_id,
         brokers=dict(sorted(brokers.items())),
-        partitions={each.place: each for each in sorted(_partitions(answer.topics), key=lambda each: each.place)},
+        partitions={each.tp: each for each in sorted(_partitions(answer.topics), key=lambda each: each.tp)},
         moves=moves_of(cluster),
         quorum=quorum_of(cluster),
     )
@@ -147,15 +147,15 @@ def moves_of(cluster: ClusterLink) -> dict[TopicPartition, Move]:
         {"timeout": _LIST_TIMEOUT_MS, "topics": None},
     )
     return {
-        place: Move(
-            place=place,
+        tp: Move(
+            tp=tp,
             replicas=tuple(each.replicas),
             adding=tuple(each.adding_replicas),
             removing=tuple(each.removing_replicas),
         )
         for topic in answer.topics
         for each in topic.partitions
-        for place in (TopicPartition(topic.name, each.partition_index),)
+        for tp in (TopicPartition(topic.name, each.partition_index),)
     }
 
 
@@ -189,7 +189,7 @@ def _partitions(topics: Iterable[Any]) -> Iterator[Partition]:
     for topic in topics:
         for each in topic.partitions:
             yield Partition(
-                place=TopicPartition(topic.name, each.partition_index),
+                tp=TopicPartition(topic.name, each.partition_index),
                 leader=each.leader_id,
                 leader_epoch=each.leader_epoch,
                 replicas=tuple(each.replica_nodes),

@@ -71,13 +71,13 @@ def drained(
 
 def moved(before: Layout, after: Layout) -> dict[TopicPartition, Replicas]:
     """Return the partitions whose replicas differ, in order or at all."""
-    return {place: replicas for place, replicas in after.items() if replicas != before[place]}
+    return {tp: replicas for tp, replicas in after.items() if replicas != before[tp]}
 
 
 def copies(before: Layout, after: Layout) -> dict[TopicPartition, tuple[int, ...]]:
     """Return which brokers get a copy of what: the part of a plan that costs time."""
-    fresh = {place: tuple(node for node in replicas if node not in before[place]) for place, replicas in after.items()}
-    return {place: nodes for place, nodes in fresh.items() if nodes}
+    fresh = {tp: tuple(node for node in replicas if node not in before[tp]) for tp, replicas in after.items()}
+    return {tp: nodes for tp, nodes in fresh.items() if nodes}
 
 
 class _Plan:
@@ -89,56 +89,54 @@ class _Plan:
         self._brokers = sorted(set(brokers))
         # Brokers that name no rack are one rack.
         self._rack = {node: racks.get(node) or "" for node in self._brokers}
-        self._wanted = {place: factor or len(replicas) for place, replicas in layout.items()}
-        for place, wanted in self._wanted.items():
+        self._wanted = {tp: factor or len(replicas) for tp, replicas in layout.items()}
+        for tp, wanted in self._wanted.items():
             if wanted > len(self._brokers):
                 raise PlacementError(
-                    f"{place} has {wanted} replicas and only {len(self._brokers)} brokers may hold them; "
+                    f"{tp} has {wanted} replicas and only {len(self._brokers)} brokers may hold them; "
                     "name more brokers, or have fewer replicas with --replication-factor"
                 )
-        self._held = {
-            place: {node for node in replicas if node in self._rack} for place, replicas in sorted(layout.items())
-        }
+        self._held = {tp: {node for node in replicas if node in self._rack} for tp, replicas in sorted(layout.items())}
         self._on: dict[int, dict[TopicPartition, None]] = {node: {} for node in self._brokers}
         self._load = Counter(dict.fromkeys(self._brokers, 0))
         self._topic_load: Counter[tuple[str, int]] = Counter()
-        for place, nodes in self._held.items():
+        for tp, nodes in self._held.items():
             for node in nodes:
-                self._on[node][place] = None
-                self._count(place, node, 1)
+                self._on[node][tp] = None
+                self._count(tp, node, 1)
 
     def fill(self, onto: Sequence[int] | None = None) -> None:
         """Give each partition the replicas that it lacks, on the emptiest brokers that suit it, or take some off."""
         free = set(self._brokers if onto is None else onto)
-        for place, nodes in self._held.items():
-            while len(nodes) > self._wanted[place]:
-                gone = max(nodes, key=lambda node: self._cost(place, node))
+        for tp, nodes in self._held.items():
+            while len(nodes) > self._wanted[tp]:
+                gone = max(nodes, key=lambda node: self._cost(tp, node))
                 nodes.discard(gone)
-                del self._on[gone][place]
-                self._count(place, gone, -1)
-            while len(nodes) < self._wanted[place]:
+                del self._on[gone][tp]
+                self._count(tp, gone, -1)
+            while len(nodes) < self._wanted[tp]:
                 options = free - nodes
                 if not options:
                     raise PlacementError(
-                        f"{place} has {self._wanted[place]} replicas and no other broker is up that could hold one; "
+                        f"{tp} has {self._wanted[tp]} replicas and no other broker is up that could hold one; "
                         "add a broker, or have fewer replicas with `fluvial cluster reassign --replication-factor`"
                     )
-                self._put(place, min(options, key=lambda node: self._cost(place, node)))
+                self._put(tp, min(options, key=lambda node: self._cost(tp, node)))
 
     def repair_racks(self) -> None:
         """Move replicas that share a rack while another rack has fewer of the partition."""
-        for place, nodes in self._held.items():
+        for tp, nodes in self._held.items():
             while True:
                 options = [
-                    (self._cost(place, to), origin, to)
+                    (self._cost(tp, to), origin, to)
                     for origin in nodes
                     for to in self._brokers
-                    if to not in nodes and self._crowding(place, origin, to) < 0
+                    if to not in nodes and self._crowding(tp, origin, to) < 0
                 ]
                 if not options:
                     break
                 _, origin, to = min(options)
-                self._shift(place, origin, to)
+                self._shift(tp, origin, to)
 
     def level_replicas(self) -> None:
         """Move single replicas, along a chain of brokers where need be, until all hold the same within one."""
@@ -146,9 +144,9 @@ class _Plan:
         def movable(origin: int, to: int) -> TopicPartition | None:
             """The partition that goes: of the topic that is most crowded on the one and rarest on the other."""
             fits = (
-                (self._topic_load[place.topic, to] - self._topic_load[place.topic, origin], place)
-                for place in self._on[origin]
-                if to not in self._held[place] and self._crowding(place, origin, to) <= 0
+                (self._topic_load[tp.topic, to] - self._topic_load[tp.topic, origin], tp)
+                for tp in self._on[origin]
+                if to not in self._held[tp] and self._crowding(tp, origin, to) <= 0
             )
             best = min(islice(fits, _CANDIDATES_MAX), default=None)
             return None if best is None else best[1]
@@ -159,29 +157,29 @@ class _Plan:
         """Put the replicas into an order, as it was as far as can be, and with `level` with leaders shared evenly."""
         ordered: dict[TopicPartition, Replicas] = {}
         led = Counter(dict.fromkeys(self._brokers, 0))
-        led_places: dict[int, dict[TopicPartition, None]] = {node: {} for node in self._brokers}
+        led_partitions: dict[int, dict[TopicPartition, None]] = {node: {} for node in self._brokers}
         leaderless = []
-        for place, nodes in self._held.items():
-            stay = [node for node in before[place] if node in nodes]
-            ordered[place] = (*stay, *sorted(nodes - set(stay), key=lambda node: (self._load[node], node)))
-            if before[place][0] in nodes:
-                led[before[place][0]] += 1
-                led_places[before[place][0]][place] = None
+        for tp, nodes in self._held.items():
+            stay = [node for node in before[tp] if node in nodes]
+            ordered[tp] = (*stay, *sorted(nodes - set(stay), key=lambda node: (self._load[node], node)))
+            if before[tp][0] in nodes:
+                led[before[tp][0]] += 1
+                led_partitions[before[tp][0]][tp] = None
             else:
-                leaderless.append(place)
-        for place in leaderless:
-            leader = min(ordered[place], key=lambda node: (led[node], ordered[place].index(node)))
-            ordered[place] = _led_by(ordered[place], leader)
+                leaderless.append(tp)
+        for tp in leaderless:
+            leader = min(ordered[tp], key=lambda node: (led[node], ordered[tp].index(node)))
+            ordered[tp] = _led_by(ordered[tp], leader)
             led[leader] += 1
-            led_places[leader][place] = None
+            led_partitions[leader][tp] = None
 
         def movable(origin: int, to: int) -> TopicPartition | None:
-            return next((place for place in led_places[origin] if to in ordered[place]), None)
+            return next((tp for tp in led_partitions[origin] if to in ordered[tp]), None)
 
-        def shift(place: TopicPartition, origin: int, to: int) -> None:
-            ordered[place] = _led_by(ordered[place], to)
-            del led_places[origin][place]
-            led_places[to][place] = None
+        def shift(tp: TopicPartition, origin: int, to: int) -> None:
+            ordered[tp] = _led_by(ordered[tp], to)
+            del led_partitions[origin][tp]
+            led_partitions[to][tp] = None
             led[origin] -= 1
             led[to] += 1
 
@@ -189,33 +187,33 @@ class _Plan:
             _level(led, self._brokers, movable, shift)
         return ordered
 
-    def _cost(self, place: TopicPartition, node: int) -> tuple[int, int, int, int]:
+    def _cost(self, tp: TopicPartition, node: int) -> tuple[int, int, int, int]:
         """What speaks against one more replica there: neighbours in the rack, then load."""
-        neighbours = sum(self._rack[other] == self._rack[node] for other in self._held[place])
-        return neighbours, self._load[node], self._topic_load[place.topic, node], node
+        neighbours = sum(self._rack[other] == self._rack[node] for other in self._held[tp])
+        return neighbours, self._load[node], self._topic_load[tp.topic, node], node
 
-    def _crowding(self, place: TopicPartition, origin: int, to: int) -> int:
+    def _crowding(self, tp: TopicPartition, origin: int, to: int) -> int:
         """How much more crowded the racks of a partition are after a move; below 0 it is better spread."""
         here, there = self._rack[origin], self._rack[to]
         if here == there:
             return 0
-        counts = Counter(self._rack[node] for node in self._held[place])
+        counts = Counter(self._rack[node] for node in self._held[tp])
         return counts[there] + 1 - counts[here]
 
-    def _put(self, place: TopicPartition, node: int) -> None:
-        self._held[place].add(node)
-        self._on[node][place] = None
-        self._count(place, node, 1)
+    def _put(self, tp: TopicPartition, node: int) -> None:
+        self._held[tp].add(node)
+        self._on[node][tp] = None
+        self._count(tp, node, 1)
 
-    def _shift(self, place: TopicPartition, origin: int, to: int) -> None:
-        self._held[place].discard(origin)
-        del self._on[origin][place]
-        self._count(place, origin, -1)
-        self._put(place, to)
+    def _shift(self, tp: TopicPartition, origin: int, to: int) -> None:
+        self._held[tp].discard(origin)
+        del self._on[origin][tp]
+        self._count(tp, origin, -1)
+        self._put(tp, to)
 
-    def _count(self, place: TopicPartition, node: int, by: int) -> None:
+    def _count(self, tp: TopicPartition, node: int, by: int) -> None:
         self._load[node] += by
-        self._topic_load[place.topic, node] += by
+        self._topic_load[tp.topic, node] += by
 
 
 def _led_by(replicas: Replicas, leader: int) -> Replicas:
@@ -235,8 +233,8 @@ def _level(
     chain is looked for. Each round brings the sum of squares down, so it ends.
     """
     while (chain := _chain(load, brokers, movable)) is not None:
-        for origin, to, place in chain:
-            shift(place, origin, to)
+        for origin, to, tp in chain:
+            shift(tp, origin, to)
 
 
 def _chain(
@@ -250,9 +248,9 @@ def _chain(
         while queue:
             at = queue.popleft()
             for to in sorted(brokers, key=lambda node: (load[node], node)):
-                if to in came or (place := movable(at, to)) is None:
+                if to in came or (tp := movable(at, to)) is None:
                     continue
-                came[to] = at, place
+                came[to] = at, tp
                 if load[origin] - load[to] >= 2:
                     return _walked(came, to)
                 queue.append(to)
@@ -263,7 +261,7 @@ def _walked(came: Mapping[int, tuple[int, TopicPartition] | None], end: int) -> 
     """Return the steps to `end`, the last one first: room is made before something comes."""
     steps = []
     while (step := came[end]) is not None:
-        origin, place = step
-        steps.append((origin, end, place))
+        origin, tp = step
+        steps.append((origin, end, tp))
         end = origin
     return steps

@@ -117,7 +117,9 @@ class BrokerLink:
         while True:
             answer = self._exchange(SASL_AUTHENTICATE, 1, {"auth_bytes": token})
             if answer.error_code:
-                raise SignInError(f"{self.address} does not let us in: {answer.error_message or 'no reason given'}")
+                raise SignInError(
+                    f"{self.address} rejects the credentials: {answer.error_message or 'no reason given'}"
+                )
             try:
                 token = steps.send(answer.auth_bytes)
             except StopIteration:

@@ -69,7 +69,7 @@ class _Cause:
 
 
 @contextmanager
-def failures_told(table: str, path: str = "") -> Iterator[None]:
+def explain_failures(table: str, path: str = "") -> Iterator[None]:
     """
     Raise what Spark, Delta or the system raises in the block as one of our errors, of `table`, which lies at `path`.
 
@@ -80,10 +80,10 @@ def failures_told(table: str, path: str = "") -> Iterator[None]:
     except FluvialError:
         raise
     except Exception as error:
-        told = explained(error, table, path)
-        if told is None:
+        explanation = explained(error, table, path)
+        if explanation is None:
             raise
-        raise told from error
+        raise explanation from error
 
 
 def explained(error: BaseException, table: str, path: str = "") -> FluvialError | None:

@@ -45,7 +45,7 @@ class Digests:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RowLocations:
     """Where some rows lie (`file` is a number that the index gave, GONE for none) and which record made each."""
 
     file: Numbers
@@ -56,12 +56,12 @@ class Places:
     def __len__(self) -> int:
         return len(self.file)
 
-    def take(self, which: Any) -> "Places":
-        return Places(self.file[which], self.row[which], self.partition[which], self.offset[which])
+    def take(self, which: Any) -> "RowLocations":
+        return RowLocations(self.file[which], self.row[which], self.partition[which], self.offset[which])
 
 
 class _Sorted:
-    """Keys in the order of their digests, each with its place."""
+    """Keys sorted by digest, each with the location of its row."""
 
     def __init__(self) -> None:
         self.high = np.empty(0, np.uint64)
@@ -92,33 +92,33 @@ class _Sorted:
             slots[open_] += 1
         return found
 
-    def put(self, slots: Numbers, places: Places) -> None:
-        self.file[slots] = places.file
-        self.row[slots] = places.row
-        self.partition[slots] = places.partition
-        self.offset[slots] = places.offset
+    def put(self, slots: Numbers, locations: RowLocations) -> None:
+        self.file[slots] = locations.file
+        self.row[slots] = locations.row
+        self.partition[slots] = locations.partition
+        self.offset[slots] = locations.offset
 
-    def places(self, slots: Numbers) -> Places:
-        return Places(
+    def locations(self, slots: Numbers) -> RowLocations:
+        return RowLocations(
             self.file[slots].astype(np.int64),
             self.row[slots],
             self.partition[slots].astype(np.int64),
             self.offset[slots],
         )
 
-    def insert(self, digests: Digests, places: Places) -> None:
+    def insert(self, digests: Digests, locations: RowLocations) -> None:
         """Add keys that are not there, in any order; raises ValueError for one that comes twice."""
         order = np.lexsort((digests.low, digests.high))
-        digests, places = digests.take(order), places.take(order)
+        digests, locations = digests.take(order), locations.take(order)
         if ((digests.high[1:] == digests.high[:-1]) & (digests.low[1:] == digests.low[:-1])).any():
             raise ValueError("a key has two rows")
         at = np.searchsorted(self.high, digests.high)
         self.high = np.insert(self.high, at, digests.high)
         self.low = np.insert(self.low, at, digests.low)
-        self.file = np.insert(self.file, at, places.file)
-        self.row = np.insert(self.row, at, places.row)
-        self.partition = np.insert(self.partition, at, places.partition)
-        self.offset = np.insert(self.offset, at, places.offset)
+        self.file = np.insert(self.file, at, locations.file)
+        self.row = np.insert(self.row, at, locations.row)
+        self.partition = np.insert(self.partition, at, locations.partition)
+        self.offset = np.insert(self.offset, at, locations.offset)
 
 
 class KeyIndex:
@@ -144,27 +144,27 @@ class KeyIndex:
         return self._files[number]
 
     def file_number(self, name: str) -> int:
-        """The number that stands for a file in `Places`, given to it if it has none yet."""
+        """The number that identifies a file in `RowLocations`; a new file gets a new one."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self._files)
             self._files.append(name)
         return number
 
-    def find(self, digests: Digests) -> Places:
-        """The place of each key; those that the table does not hold are GONE."""
+    def find(self, digests: Digests) -> RowLocations:
+        """The location of each key's row; keys that the table does not have are GONE."""
         old, young = self._old.find(digests), self._young.find(digests)
-        places = Places(*(np.full(len(digests), GONE, np.int64) for _ in range(4)))
+        locations = RowLocations(*(np.full(len(digests), GONE, np.int64) for _ in range(4)))
         for part, slots in ((self._old, old), (self._young, young)):
             hit = slots >= 0
-            found = part.places(slots[hit])
-            places.file[hit] = found.file
-            places.row[hit] = found.row
-            places.partition[hit] = found.partition
-            places.offset[hit] = found.offset
-        return places
+            found = part.locations(slots[hit])
+            locations.file[hit] = found.file
+            locations.row[hit] = found.row
+            locations.partition[hit] = found.partition
+            locations.offset[hit] = found.offset
+        return locations
 
-    def put(self, digests: Digests, places: Places) -> None:
+    def put(self, digests: Digests, locations: RowLocations) -> None:
         """Say where keys lie from now on, or that they are GONE; each key once. Raises ValueError otherwise."""
         before = 0
         missing = np.ones(len(digests), bool)
@@ -172,17 +172,17 @@ class KeyIndex:
             slots = part.find(digests)
             hit = slots >= 0
             before += int((part.file[slots[hit]] != GONE).sum())
-            part.put(slots[hit], places.take(hit))
+            part.put(slots[hit], locations.take(hit))
             missing &= ~hit
-        fresh = missing & (places.file != GONE)
-        self._young.insert(digests.take(fresh), places.take(fresh))
-        self._alive += int((places.file != GONE).sum()) - before
+        fresh = missing & (locations.file != GONE)
+        self._young.insert(digests.take(fresh), locations.take(fresh))
+        self._alive += int((locations.file != GONE).sum()) - before
         if len(self._young) > max(_YOUNG_MIN, len(self._old) // _YOUNG_SHARE):
             self._merge()
 
-    def rows_by_file(self, places: Places) -> dict[str, Numbers]:
-        """The row numbers of places that are not GONE, by the names of their files."""
-        kept = places.take(places.file != GONE)
+    def rows_by_file(self, locations: RowLocations) -> dict[str, Numbers]:
+        """The row numbers of locations that are not GONE, by file name."""
+        kept = locations.take(locations.file != GONE)
         order = np.argsort(kept.file, kind="stable")
         numbers, starts = np.unique(kept.file[order], return_index=True)
         rows: Sequence[Numbers] = np.split(kept.row[order], starts[1:])
@@ -197,4 +197,4 @@ class KeyIndex:
                 for name in ("high", "low", "file", "row", "partition", "offset"):
                     setattr(part, name, getattr(part, name)[kept])
         everything = np.arange(len(young))
-        self._old.insert(Digests(young.high, young.low), young.places(everything))
+        self._old.insert(Digests(young.high, young.low), young.locations(everything))

@@ -91,7 +91,7 @@ class TableLog:
 
     def _listed(self) -> tuple[list[int], int]:
         """The versions whose commits are there, in their order, and that of the last checkpoint, -1 for none."""
-        with self._told():
+        with self._explained():
             names = self._files.names()
         checkpoints = (int(match[1]) for name in names if (match := _CHECKPOINT_FILE.fullmatch(name)))
         return sorted(_versions_of(names)), max(checkpoints, default=-1)
@@ -152,7 +152,7 @@ class TableLog:
         return action
 
     def _lines(self, version: int) -> list[str]:
-        with self._told(f"{version:020d}.json"):
+        with self._explained(f"{version:020d}.json"):
             return [line for line in self._files.lines(f"{version:020d}.json") if line.strip()]
 
     def _file(self, version: int) -> str:
@@ -163,7 +163,7 @@ class TableLog:
         return f"{self.path}/_delta_log"
 
     @contextmanager
-    def _told(self, name: str = "") -> Iterator[None]:
+    def _explained(self, name: str = "") -> Iterator[None]:
         """Say what the system says of a local file of the log."""
         file = f"{self._folder}/{name}".rstrip("/")
         try:
@@ -202,7 +202,7 @@ class TableLog:
             yield self.commit(version)
 
     def _versions(self) -> list[int]:
-        with self._told():
+        with self._explained():
             return _versions_of(self._files.names())
 
 

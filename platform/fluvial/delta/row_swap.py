@@ -213,14 +213,14 @@ def swap_rows(
     return Swapped(version=version, files=tuple(map(_file_name, added)))
 
 
-def _by_file(places: Any) -> Mapping[str, Any]:
+def _by_file(locations: Any) -> Mapping[str, Any]:
     """Row numbers (a numpy array) by file name, of an Arrow table of places."""
     import pyarrow.compute as pc
 
-    names = places[FILE].combine_chunks().dictionary_encode()
+    names = locations[FILE].combine_chunks().dictionary_encode()
     if len(names) == 0:
         return {}
-    numbers = places[ROW].combine_chunks()
+    numbers = locations[ROW].combine_chunks()
     return {
         unquote(name.as_py()): numbers.filter(pc.equal(names.indices, index)).to_numpy()
         for index, name in enumerate(names.dictionary)
@@ -283,9 +283,9 @@ class _Transaction:
                 before = add.deletionVector()
                 if before is not None:
                     marked |= vectors.rows(before)
-                place = writer.write(PORTABLE_MAGIC + marked.serialize())
-                vector = on_disk(identity, "", place.length(), len(marked), some(place.offset()), nothing)
-                vectors.recent.put(vector.uniqueId(), marked, place.length())
+                location = writer.write(PORTABLE_MAGIC + marked.serialize())
+                vector = on_disk(identity, "", location.length(), len(marked), some(location.offset()), nothing)
+                vectors.recent.put(vector.uniqueId(), marked, location.length())
                 pair = add.removeRows(vector, True, True)
                 # A file of which no row is left is only removed.
                 if add.numPhysicalRecords().contains(len(marked)):

@@ -141,7 +141,7 @@ def require_topic(cluster: "ClusterMetadata", topic: str) -> Any:
 
 
 @contextmanager
-def told(doing: str) -> Iterator[None]:
+def cluster_errors(doing: str) -> Iterator[None]:
     """Turn a client error into one clear line that says what was being done."""
     from confluent_kafka import KafkaException
 

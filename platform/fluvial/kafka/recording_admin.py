@@ -24,8 +24,8 @@ class RecordingAdmin(AdminClient):  # type: ignore[misc]
     def heard(self) -> KafkaError | None:
         """The newest complaint that says what is wrong with how the cluster is talked to."""
         self.poll(0)
-        told = [each for each in self.complaints if meaning(each) is not None]
-        return told[-1] if told else None
+        meaningful = [each for each in self.complaints if meaning(each) is not None]
+        return meaningful[-1] if meaningful else None
 
     def is_hung_up_on(self) -> bool:
         """Whether connections were made and ended at once, and nothing else was heard."""
@@ -47,7 +47,7 @@ def meaning(error: KafkaError) -> str | None:
         if any(phrase in text for phrase in phrases):
             return f"{says} ({_core(text)})"
     if error.code() == KafkaError._AUTHENTICATION:
-        return f"refuses to let us in: check sasl.username, sasl.password and sasl.mechanism ({_core(text)})"
+        return f"rejects the credentials: check sasl.username, sasl.password and sasl.mechanism ({_core(text)})"
     if error.code() == KafkaError._SSL:
         return f"could not agree on TLS with us: check security.protocol and the ssl. properties ({_core(text)})"
     return None

@@ -304,7 +304,7 @@ class Project(dg.Component, dg.Model, dg.Resolvable):
     sensor: Annotated[bool, Field(description="Whether new offsets start runs.")] = True
     seconds_between: int = SECONDS_BETWEEN
     verify: Annotated[bool, Field(description="Whether each table has a check that proves it from the log.")] = False
-    lag_max: Annotated[int | None, Field(description="Records that a table may stand behind the log.")] = None
+    lag_max: Annotated[int | None, Field(description="The lag that a table may have, in records.")] = None
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Make the assets, checks and sensor of the module's declarations."""

@@ -58,7 +58,7 @@ def whole_table(log: TableLog) -> Batch:
     """Return every row of the newest version; raises NoBatchError when there is no table."""
     newest = next(log.newest_first(), None)
     if newest is None:
-        raise NoBatchError(f"{log.path}: there is no table here: materialise it first")
+        raise NoBatchError(f"{log.path}: there is no table here: materialize it first")
     return Batch(path=log.path, version=newest.version, commit=newest.txn_id, offsets=None)
 
 

@@ -48,27 +48,29 @@ class Quarantined:
 
 def quarantined(message: "Message") -> Quarantined:
     """Read a record of a quarantine; what its headers do not tell is empty, its place taken for where it was."""
-    told: dict[str, str] = {}
+    found: dict[str, str] = {}
     own: list[Header] = []
     for name, content in message.headers() or ():
         if name.startswith(PREFIX):
-            told[name.removeprefix(PREFIX)] = (content or b"").decode(errors="replace")
+            found[name.removeprefix(PREFIX)] = (content or b"").decode(errors="replace")
         else:
             own.append((name, content))
     partition, offset = message.partition() or 0, message.offset() or 0
     return Quarantined(
-        topic=told.get("topic", (message.topic() or "").removesuffix(SUFFIX)),
-        partition=_number(told.get("partition"), partition),
-        offset=_number(told.get("offset"), offset),
+        topic=found.get("topic", (message.topic() or "").removesuffix(SUFFIX)),
+        partition=_number(found.get("partition"), partition),
+        offset=_number(found.get("offset"), offset),
         place=(partition, offset),
         key=message.key(),
         value=message.value(),
         timestamp_ms=message.timestamp()[1],
         headers=own,
-        reason=told.get("reason", ""),
-        part=told.get("part", ""),
-        field=told.get("field", ""),
-        producer={name: told[name] for name in ("producer.id", "producer.epoch", "producer.sequence") if name in told},
+        reason=found.get("reason", ""),
+        part=found.get("part", ""),
+        field=found.get("field", ""),
+        producer={
+            name: found[name] for name in ("producer.id", "producer.epoch", "producer.sequence") if name in found
+        },
     )
 
 

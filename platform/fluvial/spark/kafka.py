@@ -112,15 +112,15 @@ def topic_bounds(cluster: KafkaCluster, topic: str) -> TopicBounds:
     try:
         _await_broker(admin, cluster)
         described = admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic].result()
-        places = [TopicPartition(topic, partition.id) for partition in described.partitions]
-        firsts = admin.list_offsets({place: OffsetSpec.earliest() for place in places}, request_timeout=_TIMEOUT_S)
+        tps = [TopicPartition(topic, partition.id) for partition in described.partitions]
+        firsts = admin.list_offsets({tp: OffsetSpec.earliest() for tp in tps}, request_timeout=_TIMEOUT_S)
         lasts = admin.list_offsets(
-            {place: OffsetSpec.latest() for place in places},
+            {tp: OffsetSpec.latest() for tp in tps},
             request_timeout=_TIMEOUT_S,
             isolation_level=IsolationLevel.READ_COMMITTED,
         )
-        starts = {place.partition: future.result().offset for place, future in firsts.items()}
-        ends = {place.partition: future.result().offset for place, future in lasts.items()}
+        starts = {tp.partition: future.result().offset for tp, future in firsts.items()}
+        ends = {tp.partition: future.result().offset for tp, future in lasts.items()}
     except KafkaException as error:
         raise _explained(error, cluster, topic) from error
     topic_id = str(described.topic_id) if getattr(described, "topic_id", None) is not None else None
@@ -142,7 +142,7 @@ def show_position(cluster: KafkaCluster, group: str, topic: str, ends: Mapping[i
         answer = admin.alter_consumer_group_offsets([wanted], request_timeout=_SHOW_S)[group].result()
     except KafkaException as error:
         raise TopicError(f"group {group} on {cluster}: {error.args[0].str()}") from error
-    refused = [place.error for place in answer.topic_partitions if place.error is not None]
+    refused = [tp.error for tp in answer.topic_partitions if tp.error is not None]
     if refused:
         raise TopicError(f"group {group} on {cluster}: {refused[0].str()}")
 
@@ -178,15 +178,15 @@ class TopicEnds:
             for topic in sorted(topics):
                 if topic not in known or known[topic].error is not None:
                     raise TopicError(absent(topic, self._cluster))
-            places = [TopicPartition(name, number) for name in topics for number in known[name].partitions]
+            tps = [TopicPartition(name, number) for name in topics for number in known[name].partitions]
             found = self._admin.list_offsets(
-                {place: OffsetSpec.latest() for place in places},
+                {tp: OffsetSpec.latest() for tp in tps},
                 request_timeout=_TIMEOUT_S,
                 isolation_level=IsolationLevel.READ_COMMITTED,
             )
             ends: dict[str, dict[int, int]] = {}
-            for place, future in found.items():
-                ends.setdefault(place.topic, {})[place.partition] = future.result().offset
+            for tp, future in found.items():
+                ends.setdefault(tp.topic, {})[tp.partition] = future.result().offset
         except KafkaException as error:
             raise _explained(error, self._cluster, topic) from error
         return {name: dict(sorted(each.items())) for name, each in ends.items()}

@@ -59,11 +59,11 @@ def cut_topic(cluster: KafkaCluster, topic: str, moments_ms: Sequence[int]) -> T
 
     bounds = topic_bounds(cluster, topic)
     admin = admin_of(cluster, **{"client.id": "fluvial-spark"})
-    places = [TopicPartition(topic, partition) for partition in bounds.ends]
+    tps = [TopicPartition(topic, partition) for partition in bounds.ends]
 
     committed = {"isolation_level": IsolationLevel.READ_COMMITTED}
     with _explained(cluster, topic):
-        cuts = [_offsets(admin, places, OffsetSpec.for_timestamp(moment), **committed) for moment in moments_ms]
+        cuts = [_offsets(admin, tps, OffsetSpec.for_timestamp(moment), **committed) for moment in moments_ms]
     return TopicCuts(bounds=bounds, at=[_within(bounds, cut) for cut in cuts])
 
 
@@ -76,11 +76,11 @@ def newest_timestamp(cluster: KafkaCluster, topic: str) -> int | None:
 
     bounds = topic_bounds(cluster, topic)
     admin = admin_of(cluster, **{"client.id": "fluvial-spark"})
-    places = [TopicPartition(topic, partition) for partition, end in bounds.ends.items() if end > 0]
-    if not places:
+    tps = [TopicPartition(topic, partition) for partition, end in bounds.ends.items() if end > 0]
+    if not tps:
         return None
     with _explained(cluster, topic):
-        found = admin.list_offsets(dict.fromkeys(places, OffsetSpec.max_timestamp()), request_timeout=_TIMEOUT_S)
+        found = admin.list_offsets(dict.fromkeys(tps, OffsetSpec.max_timestamp()), request_timeout=_TIMEOUT_S)
         newest = max(future.result().timestamp for future in found.values())
     return None if newest < 0 else newest
 
@@ -93,17 +93,17 @@ def written_before(cluster: KafkaCluster, topic: str, partitions: Collection[int
     from confluent_kafka.admin import OffsetSpec
 
     admin = admin_of(cluster, **{"client.id": "fluvial-spark"})
-    places = [TopicPartition(topic, partition) for partition in partitions]
+    tps = [TopicPartition(topic, partition) for partition in partitions]
     with _explained(cluster, topic):
-        found = _offsets(admin, places, OffsetSpec.for_timestamp(max(moment_ms, 0)))
+        found = _offsets(admin, tps, OffsetSpec.for_timestamp(max(moment_ms, 0)))
         # Where nothing is that new, all that there is was written before.
-        rest = [place for place in places if found[place.partition] < 0]
+        rest = [tp for tp in tps if found[tp.partition] < 0]
         return {**found, **(_offsets(admin, rest, OffsetSpec.latest()) if rest else {})}
 
 
-def _offsets(admin: Any, places: Sequence[Any], spec: Any, **how: Any) -> dict[int, int]:
-    found = admin.list_offsets(dict.fromkeys(places, spec), request_timeout=_TIMEOUT_S, **how)
-    return {place.partition: future.result().offset for place, future in found.items()}
+def _offsets(admin: Any, tps: Sequence[Any], spec: Any, **how: Any) -> dict[int, int]:
+    found = admin.list_offsets(dict.fromkeys(tps, spec), request_timeout=_TIMEOUT_S, **how)
+    return {tp.partition: future.result().offset for tp, future in found.items()}
 
 
 @contextmanager

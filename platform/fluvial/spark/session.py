@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from fluvial.delta.errors import SparkFailedError
-from fluvial.delta.failures import explained, failures_told
+from fluvial.delta.failures import explain_failures, explained
 from fluvial.delta.log import TableLog
 from fluvial.errors import FluvialError
 from fluvial.spark.class_archive import ClassArchive
@@ -88,8 +88,8 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
     try:
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
-        told = explained(error, "the session")
-        why = told.cause if isinstance(told, SparkFailedError) else _first_line(error)
+        explanation = explained(error, "the session")
+        why = explanation.cause if isinstance(explanation, SparkFailedError) else _first_line(error)
         repair = "" if is_local else ": start the cluster, or repair its address (spark_master)"
         raise SparkError(f"Spark did not start on {settings.spark_master}: {why}{repair}") from error
     for name in _NOISY_LOGGERS:
@@ -163,10 +163,10 @@ def register_tables(spark: "SparkSession", settings: "Settings") -> list[str]:
             try:
                 register_table(spark, new, warehouse.path(new))
             except Exception as error:
-                told = explained(error, new, warehouse.path(new))
-                if told is None:
+                explanation = explained(error, new, warehouse.path(new))
+                if explanation is None:
                     raise
-                _log.info("%s has no name in SQL: %s", new, told)
+                _log.info("%s has no name in SQL: %s", new, explanation)
     return on_disk
 
 
@@ -204,7 +204,7 @@ def run_sql(spark: "SparkSession", settings: "Settings", query: str) -> "DataFra
         query = _HISTORY_DATABASE.sub("`history`.", query)
     else:
         _check_logs(query, spark, warehouse)
-    with failures_told("the query"):
+    with explain_failures("the query"):
         try:
             return spark.sql(query)
         except AnalysisException as error:
@@ -229,7 +229,7 @@ def _explain(error: Exception, spark: "SparkSession", warehouse: Warehouse) -> N
     known = warehouse.tables(spark)
     if missing in known:
         # It is there and has no name, as Delta cannot read it: it says why when it is asked for by its path.
-        with failures_told(missing, warehouse.path(missing)):
+        with explain_failures(missing, warehouse.path(missing)):
             spark.read.format("delta").load(warehouse.path(missing))
     raise UnknownTableError(missing, known) from error
 

@@ -107,7 +107,7 @@ class _Comparison:
         left = list(got)
         missing = []
         for asked in want:
-            found = next((place for place, there in enumerate(left) if self._same(there, asked)), None)
+            found = next((index for index, there in enumerate(left) if self._same(there, asked)), None)
             if found is None:
                 missing.append(asked)
             else:
@@ -124,8 +124,8 @@ class _Comparison:
     def _alike(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
         """How many cells are the same, the first column's counting most: it is the key of most tables."""
         return sum(
-            (len(self._columns) if place == 0 else 1)
-            for place, name in enumerate(self._columns)
+            (len(self._columns) if index == 0 else 1)
+            for index, name in enumerate(self._columns)
             if self._equal(one[name], other[name])
         )
 
@@ -152,8 +152,8 @@ def _shown(columns: Sequence[str], lines: list[tuple[str, dict[str, Any]]], got:
     missing = sum(sign == "-" for sign, _ in lines)
     head = f"{got} rows, {want} expected; - {missing} missing, + {len(lines) - missing} not expected"
     cells = [["", *columns]]
-    for place, (sign, row) in enumerate(lines[:ROWS_SHOWN_MAX]):
-        before = lines[place - 1][1] if place and sign == "+" and lines[place - 1][0] == "-" else None
+    for index, (sign, row) in enumerate(lines[:ROWS_SHOWN_MAX]):
+        before = lines[index - 1][1] if index and sign == "+" and lines[index - 1][0] == "-" else None
         cells.append([sign, *(_cell(row[name], before is not None and before[name] != row[name]) for name in columns)])
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     drawn = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]

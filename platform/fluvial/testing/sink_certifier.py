@@ -147,9 +147,9 @@ def certify(
         found = []
         for name in possible:
             if name == UNDISTURBED or attacks is None or name in attacks:
-                place = home / name.replace(" ", "-")
-                place.mkdir(parents=True)
-                found.append(ATTACKS[name](trial, place))
+                folder = home / name.replace(" ", "-")
+                folder.mkdir(parents=True)
+                found.append(ATTACKS[name](trial, folder))
                 if name == UNDISTURBED and (found[0].lost or found[0].doubled):
                     raise CertifyError(f"{trial.name} does not even hold what it is given undisturbed: {found[0]}")
     return Certificate(sink=trial.name, evidence=tuple(found))
@@ -166,14 +166,14 @@ class _Trial:
     def name(self) -> str:
         return self.sink if isinstance(self.sink, str) else getattr(self.sink, "__name__", repr(self.sink))
 
-    def driver(self, place: Path) -> Driver:
+    def driver(self, folder: Path) -> Driver:
         try:
-            return Driver.at(self.sink, place, commit_first=self.commit_first)
+            return Driver.at(self.sink, folder, commit_first=self.commit_first)
         except (ImportError, AttributeError, FileNotFoundError, ValueError) as error:
             raise CertifyError(f"there is no sink {self.name}: {error}; name it module:name or file.py:name") from error
 
-    def seen(self, place: Path, attack: str, torn: str | None = None) -> Evidence:
-        counts = Counter(self.driver(place).sink.ids())
+    def seen(self, folder: Path, attack: str, torn: str | None = None) -> Evidence:
+        counts = Counter(self.driver(folder).sink.ids())
         expected = range(BATCHES * ROWS_A_BATCH)
         return Evidence(
             attack=attack,
@@ -182,12 +182,12 @@ class _Trial:
             torn=torn,
         )
 
-    def worker(self, place: Path, *, kill: str = "", start: Path | None = None) -> "subprocess.Popen[bytes]":
+    def worker(self, folder: Path, *, kill: str = "", start: Path | None = None) -> "subprocess.Popen[bytes]":
         """The driver in a process of its own, which is killed where `kill` says."""
         assert isinstance(self.sink, str), "a callable has no process of its own"
         order = {
             "sink": self.sink,
-            "place": str(place),
+            "place": str(folder),
             "commit_first": self.commit_first,
             "kill": kill,
             "start": str(start or ""),
@@ -199,26 +199,26 @@ class _Trial:
         )
 
 
-def _undisturbed(trial: _Trial, place: Path) -> Evidence:
-    driver = trial.driver(place)
+def _undisturbed(trial: _Trial, folder: Path) -> Evidence:
+    driver = trial.driver(folder)
     for batch in driver.left():
         driver.deliver(batch)
-    return trial.seen(place, UNDISTURBED)
+    return trial.seen(folder, UNDISTURBED)
 
 
-def _killed(trial: _Trial, place: Path) -> Evidence:
+def _killed(trial: _Trial, folder: Path) -> Evidence:
     dice = random.Random(trial.seed)  # noqa: S311 - moments, no secrets
     torn = None
     for number in range(trial.kills):
         # Each part of a batch in turn, some batches after where it stands.
         moment = MOMENTS[number % len(MOMENTS)]
         batch = dice.randrange(2)
-        worker = trial.worker(place, kill=f"{moment} {batch} {dice.random():.3f}")
+        worker = trial.worker(folder, kill=f"{moment} {batch} {dice.random():.3f}")
         if worker.wait(SECONDS_MAX) not in {0, -signal.SIGKILL}:
             raise CertifyError(f"{trial.name} failed: its process ended with {worker.returncode}")
-        torn = torn or _torn(trial.driver(place), moment)
-    _finish(trial, place)
-    return trial.seen(place, KILLED, torn)
+        torn = torn or _torn(trial.driver(folder), moment)
+    _finish(trial, folder)
+    return trial.seen(folder, KILLED, torn)
 
 
 def _torn(driver: Driver, moment: str) -> str | None:
@@ -234,25 +234,25 @@ def _torn(driver: Driver, moment: str) -> str | None:
     return f"killed {moment} a reader saw {what} {kept} {position}"
 
 
-def _finish(trial: _Trial, place: Path) -> None:
-    worker = trial.worker(place)
+def _finish(trial: _Trial, folder: Path) -> None:
+    worker = trial.worker(folder)
     if worker.wait(SECONDS_MAX) != 0:
         raise CertifyError(f"{trial.name} failed: its process ended with {worker.returncode}")
 
 
-def _repeated(trial: _Trial, place: Path) -> Evidence:
-    driver = trial.driver(place)
+def _repeated(trial: _Trial, folder: Path) -> Evidence:
+    driver = trial.driver(folder)
     for batch in driver.left():
         driver.deliver(batch)
         driver.sink.write(batch)
         # And by one that knows nothing of the first.
-        trial.driver(place).sink.write(batch)
-    return trial.seen(place, REPEATED)
+        trial.driver(folder).sink.write(batch)
+    return trial.seen(folder, REPEATED)
 
 
-def _cut_otherwise(trial: _Trial, place: Path) -> Evidence:
+def _cut_otherwise(trial: _Trial, folder: Path) -> Evidence:
     dice = random.Random(trial.seed)  # noqa: S311 - moments, no secrets
-    driver, end = trial.driver(place), BATCHES * ROWS_A_BATCH
+    driver, end = trial.driver(folder), BATCHES * ROWS_A_BATCH
     start, number = 0, 0
     while start < end:
         stop = min(end, start + dice.randrange(2, ROWS_A_BATCH * 2))
@@ -262,30 +262,30 @@ def _cut_otherwise(trial: _Trial, place: Path) -> Evidence:
         stop = min(end, stop + dice.randrange(0, ROWS_A_BATCH))
         driver.deliver(events(again, stop, number))
         start, number = stop, number + 1
-    return trial.seen(place, CUT_OTHERWISE)
+    return trial.seen(folder, CUT_OTHERWISE)
 
 
-def _late(trial: _Trial, place: Path) -> Evidence:
-    driver = trial.driver(place)
+def _late(trial: _Trial, folder: Path) -> Evidence:
+    driver = trial.driver(folder)
     batches = list(driver.left())
     for number, batch in enumerate(batches):
         driver.deliver(batch)
         if number >= 2:
             # One that was paused goes on with what it had, and hears afterwards that it is out.
-            trial.driver(place).try_write(batches[number - 2])
-    return trial.seen(place, LATE)
+            trial.driver(folder).try_write(batches[number - 2])
+    return trial.seen(folder, LATE)
 
 
-def _two_at_once(trial: _Trial, place: Path) -> Evidence:
-    start = place / "start"
-    workers = [trial.worker(place, start=start) for _ in range(2)]
+def _two_at_once(trial: _Trial, folder: Path) -> Evidence:
+    start = folder / "start"
+    workers = [trial.worker(folder, start=start) for _ in range(2)]
     time.sleep(0.5)
     start.touch()
     for worker in workers:
         worker.wait(SECONDS_MAX)
     # One that was refused has ended with an error, as it should.
-    _finish(trial, place)
-    return trial.seen(place, TWO_AT_ONCE)
+    _finish(trial, folder)
+    return trial.seen(folder, TWO_AT_ONCE)
 
 
 UNDISTURBED, KILLED, REPEATED = "undisturbed", "killed", "repeated"

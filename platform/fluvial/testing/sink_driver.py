@@ -91,16 +91,16 @@ class Driver:
     """A reader of the log with its sink, and the position that it keeps for a sink which keeps none."""
 
     sink: Sink
-    place: Path
+    folder: Path
     commit_first: bool
 
     @classmethod
-    def at(cls, sink: str | Callable[[Path], Sink], place: Path, *, commit_first: bool) -> "Driver":
+    def at(cls, sink: str | Callable[[Path], Sink], folder: Path, *, commit_first: bool) -> "Driver":
         """The driver of the sink that lives in a folder."""
         make = load_sink(sink) if isinstance(sink, str) else sink
-        home = place / "sink"
+        home = folder / "sink"
         home.mkdir(exist_ok=True)
-        return cls(sink=make(home), place=place, commit_first=commit_first)
+        return cls(sink=make(home), folder=folder, commit_first=commit_first)
 
     @property
     def keeps_position(self) -> bool:
@@ -113,7 +113,7 @@ class Driver:
         if self.keeps_position:
             return int(getattr(self.sink, "position")() or 0)  # noqa: B009
         try:
-            return int((self.place / "committed").read_text())
+            return int((self.folder / "committed").read_text())
         except FileNotFoundError:
             return 0
 
@@ -148,9 +148,9 @@ class Driver:
     def _commit(self, batch: Batch) -> None:
         if self.keeps_position:
             return
-        new = self.place / f"committed.{os.getpid()}"
+        new = self.folder / f"committed.{os.getpid()}"
         new.write_text(str(batch.end))
-        new.replace(self.place / "committed")
+        new.replace(self.folder / "committed")
 
 
 def _killer(word: str) -> Callable[[str], None]:

@@ -82,7 +82,7 @@ class Ours:
                 schemas=Contract(),
                 indexes=self._indexes,
                 records_max=events_a_batch,
-                aside=self._aside.submit,
+                background=self._aside.submit,
             )
             if result.skipped:
                 # What is still under way beside the batches belongs to them.

@@ -82,10 +82,10 @@ def topic_facts(cluster: "ClusterLink", picture: "Picture", only: str | None = N
 
     fewest: dict[str, int] = {}
     for each in picture.partitions.values():
-        name = each.place.topic
+        name = each.tp.topic
         if name.startswith("_") or each.is_internal or only not in {None, name}:
             continue
-        fewest[name] = min(fewest.get(name, len(each.replicas)), len(picture.replicas_of(each.place)))
+        fewest[name] = min(fewest.get(name, len(each.replicas)), len(picture.replicas_of(each.tp)))
     held = _settings(cluster, TOPIC, sorted(fewest))
     return tuple(TopicFacts(name=name, replicas=count, settings=held.get(name, {})) for name, count in fewest.items())
 

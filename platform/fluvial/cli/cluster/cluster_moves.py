@@ -40,7 +40,7 @@ Throttle = Annotated[
 def move(
     *,
     settings: Settings,
-    places: Annotated[
+    tps: Annotated[
         list[str],
         typer.Argument(
             metavar="TOPIC[:PARTITION,…]…",
@@ -62,26 +62,24 @@ def move(
     The first node is the preferred leader; of several partitions, each one starts with the next node. An old replica is
     removed when the new ones are in sync, so records are as safe as before meanwhile.
     """
-    from fluvial.cli.topic.partitions import places_of
+    from fluvial.cli.topic.partitions import partitions_of
     from fluvial.cluster.picture import TopicPartition, picture_of
     from fluvial.cluster.wire import ClusterLink
     from fluvial.kafka.admin import admin_of, describe_cluster
 
     nodes, rate = _nodes("--to", to), rate_of(throttle)
-    wanted = [
-        TopicPartition(*place) for place in places_of(places, describe_cluster(settings, admin_of(settings.cluster)))
-    ]
+    wanted = [TopicPartition(*tp) for tp in partitions_of(tps, describe_cluster(settings, admin_of(settings.cluster)))]
     with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)
         _require_alive("--to", nodes, picture)
-        targets = {place: _turned(nodes, at) for at, place in enumerate(wanted)}
-        targets = {place: target for place, target in targets.items() if picture.replicas_of(place) != target}
+        targets = {tp: _turned(nodes, at) for at, tp in enumerate(wanted)}
+        targets = {tp: target for tp, target in targets.items() if picture.replicas_of(tp) != target}
         if not targets:
             terminal.say("nothing to move: every partition is already on these nodes")
             return
         if stuck := without_leader(picture, targets):
             raise stuck_error(stuck)
-        before = {place: picture.replicas_of(place) for place in targets}
+        before = {tp: picture.replicas_of(tp) for tp in targets}
         show_layout(before, targets, answer_format)
         _start(cluster, picture, targets, rate)
         _tell_begun(len(targets), wait=wait)
@@ -129,14 +127,14 @@ def moves(
         ("topic", "partition", "replicas", "adding", "removing", "copied"),
         (
             (
-                place.topic,
-                place.partition,
+                tp.topic,
+                tp.partition,
                 _words(each.move.target),
                 _words(each.move.adding),
                 _words(each.move.removing),
                 f"{size_text(each.copied_bytes)} of {size_text(each.wanted_bytes)}",
             )
-            for place, each in found.items()
+            for tp, each in found.items()
         ),
     )
 
@@ -194,7 +192,7 @@ def reassign(
         changes = moved(before, after)
         fresh = copies(before, after)
         stored = {node: log_dirs_of(cluster, broker) for node, broker in picture.brokers.items()}
-        size = sum(size_of(place, before[place], stored) * len(added) for place, added in fresh.items())
+        size = sum(size_of(tp, before[tp], stored) * len(added) for tp, added in fresh.items())
         _show_plan(before, after, changes, answer_format)
         copied = sum(map(len, fresh.values()))
         terminal.say(f"{len(changes)} of {len(before)} partitions change; {copied} copies, {size_text(size)}")
@@ -204,16 +202,16 @@ def reassign(
             terminal.say("nothing was changed; --execute does it")
             return
         stuck = without_leader(picture, changes)
-        changes = {place: nodes for place, nodes in changes.items() if place not in stuck}
+        changes = {tp: nodes for tp, nodes in changes.items() if tp not in stuck}
         if changes:
             carry_out(settings, cluster, picture, changes, rate=rate, at_once=at_once)
         if stuck:
             raise stuck_error(stuck)
 
 
-def without_leader(picture: "Picture", places: Iterable["TopicPartition"]) -> list["TopicPartition"]:
+def without_leader(picture: "Picture", tps: Iterable["TopicPartition"]) -> list["TopicPartition"]:
     """Return the partitions without a replica to copy from: reassigning them would never complete."""
-    return [place for place in places if picture.partitions[place].is_offline]
+    return [tp for tp in tps if picture.partitions[tp].is_offline]
 
 
 def stuck_error(stuck: Sequence["TopicPartition"]) -> Exception:
@@ -241,19 +239,19 @@ def carry_out(
     from fluvial.cluster.moves import begin, lift_throttle, throttle, watch
     from fluvial.kafka.admin import admin_of
 
-    places = list(changes)
+    tps = list(changes)
     if rate is not None:
         throttle(cluster, picture, changes, rate)
-    with _interruptible(), _Bars(len(places)) as bars:
-        for start in range(0, len(places), at_once):
-            part = {place: changes[place] for place in places[start : start + at_once]}
+    with _interruptible(), _Bars(len(tps)) as bars:
+        for start in range(0, len(tps), at_once):
+            part = {tp: changes[tp] for tp in tps[start : start + at_once]}
             begin(cluster, part)
             bars.begin(part)
             watch(cluster, picture.brokers, part, bars.report)
     if rate is not None:
         lift_throttle(cluster, picture)
-    have_elected(admin_of(settings.cluster), places)
-    terminal.say(f"{_count(len(places))} moved")
+    have_elected(admin_of(settings.cluster), tps)
+    terminal.say(f"{_count(len(tps))} moved")
 
 
 def _layout(picture: "Picture", topics: list[str] | None) -> "dict[TopicPartition, tuple[int, ...]]":
@@ -264,12 +262,12 @@ def _layout(picture: "Picture", topics: list[str] | None) -> "dict[TopicPartitio
     for topic in topics or ():
         if topic not in known:
             raise UnknownTopicError(topic, known)
-    return {place: picture.replicas_of(place) for place in picture.partitions if not topics or place.topic in topics}
+    return {tp: picture.replicas_of(tp) for tp in picture.partitions if not topics or tp.topic in topics}
 
 
-def size_of(place: "TopicPartition", replicas: Sequence[int], stored: Mapping[int, Any]) -> int:
+def size_of(tp: "TopicPartition", replicas: Sequence[int], stored: Mapping[int, Any]) -> int:
     """Return the bytes of a partition, of the largest of its replicas."""
-    return max((dirs.sizes.get(place, 0) for node in replicas if (dirs := stored.get(node)) is not None), default=0)
+    return max((dirs.sizes.get(tp, 0) for node in replicas if (dirs := stored.get(node)) is not None), default=0)
 
 
 def _start(
@@ -293,14 +291,14 @@ def _wait(
     from fluvial.cluster.picture import moves_of
     from fluvial.kafka.admin import admin_of
 
-    places = list(moves_of(cluster) if targets is None else targets)
-    with _interruptible(), _Bars(len(places)) as bars:
-        bars.begin(places)
-        watch(cluster, picture.brokers, None if targets is None else places, bars.report)
+    tps = list(moves_of(cluster) if targets is None else targets)
+    with _interruptible(), _Bars(len(tps)) as bars:
+        bars.begin(tps)
+        watch(cluster, picture.brokers, None if targets is None else tps, bars.report)
     if not moves_of(cluster):
         lift_throttle(cluster, picture)
-    have_elected(admin_of(settings.cluster), places)
-    terminal.say(f"{_count(len(places))} moved")
+    have_elected(admin_of(settings.cluster), tps)
+    terminal.say(f"{_count(len(tps))} moved")
 
 
 @contextmanager
@@ -321,9 +319,9 @@ class _Bars:
     def __init__(self, total: int) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
         self._progress = Progress(*columns, TimeElapsedColumn(), console=terminal.stderr(), transient=True)
-        self._all = self._progress.add_task("all", total=total, told=f"0 of {total}")
+        self._all = self._progress.add_task("all", total=total, amount=f"0 of {total}")
         self._total = total
         self._done = 0
         self._tasks: dict[Any, Any] = {}
@@ -336,24 +334,24 @@ class _Bars:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def begin(self, places: Any) -> None:
+    def begin(self, tps: Any) -> None:
         """Note partitions whose move has begun."""
-        self._open |= set(places)
+        self._open |= set(tps)
 
     def report(self, found: Mapping["TopicPartition", "Progress"]) -> None:
         """Show the progress of each reassignment; one that is no longer listed has completed."""
         self._done += len(self._open - found.keys())
         self._open &= found.keys()
-        self._progress.update(self._all, completed=self._done, told=f"{self._done} of {self._total}")
+        self._progress.update(self._all, completed=self._done, amount=f"{self._done} of {self._total}")
         largest = sorted(found.values(), key=lambda each: each.copied_bytes - each.wanted_bytes)[:_BARS_MAX]
-        shown = {each.move.place: each for each in largest}
-        for place in self._tasks.keys() - shown.keys():
-            self._progress.remove_task(self._tasks.pop(place))
-        for place, each in shown.items():
-            told = f"{size_text(each.copied_bytes)} of {size_text(each.wanted_bytes)}"
-            if place not in self._tasks:
-                self._tasks[place] = self._progress.add_task(str(place), total=1.0, told=told)
-            self._progress.update(self._tasks[place], completed=each.share, told=told)
+        shown = {each.move.tp: each for each in largest}
+        for tp in self._tasks.keys() - shown.keys():
+            self._progress.remove_task(self._tasks.pop(tp))
+        for tp, each in shown.items():
+            amount = f"{size_text(each.copied_bytes)} of {size_text(each.wanted_bytes)}"
+            if tp not in self._tasks:
+                self._tasks[tp] = self._progress.add_task(str(tp), total=1.0, amount=amount)
+            self._progress.update(self._tasks[tp], completed=each.share, amount=amount)
 
 
 def _tell_begun(count: int, *, wait: bool) -> None:
@@ -402,13 +400,13 @@ def show_layout(before: "Layout", targets: "Layout", answer_format: Form) -> Non
     if answer_format is Form.JSON:
         terminal.answer(json.dumps(_layout_json(before, targets)))
         return
-    places = list(targets)
+    tps = list(targets)
     terminal.table(
         ("topic", "partition", "from", "to"),
-        ((*place, _words(before[place]), _words(targets[place])) for place in places[:_SHOWN_MAX]),
+        ((*tp, _words(before[tp]), _words(targets[tp])) for tp in tps[:_SHOWN_MAX]),
     )
-    if len(places) > _SHOWN_MAX:
-        terminal.say(f"and {len(places) - _SHOWN_MAX} more; --format json lists all")
+    if len(tps) > _SHOWN_MAX:
+        terminal.say(f"and {len(tps) - _SHOWN_MAX} more; --format json lists all")
 
 
 def _show_plan(before: "Layout", after: "Layout", changes: "Layout", answer_format: Form) -> None:
@@ -437,16 +435,15 @@ def _show_plan(before: "Layout", after: "Layout", changes: "Layout", answer_form
 
 def _layout_json(before: "Layout", after: "Layout") -> list[dict[str, Any]]:
     return [
-        {"topic": place.topic, "partition": place.partition, "from": list(before[place]), "to": list(after[place])}
-        for place in after
+        {"topic": tp.topic, "partition": tp.partition, "from": list(before[tp]), "to": list(after[tp])} for tp in after
     ]
 
 
 def _progress_json(each: "Progress") -> dict[str, Any]:
     move = each.move
     return {
-        "topic": move.place.topic,
-        "partition": move.place.partition,
+        "topic": move.tp.topic,
+        "partition": move.tp.partition,
         "replicas": list(move.target),
         "adding": list(move.adding),
         "removing": list(move.removing),

@@ -50,10 +50,10 @@ def remove(
     with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)
         _require_member(picture, platform, node)
-        before = {place: picture.replicas_of(place) for place in picture.partitions}
+        before = {tp: picture.replicas_of(tp) for tp in picture.partitions}
         changes = moved(before, drained(before, node, tuple(picture.brokers), picture.racks))
         stored = {each: log_dirs_of(cluster, broker) for each, broker in picture.brokers.items()}
-        size = sum(size_of(place, before[place], stored) for place in copies(before, {**before, **changes}))
+        size = sum(size_of(tp, before[tp], stored) for tp in copies(before, {**before, **changes}))
         show_layout(before, changes, answer_format)
         terminal.say(f"{len(changes)} partitions have a replica on node {node}; {size_text(size)} to copy")
         if not execute:

@@ -58,13 +58,15 @@ def status(
         picture = picture_of(cluster)
         stored = {node: log_dirs_of(cluster, broker) for node, broker in picture.brokers.items()}
         floors = _min_isr(cluster, picture)
-    told = node_metrics_of(settings.data_dir) if settings.local else {}
-    nodes = node_lines(picture, stored, told)
+    metrics = node_metrics_of(settings.data_dir) if settings.local else {}
+    nodes = node_lines(picture, stored, metrics)
     offline = [each for each in picture.partitions.values() if each.is_offline]
     under = [each for each in picture.partitions.values() if each.is_under_replicated and not each.is_offline]
-    short = [each for each in under if len(each.isr) < floors.get(each.place.topic, 1)]
+    short = [each for each in under if len(each.isr) < floors.get(each.tp.topic, 1)]
     if answer_format is Form.JSON:
-        terminal.answer(json.dumps(_as_json(picture, nodes, told, offline=offline, under=under, short=short), indent=2))
+        terminal.answer(
+            json.dumps(_as_json(picture, nodes, metrics, offline=offline, under=under, short=short), indent=2)
+        )
         return
     quorum = picture.quorum
     terminal.answer(f"cluster     {picture.cluster_id}")
@@ -76,18 +78,18 @@ def status(
     terminal.answer(f"partitions  {len(picture.partitions)}{_worst(offline, under, short)}")
     if picture.moves:
         terminal.answer(f"moving      {len(picture.moves)}; see `fluvial cluster moves`")
-    if told:
-        terminal.answer(f"at risk     {_at_risk(told)}")
-        terminal.answer(f"producers   {_producers(told)}")
+    if metrics:
+        terminal.answer(f"at risk     {_at_risk(metrics)}")
+        terminal.answer(f"producers   {_producers(metrics)}")
     rows = [_row(node) for node in nodes]
     # Where nobody names racks their column would be empty.
     shown = [name for name in rows[0] if name != "rack" or any(node.rack for node in nodes)] if rows else []
     terminal.table(shown, ([row[name] for name in shown] for row in rows))
-    _tell_partitions([*offline, *under], {each.place for each in short})
+    _tell_partitions([*offline, *under], {each.tp for each in short})
 
 
 def node_lines(
-    picture: "Picture", stored: Mapping[int, "LogDirs | None"], told: Mapping[int, "NodeMetrics"]
+    picture: "Picture", stored: Mapping[int, "LogDirs | None"], metrics: Mapping[int, "NodeMetrics"]
 ) -> list[NodeLine]:
     """Return every node that is alive, votes, or should hold a replica."""
     leads = Counter(each.leader for each in picture.partitions.values())
@@ -118,7 +120,7 @@ def node_lines(
                 usable_bytes=None if dirs is None else dirs.usable_bytes,
                 failed_log_dirs=() if dirs is None else dirs.failed,
                 quorum_lag=lags.get(node),
-                unsynced_records=told[node].unsynced_records if node in told else None,
+                unsynced_records=metrics[node].unsynced_records if node in metrics else None,
             )
         )
     return found
@@ -139,7 +141,7 @@ def _min_isr(cluster: Any, picture: "Picture") -> dict[str, int]:
     """Return min.insync.replicas of the topics that lack replicas."""
     from log_broker.wire.apis import ApiKey
 
-    topics = {each.place.topic for each in picture.partitions.values() if each.is_under_replicated}
+    topics = {each.tp.topic for each in picture.partitions.values() if each.is_under_replicated}
     if not topics:
         return {}
     key = "min.insync.replicas"
@@ -165,8 +167,8 @@ def _worst(offline: Sequence[Any], under: Sequence[Any], short: Sequence[Any]) -
         f"{len(under)} lack replicas" if under else "",
         f"{len(short)} of them too many for acks=all" if short else "",
     ]
-    told = ", ".join(word for word in words if word)
-    return f", {told}" if told else ", all replicas in sync"
+    metrics = ", ".join(word for word in words if word)
+    return f", {metrics}" if metrics else ", all replicas in sync"
 
 
 def _row(node: NodeLine) -> dict[str, object]:
@@ -191,12 +193,12 @@ def _row(node: NodeLine) -> dict[str, object]:
 def _tell_partitions(bad: Sequence["Partition"], short: set[Any]) -> None:
     rows = [
         (
-            each.place.topic,
-            each.place.partition,
+            each.tp.topic,
+            each.tp.partition,
             "none" if each.is_offline else each.leader,
             _named(each.replicas),
             _named(each.isr),
-            "no leader" if each.is_offline else "below min ISR" if each.place in short else "lacks replicas",
+            "no leader" if each.is_offline else "below min ISR" if each.tp in short else "lacks replicas",
         )
         for each in bad[:_NAMED_MAX]
     ]
@@ -205,15 +207,17 @@ def _tell_partitions(bad: Sequence["Partition"], short: set[Any]) -> None:
         terminal.say(f"and {len(bad) - _NAMED_MAX} more; --format json lists all")
 
 
-def _at_risk(told: Mapping[int, "NodeMetrics"]) -> str:
-    records = sum(each.unsynced_records for each in told.values())
+def _at_risk(metrics: Mapping[int, "NodeMetrics"]) -> str:
+    records = sum(each.unsynced_records for each in metrics.values())
     if not records:
         return "nothing: all that was acknowledged is on disk"
-    return f"{records} records ({size_text(sum(each.unsynced_bytes for each in told.values()))}) not synced to disk yet"
+    return (
+        f"{records} records ({size_text(sum(each.unsynced_bytes for each in metrics.values()))}) not synced to disk yet"
+    )
 
 
-def _producers(told: Mapping[int, "NodeMetrics"]) -> str:
-    found = _unsequenced(told)
+def _producers(metrics: Mapping[int, "NodeMetrics"]) -> str:
+    found = _unsequenced(metrics)
     if not found:
         return "all idempotent"
     topics = [f"{topic} ({count} batches)" for topic, count in found.most_common(_TOPICS_MAX)]
@@ -221,10 +225,10 @@ def _producers(told: Mapping[int, "NodeMetrics"]) -> str:
     return f"some are not idempotent, so a retry may be stored twice: {', '.join(topics)}{more}"
 
 
-def _unsequenced(told: Mapping[int, "NodeMetrics"]) -> Counter[str]:
+def _unsequenced(metrics: Mapping[int, "NodeMetrics"]) -> Counter[str]:
     """Add up over the nodes how many batches each topic has got from producers that are not idempotent."""
     total: Counter[str] = Counter()
-    for each in told.values():
+    for each in metrics.values():
         total.update(each.unsequenced_batches)
     return total
 
@@ -234,7 +238,7 @@ def _named(nodes: Iterable[int]) -> str:
 
 
 def _as_json(
-    picture: "Picture", nodes: Sequence[NodeLine], told: Mapping[int, "NodeMetrics"], **bad: Sequence["Partition"]
+    picture: "Picture", nodes: Sequence[NodeLine], metrics: Mapping[int, "NodeMetrics"], **bad: Sequence["Partition"]
 ) -> dict[str, Any]:
     quorum = picture.quorum
     return {
@@ -249,14 +253,14 @@ def _as_json(
         "under_replicated": [_partition_json(each) for each in bad["under"]],
         "under_min_isr": [_partition_json(each) for each in bad["short"]],
         "moving": len(picture.moves),
-        "unsequenced_batches": dict(_unsequenced(told)),
+        "unsequenced_batches": dict(_unsequenced(metrics)),
     }
 
 
 def _partition_json(each: "Partition") -> dict[str, Any]:
     return {
-        "topic": each.place.topic,
-        "partition": each.place.partition,
+        "topic": each.tp.topic,
+        "partition": each.tp.partition,
         "leader": each.leader,
         "replicas": list(each.replicas),
         "isr": list(each.isr),

@@ -26,7 +26,7 @@ def add_to(app: typer.Typer) -> None:
 def elect_leaders(
     *,
     settings: Settings,
-    places: Annotated[
+    tps: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[TOPIC[:PARTITION,…]]…",
@@ -48,17 +48,15 @@ def elect_leaders(
     """
     from confluent_kafka import KafkaError
 
-    from fluvial.cli.topic.partitions import places_of
+    from fluvial.cli.topic.partitions import partitions_of
     from fluvial.kafka.admin import ClusterError, admin_of, describe_cluster
 
     admin = admin_of(settings.cluster)
     cluster = describe_cluster(settings, admin)
-    wanted = places_of(places or cluster.topics, cluster)
+    wanted = partitions_of(tps or cluster.topics, cluster)
     results = have_elected(admin, wanted, unclean=unclean)
-    outcomes = {place: _outcome(results.get(place), KafkaError.ELECTION_NOT_NEEDED) for place in wanted}
-    rows = [
-        {"topic": place[0], "partition": place[1], "outcome": outcome} for place, outcome in sorted(outcomes.items())
-    ]
+    outcomes = {tp: _outcome(results.get(tp), KafkaError.ELECTION_NOT_NEEDED) for tp in wanted}
+    rows = [{"topic": tp[0], "partition": tp[1], "outcome": outcome} for tp, outcome in sorted(outcomes.items())]
     if answer_format is Form.JSON:
         terminal.answer(json.dumps(rows))
     else:
@@ -73,21 +71,21 @@ def elect_leaders(
 
 
 def have_elected(
-    admin: "AdminClient", places: Iterable["TopicPartition"], *, unclean: bool = False
+    admin: "AdminClient", tps: Iterable["TopicPartition"], *, unclean: bool = False
 ) -> dict["TopicPartition", Any]:
     """Have leaders elected; return the error of each partition, None where there is a new one. Raises ClusterError."""
     from confluent_kafka import ElectionType, TopicPartition
 
-    from fluvial.kafka.admin import told
+    from fluvial.kafka.admin import cluster_errors
 
-    wanted = [TopicPartition(*place) for place in places]
+    wanted = [TopicPartition(*tp) for tp in tps]
     if not wanted:
         return {}
     kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
-    with told("elect leaders"):
+    with cluster_errors("elect leaders"):
         # confluent-kafka 2.16 does not take the request's timeout that it documents: SystemError.
         asked = admin.elect_leaders(kind, wanted).result()
-    return {(place.topic, place.partition): error for place, error in asked.items()}
+    return {(tp.topic, tp.partition): error for tp, error in asked.items()}
 
 
 _ELECTED = "elected"

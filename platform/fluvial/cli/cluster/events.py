@@ -57,7 +57,7 @@ def events(
     Events are retained for 30 days; a cluster that always had a single node has none. JSON is one object per line.
     """
     from fluvial.cli.topic.partitions import start_of
-    from fluvial.kafka.admin import admin_of, describe_cluster, told
+    from fluvial.kafka.admin import admin_of, cluster_errors, describe_cluster
 
     start_ms = None if since is None else int(start_of("--since", since).timestamp() * 1000)
     admin = admin_of(settings.cluster)
@@ -67,7 +67,7 @@ def events(
                 terminal.say("nothing has been noted: this cluster has always had one node, or is not fluvial's")
                 return
             time.sleep(_LOOK_SECONDS)
-        with told("read the cluster's events"):
+        with cluster_errors("read the cluster's events"):
             shown = _shown(_events(settings, start_ms, follow=follow), start_ms, set(kind or ()), answer_format)
         if not shown:
             terminal.say("no such event")

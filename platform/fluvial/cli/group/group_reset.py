@@ -58,7 +58,7 @@ def target_of(
 
 
 def planned(
-    admin: "AdminClient", target: Target, places: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
+    admin: "AdminClient", target: Target, tps: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
 ) -> list[dict[str, Any]]:
     """
     Compute the new offset of each partition, within the log. Raises ClusterError.
@@ -67,26 +67,26 @@ def planned(
     the end.
     """
     if target.shift is not None:
-        places = [place for place in places if place in committed]
-    bounds = bounds_of(admin, places)
-    times = {} if target.when is None else time_offsets_of(admin, places, target.when)
+        tps = [tp for tp in tps if tp in committed]
+    bounds = bounds_of(admin, tps)
+    times = {} if target.when is None else time_offsets_of(admin, tps, target.when)
     changes = []
-    for place in places:
-        first, end = bounds[place]
+    for tp in tps:
+        first, end = bounds[tp]
         match target:
             case Target(end=str(name)):
                 wanted = first if name == EARLIEST else end
             case Target(offset=int(offset)):
                 wanted = offset
             case Target(shift=int(shift)):
-                wanted = committed[place] + shift
+                wanted = committed[tp] + shift
             case _:
-                wanted = times[place] if times[place] >= 0 else end
+                wanted = times[tp] if times[tp] >= 0 else end
         changes.append(
             {
-                "topic": place[0],
-                "partition": place[1],
-                "committed_offset": committed.get(place),
+                "topic": tp[0],
+                "partition": tp[1],
+                "committed_offset": committed.get(tp),
                 "new_offset": min(max(wanted, first), end),
             }
         )

@@ -157,8 +157,8 @@ def reset(
     admin = admin_of(settings.cluster)
     cluster = describe_cluster(settings, admin)
     committed = _reset_start(admin, group, must_be_there=all_topics or target.shift is not None)
-    places = sorted(committed) if all_topics else _places(topic, cluster)
-    changes = planned(admin, target, places, committed)
+    tps = sorted(committed) if all_topics else _partitions(topic, cluster)
+    changes = planned(admin, target, tps, committed)
     if execute:
         _commit(admin, group, {(each["topic"], each["partition"]): each["new_offset"] for each in changes})
     if answer_format is Form.JSON:
@@ -177,28 +177,28 @@ def reset(
 @with_cluster
 def delete(groups: Groups, *, settings: Settings) -> None:
     """Delete groups with all their offsets; nothing is deleted when one is unknown or has members."""
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, admin_of, describe_cluster, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, admin_of, cluster_errors, describe_cluster
 
     admin = admin_of(settings.cluster)
     describe_cluster(settings, admin)
     for group in groups:
         _refuse_members(_described(admin, group), "deleted")
     for group, future in admin.delete_consumer_groups(list(groups), request_timeout=TIMEOUT_SECONDS).items():
-        with told(f"delete group {group!r}"):
+        with cluster_errors(f"delete group {group!r}"):
             future.result()
         terminal.say(f"group {group} deleted")
 
 
-def _places(words: list[str] | None, cluster: Any) -> "list[TopicPartition]":
-    from fluvial.cli.topic.partitions import places_of
+def _partitions(words: list[str] | None, cluster: Any) -> "list[TopicPartition]":
+    from fluvial.cli.topic.partitions import partitions_of
 
-    return places_of(words or (), cluster)
+    return partitions_of(words or (), cluster)
 
 
 def _listed(admin: "AdminClient") -> list[Any]:
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, reason, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, cluster_errors, reason
 
-    with told("list the groups"):
+    with cluster_errors("list the groups"):
         found = admin.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result()
     if found.errors:
         raise ClusterError(f"cannot list the groups: {reason(found.errors[0])}")
@@ -207,14 +207,14 @@ def _listed(admin: "AdminClient") -> list[Any]:
 
 def _described(admin: "AdminClient", group: str) -> "ConsumerGroupDescription":
     """Return a group's description; raises ClusterError with the nearest names when there is no such group."""
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, cluster_errors
 
     known = [each.group_id for each in _listed(admin)]
     if group not in known:
         near = get_close_matches(group, known, n=3)
         repair = f"did you mean {' or '.join(near)}?" if near else "`fluvial group list` shows the existing groups"
         raise ClusterError(f"no group {group!r} in the cluster; {repair}")
-    with told(f"describe group {group!r}"):
+    with cluster_errors(f"describe group {group!r}"):
         return admin.describe_consumer_groups([group], request_timeout=TIMEOUT_SECONDS)[group].result()
 
 
@@ -241,32 +241,32 @@ def _refuse_members(described: "ConsumerGroupDescription", what: str) -> None:
 def _committed(admin: "AdminClient", group: str) -> "dict[TopicPartition, int]":
     from confluent_kafka import ConsumerGroupTopicPartitions
 
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, cluster_errors
 
     def ask() -> Any:
         wanted = [ConsumerGroupTopicPartitions(group)]
         asked = admin.list_consumer_group_offsets(wanted, request_timeout=TIMEOUT_SECONDS)
         return asked[group].result().topic_partitions
 
-    with told(f"read the offsets of group {group!r}"):
-        return {(place.topic, place.partition): place.offset for place in _patiently(ask) if place.offset >= 0}
+    with cluster_errors(f"read the offsets of group {group!r}"):
+        return {(tp.topic, tp.partition): tp.offset for tp in _patiently(ask) if tp.offset >= 0}
 
 
 def _commit(admin: "AdminClient", group: str, offsets: "dict[TopicPartition, int]") -> None:
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, cluster_errors
 
     def ask() -> None:
-        wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+        wanted = [TopicPartition(*tp, offset) for tp, offset in offsets.items()]
         asked = admin.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=TIMEOUT_SECONDS
         )
-        for place in asked[group].result().topic_partitions:
-            if place.error is not None:
-                raise KafkaException(place.error)
+        for tp in asked[group].result().topic_partitions:
+            if tp.error is not None:
+                raise KafkaException(tp.error)
 
-    with told(f"reset group {group!r}"):
+    with cluster_errors(f"reset group {group!r}"):
         _patiently(ask)
 
 
@@ -297,21 +297,21 @@ def _report(admin: "AdminClient", described: "ConsumerGroupDescription") -> dict
 
     committed = _committed(admin, described.group_id)
     owners = {
-        (place.topic, place.partition): member.member_id
+        (tp.topic, tp.partition): member.member_id
         for member in described.members
-        for place in member.assignment.topic_partitions
+        for tp in member.assignment.topic_partitions
     }
-    ends = {place: end for place, (_, end) in bounds_of(admin, sorted(committed.keys() | owners.keys())).items()}
+    ends = {tp: end for tp, (_, end) in bounds_of(admin, sorted(committed.keys() | owners.keys())).items()}
     partitions = [
         {
-            "topic": place[0],
-            "partition": place[1],
-            "committed_offset": committed.get(place),
+            "topic": tp[0],
+            "partition": tp[1],
+            "committed_offset": committed.get(tp),
             "end_offset": end,
-            "lag": max(0, end - committed[place]) if place in committed else None,
-            "member_id": owners.get(place),
+            "lag": max(0, end - committed[tp]) if tp in committed else None,
+            "member_id": owners.get(tp),
         }
-        for place, end in ends.items()
+        for tp, end in ends.items()
     ]
     return {
         "group": described.group_id,
@@ -327,7 +327,7 @@ def _report(admin: "AdminClient", described: "ConsumerGroupDescription") -> dict
                 "client_id": member.client_id,
                 "host": member.host.lstrip("/"),
                 "partitions": [
-                    {"topic": place.topic, "partition": place.partition} for place in member.assignment.topic_partitions
+                    {"topic": tp.topic, "partition": tp.partition} for tp in member.assignment.topic_partitions
                 ],
             }
             for member in described.members

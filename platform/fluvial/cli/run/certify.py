@@ -45,7 +45,7 @@ def certify(
 
     with terminal.keep_stdout_for_the_answer() as stdout:
         found = try_sink(sink, commit_first=commit_first, kills=kills, seed=seed)
-        told = json.dumps(found.as_json(), indent=2) if answer_format is Form.JSON else str(found)
-        stdout.write(f"{told}\n".encode())
+        text = json.dumps(found.as_json(), indent=2) if answer_format is Form.JSON else str(found)
+        stdout.write(f"{text}\n".encode())
     if found.verdict not in {Class.EXACTLY_ONCE, Class.EFFECTIVELY_ONCE}:
         raise NotExactlyOnceError(f"{found.sink} is {found.verdict}")

@@ -80,12 +80,12 @@ def sql(
 
 
 def _answer(settings: Settings, statement: str, fmt: Format, out: TextIO) -> None:
-    from fluvial.delta.failures import failures_told
+    from fluvial.delta.failures import explain_failures
 
     with _session(settings) as frame_of:
         frame = frame_of(statement)
         columns = [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-        with failures_told("the query"):
+        with explain_failures("the query"):
             if fmt is Format.TABLE:
                 _draw(columns, frame, out)
             elif fmt is Format.JSON:

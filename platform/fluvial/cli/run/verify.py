@@ -63,13 +63,13 @@ def verify(
                 verdicts.append(compare(declared[name], settings, spark, schemas=schemas))
         finally:
             spark.stop()
-        stdout.write(_told([_row(each) for each in verdicts], answer_format).encode())
+        stdout.write(_text([_row(each) for each in verdicts], answer_format).encode())
     wrong = [each for each in verdicts if not each.is_exact]
     if wrong:
         raise NotExactError("; ".join(map(_complaint, wrong)))
 
 
-def _told(rows: list[dict[str, Any]], form: Form) -> str:
+def _text(rows: list[dict[str, Any]], form: Form) -> str:
     if form is Form.JSON:
         return json.dumps(rows, indent=2) + "\n"
     from rich.console import Console

@@ -72,7 +72,7 @@ def transfer(
         raise typer.BadParameter("name the new owner with --to, or release the subject with --release")
     with settings.registry.client() as client:
         owned = as_owner(client, settings, subject).give(subject, to)
-    terminal.answer(f"{subject}: {_change(owned['history'][-1]) if owned['history'] else 'nobody owns it'}")
+    terminal.answer(f"{subject}: {_change(owned['history'][-1]) if owned['history'] else 'it has no owner'}")
 
 
 @with_registry

@@ -157,10 +157,10 @@ def _admin(settings: Settings, holder: _Holder) -> "AdminClient":
 def _entries(admin: "AdminClient", holder: _Holder) -> dict[str, Any]:
     from confluent_kafka.admin import ConfigResource, ResourceType
 
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, cluster_errors
 
     resource = ConfigResource(ResourceType[holder.kind], holder.name)
-    with told(f"read the settings of {holder}"):
+    with cluster_errors(f"read the settings of {holder}"):
         found: dict[str, Any] = admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result()
     return found
 
@@ -168,13 +168,13 @@ def _entries(admin: "AdminClient", holder: _Holder) -> dict[str, Any]:
 def _alter(admin: "AdminClient", holder: _Holder, changes: dict[str, tuple[Any, str | None]], *, dry_run: bool) -> None:
     from confluent_kafka.admin import ConfigEntry, ConfigResource, ResourceType
 
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, cluster_errors
 
     entries = [
         ConfigEntry(name, value, incremental_operation=operation) for name, (operation, value) in changes.items()
     ]
     resource = ConfigResource(ResourceType[holder.kind], holder.name, incremental_configs=entries)
-    with told(f"change the settings of {holder}"):
+    with cluster_errors(f"change the settings of {holder}"):
         asked = admin.incremental_alter_configs([resource], request_timeout=TIMEOUT_SECONDS, validate_only=dry_run)
         asked[resource].result()
 

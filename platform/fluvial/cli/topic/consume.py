@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, RegistryUrl, settings_of
+from fluvial.cli.options import with_cluster_and_registry
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -39,8 +39,10 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog="Example:  fluvial consume orders --from-beginning --max-messages 10 --format json")(consume)
 
 
+@with_cluster_and_registry
 def consume(
     *,
+    settings: Settings,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.", show_default=False)],
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Start at the earliest offset, not at the latest.")
@@ -78,10 +80,6 @@ def consume(
             "--key-separator", metavar="TEXT", help="Print the key and this text before a value.", show_default=False
         ),
     ] = None,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    registry_url: RegistryUrl = None,
 ) -> None:
     """
     Print records, one a line, until Ctrl-C or the given end.
@@ -89,13 +87,12 @@ def consume(
     Values in the registry's Avro framing are printed as JSON: timestamps as ISO 8601, bytes as base64, decimals as
     strings. Everything else is printed as text.
     """
-    from fluvial.kafka.admin import admin_of, describe_cluster, require_topic, told
+    from fluvial.kafka.admin import admin_of, cluster_errors, describe_cluster, require_topic
 
     if to_end and group is not None:
         raise typer.BadParameter(
             "--to-end and --group: a group's members do not know each other's end offsets; use only one of the two"
         )
-    settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
     partitions = sorted(require_topic(describe_cluster(settings, admin_of(settings.cluster)), topic).partitions)
     with ExitStack() as stack:
         printer = _Printer(
@@ -104,7 +101,7 @@ def consume(
         consumer = _consumer(settings, group, from_beginning)
         stack.callback(consumer.close)
         try:
-            with told(f"read {topic!r}"):
+            with cluster_errors(f"read {topic!r}"):
                 ends = _ends(consumer, topic, partitions) if to_end else None
                 _start(consumer, topic, partitions, group, from_beginning)
                 for message in _messages(consumer, max_messages, timeout, ends):
@@ -176,15 +173,15 @@ def _messages(
     left, waiting, heard = max_messages, ends, time.monotonic()
     while left != 0 and waiting != {}:
         for message in consumer.consume(min(_BATCH_MAX, left or _BATCH_MAX), _POLL_SECONDS):
-            error, place = message.error(), message.partition()
+            error, tp = message.error(), message.partition()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                raise ClusterError(f"cannot read partition {place} of {message.topic()}: {error.str()}")
-            if error is None and (ends is None or message.offset() < ends.get(place, 0)):
+                raise ClusterError(f"cannot read partition {tp} of {message.topic()}: {error.str()}")
+            if error is None and (ends is None or message.offset() < ends.get(tp, 0)):
                 yield message
                 left, heard = None if left is None else left - 1, time.monotonic()
             # A log may end in markers that are no records: the end is also where the client says so.
-            if waiting is not None and (error is not None or message.offset() + 1 >= waiting.get(place, 0)):
-                waiting = {number: end for number, end in waiting.items() if number != place}
+            if waiting is not None and (error is not None or message.offset() + 1 >= waiting.get(tp, 0)):
+                waiting = {number: end for number, end in waiting.items() if number != tp}
         sys.stdout.flush()
         if timeout is not None and time.monotonic() - heard >= timeout:
             return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, require_topic, told
+from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, cluster_errors, require_topic
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata
@@ -18,9 +18,9 @@ TopicPartition = tuple[str, int]
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
-def places_of(words: Iterable[str], cluster: "ClusterMetadata") -> list[TopicPartition]:
+def partitions_of(words: Iterable[str], cluster: "ClusterMetadata") -> list[TopicPartition]:
     """Read `TOPIC` and `TOPIC:PARTITION,PARTITION`; raises a usage error, or ClusterError for what is not there."""
-    places: dict[TopicPartition, None] = {}
+    tps: dict[TopicPartition, None] = {}
     for word in words:
         topic, colon, listed = word.partition(":")
         known = require_topic(cluster, topic).partitions
@@ -30,36 +30,36 @@ def places_of(words: Iterable[str], cluster: "ClusterMetadata") -> list[TopicPar
                 raise typer.BadParameter(f"{word!r}: write TOPIC or TOPIC:PARTITION[,PARTITION…]")
             if int(number) not in known:
                 raise ClusterError(f"topic {topic!r} has no partition {int(number)}; it has {len(known)}, from 0 on")
-            places[topic, int(number)] = None
-    return list(places)
+            tps[topic, int(number)] = None
+    return list(tps)
 
 
-def offsets_of(admin: "AdminClient", places: Iterable[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
+def offsets_of(admin: "AdminClient", tps: Iterable[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
     """Return what the cluster says for an OffsetSpec; -1 where no record is so young. Raises ClusterError."""
     from confluent_kafka import TopicPartition
 
-    asked = admin.list_offsets({TopicPartition(*place): spec for place in places}, request_timeout=TIMEOUT_SECONDS)
-    with told("ask for offsets"):
-        return {(place.topic, place.partition): future.result().offset for place, future in asked.items()}
+    asked = admin.list_offsets({TopicPartition(*tp): spec for tp in tps}, request_timeout=TIMEOUT_SECONDS)
+    with cluster_errors("ask for offsets"):
+        return {(tp.topic, tp.partition): future.result().offset for tp, future in asked.items()}
 
 
-def bounds_of(admin: "AdminClient", places: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+def bounds_of(admin: "AdminClient", tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
     """Return the start offset and the end offset. Raises ClusterError."""
     from confluent_kafka.admin import OffsetSpec
 
-    places = list(places)
-    first = offsets_of(admin, places, OffsetSpec.earliest())
-    end = offsets_of(admin, places, OffsetSpec.latest())
-    return {place: (first[place], end[place]) for place in places}
+    tps = list(tps)
+    first = offsets_of(admin, tps, OffsetSpec.earliest())
+    end = offsets_of(admin, tps, OffsetSpec.latest())
+    return {tp: (first[tp], end[tp]) for tp in tps}
 
 
 def time_offsets_of(
-    admin: "AdminClient", places: Iterable[TopicPartition], when: datetime
+    admin: "AdminClient", tps: Iterable[TopicPartition], when: datetime
 ) -> Mapping[TopicPartition, int]:
     """Return the first offset of a record that is not older than `when`, -1 where there is none."""
     from confluent_kafka.admin import OffsetSpec
 
-    return offsets_of(admin, places, OffsetSpec.for_timestamp(max(0, round(when.timestamp() * 1000))))
+    return offsets_of(admin, tps, OffsetSpec.for_timestamp(max(0, round(when.timestamp() * 1000))))
 
 
 def instant(flag: str, text: str) -> datetime:

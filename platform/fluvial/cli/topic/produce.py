@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, RegistryUrl, settings_of
+from fluvial.cli.options import with_cluster_and_registry
 from fluvial.cli.topic.lines import LINE_BYTES_MAX, LineError, LineReader
 from fluvial.config import Settings
 
@@ -32,8 +32,10 @@ def add_to(app: typer.Typer) -> None:
     )
 
 
+@with_cluster_and_registry
 def produce(
     *,
+    settings: Settings,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.", show_default=False)],
     file: Annotated[
         Path | None,
@@ -61,10 +63,6 @@ def produce(
             "--key-separator", metavar="TEXT", help="Text between key and value of a line.", show_default=False
         ),
     ] = None,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    registry_url: RegistryUrl = None,
 ) -> None:
     """
     Write each line of the input as a record.
@@ -76,7 +74,6 @@ def produce(
         raise typer.BadParameter("--key-field and --key-separator: give one of them")
     if key_separator == "":
         raise typer.BadParameter("--key-separator: give the text between key and value")
-    settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
     with ExitStack() as stack:
         lines = sys.stdin.buffer if file is None else stack.enter_context(_opened(file))
         sender = _Sender(settings, topic)
@@ -131,11 +128,11 @@ class _Refusals:
 
     def log(self, level: int, template: str, *words: str) -> None:
         """Take a line of the log, as a `logging.Logger` does; called while the producer is polled."""
-        _, found, told = (template % words if words else template).partition("encountered error: ")
+        _, found, cluster_errors = (template % words if words else template).partition("encountered error: ")
         if found:
             if self.reason is None:
                 self.since = time.monotonic()
-            self.reason = told.partition(" (actions")[0]
+            self.reason = cluster_errors.partition(" (actions")[0]
 
     def over(self) -> None:
         """Note that a record was taken."""
@@ -174,13 +171,13 @@ class _Sender:
 
     def send(self, key: bytes | None, value: bytes | None) -> None:
         """Hand a record over; raises ClusterError when an earlier one was refused or none is taken any more."""
-        from fluvial.kafka.admin import told
+        from fluvial.kafka.admin import cluster_errors
 
         deadline = time.monotonic() + DELIVERY_SECONDS
         while True:
             self._look()
             try:
-                with told(f"write to {self._topic!r}"):
+                with cluster_errors(f"write to {self._topic!r}"):
                     self._producer.produce(self._topic, value=value, key=key)
                 self._producer.poll(0)
                 return

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import (
-    BootstrapServer,
-    CommandConfig,
-    DataDir,
-    Json,
-    RegistryUrl,
-    pairs,
-    settings_of,
-    with_cluster,
-)
+from fluvial.cli.options import Json, pairs, with_cluster, with_cluster_and_registry
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -40,13 +31,13 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic whose quarant
 @with_cluster
 def list_quarantines(as_json: Json = False, *, settings: Settings) -> None:
     """List the quarantines: the number of records in each, how many are not replayed yet, and their reasons."""
-    from fluvial.kafka.admin import admin_of, describe_cluster, told
+    from fluvial.kafka.admin import admin_of, cluster_errors, describe_cluster
     from fluvial.quarantine.records import SUFFIX
 
     topics = describe_cluster(settings, admin_of(settings.cluster)).topics
     rows = []
     for name in sorted(each for each in topics if each.endswith(SUFFIX)):
-        with told(f"read {name!r}"):
+        with cluster_errors(f"read {name!r}"):
             rows.append(_summary(settings, name.removesuffix(SUFFIX), len(topics[name].partitions)))
     if as_json:
         terminal.answer(json.dumps(rows))
@@ -84,35 +75,32 @@ def _reasons(reasons: dict[str, int]) -> str:
 
 
 @app.command(epilog="Example:  fluvial quarantine show orders --max-records 5")
+@with_cluster_and_registry
 def show(
     topic: Topic,
     *,
+    settings: Settings,
     max_records: Annotated[
         int, typer.Option("--max-records", "-n", min=1, help="Show so many records at most.")
     ] = SHOWN_MAX,
     everything: Annotated[bool, typer.Option("--all", help="Also what has been replayed already.")] = False,
     as_json: Json = False,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    registry_url: RegistryUrl = None,
 ) -> None:
     """
     Show the records in a topic's quarantine, with the reason and as much of their values as can be read.
 
     With --json one object per line; repair the value and pass it to `fluvial quarantine replay --file`.
     """
-    from fluvial.kafka.admin import told
+    from fluvial.kafka.admin import cluster_errors
     from fluvial.quarantine.reading import reader_of, records_from, replayed_to
     from fluvial.quarantine.records import quarantine_of
     from fluvial.quarantine.repair import Reader
 
-    settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
-    topic, partitions = _place_of(settings, topic)
+    topic, partitions = _quarantine_of(settings, topic)
     shown = 0
     consumer = reader_of(settings, topic)
     try:
-        with settings.registry.client() as registry, told(f"read the quarantine of {topic!r}"):
+        with settings.registry.client() as registry, cluster_errors(f"read the quarantine of {topic!r}"):
             reader = Reader(registry)
             starts = replayed_to(consumer, quarantine_of(topic), partitions)
             if everything:
@@ -129,7 +117,7 @@ def show(
         terminal.say("no quarantined records")
 
 
-def _place_of(settings: "Settings", topic: str) -> tuple[str, int]:
+def _quarantine_of(settings: "Settings", topic: str) -> tuple[str, int]:
     from fluvial.kafka.admin import admin_of, describe_cluster, require_topic
     from fluvial.quarantine.records import SUFFIX, quarantine_of
 
@@ -168,9 +156,11 @@ def _lines(seen: "Seen") -> str:
 
 
 @app.command(epilog="Example:  fluvial quarantine replay orders --set currency=EUR --dry-run")
+@with_cluster_and_registry
 def replay(
     topic: Topic,
     *,
+    settings: Settings,
     assignments: Annotated[
         list[str] | None,
         typer.Option(
@@ -201,10 +191,6 @@ def replay(
         bool, typer.Option("--leave-out", help="Skip records that cannot be repaired, permanently.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be appended.")] = False,
-    data_dir: DataDir = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    registry_url: RegistryUrl = None,
 ) -> None:
     """
     Append the repaired records of a topic's quarantine to the topic, each one once even if this is run repeatedly.
@@ -212,14 +198,13 @@ def replay(
     Without a repair option, only records that decode by now are replayed, as after a schema was registered. Key,
     timestamp, partition and order are preserved; the header `fluvial.replayed.from` has the original position.
     """
-    from fluvial.kafka.admin import told
+    from fluvial.kafka.admin import cluster_errors
     from fluvial.quarantine.repair import Repairing
     from fluvial.quarantine.replay import replay as replay_all
 
     repair = _repair(assignments, file, call)
-    settings = settings_of(data_dir, bootstrap_server, registry_url, command_config=command_config)
-    topic, partitions = _place_of(settings, topic)
-    with settings.registry.client() as registry, told(f"replay the quarantine of {topic!r}"):
+    topic, partitions = _quarantine_of(settings, topic)
+    with settings.registry.client() as registry, cluster_errors(f"replay the quarantine of {topic!r}"):
         done = replay_all(
             settings,
             topic,

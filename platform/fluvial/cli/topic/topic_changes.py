@@ -15,7 +15,7 @@ Topic = Annotated[
     str,
     typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False, autocompletion=completion.topics),
 ]
-Places = Annotated[
+Partitions = Annotated[
     list[str],
     typer.Argument(
         metavar="TOPIC[:PARTITION,…]…",
@@ -72,7 +72,14 @@ def alter(
     """
     from confluent_kafka.admin import NewPartitions
 
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, admin_of, describe_cluster, require_topic, told
+    from fluvial.kafka.admin import (
+        TIMEOUT_SECONDS,
+        ClusterError,
+        admin_of,
+        cluster_errors,
+        describe_cluster,
+        require_topic,
+    )
 
     wanted = pairs("--config", config)
     if partitions is None and not wanted and not delete_config:
@@ -88,7 +95,7 @@ def alter(
         terminal.say(f"topic {topic} had {have} partitions already")
     elif partitions is not None:
         grown = admin.create_partitions([NewPartitions(topic, partitions)], request_timeout=TIMEOUT_SECONDS)
-        with told(f"grow topic {topic!r}"):
+        with cluster_errors(f"grow topic {topic!r}"):
             grown[topic].result()
         terminal.say(f"topic {topic} has {partitions} partitions")
         if partitions % have:
@@ -104,12 +111,12 @@ def alter(
 def _configure(admin: Any, topic: str, wanted: dict[str, str], unwanted: list[str]) -> None:
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, cluster_errors
 
     entries = [ConfigEntry(name, text, incremental_operation=AlterConfigOpType.SET) for name, text in wanted.items()]
     entries += [ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE) for name in unwanted]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    with told(f"change the settings of topic {topic!r}"):
+    with cluster_errors(f"change the settings of topic {topic!r}"):
         admin.incremental_alter_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result()
     for name, text in wanted.items():
         terminal.say(f"topic {topic}: {name} = {text}")
@@ -121,7 +128,7 @@ def _configure(admin: Any, topic: str, wanted: dict[str, str], unwanted: list[st
 def delete_records(
     *,
     settings: Settings,
-    places: Places,
+    tps: Partitions,
     before: Annotated[
         int | None,
         typer.Option("--before", metavar="OFFSET", min=0, help="Those before this offset.", show_default=False),
@@ -135,28 +142,28 @@ def delete_records(
 
     Shows what would be deleted; --execute deletes it.
     """
-    from fluvial.cli.topic.partitions import bounds_of, places_of
+    from fluvial.cli.topic.partitions import bounds_of, partitions_of
     from fluvial.kafka.admin import ClusterError, admin_of, describe_cluster
 
     if (before is None) != everything:
         raise typer.BadParameter("choose the records: --before OFFSET, or --all")
     admin = admin_of(settings.cluster)
-    bounds = bounds_of(admin, places_of(places, describe_cluster(settings, admin)))
+    bounds = bounds_of(admin, partitions_of(tps, describe_cluster(settings, admin)))
     for (topic, partition), (_, end) in bounds.items():
         if before is not None and before > end:
             raise ClusterError(f"{topic}:{partition} ends at offset {end}, before {before}; nothing was deleted")
-    firsts = {place: max(first, end if before is None else before) for place, (first, end) in bounds.items()}
+    firsts = {tp: max(first, end if before is None else before) for tp, (first, end) in bounds.items()}
     if execute:
         firsts = _delete(admin, firsts)
     gone = [
         {
-            "topic": place[0],
-            "partition": place[1],
-            "start_offset": bounds[place][0],
+            "topic": tp[0],
+            "partition": tp[1],
+            "start_offset": bounds[tp][0],
             "new_start_offset": first,
-            "end_offset": bounds[place][1],
+            "end_offset": bounds[tp][1],
         }
-        for place, first in firsts.items()
+        for tp, first in firsts.items()
     ]
     if answer_format is Form.JSON:
         terminal.answer(json.dumps({"executed": execute, "partitions": gone}, indent=2))
@@ -171,20 +178,20 @@ def delete_records(
 def _delete(admin: Any, firsts: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
     from confluent_kafka import TopicPartition
 
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, cluster_errors
 
     asked = admin.delete_records(
-        [TopicPartition(*place, first) for place, first in firsts.items()], request_timeout=TIMEOUT_SECONDS
+        [TopicPartition(*tp, first) for tp, first in firsts.items()], request_timeout=TIMEOUT_SECONDS
     )
-    with told("delete records"):
-        return {(place.topic, place.partition): future.result().low_watermark for place, future in asked.items()}
+    with cluster_errors("delete records"):
+        return {(tp.topic, tp.partition): future.result().low_watermark for tp, future in asked.items()}
 
 
 @with_cluster
 def offsets(
     *,
     settings: Settings,
-    places: Places,
+    tps: Partitions,
     at: Annotated[At | None, typer.Option("--at", help="The offset of this name.", show_default=False)] = None,
     time: Annotated[
         str | None,
@@ -195,30 +202,30 @@ def offsets(
     """Show the start and end offsets of partitions, or the first offset at or after a time."""
     from confluent_kafka.admin import OffsetSpec
 
-    from fluvial.cli.topic.partitions import bounds_of, instant, offsets_of, places_of, time_offsets_of
+    from fluvial.cli.topic.partitions import bounds_of, instant, offsets_of, partitions_of, time_offsets_of
     from fluvial.kafka.admin import admin_of, describe_cluster
 
     if at is not None and time is not None:
         raise typer.BadParameter("--at and --time: give one of them")
     when = None if time is None else instant("--time", time)
     admin = admin_of(settings.cluster)
-    wanted = places_of(places, describe_cluster(settings, admin))
+    wanted = partitions_of(tps, describe_cluster(settings, admin))
     if when is not None:
-        found = {place: {"offset": offset} for place, offset in time_offsets_of(admin, wanted, when).items()}
+        found = {tp: {"offset": offset} for tp, offset in time_offsets_of(admin, wanted, when).items()}
     elif at is not None:
         spec = getattr(OffsetSpec, at.replace("-", "_"))()
-        found = {place: {"offset": offset} for place, offset in offsets_of(admin, wanted, spec).items()}
+        found = {tp: {"offset": offset} for tp, offset in offsets_of(admin, wanted, spec).items()}
     else:
         bounds = bounds_of(admin, wanted)
-        found = {place: {"start_offset": first, "end_offset": end} for place, (first, end) in bounds.items()}
+        found = {tp: {"start_offset": first, "end_offset": end} for tp, (first, end) in bounds.items()}
     # The protocol says -1 for "no such record".
     rows = [
         {
-            "topic": place[0],
-            "partition": place[1],
+            "topic": tp[0],
+            "partition": tp[1],
             **{name: None if value < 0 else value for name, value in values.items()},
         }
-        for place, values in found.items()
+        for tp, values in found.items()
     ]
     if answer_format is Form.JSON:
         terminal.answer(json.dumps(rows))

@@ -61,7 +61,7 @@ def create(
     """Create a topic."""
     from confluent_kafka.admin import NewTopic
 
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, admin_of, describe_cluster, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, admin_of, cluster_errors, describe_cluster
 
     wanted = pairs("--config", config)
     if profile is not None:
@@ -79,7 +79,7 @@ def create(
     for problem in co_partitioning.problems(settings, topic, partitions, topics):
         raise ClusterError(co_partitioning.refusal(topic, problem))
     new = NewTopic(topic, partitions, -1 if replication_factor is None else replication_factor, config=wanted)
-    with told(f"create topic {topic!r}"):
+    with cluster_errors(f"create topic {topic!r}"):
         _created(admin, new, TIMEOUT_SECONDS)
     terminal.say(f"topic {topic} created with {partitions} partition{'s' if partitions > 1 else ''}")
     warn_of_topic(settings.cluster, topic)
@@ -116,11 +116,11 @@ def list_topics(
 @with_cluster
 def describe(topic: Topic, as_json: Json = False, *, settings: Settings) -> None:
     """Show a topic's partitions, their offsets and the settings that are not the default."""
-    from fluvial.kafka.admin import admin_of, describe_cluster, require_topic, told
+    from fluvial.kafka.admin import admin_of, cluster_errors, describe_cluster, require_topic
 
     admin = admin_of(settings.cluster)
     metadata = require_topic(describe_cluster(settings, admin), topic)
-    with told(f"describe topic {topic!r}"):
+    with cluster_errors(f"describe topic {topic!r}"):
         ends = _offsets(admin, topic, sorted(metadata.partitions))
         config = _overrides(admin, topic)
     partitions = [
@@ -173,7 +173,7 @@ def _offsets(admin: "AdminClient", topic: str, partitions: list[int]) -> dict[in
         asked = admin.list_offsets(
             {TopicPartition(topic, number): spec for number in partitions}, request_timeout=TIMEOUT_SECONDS
         )
-        found.append({place.partition: future.result().offset for place, future in asked.items()})
+        found.append({tp.partition: future.result().offset for tp, future in asked.items()})
     return {number: (found[0][number], found[1][number]) for number in partitions}
 
 
@@ -197,7 +197,7 @@ def _overrides(admin: "AdminClient", topic: str) -> dict[str, str]:
 @with_cluster
 def delete(topics: Topics, *, settings: Settings) -> None:
     """Delete topics with all their records; nothing is deleted when one of them is unknown."""
-    from fluvial.kafka.admin import TIMEOUT_SECONDS, admin_of, describe_cluster, require_topic, told
+    from fluvial.kafka.admin import TIMEOUT_SECONDS, admin_of, cluster_errors, describe_cluster, require_topic
 
     admin = admin_of(settings.cluster)
     cluster = describe_cluster(settings, admin)
@@ -205,6 +205,6 @@ def delete(topics: Topics, *, settings: Settings) -> None:
         require_topic(cluster, topic)
     asked = admin.delete_topics(list(topics), operation_timeout=TIMEOUT_SECONDS, request_timeout=TIMEOUT_SECONDS)
     for topic, future in asked.items():
-        with told(f"delete topic {topic!r}"):
+        with cluster_errors(f"delete topic {topic!r}"):
             future.result()
         terminal.say(f"topic {topic} deleted")

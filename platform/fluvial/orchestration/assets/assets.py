@@ -13,7 +13,7 @@ from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValu
 
 from fluvial.config import Settings
 from fluvial.delta.errors import TableError
-from fluvial.delta.failures import failures_told
+from fluvial.delta.failures import explain_failures
 from fluvial.errors import FluvialError
 from fluvial.orchestration.assets.graph import (
     asset_key,
@@ -30,7 +30,7 @@ from fluvial.orchestration.assets.metadata import column_schema, plain_columns, 
 from fluvial.orchestration.assets.pipes import Submit, Told, run_submitted
 from fluvial.orchestration.assets.policies import RETRIES, Policy
 from fluvial.orchestration.assets.windows import window_of
-from fluvial.orchestration.checks.lag import end_offsets, lag_behind
+from fluvial.orchestration.checks.lag import end_offsets, lag_of
 from fluvial.orchestration.run.spark_resource import SparkResource
 from fluvial.registry.contracts import Contract
 from fluvial.tables import Compacted, Declaration, DeclarationError, History, Pipeline, Publication, State
@@ -168,17 +168,17 @@ def _materialize(
         window = window_of(context)
         if submit is not None:
             span = None if window is None else (window.start_ms, window.end_ms)
-            told = run_submitted(context, submit, declaration.table, spark.settings, span)
+            outcome = run_submitted(context, submit, declaration.table, spark.settings, span)
         else:
-            told = _run_here(context, spark, declaration, run, window)
+            outcome = _run_here(context, spark, declaration, run, window)
     except FluvialError as error:
         raise failure_of(error) from error
-    metadata = run_metadata(told.result, lag=_lag(declaration, spark.settings, told.result))
-    if told.columns:
-        metadata["dagster/column_schema"] = column_schema(told.columns)
-    if told.lineage:
-        metadata["dagster/column_lineage"] = pipeline_lineage(told.lineage)
-    return dg.MaterializeResult(metadata=metadata, data_version=_data_version(told.result))
+    metadata = run_metadata(outcome.result, lag=_lag(declaration, spark.settings, outcome.result))
+    if outcome.columns:
+        metadata["dagster/column_schema"] = column_schema(outcome.columns)
+    if outcome.lineage:
+        metadata["dagster/column_lineage"] = pipeline_lineage(outcome.lineage)
+    return dg.MaterializeResult(metadata=metadata, data_version=_data_version(outcome.result))
 
 
 def failure_of(error: FluvialError) -> dg.Failure:
@@ -210,7 +210,7 @@ def columns_of(declaration: Declaration, result: "RunResult", session: "SparkSes
     """Return the columns that a table has after a run; none where there is no table."""
     if result.version_after is None or isinstance(declaration, Publication):
         return ()
-    with failures_told(declaration.table):
+    with explain_failures(declaration.table):
         return plain_columns(session.table(declaration.table).schema)
 
 
@@ -264,9 +264,7 @@ def _lag(declaration: Declaration, settings: Settings, result: "RunResult") -> i
     if topic is None or not result.offsets:
         return None
     ends = end_offsets(settings, topic)
-    return (
-        None if ends is None else lag_behind(ends, {partition: end for partition, (_, end) in result.offsets.items()})
-    )
+    return None if ends is None else lag_of(ends, {partition: end for partition, (_, end) in result.offsets.items()})
 
 
 def _data_version(result: "RunResult") -> dg.DataVersion | None:
@@ -310,8 +308,8 @@ def _description(declaration: Declaration) -> str | None:
         case Compacted(topic=topic):
             return f"The latest record of each key of the topic {topic}."
         case State(topic=topic, key=key, reducer=reducer):
-            told = declaration.fields.items() if reducer is None else reducer.columns
-            columns = "\n".join(f"- `{column}`: {what}" for column, what in told)
+            outcome = declaration.fields.items() if reducer is None else reducer.columns
+            columns = "\n".join(f"- `{column}`: {what}" for column, what in outcome)
             by = "" if reducer is None else f" by `{reducer}`"
             rows = "One row for each" if declaration.scd2 is None else "A row for each version of each"
             return f"{rows} {key}, folded from the topic {topic}{by}.\n\n{columns}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from fluvial.delta.failures import failures_told
+from fluvial.delta.failures import explain_failures
 from fluvial.delta.log import TableLog
 from fluvial.errors import FluvialError
 from fluvial.orchestration.assets.metadata import column_schema, plain_columns
@@ -46,7 +46,7 @@ class DeltaIOManager(dg.ConfigurableIOManager):
         table = _table(context)
         path = Warehouse.at(self.spark.settings.warehouse).path(table)
         frame = self._frame(table, obj)
-        with failures_told(table, path):
+        with explain_failures(table, path):
             self._write(context, table, path, frame)
 
     def _write(self, context: dg.OutputContext, table: str, path: str, frame: "DataFrame") -> None:
@@ -77,7 +77,7 @@ class DeltaIOManager(dg.ConfigurableIOManager):
         assert upstream is not None, "an input of an asset comes from an asset"
         table = _table(upstream)
         path = Warehouse.at(self.spark.settings.warehouse).path(table)
-        with failures_told(table, path):
+        with explain_failures(table, path):
             frame = self.spark.session.read.format("delta").load(path)
             if context.has_asset_partitions:
                 frame = frame.where(_partition(context, upstream.definition_metadata))

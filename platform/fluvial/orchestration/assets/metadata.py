@@ -34,8 +34,8 @@ def run_metadata(result: "RunResult", *, lag: int | None) -> dict[str, Any]:
         "bytes": result.bytes,
         "seconds": round(result.seconds, 3),
     }
-    if result.behind is not None:
-        metadata["lag_before"] = result.behind
+    if result.lag_before is not None:
+        metadata["lag_before"] = result.lag_before
     if result.skipped:
         metadata["note"] = "no new records: no commit was made"
     if result.version_before is not None:

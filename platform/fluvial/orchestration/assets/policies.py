@@ -39,7 +39,7 @@ class Policy:
         """Raise DeclarationError when the table cannot be run in this way."""
         if self.partitions is not None and not isinstance(declaration, History):
             raise DeclarationError(
-                f"{declaration.table} cannot be partitioned by time: a range of offsets can be made again in a history "
+                f"{declaration.table} cannot be partitioned by time: a range of offsets can be rewritten in a history "
                 "only, as the rows of other tables come of all events before them: leave `partitions` out"
             )
 

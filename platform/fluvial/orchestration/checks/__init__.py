@@ -1,1 +1,1 @@
-"""Dagster asset checks of tables and logs, and how far tables are behind."""
+"""Dagster asset checks of tables and logs, and the lag of tables."""

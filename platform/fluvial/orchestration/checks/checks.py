@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
-from fluvial.delta.failures import failures_told
+from fluvial.delta.failures import explain_failures
 from fluvial.delta.log import TableLog
 from fluvial.errors import FluvialError
 from fluvial.orchestration.assets.assets import failure_of
@@ -79,7 +79,7 @@ def contract_suites(declarations: Mapping[str, Declaration], contracts: Iterable
 def _check(context: dg.AssetCheckExecutionContext, spark: SparkResource, suite: Suite) -> dg.AssetCheckResult:
     path = Warehouse.at(spark.settings.warehouse).path(suite.table)
     try:
-        with failures_told(suite.table, path):
+        with explain_failures(suite.table, path):
             return _evaluated(context, spark, suite, TableLog(spark.session, path))
     except FluvialError as error:
         raise failure_of(error) from error

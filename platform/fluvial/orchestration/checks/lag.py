@@ -54,19 +54,19 @@ class LogWatch:
         try:
             known = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
             there = [topic for topic in sorted(topics) if topic in known and known[topic].error is None]
-            places = [TopicPartition(topic, number) for topic in there for number in known[topic].partitions]
+            tps = [TopicPartition(topic, number) for topic in there for number in known[topic].partitions]
             found: Any = (
                 self._admin.list_offsets(
-                    {place: OffsetSpec.latest() for place in places},
+                    {tp: OffsetSpec.latest() for tp in tps},
                     isolation_level=IsolationLevel.READ_COMMITTED,
                     request_timeout=REQUEST_TIMEOUT_S,
                 )
-                if places
+                if tps
                 else {}
             )
             ends: dict[str, dict[int, int]] = {}
-            for place, answer in found.items():
-                ends.setdefault(place.topic, {})[place.partition] = answer.result().offset
+            for tp, answer in found.items():
+                ends.setdefault(tp.topic, {})[tp.partition] = answer.result().offset
         except KafkaException as error:
             heard = self._admin.heard()
             why = None if heard is None else meaning(heard)
@@ -102,7 +102,7 @@ def end_offsets(settings: Settings, topic: str) -> Offsets | None:
         return None
 
 
-def lag_behind(ends: Offsets, positions: Offsets) -> int:
+def lag_of(ends: Offsets, positions: Offsets) -> int:
     """Count the records between a table's position in each partition (the next offset it wants) and the log's end."""
     return sum(max(0, end - positions.get(partition, 0)) for partition, end in ends.items())
 
@@ -118,10 +118,10 @@ def table_ends(settings: Settings, table: str, instance: "dg.DagsterInstance | N
     if warehouse.local is not None:
         local = f"{warehouse.local}/{table.replace('.', '/')}"
         return read_position(TableLog(None, local), table).ends
-    return {} if instance is None else _told_ends(instance, table)
+    return {} if instance is None else _reported_ends(instance, table)
 
 
-def _told_ends(instance: "dg.DagsterInstance", table: str) -> Offsets:
+def _reported_ends(instance: "dg.DagsterInstance", table: str) -> Offsets:
     from fluvial.orchestration.assets.graph import asset_key
     from fluvial.orchestration.assets.metadata import plain
 

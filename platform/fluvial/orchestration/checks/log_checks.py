@@ -17,7 +17,7 @@ import dagster as dg
 from fluvial.config import Settings, load_settings
 from fluvial.errors import FluvialError
 from fluvial.orchestration.assets.graph import asset_key, topic_of
-from fluvial.orchestration.checks.lag import lag_behind, log_ends, table_ends
+from fluvial.orchestration.checks.lag import lag_of, log_ends, table_ends
 from fluvial.orchestration.run.spark_resource import SparkResource
 from fluvial.spark.kafka import TopicError
 from fluvial.spark.offset_times import cut_topic
@@ -39,7 +39,7 @@ class Alert:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
     """
-    How far a table may stand behind its topic.
+    The lag that a table may have.
 
     `records` in number, and `within` in time: every record that is older must be in the table. None is no limit.
     """
@@ -115,7 +115,7 @@ def _lag_check(declaration: Declaration, allowed: Allowed) -> dg.AssetChecksDefi
     @dg.asset_check(
         asset=asset_key(declaration.table),
         name=KEEPS_UP,
-        description=f"Its lag behind its topic is at most {allowed}.",
+        description=f"Its lag is at most {allowed}.",
     )
     def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> dg.AssetCheckResult:
         try:
@@ -146,19 +146,19 @@ def standing(
     if topic not in log.ends:
         raise TopicError(f"there is no topic {topic} on {settings.bootstrap_servers}")
     position = table_ends(settings, declaration.table, instance)
-    lag = lag_behind(log.ends[topic], position)
+    lag = lag_of(log.ends[topic], position)
     metadata: dict[str, Any] = {"lag": lag}
     problems = []
     if allowed.records is not None and lag > allowed.records:
-        problems.append(f"{lag:,} records behind, {allowed.records:,} are allowed")
+        problems.append(f"{lag:,} records of lag, {allowed.records:,} are allowed")
     if allowed.within is not None and lag:
         moment = round((time.time() - allowed.within.total_seconds()) * 1000)
         (cut,) = cut_topic(settings.cluster, topic, [moment]).at
-        old = lag_behind(cut, position)
+        old = lag_of(cut, position)
         metadata["older_than_allowed"] = old
         if old:
             problems.append(f"{old:,} records that are older than {allowed.within} are not in it")
-    text = f"{declaration.table}: {'; '.join(problems)}" if problems else f"{declaration.table}: {lag:,} records behind"
+    text = f"{declaration.table}: {'; '.join(problems)}" if problems else f"{declaration.table}: {lag:,} records of lag"
     return Standing(passed=not problems, text=text, metadata=metadata)
 
 
@@ -184,7 +184,7 @@ def lag_sensor(
         name=name,
         minimum_interval_seconds=seconds_between,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
-        description="Says when a table falls too far behind the log, and when it has caught up.",
+        description="Reports when a table's lag exceeds its limit, and when it has caught up.",
     )
     def lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         failing = set(json.loads(context.cursor or "[]"))

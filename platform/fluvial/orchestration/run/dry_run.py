@@ -60,17 +60,19 @@ def plan_run(
             continue
         path = f"{warehouse.local}/{table.replace('.', '/')}"
         if isinstance(declaration, Pipeline):
-            planned[table] = _told(
+            planned[table] = _planned(
                 declaration, path, partial(_pipeline, declaration, path, planned, warehouse, declarations)
             )
         elif isinstance(declaration, Publication):
-            planned[table] = _told(declaration, path, partial(_publication, declaration, settings, planned, warehouse))
+            planned[table] = _planned(
+                declaration, path, partial(_publication, declaration, settings, planned, warehouse)
+            )
         else:
             planned[table] = _of_topic(declaration, path, settings)
     return list(planned.values())
 
 
-def _told(declaration: Pipeline | Publication, path: str, plan: Callable[[], Planned]) -> Planned:
+def _planned(declaration: Pipeline | Publication, path: str, plan: Callable[[], Planned]) -> Planned:
     """Plan a table; one whose log is broken has that for its problem."""
     try:
         return plan()

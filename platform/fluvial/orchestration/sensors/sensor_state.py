@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from fluvial.orchestration.checks.lag import Offsets, lag_behind
+from fluvial.orchestration.checks.lag import Offsets, lag_of
 
 RETRY_SECONDS_MIN = 10.0
 RETRY_SECONDS_MAX = 600.0
@@ -73,7 +73,7 @@ class Standing:
     @property
     def lag(self) -> int:
         """The records that the log holds beyond the table."""
-        return lag_behind(self.ends, self.position)
+        return lag_of(self.ends, self.position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fluvial.delta.commit import append, commit_once, replace_rows
 from fluvial.delta.errors import TableError
-from fluvial.delta.failures import failures_told
+from fluvial.delta.failures import explain_failures
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Stamp
 from fluvial.spark.avro import SchemaSource, decode, read_contract
@@ -91,7 +91,7 @@ def adopt(
         definition=definition_of(declaration),
         adopted=dict(starts),
     )
-    with failures_told(name, path), ExitStack() as opened:
+    with explain_failures(name, path), ExitStack() as opened:
         session = opened.enter_context(session_of_its_own(spark))
         contract = read_contract(schemas or opened.enter_context(settings.registry.client()), declaration.topic)
         stamp = replace(stamp, schema=None if contract.point is None else contract.point.as_pair())
@@ -137,7 +137,7 @@ def _check_columns(name: str, table: "DataFrame", wanted: "DataFrame", *, exactl
         needed = field.dataType.simpleString()
         has = found.pop(field.name, None)
         if has is None and not field.name.startswith("_"):
-            problems.append(f"column {field.name} is not there, and must be {needed}")
+            problems.append(f"column {field.name} is missing, and must be {needed}")
         elif has is not None and has != needed:
             problems.append(f"column {field.name} is {has}, and must be {needed}")
     if exactly:

@@ -71,7 +71,7 @@ def follow(
     watcher = watcher or Watcher()
     indexes = TableIndexes()
 
-    aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="aside")
+    background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="aside")
 
     def bring_up(declaration: Declaration) -> RunResult:
         return materialize(
@@ -81,12 +81,12 @@ def follow(
             schemas=schemas,
             indexes=indexes,
             records_max=records_max,
-            aside=aside.submit,
+            background=background.submit,
         )
 
     followers = [_Follower(each, bring_up, watcher) for each in declarations]
     pause = POLL_SECONDS
-    with aside, _in_a_pool(spark), TopicEnds(settings.cluster) as topics:
+    with background, _in_a_pool(spark), TopicEnds(settings.cluster) as topics:
         while not stop.is_set() and any(each.error is None for each in followers):
             try:
                 worked = _round(followers, topics, stop)

@@ -102,9 +102,9 @@ def impacts(
     with tempfile.TemporaryDirectory(prefix="fluvial-check-") as folder:
         for name in wanted:
             if name in old.types and name in new.types and not isinstance(declarations[name], Pipeline):
-                told = {each.column for each in found if each.table == name}
+                reported = {each.column for each in found if each.table == name}
                 changed = _column_changes(spark, Path(folder), name, old.types[name], new.types[name])
-                found += [each for each in changed if each.column not in told]
+                found += [each for each in changed if each.column not in reported]
     for suite in suites:
         if suite.table in wanted and suite.table in new.types:
             known = old.types.get(suite.table)
@@ -277,13 +277,13 @@ def _suite_impacts(suite: "Suite", old: "StructType | None", new: "StructType", 
         reason = f"what suite {suite.name} asks for cannot be read: {sentence(error)}"
         yield Impact(table=suite.table, column=None, breaks=False, reason=reason)
         return
-    told: set[str] = set()
+    reported: set[str] = set()
     enums = {each.name: each.symbols for each in contract_fields(json.loads(contract.reader))}
     for arguments in recorder.asked:
         columns = [arguments[name] for name in ("column", "column_A", "column_B") if name in arguments]
         for column in [*columns, *arguments.get("column_list", ())]:
-            if column not in new.names and (old is None or column in old.names) and column not in told:
-                told.add(column)
+            if column not in new.names and (old is None or column in old.names) and column not in reported:
+                reported.add(column)
                 reason = f"suite {suite.name} looks at this column, which would be gone"
                 yield Impact(table=suite.table, column=column, breaks=True, reason=reason)
         values, symbols = arguments.get("value_set"), enums.get(arguments.get("column", ""))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluvial.delta.commit import KEYED_TABLE, commit_once, replace_table
 from fluvial.delta.errors import BrokenLogError, TableError, TableFileError, folder_of, plain_path
-from fluvial.delta.failures import failures_told
+from fluvial.delta.failures import explain_failures
 from fluvial.delta.jvm import forget_log
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import Stamp, new_run_id, read_position
@@ -88,7 +88,7 @@ def rebuild(
         )
     began = time.monotonic()
     if isinstance(declaration, Publication):
-        with failures_told(declaration.table):
+        with explain_failures(declaration.table):
             return replace(_republish(declaration, settings, spark, schemas), seconds=time.monotonic() - began)
     work = _Rebuild(declaration=declaration, settings=settings, spark=spark, say=say)
     if isinstance(declaration, Pipeline):
@@ -101,10 +101,10 @@ def rebuild(
     try:
         done = work.build_and_switch(schemas, progress)
     except TableFileError as error:
-        if not work.is_aside(error):
+        if not work.is_staging(error):
             raise
         # What an earlier rebuild has left is damaged too.
-        work.remove_aside()
+        work.remove_staging()
         done = work.build_and_switch(schemas, progress)
     return replace(done, seconds=time.monotonic() - began)
 
@@ -134,13 +134,13 @@ class _Rebuild:
         return Warehouse.at(self.settings.warehouse)
 
     @property
-    def aside(self) -> Warehouse:
+    def staging(self) -> Warehouse:
         """Of this table alone: rebuilds of two tables share nothing, not even what they quarantine."""
         return Warehouse.at(f"{self.warehouse.root}/{ASIDE}/{self.table}")
 
     @property
-    def settings_aside(self) -> "Settings":
-        return replace(self.settings, warehouse=self.aside.root)
+    def staging_settings(self) -> "Settings":
+        return replace(self.settings, warehouse=self.staging.root)
 
     def build_and_switch(self, schemas: "SchemaSource | None", progress: Callable[[RunResult], None]) -> RunResult:
         """Build the table aside until it holds what the topic does, and put it in the place of the live one."""
@@ -148,12 +148,12 @@ class _Rebuild:
             last = None
             while last is None or not last.skipped:
                 last = materialize(
-                    self.declaration, self.settings_aside, self.spark, schemas=schemas, records_max=RECORDS_MAX
+                    self.declaration, self.staging_settings, self.spark, schemas=schemas, records_max=RECORDS_MAX
                 )
                 progress(last)
             done = self.to_live(self.switch)
             if done is not None:
-                self.remove_aside()
+                self.remove_staging()
                 return done
         raise TableError(
             f"{self.table}: other runs were first {_ATTEMPTS_MAX} times in a row; stop them and rebuild again"
@@ -170,23 +170,23 @@ class _Rebuild:
     def to_live(self, commit: Callable[[], Result]) -> Result:
         """Commit to the live table; where its log is broken, to a new one, and what is left of it is moved away."""
         try:
-            with failures_told(self.table, self.path):
+            with explain_failures(self.table, self.path):
                 return commit()
         except BrokenLogError as error:
             if folder_of(error.file) != plain_path(self.path):
                 raise
             kept = self._move_away()
             self.say(f"{error.file} {error.problem}; what was left of {self.table} is in {kept}")
-        with failures_told(self.table, self.path):
+        with explain_failures(self.table, self.path):
             return commit()
 
     @property
     def path(self) -> str:
         return self.warehouse.path(self.table)
 
-    def is_aside(self, error: TableFileError) -> bool:
+    def is_staging(self, error: TableFileError) -> bool:
         """Whether a damaged file is of the table that is being built, not of the live one or of another."""
-        return folder_of(error.file) == plain_path(self.aside.path(self.table))
+        return folder_of(error.file) == plain_path(self.staging.path(self.table))
 
     def _move_away(self) -> str:
         root = f"{self.warehouse.root}/{BROKEN}"
@@ -224,23 +224,23 @@ class _Rebuild:
 
     def drop_what_was_built_otherwise(self, bounds: TopicBounds) -> None:
         """Remove what an earlier rebuild left aside, when this one cannot go on with it."""
-        log = TableLog(self.spark, self.aside.path(self.table))
+        log = TableLog(self.spark, self.staging.path(self.table))
         try:
             stamp = read_position(log, self.table).stamp
         except TableError:
-            self.remove_aside()
+            self.remove_staging()
             return
         if stamp is not None and (stamp.definition, stamp.topic, stamp.topic_id) != (
             definition_of(self.declaration),
             bounds.topic,
             bounds.topic_id,
         ):
-            self.remove_aside()
+            self.remove_staging()
 
     def switch(self) -> RunResult | None:
         """Replace the live rows by those aside in one commit; None when another run was in the table meanwhile."""
         path = self.path
-        stamps = [*filter(None, map(Stamp.of, TableLog(self.spark, self.aside.path(self.table)).newest_first()))]
+        stamps = [*filter(None, map(Stamp.of, TableLog(self.spark, self.staging.path(self.table)).newest_first()))]
         built, first = stamps[0], stamps[-1]
         log = TableLog(self.spark, path)
         log.check()
@@ -257,7 +257,7 @@ class _Rebuild:
             removed=0,
             run=new_run_id(),
         )
-        rows = self.spark.read.format("delta").load(self.aside.path(self.table))
+        rows = self.spark.read.format("delta").load(self.staging.path(self.table))
         properties = {} if isinstance(self.declaration, History) else KEYED_TABLE
         commit = commit_once(log, stamp, above=version, write=lambda: replace_table(rows, path, stamp, properties))
         if commit is None:
@@ -277,14 +277,14 @@ class _Rebuild:
             rows=commit.metric("numOutputRows"),
         )
 
-    def remove_aside(self) -> None:
-        self._forget_log(self.aside.path(self.table))
-        local = self.aside.local
+    def remove_staging(self) -> None:
+        self._forget_log(self.staging.path(self.table))
+        local = self.staging.local
         if local is not None:
             shutil.rmtree(local, ignore_errors=True)
             return
         assert self.spark._jvm is not None
-        path = self.spark._jvm.org.apache.hadoop.fs.Path(self.aside.root)
+        path = self.spark._jvm.org.apache.hadoop.fs.Path(self.staging.root)
         path.getFileSystem(self.spark._jsc.hadoopConfiguration()).delete(path, True)
 
 

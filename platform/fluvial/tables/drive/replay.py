@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fluvial.delta.commit import commit_once, replace_rows
 from fluvial.delta.errors import TableError
-from fluvial.delta.failures import failures_told
+from fluvial.delta.failures import explain_failures
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Position, Range, Stamp, read_position
 from fluvial.spark.avro import SchemaSource, decode, read_contract
@@ -90,7 +90,7 @@ def rewrite(
     Of a range only what the table has read and the log still holds is made again; rows whose records are gone from the
     log are never taken away. Raises :class:`~fluvial.delta.errors.TableError` where the table would lose a row.
     """
-    with failures_told(declaration.table, Warehouse.at(settings.warehouse).path(declaration.table)):
+    with explain_failures(declaration.table, Warehouse.at(settings.warehouse).path(declaration.table)):
         return _rewrite(declaration, settings, spark, ranges, schemas=schemas, progress=progress)
 
 
@@ -158,7 +158,7 @@ def _stamp(declaration: History, position: Position, bounds: TopicBounds, ranges
     if known.topic_id and bounds.topic_id and known.topic_id != bounds.topic_id:
         raise TableError(
             f"topic {bounds.topic} was deleted and recreated since {declaration.table} was built from it: its rows "
-            "cannot be made again"
+            "cannot be rebuilt"
         )
     held = {}
     for partition, (start, end) in sorted(ranges.items()):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fluvial.delta.commit import KEYED_TABLE, TABLE, append, commit_once
 from fluvial.delta.errors import TableError
-from fluvial.delta.failures import explained, failures_told
+from fluvial.delta.failures import explain_failures, explained
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import Growth, Position, Stamp, read_position
 from fluvial.delta.upkeep import compact_files, is_due, write_checkpoint
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
-Aside = Callable[[Callable[[], None]], object]
+Background = Callable[[Callable[[], None]], object]
 """Runs what no batch waits for, at once or beside the next ones, one after the other."""
 
 # Losing a race to another driver means that the other made progress; a handful in a row means something else.
@@ -75,24 +75,24 @@ def materialize(
     indexes: TableIndexes | None = None,
     records_max: int | None = None,
     until: Mapping[int, int] | None = None,
-    aside: Aside = lambda work: work(),
+    background: Background = lambda work: work(),
 ) -> RunResult:
     """
     Bring one table up to date and say what was done; a table that is up to date gets no commit. Or the topic that a
     table is published to, whose last version is then the result's.
 
-    A driver that calls this again and again gives the same `indexes` each time, so that a table need not be searched.
-    `records_max` bounds what one commit takes in; a caller who gives it goes on until `skipped`. `until` names, for
-    each partition, an offset to stop before; a partition that it does not name is not read. `aside` is given what
-    need not be done when this returns: showing the position, checkpoints.
-    `schemas` defaults to the registry of the settings. `progress` gets a line when a step begins. Raises a
-    :class:`~fluvial.errors.FluvialError` with one clear line for what a user can repair.
+    A driver that calls this repeatedly passes the same `indexes` each time, so that keys need not be looked up.
+    `records_max` limits the records of one commit; such a caller repeats until `skipped`. `until` has, for
+    each partition, the offset to stop before; other partitions are not read. `background` runs work that
+    need not be done when this returns: committing the position as a consumer group, checkpoints.
+    `schemas` defaults to the registry of the settings. `progress` gets a line when a step starts. Raises a
+    :class:`~fluvial.errors.FluvialError` with one clear line for errors that a user can fix.
     """
     say = progress or (lambda _line: None)
     began = time.monotonic()
     warehouse = Warehouse.at(settings.warehouse)
     warehouse.require_writable()
-    with failures_told(declaration.table, warehouse.path(declaration.table)), ExitStack() as opened:
+    with explain_failures(declaration.table, warehouse.path(declaration.table)), ExitStack() as opened:
         if isinstance(declaration, Pipeline):
             result = materialize_pipeline(declaration, warehouse, spark, say)
         elif isinstance(declaration, Publication):
@@ -113,7 +113,7 @@ def materialize(
                 indexes=indexes,
                 records_max=records_max,
                 until=until,
-                aside=aside,
+                background=background,
             )
             result = run.run()
         is_table = not isinstance(declaration, Publication)
@@ -146,7 +146,7 @@ class _TopicRun:
     indexes: TableIndexes | None
     records_max: int | None
     until: Mapping[int, int] | None
-    aside: Aside
+    background: Background
 
     @property
     def table(self) -> str:
@@ -163,7 +163,7 @@ class _TopicRun:
             position = read_position(log, self.table)
             bounds = topic_bounds(self.cluster, self.declaration.topic)
             span = plan_span(self.table, position, bounds)
-            behind = span.records_max
+            lag_before = span.records_max
             span, growth = self._allowed(span, bounds, position)
             if position.stamp is not None:
                 self._check_definition(position.stamp)
@@ -177,14 +177,14 @@ class _TopicRun:
                     continue
                 if not has_new_records(span) and growth == position.stamp.growth:
                     self._show(position.ends)
-                    skipped = self._skipped(position, behind)
+                    skipped = self._skipped(position, lag_before)
                     return skipped if evolved is None else _evolved(skipped, evolved)
             batch = self._batch(span, position, bounds, contract, growth)
             commit, quarantined = self._carry_out(batch, bounds, log)
             if commit is not None:
                 self._show({partition: end for partition, (_, end) in batch.span.ranges.items()})
                 self._keep_up(batch.stamp, log)
-                return self._done(batch, commit, quarantined, behind)
+                return self._done(batch, commit, quarantined, lag_before)
             self.say(f"{self.table}: another run was first; planning again")
         raise TableError(f"{self.table}: other runs were first {ATTEMPTS_MAX} times in a row; stop them and run again")
 
@@ -210,7 +210,7 @@ class _TopicRun:
                 # Nobody reads by it: the table itself says how far it is, and the next run shows it again.
                 _log.info("%s: its position is not shown as a consumer group: %s", self.table, error)
 
-        self.aside(show)
+        self.background(show)
 
     def _write_checkpoint(self) -> None:
         try:
@@ -222,7 +222,7 @@ class _TopicRun:
 
     def _keep_up(self, stamp: Stamp, log: TableLog) -> None:
         if is_due(stamp.batch):
-            self.aside(self._write_checkpoint)
+            self.background(self._write_checkpoint)
         # Batches add files to a keyed table without rewriting any; those of a history are as large as they came.
         if isinstance(self.declaration, History) or not is_due(stamp.batch):
             return
@@ -289,11 +289,11 @@ class _TopicRun:
             except Exception as error:
                 more = care.after(error)
                 if more is None:
-                    told = KeylessError.behind(error, self.table, batch.contract) or ReducerError.behind(
+                    explanation = KeylessError.from_cause(error, self.table, batch.contract) or ReducerError.from_cause(
                         error, self.table
                     )
-                    if told is not None:
-                        raise told from error
+                    if explanation is not None:
+                        raise explanation from error
                     raise
                 if more.undecodable and not care.undecodable:
                     quarantined = self._quarantine(session, batch, bounds)
@@ -375,7 +375,7 @@ class _TopicRun:
                 return commit.metric("numOutputRows")
         raise TableError(f"{table}: other runs were first {ATTEMPTS_MAX} times in a row; stop them and run again")
 
-    def _skipped(self, position: Position, behind: int) -> RunResult:
+    def _skipped(self, position: Position, lag_before: int) -> RunResult:
         return RunResult(
             table=self.table,
             kind=self.declaration.kind,
@@ -383,10 +383,10 @@ class _TopicRun:
             version_before=position.version,
             version_after=position.version,
             offsets={partition: (end, end) for partition, end in position.ends.items()},
-            behind=behind,
+            lag_before=lag_before,
         )
 
-    def _done(self, batch: _Batch, commit: Commit, quarantined: int, behind: int) -> RunResult:
+    def _done(self, batch: _Batch, commit: Commit, quarantined: int, lag_before: int) -> RunResult:
         merged = commit.metric("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
         stamp = Stamp.of(commit) or batch.stamp
         return RunResult(
@@ -399,7 +399,7 @@ class _TopicRun:
             rows=merged if commit.operation == "MERGE" else commit.metric("numOutputRows") + stamp.removed,
             quarantined=quarantined,
             bytes=commit.metric("numOutputBytes", "numTargetBytesAdded"),
-            behind=behind,
+            lag_before=lag_before,
         )
 
 

@@ -108,7 +108,8 @@ def _newest(declaration: Pipeline, table: str, warehouse: Warehouse, spark: "Spa
     if version is None:
         known = ", ".join(warehouse.tables(spark)) or "none yet"
         raise TableError(
-            f'pipeline("{declaration.name}") reads {table}, which is not there: materialise it first (tables: {known})'
+            f'pipeline("{declaration.name}") reads {table}, which does not exist: '
+            f"materialize it first (tables: {known})"
         )
     return log.commit(version)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.errors import TableError
-from fluvial.delta.failures import failures_told
+from fluvial.delta.failures import explain_failures
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Position, read_position
 from fluvial.kafka import KafkaCluster
@@ -93,7 +93,7 @@ def verify(
     if isinstance(declaration, Pipeline):
         raise DeclarationError(f"{declaration.table} is made from tables, not from a topic: verify its inputs")
     path = Warehouse.at(settings.warehouse).path(declaration.table)
-    with failures_told(declaration.table, path):
+    with explain_failures(declaration.table, path):
         if isinstance(declaration, Publication):
             return _verify_publication(declaration, settings, spark, schemas)
         return _verify_table(declaration, settings, spark, schemas, path)
@@ -119,7 +119,7 @@ def _verify_table(
         try:
             rows, different, shown = _compared(declaration, decoded, table, ranges, contract)
         except Exception as error:
-            reducer_error = ReducerError.behind(error, declaration.table)
+            reducer_error = ReducerError.from_cause(error, declaration.table)
             if reducer_error is None:
                 raise
             raise reducer_error from error

@@ -35,11 +35,12 @@ def check_fit(declaration: History | Compacted | State, contract: Contract) -> N
 
 
 def _check_key(what: str, key: str, contract: Contract, fields: Mapping[str, str]) -> None:
-    told = contract.key_field
-    if told is not None and key != told and key in fields:
+    declared = contract.key_field
+    if declared is not None and key != declared and key in fields:
         raise DeclarationError(
-            f'{what}: the record key of {contract.subject} is {told} (its "fluvial.key"), and {key} is another field: '
-            f'write key="{told}"'
+            f'{what}: the record key of {contract.subject} is {declared} (its "fluvial.key"), '
+            f"and {key} is another field: "
+            f'write key="{declared}"'
         )
     if key in fields:
         return

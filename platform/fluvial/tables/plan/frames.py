@@ -57,7 +57,7 @@ class KeylessError(TableError):
     """
 
     @classmethod
-    def behind(cls, error: BaseException, table: str, contract: Contract) -> "KeylessError | None":
+    def from_cause(cls, error: BaseException, table: str, contract: Contract) -> "KeylessError | None":
         """
         The record that made a job fail; None when it was something else.
         """

@@ -56,7 +56,7 @@ def plan_span(table: str, position: Position, bounds: TopicBounds) -> Span:
         if bounds.ends[partition] < end:
             raise TableError(
                 f"partition {partition} of {bounds.topic} ends at offset {bounds.ends[partition]} and {table} has read "
-                f"up to {end}: the topic was made again or lost records: {again}"
+                f"up to {end}: the topic was recreated or lost records: {again}"
             )
     return Span(
         topic=bounds.topic,

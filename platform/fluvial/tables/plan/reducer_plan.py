@@ -47,16 +47,16 @@ class ReducerError(TableError):
         )
 
     @classmethod
-    def behind(cls, error: BaseException, table: str) -> "ReducerError | None":
+    def from_cause(cls, error: BaseException, table: str) -> "ReducerError | None":
         """
         What a reducer did wrong that made a job fail; None when it was something else.
         """
         found = _TOLD.search(messages_of(error))
         if found is None:
             return None
-        told = json.loads(found[1])
-        first, last = (tuple(told[name]) if told[name] else None for name in ("first", "last"))
-        return cls(table, key=told["key"], first=first, last=last, what=told["what"])
+        failure = json.loads(found[1])
+        first, last = (tuple(failure[name]) if failure[name] else None for name in ("first", "last"))
+        return cls(table, key=failure["key"], first=first, last=last, what=failure["what"])
 
 
 def state_type(reducer: Reducer) -> "StructType":

@@ -70,7 +70,7 @@ class _Fold:
         self._events = events
         self._columns = [name for name, _ in columns]
         self._start = 2 + carried
-        self._place: Callable[[Row], Position] = itemgetter(
+        self._position: Callable[[Row], Position] = itemgetter(
             *(self._start + list(events).index(name) for name in ("_partition", "_offset"))
         )
 
@@ -97,7 +97,7 @@ class _Fold:
         state, row, _ = self._standing(rows)
         while row is not None:
             state = None if row[1] else self._reduced(state, self._run(entity, row, iter(())))
-            self.out.add(entity, state, row[2 : self._start], self._place(row), self._place(row))
+            self.out.add(entity, state, row[2 : self._start], self._position(row), self._position(row))
             row = next(rows, None)
 
     def _standing(self, rows: Iterator[Row]) -> tuple[Any, Row | None, Row | None]:
@@ -109,7 +109,7 @@ class _Fold:
         return state, next(rows, None), row[2 : self._start]
 
     def _run(self, entity: str, first: Row, rows: Iterator[Row]) -> "_Run":
-        return _Run(entity, first, rows, names=self._events, start=self._start, place=self._place)
+        return _Run(entity, first, rows, names=self._events, start=self._start, position=self._position)
 
     def _reduced(self, state: Any, run: "_Run") -> Any:
         try:
@@ -132,23 +132,23 @@ class _Run:
         *,
         names: Sequence[str],
         start: int,
-        place: Callable[[Row], Position],
+        position: Callable[[Row], Position],
     ) -> None:
         self.entity = entity
-        self.first = place(first)
+        self.first = position(first)
         self.after: Row | None = None
         """The tombstone that ended the run; None at the entity's end."""
         self._rows = rows
         self._names = names
         self._start = start
-        self._place = place
+        self._position = position
         self._next: Row | None = first
         self._last = first
 
     @property
     def last(self) -> Position:
         """The place of the last event that was handed out."""
-        return self._place(self._last)
+        return self._position(self._last)
 
     def __iter__(self) -> "_Run":
         return self
@@ -176,7 +176,7 @@ class _Output:
         self._values: list[Row] = []
         self._carried: list[Row] = []
         self._alive: list[bool] = []
-        self._places: list[tuple[Any, Any]] = []
+        self._positions: list[tuple[Any, Any]] = []
 
     def __len__(self) -> int:
         return len(self._entities)
@@ -188,7 +188,7 @@ class _Output:
         self._values.append(deepcopy(values) if self._nested else values)
         self._carried.append(carried)
         self._alive.append(state is not None)
-        self._places.append((first, last))
+        self._positions.append((first, last))
 
     def _taken(self, entity: str, state: Any, first: Any, last: Any) -> Row:
         names = [name for name, _ in self._columns]
@@ -209,13 +209,13 @@ class _Output:
 
         types = self._schema.types
         arrays = [pa.array(self._entities, types[0])]
-        for place, (name, told) in enumerate(self._columns):
-            arrays.append(self._array(name, told, types[1 + place], [values[place] for values in self._values]))
+        for position, (name, told) in enumerate(self._columns):
+            arrays.append(self._array(name, told, types[1 + position], [values[position] for values in self._values]))
         start = 1 + len(self._columns)
-        for place, type_ in enumerate(types[start:-1]):
-            arrays.append(pa.array([carried[place] for carried in self._carried], type_))
+        for position, type_ in enumerate(types[start:-1]):
+            arrays.append(pa.array([carried[position] for carried in self._carried], type_))
         arrays.append(pa.array(self._alive, types[-1]))
-        for kept in (self._entities, self._values, self._carried, self._alive, self._places):
+        for kept in (self._entities, self._values, self._carried, self._alive, self._positions):
             kept.clear()
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -232,7 +232,7 @@ class _Output:
         for number, value in enumerate(values):
             wrong = _misfit(value, type_)
             if wrong is not None:
-                first, last = self._places[number]
+                first, last = self._positions[number]
                 what = f"returned {_shown(value)} for {name}, {wrong} as {told}"
                 raise _failure(self._entities[number], first, last, what)
         return pa.array(values, type_)

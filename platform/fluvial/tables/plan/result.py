@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """
-    One table brought up to date, or found to be.
+    The result of materializing one table.
 
-    `rows` counts the rows that the commit wrote or took away, `quarantined` the records that were put aside instead.
-    `offsets` holds the [start, end) that was read of each partition, `inputs` the version of each table that a pipeline
-    read. `version_before` is None for a table that the run made. `bytes` is what the commit added to the table's files,
-    `behind` how many offsets the log held beyond the table when the run began.
+    `rows` counts the rows that the commit wrote or deleted, `quarantined` the records that were quarantined instead.
+    `offsets` has the range [start, end) read of each partition, `inputs` the version of each table that a pipeline
+    read. `version_before` is None for a table that the run created. `bytes` is what the commit added to the
+    table's files, `lag_before` the table's lag in offsets when the run started.
     """
 
     table: str
@@ -27,7 +27,7 @@ class RunResult:
     rows: int = 0
     quarantined: int = 0
     bytes: int = 0
-    behind: int | None = None
+    lag_before: int | None = None
     seconds: float = 0.0
 
     @property

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from fluvial.delta.errors import DamagedFileError, LostFileError
-from fluvial.delta.key_index import BYTES_A_KEY, GONE, Digests, KeyIndex, Places
+from fluvial.delta.key_index import BYTES_A_KEY, GONE, Digests, KeyIndex, RowLocations
 from fluvial.delta.log import TableLog
 from fluvial.delta.recent import Recent
 from fluvial.delta.row_swap import FILE, ROW, DataFile, Swapped, data_files, located
@@ -107,27 +107,27 @@ class TableIndex:
         self._index = None
         self._rows.clear()
 
-    def find(self, digests: Digests) -> Places:
+    def find(self, digests: Digests) -> RowLocations:
         """Where keys lie."""
         assert self._index is not None, "load comes first"
         return self._index.find(digests)
 
-    def rows_by_file(self, places: Places) -> dict[str, Any]:
+    def rows_by_file(self, locations: RowLocations) -> dict[str, Any]:
         """The row numbers of places by file name, those that are GONE left out."""
         assert self._index is not None, "load comes first"
-        return self._index.rows_by_file(places)
+        return self._index.rows_by_file(locations)
 
     @property
     def holds_rows(self) -> bool:
         """Whether `rows` can be asked: only where the data files can be opened from here."""
         return self._folder is not None
 
-    def rows(self, places: Places) -> "pa.Table | None":
+    def rows(self, locations: RowLocations) -> "pa.Table | None":
         """The rows at some places, each with its FILE and ROW; None when all places are GONE."""
         import pyarrow as pa
 
         parts = []
-        for name, numbers in self.rows_by_file(places).items():
+        for name, numbers in self.rows_by_file(locations).items():
             part = self._all_rows(name).take(numbers)
             part = part.append_column(FILE, pa.array([name] * len(numbers), pa.string()))
             parts.append(part.append_column(ROW, pa.array(numbers, pa.int64())))
@@ -138,7 +138,7 @@ class TableIndex:
 
         found = self._rows.get(name)
         if found is None:
-            with self._told(name):
+            with self._explained(name):
                 found = pq.read_table(f"{self._folder}/{name}").combine_chunks()
             self._rows.put(name, found, found.nbytes)
         return found
@@ -161,7 +161,7 @@ class TableIndex:
             self.forget()
             return
         nowhere = np.full(len(gone), GONE, np.int64)
-        index.put(gone, Places(nowhere, nowhere, nowhere, nowhere))
+        index.put(gone, RowLocations(nowhere, nowhere, nowhere, nowhere))
         self._read_back(session, index, swapped)
 
     def compacted(self, session: "SparkSession", log: TableLog) -> None:
@@ -197,7 +197,7 @@ class TableIndex:
         if self._only is None:
             import pyarrow.parquet as pq
 
-            with self._told(file.name):
+            with self._explained(file.name):
                 count: int = pq.read_metadata(f"{self._folder}/{file.name}").num_rows
             return count - len(file.marked)
         return sum(part.num_rows for part in self._read(file.name, file.marked, columns=()))
@@ -208,7 +208,7 @@ class TableIndex:
         import pyarrow.parquet as pq
 
         wanted = [*(self._columns if columns is None else columns), *([] if self._only is None else [self._only])]
-        with self._told(name), pq.ParquetFile(f"{self._folder}/{name}") as file:
+        with self._explained(name), pq.ParquetFile(f"{self._folder}/{name}") as file:
             gone = np.zeros(file.metadata.num_rows, bool)
             gone[np.asarray(marked, np.int64)] = True
             begin = 0
@@ -225,7 +225,7 @@ class TableIndex:
                 yield rows if found.all() else rows.filter(found)
 
     @contextmanager
-    def _told(self, name: str) -> Iterator[None]:
+    def _explained(self, name: str) -> Iterator[None]:
         """Say which file cannot be read: Arrow's errors do not name it."""
         import pyarrow as pa
 
@@ -244,7 +244,7 @@ class TableIndex:
 
     def _enter(self, index: KeyIndex, name: str, rows: "pa.Table") -> None:
         files = np.full(rows.num_rows, index.file_number(name), np.int64)
-        index.put(Digests.of(rows[self.key].to_pylist()), self._places(rows, files, rows[ROW].to_numpy()))
+        index.put(Digests.of(rows[self.key].to_pylist()), self._locations(rows, files, rows[ROW].to_numpy()))
 
     def _enter_all(self, index: KeyIndex, frame: "DataFrame", parts: int) -> None:
         for part in range(parts):
@@ -254,16 +254,16 @@ class TableIndex:
             names = rows[FILE].combine_chunks().dictionary_encode()
             numbers = np.array([index.file_number(unquote(name.as_py())) for name in names.dictionary], np.int64)
             files = numbers[names.indices.to_numpy()] if len(names) else np.empty(0, np.int64)
-            index.put(Digests.of(rows[self.key].to_pylist()), self._places(rows, files, rows[ROW].to_numpy()))
+            index.put(Digests.of(rows[self.key].to_pylist()), self._locations(rows, files, rows[ROW].to_numpy()))
 
-    def _places(self, rows: "pa.Table", files: Any, numbers: Any) -> Places:
+    def _locations(self, rows: "pa.Table", files: Any, numbers: Any) -> RowLocations:
         if len(self._columns) == 1:
             nothing = np.zeros(rows.num_rows, np.int64)
-            return Places(files, numbers, nothing, nothing)
-        return Places(files, numbers, *(_places_of(rows[name]) for name in self._columns[1:]))
+            return RowLocations(files, numbers, nothing, nothing)
+        return RowLocations(files, numbers, *(_locations_of(rows[name]) for name in self._columns[1:]))
 
 
-def _places_of(column: "pa.ChunkedArray") -> Any:
+def _locations_of(column: "pa.ChunkedArray") -> Any:
     # Rows that were in an adopted table come from no place, which is before all others.
     return column.fill_null(-1).to_numpy().astype(np.int64)
 

@@ -158,16 +158,16 @@ def _swap_state(
 ) -> None:
     batch = partials.select("_entity", "_alive").toArrow()
     digests = Digests.of(batch["_entity"].to_pylist())
-    places = index.find(digests)
-    ended = (places.file != GONE) & ~batch["_alive"].to_numpy(zero_copy_only=False)
+    locations = index.find(digests)
+    ended = (locations.file != GONE) & ~batch["_alive"].to_numpy(zero_copy_only=False)
     with index.following():
-        old = frame_of(session, index.path, index.rows(places))
+        old = frame_of(session, index.path, index.rows(locations))
         swaps = frames.state_swaps(partials, old.hint("broadcast"), declaration)
         swapped = swap_rows(
             session,
             index.path,
             swaps.where(WRITTEN).drop(WRITTEN, FILE, ROW),
-            index.rows_by_file(places),
+            index.rows_by_file(locations),
             version=version,
             stamp=replace(stamp, removed=int(ended.sum())),
             files=files,

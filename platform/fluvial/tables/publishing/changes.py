@@ -165,7 +165,7 @@ def _quoted(columns: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def lost_files_told() -> Iterator[None]:
+def explain_lost_files() -> Iterator[None]:
     """
     Raise :class:`LostVersionError` where a job fails for a data file that is gone, as VACUUM takes old versions' files.
     """

@@ -154,7 +154,7 @@ class DeltaSource:
 
     def _count(self, records: "DataFrame") -> int:
         worst = f"max_by({changes.KEY}, {changes.ROWS})"
-        with changes.lost_files_told():
+        with changes.explain_lost_files():
             found: Any = records.selectExpr(
                 "count(*)", f"max({changes.ROWS})", f"count_if({changes.KEY} IS NULL)", worst
             ).first()

@@ -21,7 +21,7 @@ def cluster(cli: Cli) -> dict[str, list[int]]:
 def replicas(cli: Cli, topic: str) -> set[int]:
     with ClusterLink(KafkaCluster(cli.status()["bootstrap_servers"])) as link:
         partitions = picture_of(link).partitions.values()
-    return {node for each in partitions if each.place.topic == topic for node in each.replicas}
+    return {node for each in partitions if each.tp.topic == topic for node in each.replicas}
 
 
 def judge_settings(cli: Cli) -> None:

@@ -231,7 +231,7 @@ def test_contracts_are_owned_without_any_setting_up(platform: Cli) -> None:
     assert told[0] == "bakery-value: mill, mill@example.org"
     assert [line.partition("  bakery: ")[2] for line in told[1:]] == ["nobody -> bakery", "bakery -> mill"]
     assert "mill, mill@example.org\n  owns bakery-value" in platform.ok("schema", "producer", "mill")
-    assert "nobody owns it" in platform.refused("schema", "owner", "never-value")
+    assert "has no owner" in platform.refused("schema", "owner", "never-value")
 
 
 def test_what_a_subject_says_and_how_it_came_about(platform: Cli) -> None:

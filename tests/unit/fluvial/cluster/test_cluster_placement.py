@@ -38,8 +38,8 @@ def crowding(replicas: tuple[int, ...], racks: dict[int, str | None]) -> int:
 def test_every_rule_holds_for_any_cluster(cluster: tuple[Layout, list[int], dict[int, str | None]]) -> None:
     layout, brokers, racks = cluster
     after = balanced(layout, brokers, dict.fromkeys(brokers, "same"))
-    for place, replicas in after.items():
-        assert len(set(replicas)) == len(replicas) == len(layout[place])
+    for tp, replicas in after.items():
+        assert len(set(replicas)) == len(replicas) == len(layout[tp])
         assert set(replicas) <= set(brokers)
     # Without racks in the way replicas are even within one, whatever the layout was.
     held = [spread.replicas for spread in spread_of(after, brokers).values()]
@@ -85,8 +85,8 @@ def test_leaders_are_even_within_one_and_no_more_is_copied_than_must(
 def test_a_broker_that_goes_hands_on_only_what_it_held() -> None:
     before = full([1, 2, 3, 4], 12, 2)
     after = balanced(before, [1, 2, 3], {})
-    lost = {place for place, replicas in before.items() if 4 in replicas}
-    assert {place for place, nodes in copies(before, after).items()} == lost
+    lost = {tp for tp, replicas in before.items() if 4 in replicas}
+    assert {tp for tp, nodes in copies(before, after).items()} == lost
     spread = spread_of(after, [1, 2, 3])
     assert [each.leaders for each in spread.values()] == [4, 4, 4]
 
@@ -126,7 +126,7 @@ def test_more_or_fewer_replicas(now: int, then: int) -> None:
     assert {each.replicas for each in spread} == {3 * then}
     assert {each.leaders for each in spread} == {3}
     # Who holds a partition already goes on holding it.
-    assert all(len(set(after[place]) & set(before[place])) == min(now, then) for place in before)
+    assert all(len(set(after[tp]) & set(before[tp])) == min(now, then) for tp in before)
 
 
 def test_a_node_that_is_drained_moves_nothing_else() -> None:

@@ -5,7 +5,7 @@ from fluvial.cluster.moves import progress_of
 from fluvial.cluster.picture import Broker, LogDirs, Move, Partition, Picture, Quorum, TopicPartition
 
 X = TopicPartition("x", 0)
-MOVE = Move(place=X, replicas=(4, 5, 1, 2), adding=(4, 5), removing=(1,))
+MOVE = Move(tp=X, replicas=(4, 5, 1, 2), adding=(4, 5), removing=(1,))
 
 
 def dirs(size: int | None) -> LogDirs:
@@ -27,7 +27,7 @@ def test_a_broker_that_does_not_answer_holds_nothing() -> None:
 
 
 def test_the_target_of_a_move_is_where_a_partition_counts_as_being() -> None:
-    partition = Partition(place=X, leader=1, leader_epoch=3, replicas=(4, 5, 1, 2), isr=(1, 2), offline=())
+    partition = Partition(tp=X, leader=1, leader_epoch=3, replicas=(4, 5, 1, 2), isr=(1, 2), offline=())
     picture = Picture(cluster_id="c", brokers={}, partitions={X: partition}, moves={X: MOVE})
     assert picture.replicas_of(X) == (4, 5, 2)
     assert Picture(cluster_id="c", brokers={}, partitions={X: partition}).replicas_of(X) == (4, 5, 1, 2)
@@ -35,7 +35,7 @@ def test_the_target_of_a_move_is_where_a_partition_counts_as_being() -> None:
 
 def test_nodes_that_are_down_are_listed_with_what_they_should_hold() -> None:
     brokers = {0: Broker(node_id=0, host="h", port=1, rack="a")}
-    partition = Partition(place=X, leader=0, leader_epoch=1, replicas=(1, 0), isr=(0,), offline=(1,))
+    partition = Partition(tp=X, leader=0, leader_epoch=1, replicas=(1, 0), isr=(0,), offline=(1,))
     quorum = Quorum(leader=0, epoch=7, voters={0: 0, 2: 40}, observers={})
     picture = Picture(cluster_id="c", brokers=brokers, partitions={X: partition}, quorum=quorum)
     up, holder, voter = node_lines(picture, {0: dirs(10)}, {})

@@ -18,7 +18,7 @@ from fluvial.delta.errors import (
     plain_path,
     table_of,
 )
-from fluvial.delta.failures import explained, failures_told
+from fluvial.delta.failures import explain_failures, explained
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Stamp, read_position
 
@@ -163,7 +163,7 @@ def test_errors_of_ours_and_mistakes_pass_as_they_are() -> None:
     assert explained(ours, "state.t") is ours
     assert explained(ValueError("a mistake in the code"), "state.t") is None
     assert explained(FileNotFoundError(2, os.strerror(2), "a file of the user's"), "marts.t") is None
-    with pytest.raises(KeyError, match="mistake"), failures_told("state.t"):
+    with pytest.raises(KeyError, match="mistake"), explain_failures("state.t"):
         raise KeyError("mistake")
 
 

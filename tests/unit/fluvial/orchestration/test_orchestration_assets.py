@@ -85,7 +85,7 @@ def test_a_run_with_nothing_new_succeeds_and_says_so(runner: Runner) -> None:
     result = materialize(runner, "history.orders")
     assert result.success
     assert metadata_of(result, "history.orders")["skipped"].value is True
-    assert "nothing new" in str(metadata_of(result, "history.orders")["note"].value)
+    assert "no new records" in str(metadata_of(result, "history.orders")["note"].value)
 
 
 def test_a_fault_that_may_pass_is_retried(runner: Runner) -> None:

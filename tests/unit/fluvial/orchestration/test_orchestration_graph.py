@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from fluvial.orchestration.assets.graph import asset_key, avro_type_name, contract_columns, table_of
-from fluvial.orchestration.checks.lag import lag_behind
+from fluvial.orchestration.checks.lag import lag_of
 
 
 def test_a_table_and_its_key_name_each_other() -> None:
@@ -40,8 +40,8 @@ def test_the_columns_of_a_contract_say_what_may_be_missing() -> None:
 
 
 def test_lag_counts_what_the_table_has_not_read() -> None:
-    assert lag_behind({0: 10, 1: 5}, {0: 7, 1: 5}) == 3
+    assert lag_of({0: 10, 1: 5}, {0: 7, 1: 5}) == 3
 
 
 def test_a_partition_that_was_never_read_lags_by_all_it_holds() -> None:
-    assert lag_behind({0: 10, 1: 5}, {0: 10}) == 5
+    assert lag_of({0: 10, 1: 5}, {0: 10}) == 5

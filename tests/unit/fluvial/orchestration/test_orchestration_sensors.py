@@ -221,7 +221,7 @@ def test_a_table_that_lags_too_far_is_told_once_and_again_when_it_has_caught_up(
     assert isinstance(event, dg.AssetCheckEvaluation)
     assert event.passed
     assert [(alert.table, alert.passed) for alert in told] == [("history.orders", False), ("history.orders", True)]
-    assert told[0].text == "history.orders: 3 records behind, 2 are allowed"
+    assert told[0].text == "history.orders: 3 records of lag, 2 are allowed"
 
 
 def test_the_age_of_what_is_missing_counts_and_not_that_of_the_table(live: Settings) -> None:
@@ -235,7 +235,7 @@ def test_the_age_of_what_is_missing_counts_and_not_that_of_the_table(live: Setti
     stand_at(live, "history.orders", "old", 1, version=0)
     assert standing(table, live, allowed).passed
     stand_at(live, "history.orders", "old", 2, version=1)
-    assert standing(table, live, allowed).text == "history.orders: 0 records behind"
+    assert standing(table, live, allowed).text == "history.orders: 0 records of lag"
 
 
 def test_a_webhook_gets_what_happened() -> None:
@@ -255,13 +255,13 @@ def test_a_webhook_gets_what_happened() -> None:
         thread.start()
         try:
             post = webhook(f"http://127.0.0.1:{server.server_port}/hook")
-            post(Alert(table="history.orders", passed=False, text="history.orders: 3 records behind"))
+            post(Alert(table="history.orders", passed=False, text="history.orders: 3 records of lag"))
             with pytest.raises(httpx.HTTPStatusError):
-                post(Alert(table="history.orders", passed=True, text="history.orders: 0 records behind"))
+                post(Alert(table="history.orders", passed=True, text="history.orders: 0 records of lag"))
         finally:
             server.shutdown()
             thread.join()
-    assert json.loads(heard[0]) == {"text": "[lags] history.orders: 3 records behind"}
+    assert json.loads(heard[0]) == {"text": "[lags] history.orders: 3 records of lag"}
 
 
 def test_a_dry_run_tells_what_would_be_read_and_written(live: Settings) -> None:

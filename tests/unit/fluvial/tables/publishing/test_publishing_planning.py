@@ -51,9 +51,9 @@ def test_a_record_of_progress_that_tells_nothing_is_named(text: bytes) -> None:
 
 
 def test_a_table_with_the_same_numbers_and_other_commits_is_another() -> None:
-    with pytest.raises(TableError, match=r"made again since its version 4 .*--rebuild topics\.fleet"):
+    with pytest.raises(TableError, match=r"recreated since its version 4 .*--rebuild topics\.fleet"):
         plan_steps(NAME, replace(NOTHING, done=Version(number=4, commit="other")), version(9), commit_of)
-    with pytest.raises(TableError, match="made again since its version 12"):
+    with pytest.raises(TableError, match="recreated since its version 12"):
         plan_steps(NAME, replace(NOTHING, done=version(12)), version(9), commit_of)
     # A commit that is no longer in the log says nothing.
     assert plan_steps(NAME, replace(NOTHING, done=version(4)), version(9), lambda _number: None)
