@@ -155,7 +155,7 @@ class LeaderFetching:
                 runtime = self._runtimes.get(place)
                 if runtime is not None:
                     runtime.following.append_fetched(
-                        _NO_RECORDS, leader_epoch, high_watermark, log_start_offset, _nobody_asks
+                        _NO_RECORDS, leader_epoch, high_watermark, log_start_offset, _ignore_result
                     )
             case Truncate(place, token, offset, leader_epoch):
                 runtime = self._runtimes.get(place)
@@ -293,5 +293,5 @@ class LeaderFetching:
 _NO_RECORDS = memoryview(b"")
 
 
-def _nobody_asks(error: BrokerError | None, end: int) -> None:
+def _ignore_result(error: BrokerError | None, end: int) -> None:
     """A high watermark that could not be taken comes again with the next answer."""
