@@ -42,7 +42,7 @@ from log_broker.server.partitions import leading
 from log_broker.server.partitions.internal_log import stored_entries
 from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.quorum import controller
-from log_broker.server.replication.manager import ReplicaManager
+from log_broker.server.replication.loss_reports import LossReports
 from log_broker.sim.cli import make_cluster
 from log_broker.storage import segment
 from log_broker.storage.append_job import AppendJob, SealedSync
@@ -243,7 +243,7 @@ def _who_was_replaced_keeps_its_lease() -> list[Patch]:
 
 
 def _does_not_report_losses() -> list[Patch]:
-    return [(ReplicaManager, "report_lost", lambda *_: None)]
+    return [(LossReports, "dropped", lambda *_: None)]
 
 
 def _any_member_may_commit() -> list[Patch]:

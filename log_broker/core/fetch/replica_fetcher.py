@@ -13,15 +13,13 @@ then claims is what its log holds, so it may take several rounds and ends at a c
 Answers arrive in the order of the requests. After a broken connection all is told again.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, assert_never
 
+from log_broker.core.fetch.leader_session import BACKOFF_MS_MIN, LeaderSession
 from log_broker.core.fetch.quota import ReplicationQuota
 from log_broker.core.fetch.replica_messages import (
-    INITIAL_EPOCH,
-    NO_SESSION,
     UNKNOWN,
     Diverging,
     FetchFrom,
@@ -33,11 +31,8 @@ from log_broker.core.fetch.replica_messages import (
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import Buffer
 
-BACKOFF_MS_MIN = 20
 # An answer's partitions are mostly written within this time, and then told of together in the next request.
 GATHER_MS = 20
-REQUESTS_MAX = 2
-_EPOCH_MAX = 2**31 - 1
 
 
 class FollowedLog(Protocol):
@@ -222,15 +217,8 @@ class ReplicaFetcher:
         self._forgotten: dict[TopicIdPartition, None] = {}
         self._busy = 0
         self._gather_until_ms = 0
-        self._session_id = NO_SESSION
-        self._session_epoch = INITIAL_EPOCH
-        self._opening = 0  # the number of the request that opens the session, while it has no answer
-        self._gets_sessions = True  # as far as is known
-        self._under_way: deque[int] = deque()  # the numbers of the requests without an answer
-        self._requests = 0
+        self._session = LeaderSession()
         self._tokens = 0
-        self._retry_ms = 0  # the whole leader: not before this
-        self._retry_backoff_ms = 0
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -241,7 +229,7 @@ class ReplicaFetcher:
     @property
     def is_waiting(self) -> bool:
         """Whether the leader owes an answer."""
-        return bool(self._under_way)
+        return self._session.is_waiting
 
     def lag_of(self, place: TopicIdPartition) -> int:
         """How many offsets the replica was behind its leader when that was last heard of; -1 before."""
@@ -277,13 +265,14 @@ class ReplicaFetcher:
 
     def next_deadline_ms(self) -> int | None:
         """When a delay ends, or the wait for what is still being written."""
-        if len(self._under_way) >= REQUESTS_MAX or (self._under_way and self._session_id == NO_SESSION):
+        session = self._session
+        if session.is_full or (session.is_waiting and not session.is_open):
             return None
         deadline = min(self._delayed.values()) if self._delayed else None
-        if not self._under_way and (self._to_tell or self._awake):
-            poll = self._gather_until_ms if self._busy else self._retry_ms
+        if not session.is_waiting and (self._to_tell or self._awake):
+            poll = self._gather_until_ms if self._busy else session.retry_ms
             deadline = poll if deadline is None else min(deadline, poll)
-        return None if deadline is None else max(deadline, self._retry_ms)
+        return None if deadline is None else max(deadline, session.retry_ms)
 
     # What is followed.
 
@@ -312,7 +301,7 @@ class ReplicaFetcher:
         self._to_tell.pop(place, None)
         self._delayed.pop(place, None)
         self._awake.discard(place)
-        if self._session_id != NO_SESSION or self._under_way:
+        if self._session.is_open or self._session.is_waiting:
             self._forgotten[place] = None
 
     def _end_busy(self, entry: _Followed) -> None:
@@ -323,45 +312,37 @@ class ReplicaFetcher:
     # Asking.
 
     def _send(self, now_ms: int, effects: list[Effect]) -> None:
-        if len(self._under_way) >= REQUESTS_MAX or now_ms < self._retry_ms:
+        session = self._session
+        if session.is_full or now_ms < session.retry_ms:
             return
         if self._delayed:
             for place in [place for place, until_ms in self._delayed.items() if until_ms <= now_ms]:
                 del self._delayed[place]
                 self._to_tell[place] = None
-        if self._under_way:
+        if session.is_waiting:
             # A second request while the first opens the session would not find it.
-            if not self._to_tell or self._session_id == NO_SESSION:
+            if not self._to_tell or not session.is_open:
                 return
         elif self._busy and now_ms < self._gather_until_ms:
             return
-        number = self._requests + 1
-        tellings = self._tellings(number, now_ms)
-        if not tellings and (self._under_way or not self._awake):
+        tellings = self._tellings(session.next_number, now_ms)
+        if not tellings and (session.is_waiting or not self._awake):
             return
-        self._requests = number
-        self._under_way.append(number)
-        settings = self.settings
-        wait_ms = settings.wait_ms_max
-        if self._session_id == NO_SESSION:
-            self._opening = number
-            if self._gets_sessions:
-                wait_ms = 0  # nothing else can be told until this is answered
+        session_id, session_epoch, may_wait = session.sent()
         forgotten = tuple(self._forgotten)
         self._forgotten.clear()
+        settings = self.settings
         request = ReplicaFetchRequest(
             self._replica_id,
             self.broker_epoch,
-            wait_ms,
+            settings.wait_ms_max if may_wait else 0,
             settings.bytes_min,
             settings.bytes_max,
-            self._session_id,
-            self._session_epoch,
+            session_id,
+            session_epoch,
             tellings,
             forgotten,
         )
-        if self._session_id != NO_SESSION:
-            self._session_epoch = 1 if self._session_epoch == _EPOCH_MAX else self._session_epoch + 1
         effects.append(SendFetch(request))
 
     def _tellings(self, number: int, now_ms: int) -> list[FetchFrom]:
@@ -391,18 +372,16 @@ class ReplicaFetcher:
         return tellings
 
     def _failed(self, now_ms: int) -> None:
-        self._under_way.clear()
+        self._session.disconnected()
         self._back_off(now_ms)
 
     def _back_off(self, now_ms: int) -> None:
         self._tell_all_again()
-        self._retry_backoff_ms = min(max(self._retry_backoff_ms * 2, BACKOFF_MS_MIN), self.settings.backoff_ms_max)
-        self._retry_ms = now_ms + self._retry_backoff_ms
+        self._session.back_off(now_ms, self.settings.backoff_ms_max)
 
     def _tell_all_again(self) -> None:
         """The leader knows nothing of us any more."""
-        self._session_id, self._session_epoch = NO_SESSION, INITIAL_EPOCH
-        self._opening = 0
+        self._session.end()
         self._awake.clear()
         self._forgotten.clear()
         for place, entry in self._followed.items():
@@ -413,18 +392,13 @@ class ReplicaFetcher:
     # Being answered.
 
     def _answered(self, response: ReplicaFetchResponse, now_ms: int, effects: list[Effect]) -> None:
-        if not self._under_way:
-            return  # of a connection that has been given up
-        number = self._under_way.popleft()
+        session = self._session
+        number = session.answered(response)
+        if number is None:
+            return
         if response.error is not ErrorCode.NONE:
             self._back_off(now_ms)
             return
-        self._retry_backoff_ms = 0
-        if number == self._opening:
-            self._opening = 0
-            self._session_id = response.session_id
-            self._gets_sessions = response.session_id != NO_SESSION
-            self._session_epoch = INITIAL_EPOCH if response.session_id == NO_SESSION else INITIAL_EPOCH + 1
         for answer in response.answers:
             place = answer.place
             # Of what is to be told again, or was since, this is an answer from before: of an earlier epoch perhaps.
@@ -432,7 +406,7 @@ class ReplicaFetcher:
                 entry = self._followed[place]
                 if entry.told_in <= number:
                     self._take(entry, answer, now_ms, effects)
-        if self._session_id == NO_SESSION and not self._under_way:
+        if not session.is_open and not session.is_waiting:
             self._tell_all_again()  # the leader gives no session, so each request is a whole one
 
     def _take(self, entry: _Followed, answer: ReplicaAnswer, now_ms: int, effects: list[Effect]) -> None:

@@ -5,11 +5,12 @@ A request changes only the partitions that it names, and only those are looked a
 then again when it has grown. What was sent with records, an error or a divergence is asleep until it is named again
 (see `replica_messages`). The high watermark rides along with whatever else is answered, and by itself a little later.
 
-Reading and acknowledging is left to the partitions, as `LedLog`; nothing in here waits or knows what time it is.
+Nothing in here reads, waits or knows what time it is: `collect` names the reads that it wants done, and what a replica
+holds is acknowledged to its partition, a `LedLog`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from log_broker.core.fetch.replica_messages import (
     INITIAL_EPOCH,
@@ -65,18 +66,8 @@ class LedLog(Protocol):
         """Say what is wrong with the epoch that the replica believes in."""
         ...
 
-    def read_replica(
-        self, offset: int, max_bytes: int, last_fetched_epoch: int, *, min_one: bool = True
-    ) -> ReplicaRead:
-        """Read up to the end of the log; with `min_one` a first batch that alone is larger is read as well."""
-        ...
-
     def follower_fetched(self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int) -> None:
         """Take note that a replica holds all before `fetch_offset`."""
-        ...
-
-    def suspect(self, offset: int) -> None:
-        """A replica was sent what is at `offset` and did not take it."""
         ...
 
     def on_appended(self, offset: int, callback: Callable[[], None]) -> Cancel:
@@ -98,17 +89,32 @@ class Throttle(Protocol):
     def sent(self, replica_id: int, place: TopicIdPartition, size: int) -> None: ...
 
 
-Find = Callable[[TopicIdPartition], LedLog | NotLed]
+Log = TypeVar("Log", bound=LedLog)
 
 
-class _Wanted:
+class WantedRead(NamedTuple, Generic[Log]):
+    """
+    A read for a replica, up to the end of the log: at most `bytes_max`, a larger first batch only with `min_one`.
+
+    `is_suspect` says that the replica was sent what is there and did not take it: it may be damaged.
+    """
+
+    log: Log
+    offset: int
+    bytes_max: int
+    last_fetched_epoch: int
+    min_one: bool
+    is_suspect: bool
+
+
+class _Wanted(Generic[Log]):
     """One partition: what was asked last, and what the replica was told last."""
 
     __slots__ = ("asked", "cancel", "high_watermark", "log", "log_start_offset", "sent_from")
 
     def __init__(self, asked: FetchFrom) -> None:
         self.asked = asked
-        self.log: LedLog | None = None  # while it is awake
+        self.log: Log | None = None  # while it is awake
         self.sent_from = UNKNOWN  # where the records began that it was sent last
         self.cancel: Cancel | None = None
         self.high_watermark = UNKNOWN
@@ -121,10 +127,16 @@ class _Wanted:
             self.cancel = None
 
 
-class ReplicaSession:
+class ReplicaSession(Generic[Log]):
     """The session of one replica node. `on_changes` is called whenever something may have to be answered."""
 
-    def __init__(self, replica_id: int, session_id: int, find: Find, throttle: Throttle | None = None) -> None:
+    def __init__(
+        self,
+        replica_id: int,
+        session_id: int,
+        find: Callable[[TopicIdPartition], Log | NotLed],
+        throttle: Throttle | None = None,
+    ) -> None:
         self.replica_id = replica_id
         self.session_id = session_id
         self.epoch = INITIAL_EPOCH + 1
@@ -133,7 +145,7 @@ class ReplicaSession:
         self.acknowledged_ms = 0  # when `still_there` was called last, by the clock of who calls it
         self._find = find
         self._throttle = throttle
-        self._wanted: dict[TopicIdPartition, _Wanted] = {}
+        self._wanted: dict[TopicIdPartition, _Wanted[Log]] = {}
         self._due: dict[TopicIdPartition, None] = {}  # to be read, those that have waited longest first
         self._throttled: dict[TopicIdPartition, None] = {}
         self._behind: dict[TopicIdPartition, None] = {}  # awake, and not told of the latest high watermark
@@ -179,15 +191,19 @@ class ReplicaSession:
         self._throttled.clear()
         return ErrorCode.NONE
 
-    def collect(self, bytes_max: int) -> list[ReplicaAnswer]:
-        """Read what is due, at most so many bytes beyond a first batch; return what the replica must hear."""
+    def collect(self, bytes_max: int) -> Generator[WantedRead[Log], ReplicaRead, list[ReplicaAnswer]]:
+        """
+        Yield the reads of what is due, at most so many bytes beyond a first batch; return what the replica must hear.
+
+        What each read finds is sent in before the next is asked for.
+        """
         answers: list[ReplicaAnswer] = []
         room = bytes_max
         first = True
         for place in list(self._due):
             # Without room what the replica holds is still taken note of; the partition stays due.
             del self._due[place]
-            answer, size = self._look(place, max(room, 0), first=first)
+            answer, size = yield from self._look(place, max(room, 0), first=first)
             if size:
                 room -= size
                 first = False
@@ -233,7 +249,9 @@ class ReplicaSession:
                 if wanted.log.log_start_offset != wanted.log_start_offset:
                     self._behind[place] = None
 
-    def _look(self, place: TopicIdPartition, room: int, *, first: bool) -> tuple[ReplicaAnswer | None, int]:
+    def _look(
+        self, place: TopicIdPartition, room: int, *, first: bool
+    ) -> Generator[WantedRead[Log], ReplicaRead, tuple[ReplicaAnswer | None, int]]:
         wanted = self._wanted[place]
         asked = wanted.asked
         log = self._find(place)
@@ -242,15 +260,17 @@ class ReplicaSession:
         error = log.check_leader_epoch(asked.leader_epoch)
         if error is not ErrorCode.NONE:
             return self._refuse(wanted, ReplicaAnswer(place, error)), 0
-        if wanted.sent_from == asked.offset:
+        is_suspect = wanted.sent_from == asked.offset
+        if is_suspect:
             wanted.sent_from = UNKNOWN
-            log.suspect(asked.offset)
         throttled = self._throttle is not None and self._throttle.must_wait(self.replica_id, place)
-        read = log.read_replica(
+        read = yield WantedRead(
+            log,
             asked.offset,
             0 if throttled else min(asked.bytes_max, room),
             asked.last_fetched_epoch,
-            min_one=first and not throttled,
+            first and not throttled,
+            is_suspect,
         )
         if read.error is not ErrorCode.NONE or read.diverging is not None:
             diverging = None if read.diverging is None else Diverging(*read.diverging)
@@ -289,7 +309,7 @@ class ReplicaSession:
         log.follower_fetched(self.replica_id, self.broker_epoch, asked.offset, asked.log_start_offset)
 
     def _wait(
-        self, place: TopicIdPartition, wanted: _Wanted, log: LedLog, read: ReplicaRead, *, throttled: bool
+        self, place: TopicIdPartition, wanted: _Wanted[Log], log: Log, read: ReplicaRead, *, throttled: bool
     ) -> None:
         wanted.log = log
         if log.log_end_offset > wanted.asked.offset:
@@ -312,7 +332,7 @@ class ReplicaSession:
         if self.on_changes is not None:
             self.on_changes()
 
-    def _refuse(self, wanted: _Wanted, answer: ReplicaAnswer) -> ReplicaAnswer:
+    def _refuse(self, wanted: _Wanted[Log], answer: ReplicaAnswer) -> ReplicaAnswer:
         wanted.sleep()
         wanted.high_watermark = UNKNOWN
         self._behind.pop(answer.place, None)
@@ -333,17 +353,15 @@ class ReplicaSession:
                 del self._behind[place]
 
 
-class ReplicaSessions:
+class ReplicaSessions(Generic[Log]):
     """The sessions of all replica nodes: one each, since a node fetches from another over one connection."""
 
-    def __init__(
-        self, find: Callable[[int, TopicIdPartition], LedLog | NotLed], throttle: Throttle | None = None
-    ) -> None:
+    def __init__(self, find: Callable[[int, TopicIdPartition], Log | NotLed], throttle: Throttle | None = None) -> None:
         self._find = find
         self._throttle = throttle
-        self._sessions: dict[int, ReplicaSession] = {}
+        self._sessions: dict[int, ReplicaSession[Log]] = {}
 
-    def of(self, request: ReplicaFetchRequest, fresh_id: int) -> ReplicaSession | ErrorCode:
+    def of(self, request: ReplicaFetchRequest, fresh_id: int) -> ReplicaSession[Log] | ErrorCode:
         """Return the session that a request belongs to, with it taken in; a full one begins a new session."""
         replica_id = request.replica_id
         session = self._sessions.get(replica_id)
@@ -357,7 +375,7 @@ class ReplicaSessions:
         error = session.begins(request)
         return session if error is ErrorCode.NONE else error
 
-    def end(self, session: ReplicaSession) -> None:
+    def end(self, session: ReplicaSession[Log]) -> None:
         """Forget a session, because its connection is gone."""
         session.end()
         if self._sessions.get(session.replica_id) is session:

@@ -204,9 +204,13 @@ class NodeCollector(Collector):
         )
         yield _counter("isr_expands", "Replicas that came into sync.", replicas.isr.expands)
         yield _counter("isr_failed_updates", "Changes of an ISR that did not come about.", replicas.isr.failures)
-        yield _counter("replication_received_bytes", "Bytes of records fetched from leaders.", replicas.bytes_in)
+        yield _counter(
+            "replication_received_bytes", "Bytes of records fetched from leaders.", replicas.fetchers.bytes_in
+        )
         yield _counter("replication_sent_bytes", "Bytes of records sent to followers.", node.replica_fetches.bytes_out)
-        yield _counter("replication_corrupt_batches", "Fetched batches that were damaged.", replicas.corrupt_fetches)
+        yield _counter(
+            "replication_corrupt_batches", "Fetched batches that were damaged.", replicas.fetchers.corrupt_fetches
+        )
         yield _counter(
             "repaired_batches", "Batches that were repaired with a replica's copy.", replicas.repair.repaired
         )
@@ -214,7 +218,7 @@ class NodeCollector(Collector):
             "log_broker_replica_lag", "Offsets behind the leader, where any.", labels=["topic", "partition", "leader"]
         )
         lag_max = 0
-        for runtime, leader_id, offsets in replicas.lags():
+        for runtime, leader_id, offsets in replicas.fetchers.lags():
             if offsets:
                 lag.add_metric([runtime.topic, str(runtime.partition), str(leader_id)], offsets)
                 lag_max = max(lag_max, offsets)

@@ -55,14 +55,11 @@ class LongChecks:
     def _look_again(self, asked: AskValidator, is_known: bool) -> None:
         """Append a batch that the validator would have refused by what it knew, or refuse it now."""
         batch, acks, token = asked
-        replica = self._replica
-        if replica.is_closed:
-            self._refuse(token)
-        elif not is_known:
+        if is_known or self._replica.is_closed:
+            self._append(batch, acks, token, has_learned=True)
+        else:
             message = "what is valid here cannot be looked up now"
             self._run((Reply(token, AppendResult(ErrorCode.REQUEST_TIMED_OUT, message=message)),))
-        else:
-            self._run(replica.core.appends.append(batch, acks, token, replica.clock_ms(), has_learned=True))
 
     def _checked(self, asked: CheckAside, checked: "asyncio.Future[Admitted]") -> None:
         """Append a batch whose records have been checked, or refuse it, and then what came after it."""
@@ -98,10 +95,7 @@ class LongChecks:
     ) -> None:
         replica = self._replica
         if replica.is_closed:
-            self._refuse(token)
+            self._run((Reply(token, AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)),))
             return
         appends, now_ms = replica.core.appends, replica.clock_ms()
         self._run(appends.append(batch, acks, token, now_ms, has_learned=has_learned, outcome=outcome))
-
-    def _refuse(self, token: Done) -> None:
-        self._run((Reply(token, AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)),))

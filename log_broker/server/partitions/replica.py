@@ -100,7 +100,7 @@ class Replica:
         self.opened_at = min(self.opened_at, core.state.written_end)
 
     def _report_damage(self, offset: int) -> None:
-        _log.error("%s-%d is damaged at offset %d, and nobody has a copy", self.topic, self.partition, offset)
+        _log.error("%s-%d is damaged at offset %d, and no other replica has a copy", self.topic, self.partition, offset)
 
 
 def _report_unasked(proposal: IsrProposal) -> None:

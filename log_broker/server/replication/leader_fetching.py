@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from log_broker.core.fetch.replica_fetcher import (
     Appended,
@@ -31,28 +31,38 @@ from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.server.process.log_limiter import RateLimitedLog
 from log_broker.server.replication.fetch_link import FetchLink
+from log_broker.server.replication.loss_reports import LossReports
 from log_broker.wire.reading import MalformedRequestError
 from log_broker.wire.replica_fetch import encode_request, parse_response
-
-if TYPE_CHECKING:
-    from log_broker.server.replication.manager import ReplicaManager
 
 _log = logging.getLogger(__name__)
 
 CONNECT_SECONDS_MAX = 5.0
 
 
+class Fetchers(Protocol):
+    """What the fetchers of a node share."""
+
+    corrupt_fetches: int
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def staging(self) -> memoryview: ...
+    @property
+    def reports(self) -> LossReports: ...
+    def silence_ms_max(self) -> int: ...
+
+
 class LeaderFetching:
     """Fetches from node `leader_id` at `address`, host and port, until it is stopped."""
 
-    def __init__(
-        self, manager: "ReplicaManager", fetcher: ReplicaFetcher, leader_id: int, address: tuple[str, int]
-    ) -> None:
+    def __init__(self, fetchers: Fetchers, fetcher: ReplicaFetcher, leader_id: int, address: tuple[str, int]) -> None:
         self.fetcher = fetcher
         self.leader_id = leader_id
         self.address = address
-        self._manager = manager
-        self._loop = manager.loop
+        self._fetchers = fetchers
+        self._loop = fetchers.loop
         self._runtimes: dict[TopicIdPartition, PartitionRuntime] = {}
         self._effects: deque[Effect] = deque()
         self._running = False
@@ -145,7 +155,7 @@ class LeaderFetching:
                 runtime = self._runtimes.get(place)
                 if runtime is not None:
                     runtime.following.append_fetched(
-                        _NO_RECORDS, leader_epoch, high_watermark, log_start_offset, _nobody_asks
+                        _NO_RECORDS, leader_epoch, high_watermark, log_start_offset, _ignore_result
                     )
             case Truncate(place, token, offset, leader_epoch):
                 runtime = self._runtimes.get(place)
@@ -180,7 +190,7 @@ class LeaderFetching:
                 self._handle(Appended(place, token))
                 return
             if error.code is ErrorCode.CORRUPT_MESSAGE:
-                self._manager.corrupt_fetches += 1
+                self._fetchers.corrupt_fetches += 1
                 _log.error("%s-%d from node %d: %s", runtime.topic, runtime.partition, self.leader_id, error)
             self._handle(Appended(place, token, error.code))
 
@@ -189,7 +199,7 @@ class LeaderFetching:
     def _truncated(self, done: Appended, leader_epoch: int, lost: Lost | None) -> None:
         runtime = self._runtimes.get(done.place)
         if lost is not None and runtime is not None:
-            self._manager.report_lost(runtime, self.leader_id, leader_epoch, lost)
+            self._fetchers.reports.dropped(runtime, self.leader_id, leader_epoch, lost)
         self._cut(done)
 
     def _cut(self, done: Appended) -> None:
@@ -216,7 +226,7 @@ class LeaderFetching:
         self._link.send(encode_request(self._correlation_id, request))
 
     async def _connect(self) -> None:
-        link = FetchLink(self._manager.staging, answered=self._answered, lost=self._lost)
+        link = FetchLink(self._fetchers.staging, answered=self._answered, lost=self._lost)
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
                 await self._loop.create_connection(lambda: link, *self.address)
@@ -245,7 +255,7 @@ class LeaderFetching:
             self._lost("it does not answer")
             return
         self._owed_since = received if waits else -1
-        self._silence = self._loop.call_later(self._manager.silence_ms_max() / 1000, self._watch_silence)
+        self._silence = self._loop.call_later(self._fetchers.silence_ms_max() / 1000, self._watch_silence)
 
     def _answered(self, content: memoryview) -> None:
         try:
@@ -283,5 +293,5 @@ class LeaderFetching:
 _NO_RECORDS = memoryview(b"")
 
 
-def _nobody_asks(error: BrokerError | None, end: int) -> None:
+def _ignore_result(error: BrokerError | None, end: int) -> None:
     """A high watermark that could not be taken comes again with the next answer."""

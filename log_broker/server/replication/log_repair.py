@@ -1,5 +1,5 @@
 """
-Mends a replica whose disk has changed a batch: an intact copy is fetched from another replica and put in its place.
+Repairs a replica whose disk has changed a batch: an intact copy is fetched from another replica and put in its place.
 
 Replicas hold the same batches byte for byte, so the copy fits exactly where the damaged one stands, and neither the
 ISR nor an offset changes by it. Where no other replica has the batch as it was (it is the only one, or compaction has

@@ -8,24 +8,18 @@ an image without any topic.
 
 import asyncio
 import logging
-from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from log_broker.core.cluster.image import METADATA_TOPIC, NO_LEADER, PartitionImage, TopicImage
-from log_broker.core.fetch.quota import ReplicationQuota, ThrottledReplicas
-from log_broker.core.fetch.replica_fetcher import FetcherSettings, ReplicaFetcher
-from log_broker.core.fetch.replica_messages import UNKNOWN, TopicIdPartition
-from log_broker.core.partition.following import Lost
-from log_broker.core.partition.replication import IsrProposal
+from log_broker.core.cluster.image import METADATA_TOPIC, PartitionImage, TopicImage
+from log_broker.core.fetch.quota import ThrottledReplicas
 from log_broker.server.partitions.ports import Partitions
-from log_broker.server.partitions.runtime import PartitionRuntime
+from log_broker.server.replication.fetcher_manager import FetcherManager
 from log_broker.server.replication.isr_proposals import IsrProposals, ProposalHost, leadership_of
-from log_broker.server.replication.leader_fetching import LeaderFetching
 from log_broker.server.replication.log_repair import LogRepair, RepairHost
+from log_broker.server.replication.loss_reports import LossReports
 from log_broker.server.replication.replica_fetches import ReplicaFetches
-from log_broker.wire.framing import STAGING_BYTES
 
 _log = logging.getLogger(__name__)
 
@@ -58,18 +52,13 @@ class ReplicaManager:
 
     def __init__(self, node: ReplicaHost) -> None:
         self.loop = node.loop
-        self.staging = memoryview(bytearray(STAGING_BYTES))
-        self.quota = ReplicationQuota()
-        self.corrupt_fetches = 0
+        self.reports = LossReports(node)
+        self.fetchers = FetcherManager(node, node.loop, self.reports)
         self.isr = IsrProposals(node)
         self.repair = LogRepair(node)
         self._node = node
         self._applied: dict[str, TopicImage] = {}
         self._version = 0
-        self._bytes_in_before = 0  # from leaders that are not fetched from any more
-        self._settings = FetcherSettings()
-        self._fetching: dict[int, LeaderFetching] = {}
-        self._followed: dict[tuple[str, int], tuple[TopicIdPartition, LeaderFetching]] = {}
         self._unmade: set[tuple[str, int]] = set()  # what the disk did not take of the image that is applied
         self._retry: asyncio.TimerHandle | None = None
         self._due: set[tuple[str, int]] = set()  # new ones whose turn has not come
@@ -85,25 +74,7 @@ class ReplicaManager:
             if timer is not None:
                 timer.cancel()
         self._no_more_due()
-        for fetching in self._fetching.values():
-            fetching.stop()
-        self._fetching.clear()
-        self._followed.clear()
-
-    @property
-    def bytes_in(self) -> int:
-        """How much was fetched from leaders."""
-        return self._bytes_in_before + sum(fetching.bytes_in for fetching in self._fetching.values())
-
-    def lags(self) -> Iterable[tuple[PartitionRuntime, int, int]]:
-        """Yield (replica, node it is fetched from, offsets behind it)."""
-        for fetching in self._fetching.values():
-            for runtime, lag in fetching.lags():
-                yield runtime, fetching.leader_id, lag
-
-    def silence_ms_max(self) -> int:
-        """How long a leader may owe an answer."""
-        return self._node.config.replica_socket_timeout_ms
+        self.fetchers.stop()
 
     # The image.
 
@@ -153,6 +124,15 @@ class ReplicaManager:
         if waited is not None and not waited.done():
             waited.set_result(None)
 
+    def _take_settings(self) -> None:
+        self._node.replica_fetches.quota.rate = self._node.config.leader_replication_throttled_rate
+        image = self._node.cluster.topics
+        for name, index in self.fetchers.take_settings():
+            topic = image.get(name)
+            # What has changed is applied after this anyway.
+            if topic is not None and topic is self._applied.get(name):
+                self._apply_partition(topic, index, topic.partitions[index])
+
     def _go_on(self) -> None:
         self._next_turn = None
         self._node.apply_image()
@@ -177,7 +157,7 @@ class ReplicaManager:
             return
         for runtime in strays:
             _log.warning("%s-%d is no replica of this cluster: moved aside", runtime.topic, runtime.partition)
-            self._report_left_behind(runtime)
+            self.reports.left_behind(runtime)
             node.logs.set_aside(runtime.topic, runtime.partition)
         for topic, partition in list(node.logs.unidentified) if node.cluster.topics else ():
             image = node.cluster.topics.get(topic)
@@ -193,24 +173,6 @@ class ReplicaManager:
             and 0 <= partition < len(image.partitions)
             and self._node.config.node_id in image.partitions[partition].replicas
         )
-
-    def _take_settings(self) -> None:
-        node, config = self._node, self._node.config
-        self.quota.rate = config.follower_replication_throttled_rate
-        node.replica_fetches.quota.rate = config.leader_replication_throttled_rate
-        self._settings = FetcherSettings(
-            wait_ms_max=config.replica_fetch_wait_max_ms,
-            bytes_min=config.replica_fetch_min_bytes,
-            bytes_max=config.replica_fetch_response_max_bytes,
-            partition_bytes_max=config.replica_fetch_max_bytes,
-            backoff_ms_max=config.replica_fetch_backoff_ms,
-        )
-        epoch = self._broker_epoch()
-        for leader_id, fetching in list(self._fetching.items()):
-            fetching.fetcher.settings = self._settings
-            fetching.fetcher.broker_epoch = epoch
-            if fetching.address != self._address_of(leader_id):
-                self._move(fetching)
 
     def _apply_topic(self, topic: TopicImage, before: TopicImage | None) -> None:
         same_config = before is not None and before.config == topic.config
@@ -243,30 +205,20 @@ class ReplicaManager:
             return
         self._unmade.discard((topic.name, index))
         runtime.replica.on_damaged = partial(self.repair.damaged, runtime)
-        self._report_holes(runtime)
+        self.reports.missing_records(runtime)
         if not had_log and partition.leader_epoch > 0 and {*partition.isr, *partition.elr} == {node.config.node_id}:
-            self._report_missing(runtime, partition)
+            self.reports.missing_log(runtime, partition)
         if partition.leader == node.config.node_id:
-            self._unfollow(topic.name, index)
-            runtime.replica.on_isr_wanted = partial(self._isr_wanted, runtime)
+            self.fetchers.unfollow((topic.name, index))
+            runtime.replica.on_isr_wanted = partial(self.isr.propose, runtime)
             runtime.role.become_leader(leadership_of(partition))
             return
         runtime.role.become_follower(partition.leader_epoch, partition.leader)
-        fetching = self._fetching_from(partition.leader)
-        if fetching is None:
-            self._unfollow(topic.name, index)
-            return
-        place = (runtime.topic_id.bytes, index)
-        known = self._followed.get((topic.name, index))
-        if known is not None and known != (place, fetching):
-            self._unfollow(topic.name, index)
-            fetching = self._fetching_from(partition.leader) or fetching
-        self._followed[topic.name, index] = (place, fetching)
         throttled = ThrottledReplicas(topic.config.follower_replication_throttled_replicas)
-        fetching.follow(
-            place,
+        self.fetchers.follow(
+            (topic.name, index),
             runtime,
-            partition.leader_epoch,
+            (partition.leader, partition.leader_epoch),
             is_throttled=node.config.node_id not in partition.isr and throttled.has(index, node.config.node_id),
         )
 
@@ -286,10 +238,10 @@ class ReplicaManager:
     def _drop_partition(self, topic: str, index: int, *, aside: bool = False) -> None:
         self._unmade.discard((topic, index))
         self._due.discard((topic, index))
-        self._unfollow(topic, index)
+        self.fetchers.unfollow((topic, index))
         runtime = self._node.logs.get(topic, index)
         if runtime is not None:
-            self._report_left_behind(runtime)
+            self.reports.left_behind(runtime)
         try:
             if not aside:
                 self._node.logs.delete(topic, index)
@@ -298,113 +250,3 @@ class ReplicaManager:
                 self._node.logs.set_aside(topic, index)
         except OSError as error:
             _log.error("the partition %s-%d could not be deleted: %s", topic, index, error)
-
-    # Fetching.
-
-    def _fetching_from(self, leader_id: int) -> LeaderFetching | None:
-        """Return what fetches from a node, made if it is not there; None where nobody leads or nobody knows where."""
-        found = self._fetching.get(leader_id)
-        if found is not None:
-            return found
-        address = None if leader_id == NO_LEADER else self._address_of(leader_id)
-        if address is None:
-            return None
-        fetcher = ReplicaFetcher(
-            self._node.config.node_id, self._settings, broker_epoch=self._broker_epoch(), quota=self.quota
-        )
-        made = self._fetching[leader_id] = LeaderFetching(self, fetcher, leader_id, address)
-        return made
-
-    def _unfollow(self, topic: str, index: int) -> None:
-        known = self._followed.pop((topic, index), None)
-        if known is None:
-            return
-        place, fetching = known
-        fetching.unfollow(place)
-        if not len(fetching) and self._fetching.get(fetching.leader_id) is fetching:
-            self._bytes_in_before += fetching.bytes_in
-            fetching.stop()
-            del self._fetching[fetching.leader_id]
-
-    def _move(self, fetching: LeaderFetching) -> None:
-        """A node listens elsewhere now, or nowhere: what is fetched from it is applied again."""
-        places = [place for place, (_, known) in self._followed.items() if known is fetching]
-        for name, index in places:
-            self._unfollow(name, index)
-        image = self._node.cluster.topics
-        for name, index in places:
-            topic = image.get(name)
-            # What has changed is applied after this anyway.
-            if topic is not None and topic is self._applied.get(name):
-                self._apply_partition(topic, index, topic.partitions[index])
-
-    def _address_of(self, node_id: int) -> tuple[str, int] | None:
-        broker = self._node.cluster.brokers.get(node_id)
-        return None if broker is None else (broker.host, broker.port)
-
-    def _broker_epoch(self) -> int:
-        broker = self._node.cluster.brokers.get(self._node.config.node_id)
-        return UNKNOWN if broker is None else broker.epoch
-
-    def _isr_wanted(self, runtime: PartitionRuntime, proposal: IsrProposal) -> None:
-        self.isr.propose(runtime, proposal)
-
-    # What went wrong.
-
-    def _report_missing(self, runtime: PartitionRuntime, partition: PartitionImage) -> None:
-        """Say that a partition begins again: it was led before, and no other replica need have its records."""
-        node_id = self._node.config.node_id
-        text = (
-            f"{runtime.topic}-{runtime.partition}: node {node_id}, the last that was in sync, has no log of it;"
-            " what it held is lost here, and it begins again at offset 0"
-        )
-        _log.error("%s", text)
-        place = {"topic": runtime.topic, "partition": runtime.partition, "replicas": partition.replicas}
-        self._node.events.note("log_lost", text, **place, leader=node_id, leader_epoch=partition.leader_epoch)
-
-    def _report_holes(self, runtime: PartitionRuntime) -> None:
-        """Say once which offsets recovery has found to be missing in the middle of a log."""
-        for first, end in runtime.take_missing():
-            text = (
-                f"{runtime.topic}-{runtime.partition}: the disk of node {self._node.config.node_id} has lost the"
-                f" offsets {first} to {end - 1}, which this replica cannot serve"
-            )
-            place = {"topic": runtime.topic, "partition": runtime.partition}
-            self._node.events.note("records_missing", text, **place, first_offset=first, end_offset=end)
-
-    def report_lost(self, runtime: PartitionRuntime, leader_id: int, leader_epoch: int, lost: Lost) -> None:
-        """Say which records this replica had that its leader has not."""
-        text = (
-            f"{runtime.topic}-{runtime.partition}: offsets {lost.first} to {lost.end - 1} on node"
-            f" {self._node.config.node_id} are not in the log of its leader, node {leader_id}, and were dropped"
-        )
-        kind = "records_lost" if lost.committed or lost.acknowledged else "truncated"
-        self._note_lost(kind, text, runtime, lost, leader=leader_id, leader_epoch=leader_epoch)
-
-    def _report_left_behind(self, runtime: PartitionRuntime) -> None:
-        """Say which acknowledged records a replica of a topic that stays takes with it and nobody else may have."""
-        topic = self._node.cluster.topics.get(runtime.topic)
-        if topic is None or UUID(hex=topic.topic_id) != runtime.topic_id:
-            return
-        lost = runtime.following.left_behind()
-        if lost is not None:
-            text = (
-                f"{runtime.topic}-{runtime.partition}: node {self._node.config.node_id} is no replica of it any more"
-                f" and gives up its log; whether the others have its offsets {lost.first} to {lost.end - 1} it was"
-                " never told"
-            )
-            self._note_lost("records_in_doubt", text, runtime, lost)
-
-    def _note_lost(self, kind: str, text: str, runtime: PartitionRuntime, lost: Lost, **fields: int) -> None:
-        _log.warning("%s", text)
-        self._node.events.note(
-            kind,
-            text,
-            topic=runtime.topic,
-            partition=runtime.partition,
-            first_offset=lost.first,
-            end_offset=lost.end,
-            committed=lost.committed,
-            acknowledged=lost.acknowledged,
-            **fields,
-        )

@@ -18,11 +18,13 @@ from log_broker.core.fetch.replica_messages import (
     ReplicaFetchResponse,
     TopicIdPartition,
 )
-from log_broker.core.fetch.replica_session import LedLog, NotLed, ReplicaSession, ReplicaSessions
+from log_broker.core.fetch.replica_session import NotLed, ReplicaSession, ReplicaSessions, WantedRead
 from log_broker.core.fetch.session import SESSION_ID_MAX
 from log_broker.errors import ErrorCode
 from log_broker.server.net.ports import HasMemory
+from log_broker.server.partitions.leading import LeadingReplica
 from log_broker.server.partitions.ports import Partitions
+from log_broker.server.partitions.readers import ReplicaRead
 from log_broker.server.process.ports import Cluster, Process
 from log_broker.wire.framing import RequestHeader
 from log_broker.wire.replica_fetch import encode_replica_response
@@ -35,6 +37,9 @@ BYTES_MAX = 64 << 20
 WATERMARK_SECONDS = 0.02  # a high watermark that moves alone is told this much later
 THROTTLED_SECONDS = 1.0
 ACKNOWLEDGED_MS = 500  # a replica that is out of sync and lacks nothing is taken note of after so long
+
+
+Session = ReplicaSession[LeadingReplica]
 
 
 class FetchHost(Cluster, HasMemory, Partitions, Process, Protocol):
@@ -50,12 +55,12 @@ class ReplicaFetches:
         self.quota = ReplicationQuota()
         self.bytes_out = 0
         self._sessions = ReplicaSessions(self._find, self)
-        self._waiting: dict[ReplicaSession, _Waiting] = {}
+        self._waiting: dict[Session, _Waiting] = {}
 
     def handle(self, header: RequestHeader, request: ReplicaFetchRequest, slot: "Slot") -> None:
         """Answer one request, possibly later."""
         error = self._check(request)
-        session: ReplicaSession | ErrorCode = error
+        session: Session | ErrorCode = error
         if error is ErrorCode.NONE:
             session = self._sessions.of(request, secrets.randbelow(SESSION_ID_MAX) + 1)
         if isinstance(session, ErrorCode):
@@ -89,7 +94,7 @@ class ReplicaFetches:
             return ErrorCode.STALE_BROKER_EPOCH
         return ErrorCode.NONE
 
-    def _find(self, replica_id: int, place: TopicIdPartition) -> LedLog | NotLed:
+    def _find(self, replica_id: int, place: TopicIdPartition) -> LeadingReplica | NotLed:
         topic_id, index = place
         node = self.node
         name = node.cluster.names.get(topic_id.hex())
@@ -149,7 +154,7 @@ class _Waiting:
         fetches: ReplicaFetches,
         header: RequestHeader,
         request: ReplicaFetchRequest,
-        session: ReplicaSession,
+        session: Session,
         slot: "Slot",
     ) -> None:
         self.session = session
@@ -187,7 +192,7 @@ class _Waiting:
 
     def _try(self) -> bool:
         bytes_max = min(max(self._request.bytes_max, 0), BYTES_MAX, self._fetches.node.memory.answer_bytes_max)
-        answers = self.session.collect(bytes_max)
+        answers = _collected(self.session, bytes_max)
         if answers:
             self._answer(answers)
         return bool(answers)
@@ -234,3 +239,22 @@ class _Waiting:
         for handle in self._handles:
             handle.cancel()
         self._handles.clear()
+
+
+def _collected(session: Session, bytes_max: int) -> list[ReplicaAnswer]:
+    """Read what a session wants; return what its replica must hear."""
+    wanted_reads = session.collect(bytes_max)
+    try:
+        wanted = next(wanted_reads)
+        while True:
+            wanted = wanted_reads.send(_read(wanted))
+    except StopIteration as end:
+        answers: list[ReplicaAnswer] = end.value
+        return answers
+
+
+def _read(wanted: WantedRead[LeadingReplica]) -> ReplicaRead:
+    log, offset, bytes_max, last_fetched_epoch, min_one, is_suspect = wanted
+    if is_suspect:
+        log.suspect(offset)
+    return log.read_replica(offset, bytes_max, last_fetched_epoch, min_one=min_one)

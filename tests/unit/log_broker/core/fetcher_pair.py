@@ -21,7 +21,12 @@ from log_broker.core.fetch.replica_fetcher import (
     Truncate,
     Unfollow,
 )
-from log_broker.core.fetch.replica_messages import ReplicaFetchRequest, ReplicaFetchResponse, TopicIdPartition
+from log_broker.core.fetch.replica_messages import (
+    ReplicaAnswer,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    TopicIdPartition,
+)
 from log_broker.core.fetch.replica_session import NotLed, ReplicaSession, ReplicaSessions
 from log_broker.core.partition.epochs import LeaderEpochs
 from log_broker.errors import ErrorCode
@@ -104,9 +109,6 @@ class ModelLog:
         self.acknowledged(fetch_offset)
         self.high_watermark = max(self.high_watermark, fetch_offset)
 
-    def suspect(self, offset: int) -> None:
-        """Nothing is ever damaged in here."""
-
     def on_appended(self, offset: int, callback: Callable[[], None]) -> Callable[[], None]:
         key = object()
         self.waiting[key] = (offset, callback)
@@ -124,6 +126,20 @@ class ModelLog:
         for _, callback in list(self.waiting.values()):
             callback()
         self.waiting.clear()
+
+
+def collected(session: ReplicaSession[ModelLog], bytes_max: int) -> list[ReplicaAnswer]:
+    """Read what a session wants; nothing is ever damaged in here."""
+    reads = session.collect(bytes_max)
+    try:
+        wanted = next(reads)
+        while True:
+            found = wanted.log.read_replica(
+                wanted.offset, wanted.bytes_max, wanted.last_fetched_epoch, min_one=wanted.min_one
+            )
+            wanted = reads.send(found)
+    except StopIteration as end:
+        return end.value
 
 
 class Pair:
@@ -145,7 +161,7 @@ class Pair:
         self.jobs: list[AppendFetched | Truncate | RestartAt] = []
         self.sessions = ReplicaSessions(self._find)
         self.ids = 0
-        self.waiting: ReplicaSession | None = None
+        self.waiting: ReplicaSession[ModelLog] | None = None
         self.sent = 0
         self.delays = 0
         for place in self.places:
@@ -225,7 +241,7 @@ class Pair:
         self.look()
 
     def look(self) -> None:
-        if self.waiting is not None and (answers := self.waiting.collect(6 * RECORD_BYTES)):
+        if self.waiting is not None and (answers := collected(self.waiting, 6 * RECORD_BYTES)):
             self.responses.append(ReplicaFetchResponse(answers, self.waiting.session_id))
             self.waiting = None
 

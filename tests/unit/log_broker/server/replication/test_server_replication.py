@@ -592,7 +592,7 @@ async def test_followers_ask_and_the_leader_opens_no_connection_to_them(nodes: l
     await produce(nodes[1], 10)
     await eventually(lambda: ends(nodes) == {(10, 10)})
     assert asked[1] == {0, 2}, "both followers send Fetch with their replica ids"
-    followed = [runtime for runtime, _, _ in nodes[1].replicas.lags() if runtime.topic == TOPIC]
+    followed = [runtime for runtime, _, _ in nodes[1].replicas.fetchers.lags() if runtime.topic == TOPIC]
     assert followed == [], "the leader fetches this topic from nobody"
 
 
