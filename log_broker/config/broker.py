@@ -11,104 +11,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from log_broker.config.contracts import CONTRACT_KEYS, TOPIC_ALIASES
+from log_broker.config.contracts import TOPIC_ALIASES
 from log_broker.config.keys import DAY_MS, HOUR_MS, INT_MAX, LONG_MAX, MINUTE_MS, ConfigKey, ConfigType
 from log_broker.config.keys import flag_key as _flag
 from log_broker.config.keys import int_key as _int
 from log_broker.config.keys import long_key as _long
-from log_broker.config.keys import ratio_key as _ratio
 from log_broker.config.keys import word_key as _word
-from log_broker.config.leaders import LEADER_KEYS, LeadersPreference
+from log_broker.config.leaders import LeadersPreference
 from log_broker.config.policy import POLICY_KEYS
 from log_broker.config.quorum import QUORUM_KEYS
 from log_broker.config.registry import REGISTRY_KEYS
+from log_broker.config.topic_keys import TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS
 from log_broker.errors import BrokerError, ErrorCode
 
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-DURABILITY_LEVELS = ("memory", "fsync-leader", "fsync-quorum")
 REPLICATION_FACTOR_USUAL = 3  # as many survive the loss of one while another one is being upgraded
-
-_TOPIC_KEYS = (
-    ConfigKey(
-        name="cleanup.policy",
-        type=ConfigType.LIST,
-        default="delete",
-        doc="What happens to old records: delete drops them by age and size, compact keeps the last value of a key.",
-        choices=("delete", "compact"),
-    ),
-    _word(
-        "compression.type",
-        "producer",
-        "The codec of stored batches; producer keeps each batch as it was sent.",
-        "producer",
-        "uncompressed",
-        "gzip",
-        "snappy",
-        "lz4",
-        "zstd",
-    ),
-    _int(
-        "compression.gzip.level", -1, "The gzip level of batches that the broker compresses; -1 is 6.", least=-1, most=9
-    ),
-    _int("compression.lz4.level", 9, "The lz4 level of batches that the broker compresses.", least=1, most=17),
-    _int("compression.zstd.level", 3, "The zstd level of batches that the broker compresses.", least=-131_072, most=22),
-    _long("delete.retention.ms", DAY_MS, "How long a compacted topic keeps tombstones."),
-    _long("file.delete.delay.ms", 60_000, "How long a file stays on disk after its segment left the log."),
-    _long("flush.messages", LONG_MAX, "Sync the log to disk whenever so many records are unsynced.", least=1),
-    _long("flush.ms", LONG_MAX, "Sync the log to disk when its oldest unsynced record is so old."),
-    _int("index.interval.bytes", 4096, "Bytes of log between two entries of the offset index."),
-    _int("max.message.bytes", 1_048_588, "The largest record batch that is accepted, as it stands on the wire."),
-    _long("max.compaction.lag.ms", LONG_MAX, "The longest time a record may stay uncompacted.", least=1),
-    _long("min.compaction.lag.ms", 0, "The shortest time a record stays uncompacted."),
-    _ratio("min.cleanable.dirty.ratio", 0.5, "The share of uncompacted bytes at which a log is compacted."),
-    ConfigKey(
-        name="leader.replication.throttled.replicas",
-        type=ConfigType.LIST,
-        default="",
-        doc="Replicas to which leaders send no faster than the broker's rate: partition:broker, or * for all.",
-    ),
-    ConfigKey(
-        name="follower.replication.throttled.replicas",
-        type=ConfigType.LIST,
-        default="",
-        doc="Replicas that fetch no faster than the broker's rate: partition:broker, or * for all.",
-    ),
-    _int(
-        "min.insync.replicas",
-        2,
-        "The fewest in-sync replicas with which acks=all succeeds; where a topic has fewer replicas, all of them.",
-        least=1,
-        kafka_default="1",
-    ),
-    _long("message.timestamp.after.max.ms", HOUR_MS, "How far a timestamp may lie ahead of the broker's clock."),
-    _long("message.timestamp.before.max.ms", LONG_MAX, "How far a timestamp may lie behind the broker's clock."),
-    _word(
-        "message.timestamp.type",
-        "CreateTime",
-        "Whether records keep the producer's time or get the time of the append.",
-        "CreateTime",
-        "LogAppendTime",
-    ),
-    _flag(
-        "preallocate", False, "Taken for compatibility and without effect: a segment file is as long as what is in it."
-    ),
-    _long("retention.bytes", -1, "The size beyond which a partition drops old segments; -1 is no limit.", least=-1),
-    _long("retention.ms", 7 * DAY_MS, "The age at which a partition drops segments; -1 keeps them.", least=-1),
-    _int("segment.bytes", 1 << 30, "The size at which a segment file is closed.", least=14),
-    _int("segment.index.bytes", 10 << 20, "The largest size of an index file.", least=4),
-    _long("segment.jitter.ms", 0, "The largest random delay that is taken off segment.ms."),
-    _long("segment.ms", 7 * DAY_MS, "The age at which a segment file is closed although it is not full.", least=1),
-    _flag("unclean.leader.election.enable", False, "Whether a replica that is out of sync may lead, losing records."),
-    _word(
-        "fluvial.durability",
-        "fsync-quorum",
-        "What an acknowledged record has survived: memory of the replicas, the leader's disk, or every in-sync disk.",
-        *DURABILITY_LEVELS,
-    ),
-    *LEADER_KEYS,
-    *CONTRACT_KEYS,
-)
-TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _TOPIC_KEYS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +90,7 @@ class TopicConfig:
 
         Raises BrokerError(INVALID_CONFIG) naming the setting, the value and what is allowed.
         """
-        texts = {key.name: key.default for key in _TOPIC_KEYS}
+        texts = {name: key.default for name, key in TOPIC_KEYS.items()}
         if broker is not None:
             texts.update(broker.topic_defaults)
         texts.update(canonical_overrides(overrides))
@@ -212,39 +129,6 @@ def _parse_alias(name: str, text: str) -> bool:
     return bool(_flag(name, False, "").parse(text))
 
 
-# The broker's own names for the default of a topic setting, where Kafka has one.
-_BROKER_NAMES = {
-    "cleanup.policy": "log.cleanup.policy",
-    "compression.type": "compression.type",
-    "delete.retention.ms": "log.cleaner.delete.retention.ms",
-    "file.delete.delay.ms": "log.segment.delete.delay.ms",
-    "flush.messages": "log.flush.interval.messages",
-    "flush.ms": "log.flush.interval.ms",
-    "index.interval.bytes": "log.index.interval.bytes",
-    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
-    "max.message.bytes": "message.max.bytes",
-    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
-    "message.timestamp.type": "log.message.timestamp.type",
-    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
-    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
-    "min.insync.replicas": "min.insync.replicas",
-    "preallocate": "log.preallocate",
-    "retention.bytes": "log.retention.bytes",
-    "retention.ms": "log.retention.ms",
-    "segment.bytes": "log.segment.bytes",
-    "segment.index.bytes": "log.index.size.max.bytes",
-    "segment.jitter.ms": "log.roll.jitter.ms",
-    "segment.ms": "log.roll.ms",
-    "unclean.leader.election.enable": "unclean.leader.election.enable",
-}
-
-
-def broker_name(topic_key: str) -> str:
-    """Return the broker setting that holds the default of a topic setting; our own have the same name in both."""
-    return _BROKER_NAMES.get(topic_key, topic_key)
-
-
 # Kafka's names for settings in other units -> (name, ms in the unit), the coarsest first: the finest one given holds.
 BROKER_ALIASES: Mapping[str, tuple[str, int]] = {
     "log.retention.hours": ("log.retention.ms", HOUR_MS),
@@ -272,8 +156,6 @@ def in_ms(alias: str, text: str, unit_ms: int) -> str:
     number = _long(alias, 0, "", least=-1, most=LONG_MAX // unit_ms).parse(text)
     return str(number if number < 0 else number * unit_ms)
 
-
-TOPIC_KEY_OF_BROKER_NAME: Mapping[str, str] = {broker_name(name): name for name in TOPIC_KEYS}
 
 _BROKER_KEYS = (
     *QUORUM_KEYS,
@@ -468,11 +350,15 @@ BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _BROKER_KEYS}
 FIXED_BROKER_NAMES = ("node.id", "broker.id", "log.dirs", "listeners", "advertised.listeners")
 
 # Settings of one KIP-848 group; where it has none of its own, the broker's `group.` setting of the same name holds.
-_GROUP_KEYS = (
-    _int("consumer.session.timeout.ms", 45_000, "How long a member may be silent before it is taken out.", least=1),
-    _int("consumer.heartbeat.interval.ms", 5_000, "How often a member is to be heard of.", least=1),
-)
-GROUP_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _GROUP_KEYS}
+GROUP_KEYS: Mapping[str, ConfigKey] = {
+    name: replace(BROKER_KEYS[f"group.{name}"], name=name)
+    for name in ("consumer.session.timeout.ms", "consumer.heartbeat.interval.ms")
+}
+
+
+def _default(name: str) -> Any:
+    """The default of a broker's setting, typed."""
+    return BROKER_KEYS[name].parse(BROKER_KEYS[name].default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -485,79 +371,81 @@ class BrokerConfig:
     port: int = 9092
     advertised_host: str | None = None
     cluster_id: str | None = None
-    process_roles: frozenset[str] = frozenset({"broker", "controller"})
-    controller_quorum_voters: frozenset[str] = frozenset()
-    controller_quorum_bootstrap_servers: frozenset[str] = frozenset()
-    broker_rack: str = ""
-    broker_heartbeat_interval_ms: int = 2_000
-    broker_session_timeout_ms: int = 9_000
-    controller_quorum_election_timeout_ms: int = 1_000
-    controller_quorum_election_backoff_max_ms: int = 1_000
-    controller_quorum_fetch_timeout_ms: int = 2_000
-    controller_quorum_request_timeout_ms: int = 2_000
-    fluvial_metadata_snapshot_entries: int = 10_000
-    num_partitions: int = 1
-    default_replication_factor: int = -1
-    auto_leader_rebalance_enable: bool = True
-    leader_imbalance_check_interval_seconds: int = 300
-    leader_imbalance_per_broker_percentage: int = 10
-    auto_create_topics_enable: bool = True
-    delete_topic_enable: bool = True
-    offsets_topic_num_partitions: int = 50
-    offsets_retention_minutes: int = 7 * 24 * 60
-    offsets_retention_check_interval_ms: int = 600_000
-    offset_metadata_max_bytes: int = 4096
-    group_min_session_timeout_ms: int = 6_000
-    group_max_session_timeout_ms: int = 1_800_000
-    group_initial_rebalance_delay_ms: int = 0
-    group_max_size: int = INT_MAX
-    transaction_max_timeout_ms: int = 900_000
-    transaction_state_log_num_partitions: int = 50
-    transactional_id_expiration_ms: int = 7 * DAY_MS
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
-    group_consumer_session_timeout_ms: int = 45_000
-    group_consumer_min_session_timeout_ms: int = 45_000
-    group_consumer_max_session_timeout_ms: int = 60_000
-    group_consumer_heartbeat_interval_ms: int = 5_000
-    group_consumer_min_heartbeat_interval_ms: int = 5_000
-    group_consumer_max_heartbeat_interval_ms: int = 15_000
-    group_consumer_max_size: int = INT_MAX
-    group_consumer_assignors: frozenset[str] = frozenset({"uniform", "range"})
-    group_consumer_migration_policy: str = "bidirectional"
-    log_retention_check_interval_ms: int = 300_000
-    log_flush_offset_checkpoint_interval_ms: int = 60_000
-    replica_high_watermark_checkpoint_interval_ms: int = 5_000
-    replica_lag_time_max_ms: int = 30_000
-    producer_id_expiration_ms: int = DAY_MS
-    num_recovery_threads_per_data_dir: int = 2
-    log_cleaner_enable: bool = True
-    log_cleaner_backoff_ms: int = 15_000
-    log_cleaner_dedupe_buffer_size: int = 128 << 20
-    socket_request_max_bytes: int = 100 << 20
-    connections_max_idle_ms: int = 600_000
-    max_connections: int = 10_000
-    max_connections_per_ip: int = INT_MAX
-    queued_max_request_bytes: int = 512 << 20
-    fetch_max_bytes: int = 55 << 20
-    replica_fetch_max_bytes: int = 1 << 20
-    replica_fetch_response_max_bytes: int = 10 << 20
-    replica_fetch_min_bytes: int = 1
-    replica_fetch_wait_max_ms: int = 500
-    replica_fetch_backoff_ms: int = 1000
-    replica_socket_timeout_ms: int = 5_000
-    replica_selector_class: str = ""
-    leader_replication_throttled_rate: int = LONG_MAX
-    follower_replication_throttled_rate: int = LONG_MAX
-    max_incremental_fetch_session_cache_slots: int = 1000
-    fluvial_replication_factor_min: int = 1
-    fluvial_event_loop_lag_warn_ms: int = 500
-    fluvial_registry_unowned: str = "open"
-    fluvial_registry_admins: frozenset[str] = frozenset()
-    fluvial_registry_request_max_bytes: int = 1024 * 1024
-    fluvial_http_allowed_hosts: frozenset[str] = frozenset()
-    access_control_allow_origin: frozenset[str] = frozenset()
-    access_control_allow_methods: frozenset[str] = frozenset()
-    access_control_allow_headers: frozenset[str] = frozenset()
+    process_roles: frozenset[str] = _default("process.roles")
+    controller_quorum_voters: frozenset[str] = _default("controller.quorum.voters")
+    controller_quorum_bootstrap_servers: frozenset[str] = _default("controller.quorum.bootstrap.servers")
+    broker_rack: str = _default("broker.rack")
+    broker_heartbeat_interval_ms: int = _default("broker.heartbeat.interval.ms")
+    broker_session_timeout_ms: int = _default("broker.session.timeout.ms")
+    controller_quorum_election_timeout_ms: int = _default("controller.quorum.election.timeout.ms")
+    controller_quorum_election_backoff_max_ms: int = _default("controller.quorum.election.backoff.max.ms")
+    controller_quorum_fetch_timeout_ms: int = _default("controller.quorum.fetch.timeout.ms")
+    controller_quorum_request_timeout_ms: int = _default("controller.quorum.request.timeout.ms")
+    fluvial_metadata_snapshot_entries: int = _default("fluvial.metadata.snapshot.entries")
+    num_partitions: int = _default("num.partitions")
+    default_replication_factor: int = _default("default.replication.factor")
+    auto_leader_rebalance_enable: bool = _default("auto.leader.rebalance.enable")
+    leader_imbalance_check_interval_seconds: int = _default("leader.imbalance.check.interval.seconds")
+    leader_imbalance_per_broker_percentage: int = _default("leader.imbalance.per.broker.percentage")
+    auto_create_topics_enable: bool = _default("auto.create.topics.enable")
+    delete_topic_enable: bool = _default("delete.topic.enable")
+    offsets_topic_num_partitions: int = _default("offsets.topic.num.partitions")
+    offsets_retention_minutes: int = _default("offsets.retention.minutes")
+    offsets_retention_check_interval_ms: int = _default("offsets.retention.check.interval.ms")
+    offset_metadata_max_bytes: int = _default("offset.metadata.max.bytes")
+    group_min_session_timeout_ms: int = _default("group.min.session.timeout.ms")
+    group_max_session_timeout_ms: int = _default("group.max.session.timeout.ms")
+    group_initial_rebalance_delay_ms: int = _default("group.initial.rebalance.delay.ms")
+    group_max_size: int = _default("group.max.size")
+    transaction_max_timeout_ms: int = _default("transaction.max.timeout.ms")
+    transaction_state_log_num_partitions: int = _default("transaction.state.log.num.partitions")
+    transactional_id_expiration_ms: int = _default("transactional.id.expiration.ms")
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = _default(
+        "transaction.remove.expired.transaction.cleanup.interval.ms"
+    )
+    group_consumer_session_timeout_ms: int = _default("group.consumer.session.timeout.ms")
+    group_consumer_min_session_timeout_ms: int = _default("group.consumer.min.session.timeout.ms")
+    group_consumer_max_session_timeout_ms: int = _default("group.consumer.max.session.timeout.ms")
+    group_consumer_heartbeat_interval_ms: int = _default("group.consumer.heartbeat.interval.ms")
+    group_consumer_min_heartbeat_interval_ms: int = _default("group.consumer.min.heartbeat.interval.ms")
+    group_consumer_max_heartbeat_interval_ms: int = _default("group.consumer.max.heartbeat.interval.ms")
+    group_consumer_max_size: int = _default("group.consumer.max.size")
+    group_consumer_assignors: frozenset[str] = _default("group.consumer.assignors")
+    group_consumer_migration_policy: str = _default("group.consumer.migration.policy")
+    log_retention_check_interval_ms: int = _default("log.retention.check.interval.ms")
+    log_flush_offset_checkpoint_interval_ms: int = _default("log.flush.offset.checkpoint.interval.ms")
+    replica_high_watermark_checkpoint_interval_ms: int = _default("replica.high.watermark.checkpoint.interval.ms")
+    replica_lag_time_max_ms: int = _default("replica.lag.time.max.ms")
+    producer_id_expiration_ms: int = _default("producer.id.expiration.ms")
+    num_recovery_threads_per_data_dir: int = _default("num.recovery.threads.per.data.dir")
+    log_cleaner_enable: bool = _default("log.cleaner.enable")
+    log_cleaner_backoff_ms: int = _default("log.cleaner.backoff.ms")
+    log_cleaner_dedupe_buffer_size: int = _default("log.cleaner.dedupe.buffer.size")
+    socket_request_max_bytes: int = _default("socket.request.max.bytes")
+    connections_max_idle_ms: int = _default("connections.max.idle.ms")
+    max_connections: int = _default("max.connections")
+    max_connections_per_ip: int = _default("max.connections.per.ip")
+    queued_max_request_bytes: int = _default("queued.max.request.bytes")
+    fetch_max_bytes: int = _default("fetch.max.bytes")
+    replica_fetch_max_bytes: int = _default("replica.fetch.max.bytes")
+    replica_fetch_response_max_bytes: int = _default("replica.fetch.response.max.bytes")
+    replica_fetch_min_bytes: int = _default("replica.fetch.min.bytes")
+    replica_fetch_wait_max_ms: int = _default("replica.fetch.wait.max.ms")
+    replica_fetch_backoff_ms: int = _default("replica.fetch.backoff.ms")
+    replica_socket_timeout_ms: int = _default("replica.socket.timeout.ms")
+    replica_selector_class: str = _default("replica.selector.class")
+    leader_replication_throttled_rate: int = _default("leader.replication.throttled.rate")
+    follower_replication_throttled_rate: int = _default("follower.replication.throttled.rate")
+    max_incremental_fetch_session_cache_slots: int = _default("max.incremental.fetch.session.cache.slots")
+    fluvial_replication_factor_min: int = _default("fluvial.replication.factor.min")
+    fluvial_event_loop_lag_warn_ms: int = _default("fluvial.event.loop.lag.warn.ms")
+    fluvial_registry_unowned: str = _default("fluvial.registry.unowned")
+    fluvial_registry_admins: frozenset[str] = _default("fluvial.registry.admins")
+    fluvial_registry_request_max_bytes: int = _default("fluvial.registry.request.max.bytes")
+    fluvial_http_allowed_hosts: frozenset[str] = _default("fluvial.http.allowed.hosts")
+    access_control_allow_origin: frozenset[str] = _default("access.control.allow.origin")
+    access_control_allow_methods: frozenset[str] = _default("access.control.allow.methods")
+    access_control_allow_headers: frozenset[str] = _default("access.control.allow.headers")
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -570,6 +458,12 @@ class BrokerConfig:
         """How many replicas a topic has that is made without saying how many."""
         wanted = self.default_replication_factor
         return min(REPLICATION_FACTOR_USUAL, self.cluster_size) if wanted < 0 else wanted
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes of requests and answers at most; a limit below the largest request would let that pass as well."""
+        limit = self.queued_max_request_bytes
+        return 1 << 62 if limit < 0 else max(limit, self.socket_request_max_bytes)
 
     def with_settings(self, settings: Mapping[str, str]) -> Self:
         """

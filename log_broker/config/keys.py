@@ -43,6 +43,7 @@ class ConfigKey:
     choices: tuple[str, ...] = ()
     read_only: bool = False  # given at start, or never looked at again: a change would not take effect
     kafka_default: str | None = None  # Kafka's, where ours is another
+    broker_name: str = ""  # of a topic's setting: the broker's that holds its default, where it is called otherwise
     reads: Callable[[str], Any] | None = None  # of text with a form of its own; raises ValueError saying what is wrong
     form: str = ""  # that form, for people
 
@@ -101,7 +102,14 @@ _PARSERS: dict[ConfigType, Callable[[str], Any]] = {
 
 
 def long_key(
-    name: str, default: int, doc: str, *, least: int = 0, most: int = LONG_MAX, kafka_default: str | None = None
+    name: str,
+    default: int,
+    doc: str,
+    *,
+    least: int = 0,
+    most: int = LONG_MAX,
+    kafka_default: str | None = None,
+    broker_name: str = "",
 ) -> ConfigKey:
     """A setting of 64 bits."""
     return ConfigKey(
@@ -112,6 +120,7 @@ def long_key(
         least=least,
         most=most,
         kafka_default=kafka_default,
+        broker_name=broker_name,
     )
 
 
@@ -124,6 +133,7 @@ def int_key(
     most: int = INT_MAX,
     read_only: bool = False,
     kafka_default: str | None = None,
+    broker_name: str = "",
 ) -> ConfigKey:
     """A setting of 32 bits."""
     return ConfigKey(
@@ -135,19 +145,24 @@ def int_key(
         most=most,
         read_only=read_only,
         kafka_default=kafka_default,
+        broker_name=broker_name,
     )
 
 
-def ratio_key(name: str, default: float, doc: str) -> ConfigKey:
+def ratio_key(name: str, default: float, doc: str, *, broker_name: str = "") -> ConfigKey:
     """A share between 0 and 1."""
-    return ConfigKey(name=name, type=ConfigType.DOUBLE, default=str(default), doc=doc, least=0, most=1)
+    return ConfigKey(
+        name=name, type=ConfigType.DOUBLE, default=str(default), doc=doc, least=0, most=1, broker_name=broker_name
+    )
 
 
-def flag_key(name: str, default: bool, doc: str) -> ConfigKey:
+def flag_key(name: str, default: bool, doc: str, *, broker_name: str = "") -> ConfigKey:
     """A setting that is true or false."""
-    return ConfigKey(name=name, type=ConfigType.BOOLEAN, default=str(default).lower(), doc=doc)
+    return ConfigKey(name=name, type=ConfigType.BOOLEAN, default=str(default).lower(), doc=doc, broker_name=broker_name)
 
 
-def word_key(name: str, default: str, doc: str, *choices: str) -> ConfigKey:
+def word_key(name: str, default: str, doc: str, *choices: str, broker_name: str = "") -> ConfigKey:
     """A setting that is one word, of `choices` if there are any."""
-    return ConfigKey(name=name, type=ConfigType.STRING, default=default, doc=doc, choices=choices)
+    return ConfigKey(
+        name=name, type=ConfigType.STRING, default=default, doc=doc, choices=choices, broker_name=broker_name
+    )

@@ -10,15 +10,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from log_broker.config.broker import (
-    BROKER_ALIASES,
-    BROKER_KEYS,
-    GROUP_KEYS,
-    TOPIC_KEYS,
-    broker_name,
-)
+from log_broker.config.broker import BROKER_ALIASES, BROKER_KEYS, GROUP_KEYS
 from log_broker.config.contracts import TOPIC_ALIASES
 from log_broker.config.keys import INT_MAX, LONG_MAX, ConfigKey, ConfigType
+from log_broker.config.topic_keys import TOPIC_KEYS, broker_name
 
 _UNITS_MS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 _UNITS_BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

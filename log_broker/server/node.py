@@ -8,18 +8,16 @@ cluster of one and runs the same code.
 
 import asyncio
 import logging
-import socket
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 
 from log_broker.config.broker import BrokerConfig, TopicConfig
 from log_broker.core.cluster.features import SUPPORTED, Ranges
 from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.fetch.session import FetchSessions
 from log_broker.core.raft.lease import Lease
-from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import RecordValidator
 from log_broker.server.coordinators.groups import GroupCoordinator
 from log_broker.server.coordinators.transactions import TransactionCoordinator
@@ -37,12 +35,13 @@ from log_broker.server.partitions.ack_deadlines import AckDeadlines
 from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.partitions.replica import Membership
 from log_broker.server.process.counters import Counters
-from log_broker.server.process.machine import BACKLOG, Machine, RealMachine
+from log_broker.server.process.machine import BACKLOG, Machine, RealMachine, advertised_host, wall_clock_ms
 from log_broker.server.process.tasks import Tasks
 from log_broker.server.process.turns import OneATurn
 from log_broker.server.quorum.authority import Authority
 from log_broker.server.quorum.controller import Controller
 from log_broker.server.quorum.founding import identity_of, open_quorum
+from log_broker.server.quorum.joining import Joining
 from log_broker.server.quorum.lifecycle import BrokerLifecycle
 from log_broker.server.quorum.liveness import Liveness
 from log_broker.server.quorum.membership import tell_address
@@ -53,6 +52,7 @@ from log_broker.server.quorum.meta_properties import (
 from log_broker.server.quorum.producer_ids import ProducerIds
 from log_broker.server.quorum.quorum import Quorum
 from log_broker.server.quorum.topic_maker import TopicMaker
+from log_broker.server.replication.absence import absence_of
 from log_broker.server.replication.manager import ReplicaManager
 from log_broker.server.replication.replica_fetches import ReplicaFetches
 from log_broker.wire.framing import STAGING_BYTES, RequestHeader
@@ -62,19 +62,11 @@ _log = logging.getLogger(__name__)
 STOP_SECONDS_MAX = 5.0
 
 
-def _memory_limit(config: BrokerConfig) -> int:
-    """A limit below the largest request would let that pass as well, so it says nothing."""
-    limit = config.queued_max_request_bytes
-    return 1 << 62 if limit < 0 else max(limit, config.socket_request_max_bytes)
-
-
-def wall_clock_ms() -> int:
-    """The machine's clock, in ms since the epoch."""
-    return time.time_ns() // 1_000_000
-
-
 class Node:
     """Everything of one broker process. `start` and `stop` are each called once, in the loop it was made in."""
+
+    quorum: Quorum  # from `start` on
+    _identity: MetaProperties
 
     def __init__(
         self,
@@ -121,6 +113,7 @@ class Node:
         self.staging = memoryview(bytearray(STAGING_BYTES))
         self.replica_fetches = ReplicaFetches(self)
         self.replicas = ReplicaManager(self)
+        self.absence_of = partial(absence_of, self)
         self.fetch_sessions = FetchSessions(slots_max=config.max_incremental_fetch_session_cache_slots)
         self.waiting_fetches: dict[SlotOwner, deque[tuple[RequestHeader, memoryview, Slot]]] = {}
         self.metadata_answers = AnswerCache()
@@ -130,23 +123,23 @@ class Node:
         self.counters = Counters()
         self.loop_lag = LoopLag(self)
         self.large_answers = asyncio.Lock()
-        self.memory = MemoryBudget(self.loop, _memory_limit(config), request_bytes_max=config.socket_request_max_bytes)
+        self.memory = MemoryBudget(self.loop, config.memory_limit, request_bytes_max=config.socket_request_max_bytes)
         self.connections = Connections(self)
         self.cluster_id = ""
         self.registry_url = ""  # of the schema registry beside this broker, for whoever asks for its settings
         self.port = config.port
+        self.advertised_host = advertised_host(config)
         self.authority = Authority(self)
         self.ensure_topic = TopicMaker(self).ensure
-        self.quorum: Quorum
         self.controller: Controller | None = None  # while this node is the active one
         self.lifecycle: BrokerLifecycle | None = None  # of a broker
         self.dispatch = dispatch_while_starting
         self.is_serving = False
-        self._identity: MetaProperties
+        self._joining = Joining(self.loop)
+        self.cannot_follow = self._joining.cannot_follow
         self._held: list[Callable[[], None]] = []
         self._is_current = False  # the image has been replayed up to this process's registration
         self._server: asyncio.Server | None = None
-        self._unfollowable: asyncio.Future[BrokerError] = self.loop.create_future()
 
     @property
     def is_controller(self) -> bool:
@@ -159,26 +152,8 @@ class Node:
         return next(filter(self.cluster.is_alive, (self.authority.controller_id, self.static_config.node_id)), -1)
 
     @property
-    def decider_id(self) -> int:
-        """
-        The broker that clients are told to take for the controller: this one.
-
-        It answers, as they can see, and passes on what it does not decide. The controller may have died a moment ago,
-        and some clients wait for it rather than ask again.
-        """
-        node_id = self.static_config.node_id
-        return node_id if self.cluster.is_alive(node_id) else self.controller_id
-
-    @property
     def directory_id(self) -> str:
         return self._identity.directory_id
-
-    @property
-    def advertised_host(self) -> str:
-        config = self.static_config
-        if config.advertised_host:
-            return config.advertised_host
-        return socket.gethostname() if config.host in {"", "0.0.0.0", "::"} else config.host  # noqa: S104
 
     async def start(self, *, before_serving: Callable[[], Awaitable[None]] | None = None) -> None:
         """
@@ -200,7 +175,7 @@ class Node:
             # The others need this node's voice before it can serve anybody.
             self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG)
             if "broker" in self.static_config.process_roles:
-                await self._join_if_it_can()
+                await self._joining.unless_refused(self._join())
             if before_serving is not None:
                 await before_serving()
         except BaseException:
@@ -241,18 +216,6 @@ class Node:
             await self.quorum.stop()
         await self.logs.close(broker_epoch=-1 if self.lifecycle is None else self.lifecycle.epoch)
 
-    # What connections and handlers use.
-
-    def absence_of(self, topic: str, partition: int) -> ErrorCode:
-        """Say why `logs` has no such partition, or does not lead it."""
-        image = self.cluster.topics.get(topic)
-        if image is None or not 0 <= partition < len(image.partitions):
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        is_absent = self.logs.get(topic, partition) is None and not self.replicas.is_due(topic, partition)
-        if image.partitions[partition].leader == self.config.node_id and is_absent:
-            return ErrorCode.KAFKA_STORAGE_ERROR  # it could not be made; the log said why
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
-
     # What the authority uses.
 
     def controller_began(self, epoch: int) -> None:
@@ -266,11 +229,6 @@ class Node:
         if self.controller is not None:
             self.controller.stop()
             self.controller = None
-
-    def cannot_follow(self, reason: BrokerError) -> None:
-        """Take note that the cluster is at a level that this node does not support."""
-        if not self._unfollowable.done():
-            self._unfollowable.set_result(reason)
 
     def image_changed(self) -> None:
         """Make the image true here, once it is known to be no older than this process."""
@@ -309,18 +267,7 @@ class Node:
             self.config = config
             self.cluster.set_defaults(config)
             self.fetch_sessions.slots_max = config.max_incremental_fetch_session_cache_slots
-            self.memory.resize(_memory_limit(config), request_bytes_max=config.socket_request_max_bytes)
-
-    async def _join_if_it_can(self) -> None:
-        """Join the cluster; raises BrokerError(UNSUPPORTED_VERSION) when it is at a level that is beyond this node."""
-        joining = self.loop.create_task(self._join())
-        try:
-            await asyncio.wait((joining, self._unfollowable), return_when=asyncio.FIRST_COMPLETED)
-            if not joining.done():
-                raise self._unfollowable.result()
-            joining.result()
-        finally:
-            joining.cancel()
+            self.memory.resize(config.memory_limit, request_bytes_max=config.socket_request_max_bytes)
 
     async def _join(self) -> None:
         """Become a broker of the cluster; return when this node may lead."""

@@ -51,7 +51,7 @@ class AppendJob:
         self._sync_files = sync_files
         self._directories = directories
         self.segment = segment
-        self.target = segment.file if segment is not None else None
+        self.target = segment.files.log if segment is not None else None
         self.position = segment.size if segment is not None else 0
         self.batches = batches
         self.buffers = buffers

@@ -121,7 +121,7 @@ class LogAppender:
             segment=segment,
             batches=taken,
             buffers=buffers,
-            sync_files=[dirty.file for dirty in unsynced.segments] if sync else (),
+            sync_files=[dirty.files.log for dirty in unsynced.segments] if sync else (),
             directories=list(unsynced.directories) if sync else (),
             sync=sync,
             marks=marks,

@@ -27,8 +27,8 @@ import uvloop
 
 import log_broker.__main__ as entry
 from log_broker.records.batch import Buffer
-from log_broker.server.node import Node, wall_clock_ms
-from log_broker.server.process.machine import RealMachine
+from log_broker.server.node import Node
+from log_broker.server.process.machine import RealMachine, wall_clock_ms
 from log_broker.storage.files import File, OsFileSystem
 from tests.fuzz.cost_meter import Meter, MeteredLoop
 

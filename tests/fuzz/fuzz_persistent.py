@@ -18,7 +18,8 @@ from random import Random
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
-from log_broker.config.broker import BROKER_KEYS, TOPIC_KEYS, BrokerConfig, ConfigKey, ConfigType
+from log_broker.config.broker import BROKER_KEYS, BrokerConfig, ConfigKey, ConfigType
+from log_broker.config.topic_keys import TOPIC_KEYS
 from log_broker.core.cluster.features import told_of
 from log_broker.core.cluster.image import METADATA_TOPIC
 from log_broker.errors import BrokerError

@@ -26,7 +26,8 @@ from confluent_kafka.admin import (
 )
 
 import log_broker
-from log_broker.config.broker import BROKER_ALIASES, BROKER_KEYS, TOPIC_KEYS, broker_name
+from log_broker.config.broker import BROKER_ALIASES, BROKER_KEYS
+from log_broker.config.topic_keys import TOPIC_KEYS, broker_name
 from tests.peers.kafka_jars import lacking, run_kafka, start_kafka
 
 WITH_KAFKA = pytest.mark.skipif(

@@ -14,8 +14,6 @@ from log_broker.config.broker import (
     BROKER_KEYS,
     FIXED_BROKER_NAMES,
     GROUP_KEYS,
-    TOPIC_KEY_OF_BROKER_NAME,
-    TOPIC_KEYS,
     BrokerConfig,
     TopicConfig,
     canonical_name,
@@ -23,6 +21,7 @@ from log_broker.config.broker import (
     in_ms,
 )
 from log_broker.config.keys import ConfigKey, ConfigType
+from log_broker.config.topic_keys import TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS
 from log_broker.core.cluster.features import METADATA_VERSION, SETTINGS_FROM
 from log_broker.core.cluster.image import INTERNAL_TOPICS, METADATA_TOPIC, ClusterImage, TopicImage
 from log_broker.core.cluster.placement import place

@@ -36,6 +36,11 @@ _NEVER_TOLD = -1
 _PARTITION_OF = itemgetter(0)
 
 
+def next_epoch(epoch: int) -> int:
+    """The epoch of a session's request behind the one of this epoch."""
+    return 1 if epoch == EPOCH_MAX else epoch + 1
+
+
 class FetchedPartition(NamedTuple):
     """What a request asks of one partition, in the order of the wire; only replicas say what their own log is like."""
 
@@ -275,7 +280,7 @@ class FetchSessions:
         before = len(session.partitions)
         session.update(topics, forgotten)
         # Also where the session ends here: an earlier request that still waits has read what may be forgotten now.
-        session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
+        session.epoch = next_epoch(epoch)
         self._partitions += len(session.partitions) - before
         if not session.partitions:
             self._end(session)

@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterator
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from log_broker.config.broker import BROKER_KEYS, GROUP_KEYS, TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS, broker_name
+from log_broker.config.broker import BROKER_KEYS, GROUP_KEYS
 from log_broker.config.keys import ConfigKey
+from log_broker.config.topic_keys import TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS, broker_name
 from log_broker.core.cluster.image import TopicImage
 from log_broker.server.process.ports import Cluster, HasAddress
 

@@ -11,11 +11,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from log_broker.config.broker import BrokerConfig
 from log_broker.server.process.sync_pool import SyncPool
 from log_broker.storage.data_directory import DataDirectory
 from log_broker.storage.files import FileSystem, OsFileSystem
 
 BACKLOG = 1024
+
+
+def wall_clock_ms() -> int:
+    """The machine's clock, in ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def advertised_host(config: BrokerConfig) -> str:
+    """The name under which others are told to find a node."""
+    if config.advertised_host:
+        return config.advertised_host
+    return socket.gethostname() if config.host in {"", "0.0.0.0", "::"} else config.host  # noqa: S104
 
 
 class BindError(Exception):

@@ -44,7 +44,7 @@ class _Host(Cluster, HasQuorum, EnsuresTopics, Protocol):
     def logs(self) -> HasWorkers: ...
 
     @property
-    def decider_id(self) -> int: ...
+    def controller_id(self) -> int: ...
 
     @property
     def large_answers(self) -> asyncio.Lock: ...
@@ -180,6 +180,17 @@ def _encode(asked: Asked, values: "Values") -> bytes:
     return bytes(write_response(ApiKey.METADATA, asked.version, 0, values)[4:])
 
 
+def _decider_id(node: _Host) -> int:
+    """
+    The broker that clients are told to take for the controller: this one.
+
+    It answers, as they can see, and passes on what it does not decide. The controller may have died a moment ago, and
+    some clients wait for it rather than ask again.
+    """
+    node_id = node.static_config.node_id
+    return node_id if node.cluster.is_alive(node_id) else node.controller_id
+
+
 def _values(node: _Host, asked: Asked, topics: "list[Values]") -> "Values":
     return {
         "brokers": [
@@ -187,7 +198,7 @@ def _values(node: _Host, asked: Asked, topics: "list[Values]") -> "Values":
             for broker in node.cluster.alive_brokers()
         ],
         "cluster_id": node.cluster_id,
-        "controller_id": node.decider_id,
+        "controller_id": _decider_id(node),
         "topics": topics,
         "cluster_authorized_operations": CLUSTER_OPERATIONS if asked.cluster_operations else AUTHORIZED_NOT_ASKED,
     }

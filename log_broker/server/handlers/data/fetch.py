@@ -179,7 +179,7 @@ class _Fetch:
         "_counted",
         "_enough",
         "_header",
-        "_is_settled",
+        "_is_last_chance",
         "_is_sliced",
         "_is_waiting",
         "_look_handle",
@@ -205,32 +205,32 @@ class _Fetch:
         self._timer: asyncio.TimerHandle | None = None
         self._wait_ms = min(request.wait_ms_max, WAIT_MS_MAX)
         self._is_waiting = False
-        self._is_settled = False  # whether it is answered, or it is known when to look again
+        self._is_last_chance = False
         self._is_sliced = False  # whether it was looked at in more than one turn
         self._enough = 0  # bytes
         self._total = 0  # bytes that are there, as of the last look
         self._counted: dict[int, int] = {}  # of these, those of each partition that has any
-        self._watched: list[tuple[PartitionRuntime, FetchedPartition]] = []  # see `Look`
+        self._watched: list[tuple[PartitionRuntime, FetchedPartition]] = []  # see `FetchReader`
         self._moved: list[tuple[int, int]] = []  # those to be looked at, as `moved` was told of them
         self._look_handle: asyncio.Handle | None = None
 
     def start(self) -> bool:
         """Answer, or wait for what is asked; say whether it waits."""
-        self._attempt(self._look_at_all(last_chance=self._wait_ms <= 0))
+        self._look_at_all(last_chance=self._wait_ms <= 0)
         return self._is_waiting
 
-    def _attempt(self, steps: Generator[None, None, None]) -> None:
-        """Look at everything, and wait if that does not settle it; of very many partitions at some in each turn."""
+    def _take(self, steps: Generator[None, None, None], then: Callable[[], None] | None = None) -> None:
+        """Take the steps, of very many partitions some in each turn, and `then` go on."""
         self._look_handle = None
         if self._is_waiting and self._slot.closed:
             return  # its connection is about to say so
         for _ in steps:
             self._is_sliced = True
             self._keep_turn()
-            self._look_handle = asyncio.get_running_loop().call_soon(self._called, self._attempt, steps)
+            self._look_handle = asyncio.get_running_loop().call_soon(self._called, self._take, steps, then)
             return
-        if not self._is_settled:
-            self._wait()
+        if then is not None:
+            then()
 
     def _called(self, step: Callable[..., None], *arguments: Any) -> None:
         """Do what the event loop was asked to call; what goes wrong in it nobody else would tell the client."""
@@ -301,11 +301,11 @@ class _Fetch:
         for at, offset in self._moved:
             if not self._count(at, offset):
                 self._stop_waiting()
-                self._attempt(self._look_at_all(last_chance=False))
+                self._look_at_all(last_chance=False)
                 return
         if self._total >= self._enough and len(self._watched) > SLICE_PARTITIONS:
             self._stop_waiting()
-            self._attempt(self._look_at_all(last_chance=True))
+            self._look_at_all(last_chance=True)
         elif self._total >= self._enough:
             self._answer_waited()
         else:
@@ -335,7 +335,7 @@ class _Fetch:
         self._timer = None
         self._stop_waiting()
         if not self._slot.closed:
-            self._attempt(self._look_at_all(last_chance=True))
+            self._look_at_all(last_chance=True)
 
     def _forget(self) -> None:
         """End, because it is answered or its connection is gone."""
@@ -361,22 +361,25 @@ class _Fetch:
             self._look_handle.cancel()
             self._look_handle = None
 
-    def _look_at_all(self, *, last_chance: bool) -> Generator[None, None, None]:
-        """Read everything, with a pause after each slice; answer if that is enough, or it is not settled what comes."""
-        self._is_settled = True
+    def _look_at_all(self, *, last_chance: bool) -> None:
+        """Read everything, with a pause after each slice; answer if that is enough, or wait."""
         if self._slot.must_wait:
             self._wait_for_memory()
             return
-        reader, topics = self._reader, self._plan.topics
+        self._is_last_chance = last_chance
+        reader = self._reader
         room = reader.room()
-        enough = min(self._request.bytes_min, room)
-        look = yield from reader.look(topics, room, SLICE_PARTITIONS)
-        is_urgent = last_chance or look.is_urgent or not topics
-        if is_urgent or look.size >= enough or (not look.is_all_idle and reader.is_cut_short(topics, look)):
-            yield from self._answer(look.topics)
+        self._enough = min(self._request.bytes_min, room)
+        self._take(reader.look(self._plan.topics, room, SLICE_PARTITIONS), self._looked)
+
+    def _looked(self) -> None:
+        reader, topics = self._reader, self._plan.topics
+        is_urgent = self._is_last_chance or reader.is_urgent or not topics
+        if is_urgent or reader.size >= self._enough or (not reader.is_all_idle and reader.is_cut_short(topics)):
+            self._take(self._answer(reader.found))
             return
-        self._enough, self._total, self._watched, self._counted = enough, look.size, look.watched, look.counted
-        self._is_settled = False
+        self._total, self._watched, self._counted = reader.size, reader.watched, reader.counted
+        self._wait()
 
     def _answer_waited(self) -> None:
         """Answer what was waited for, reading only the partitions in which something has come."""

@@ -25,26 +25,29 @@ class ReaderHost(Cluster, HasMemory, Partitions, Process, Protocol):
     """What reading partitions asks of the node."""
 
 
-class Look:
-    """What one look at all partitions has found; a runtime stands for one that has nothing but its offsets."""
-
-    __slots__ = ("counted", "is_all_idle", "is_urgent", "size", "topics", "watched")
-
-    def __init__(self) -> None:
-        self.topics: list[tuple[bytes, Found]] = []
-        # The partitions of which more may come, in the order in which they were asked for: their position is what they
-        # are called by. And how many bytes there are in each that has any.
-        self.watched: list[tuple[PartitionRuntime, FetchedPartition]] = []
-        self.counted: dict[int, int] = {}
-        self.size = 0  # bytes of records
-        self.is_urgent = False  # an error or another replica, which a client is told at once
-        self.is_all_idle = True  # nothing had to be read
-
-
 class FetchReader:
-    """Reads for one request. `leaders` are those that it was told to ask instead, as of the last look."""
+    """
+    Reads for one request, and holds what its last look has found.
 
-    __slots__ = ("_node", "_rack", "_request", "_version", "is_committed", "leaders")
+    `found` has the topics with what stands of each partition in the answer, `size` the bytes of records in that.
+    `watched` are the partitions of which more may come, in the order in which they were asked for: their position is
+    what they are called by. `counted` says how many bytes there are in each of them that has any.
+    """
+
+    __slots__ = (
+        "_node",
+        "_rack",
+        "_request",
+        "_version",
+        "counted",
+        "found",
+        "is_all_idle",
+        "is_committed",
+        "is_urgent",
+        "leaders",
+        "size",
+        "watched",
+    )
 
     def __init__(self, node: ReaderHost, request: FetchRequest, version: int) -> None:
         self._node = node
@@ -53,18 +56,25 @@ class FetchReader:
         # With a selector the leader sends clients that say where they are to a replica near them.
         self._rack = request.rack if node.config.replica_selector_class else b""
         self.is_committed = request.isolation_level == READ_COMMITTED
-        self.leaders: list[tuple[int, int] | None] = []
+        self.found: list[tuple[bytes, Found]]
+        self.watched: list[tuple[PartitionRuntime, FetchedPartition]]
+        self.counted: dict[int, int]
+        self.size: int
+        self.leaders: list[tuple[int, int] | None] = []  # who is to be asked instead
+        self.is_urgent: bool  # an error or another replica, which a client is told at once
+        self.is_all_idle: bool  # nothing had to be read
 
     def room(self) -> int:
         """How many bytes of records an answer may have now."""
         memory = self._node.memory
         return min(max(self._request.bytes_max, 0), self._node.config.fetch_max_bytes, memory.answer_bytes_max)
 
-    def look(self, topics: Sequence[FetchedTopic], room: int, slice_partitions: int) -> Generator[None, None, Look]:
+    def look(self, topics: Sequence[FetchedTopic], room: int, slice_partitions: int) -> Generator[None, None, None]:
         """Read all partitions, of `room` bytes at the most, with a pause after each slice."""
-        found = Look()
         self.leaders.clear()
-        watched, total, left = found.watched, 0, slice_partitions
+        self.is_urgent, self.is_all_idle = False, True
+        self.found, self.watched, self.counted = [], [], {}
+        watched, total, left = self.watched, 0, slice_partitions
         find = self._node.logs.get
         committed, may_be_idle = self.is_committed, not self._rack
         for topic in topics:
@@ -80,20 +90,19 @@ class FetchReader:
                     watched.append((runtime, asked))
                     partitions.append(runtime)
                     continue
-                found.is_all_idle = False
+                self.is_all_idle = False
                 data, size = self._read(name, runtime, asked, room, first=total == 0)
                 if size:
-                    found.counted[len(watched)] = size
+                    self.counted[len(watched)] = size
                     total += size
                     room = max(room - size, 0)
                 if data.error is not ErrorCode.NONE or data.preferred_replica >= 0:
-                    found.is_urgent = True
+                    self.is_urgent = True
                 elif runtime is not None:
                     watched.append((runtime, asked))
                 partitions.append(data)
-            found.topics.append((topic.name, partitions))
-        found.size = total
-        return found
+            self.found.append((topic.name, partitions))
+        self.size = total
 
     def read_again(
         self, watched: Sequence[tuple[PartitionRuntime, FetchedPartition]], changed: Sequence[int], room: int
@@ -108,13 +117,13 @@ class FetchReader:
             room = max(room - size, 0)
         return found
 
-    def is_cut_short(self, topics: Sequence[FetchedTopic], look: Look) -> bool:
+    def is_cut_short(self, topics: Sequence[FetchedTopic]) -> bool:
         """
         Whether more could be read now but for the limits, which fall between batches: waiting would bring nothing.
 
         Asked only of a response that is smaller than its reader wants.
         """
-        for topic, (_, found) in zip(topics, look.topics, strict=True):
+        for topic, (_, found) in zip(topics, self.found, strict=True):
             for asked, data in zip(topic.partitions, found, strict=True):
                 if not isinstance(data, PartitionData):
                     continue

@@ -115,16 +115,16 @@ def _delete_subject(state: RegistryState, command: DeleteSubject) -> Decision:
 
 
 def _check_writable(state: RegistryState, subject: str | None) -> None:
-    if state.mode_in_scope(subject) in READ_ONLY:
+    if state.settings.mode_in_scope(subject) in READ_ONLY:
         raise errors.not_permitted(f"Subject {subject} is in read-only mode")
 
 
 def _without_settings(state: RegistryState, subject: str) -> list[Record]:
     """The records that take a subject's own mode and settings away, where it has any."""
     records: list[Record] = []
-    if state.mode(subject) is not None:
+    if state.settings.mode(subject) is not None:
         records.append(ModeRecord(subject=subject, mode=None))
-    if state.config(subject) is not None:
+    if state.settings.config(subject) is not None:
         records.append(ConfigRecord(subject=subject, settings=None))
     return records
 
@@ -134,13 +134,13 @@ def _set_config(state: RegistryState, command: SetConfig) -> Decision:
     if level is not None and level not in LEVELS:
         raise errors.invalid_compatibility()
     _check_writable(state, command.subject)
-    changed = {**state.stored_config(command.subject), **command.settings}
+    changed = {**state.settings.stored_config(command.subject), **command.settings}
     settings = {name: value for name, value in changed.items() if value is not None}
     return Decision(records=(ConfigRecord(subject=command.subject, settings=settings),), reply=settings)
 
 
 def _delete_config(state: RegistryState, command: DeleteConfig) -> Decision:
-    settings = state.config(command.subject)
+    settings = state.settings.config(command.subject)
     if settings is None:
         raise errors.subject_not_found(str(command.subject))
     _check_writable(state, command.subject)
@@ -151,7 +151,7 @@ def _set_mode(state: RegistryState, command: SetMode) -> Decision:
     if command.mode not in MODES:
         raise errors.invalid_mode()
     records: list[Record] = []
-    if command.mode == "IMPORT" and state.mode_in_scope(command.subject) != "IMPORT" and not command.force:
+    if command.mode == "IMPORT" and state.settings.mode_in_scope(command.subject) != "IMPORT" and not command.force:
         affected = [
             each for subject in state.subjects_in(command.subject) for each in state.versions(subject, deleted=True)
         ]
@@ -169,13 +169,13 @@ def _set_mode(state: RegistryState, command: SetMode) -> Decision:
 
 
 def _delete_mode(state: RegistryState, command: DeleteMode) -> Decision:
-    mode = state.mode(command.subject)
+    mode = state.settings.mode(command.subject)
     if mode is None and not command.recursive:
         raise errors.subject_not_found(str(command.subject))
     gone = [command.subject]
     context, name = names.split(command.subject or "")
     if command.recursive and not name:
-        gone += [each for each in state.modes_in(context) if each != command.subject]
+        gone += [each for each in state.settings.modes_in(context) if each != command.subject]
     return Decision(records=tuple(ModeRecord(subject=each, mode=None) for each in gone), reply=mode)
 
 

@@ -30,7 +30,7 @@ EARLIER_CHARACTERS_MAX = 16 * 1024 * 1024
 def register(state: RegistryState, library: Library, command: Register) -> Decision:
     """Work out the version and id under which a schema is, or will be, registered."""
     subject, draft = command.subject, command.draft
-    mode = state.mode_in_scope(subject)
+    mode = state.settings.mode_in_scope(subject)
     _check_mode(subject, draft, mode)
     importing = mode == "IMPORT"
     every, live = state.versions(subject, deleted=True), state.versions(subject)
@@ -92,7 +92,7 @@ def body_of(
         else each
         for each in draft.references
     )
-    normalize = not importing and (normalize or state.config_in_scope(subject).get("normalize") is True)
+    normalize = not importing and (normalize or state.settings.config_in_scope(subject).get("normalize") is True)
     if normalize:
         references = tuple(sorted(set(references), key=lambda each: (each.subject, each.version, each.name)))
     parsed = library.parse(
@@ -117,7 +117,7 @@ def _filled_up(
     """
     if not draft.schema.strip() and previous is not None:
         draft = replace(draft, schema=previous.schema, schema_type=previous.schema_type, references=previous.references)
-    config = state.config_in_scope(subject)
+    config = state.settings.config_in_scope(subject)
     given = draft.as_json()
     before: Mapping[str, Any] = previous.as_json() if previous is not None else {}
     metadata = annotations.merged_metadata(
@@ -190,7 +190,7 @@ def incompatibilities(
     state: RegistryState, library: Library, subject: str, body: Body, earlier: list[SchemaRecord]
 ) -> list[str]:
     """Why `body` may not follow `earlier` (ascending) under the subject's compatibility level; empty when it may."""
-    config = state.config_in_scope(subject)
+    config = state.settings.config_in_scope(subject)
     group = config.get("compatibilityGroup")
     if isinstance(group, str):
         wanted = _group_value(body, group)

@@ -6,9 +6,9 @@ What the registry knows: the replay of `_schemas`.
 
 import uuid
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, assert_never
+from typing import assert_never
 
 from fluvial.registry.formats.schema_kind import Steps
 from fluvial.registry.model import annotations, names
@@ -26,21 +26,10 @@ from fluvial.registry.model.records import (
     SchemaRecord,
     SubjectDeleted,
 )
+from fluvial.registry.model.scoped_settings import ScopedSettings
 
-DEFAULT_CONFIG: Mapping[str, Any] = {"compatibilityLevel": "BACKWARD"}
-DEFAULT_MODE = "READWRITE"
 # References, of references too, that are looked at for one schema; each of them once for every schema that has it.
 REFERENCES_MAX = 20_000
-# What a subject that has settings of its own still takes from those for all.
-INHERITED = (
-    "compatibilityLevel",
-    "normalize",
-    "validateFields",
-    "validateNewSchemas",
-    "validateRules",
-    "compatibilityPolicy",
-    "compatibilityGroup",
-)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,14 +49,13 @@ class RegistryState:
     def __init__(self) -> None:
         self.changes = 0
         self.ownership = Ownership()
+        self.settings = ScopedSettings()
         self._subjects: dict[str, dict[int, SchemaRecord]] = {}
         # The subjects of each context in order, from when they are listed first.
         self._ordered: dict[str, list[str]] | None = None
         self._contexts: dict[str, ContextIds] = {DEFAULT_CONTEXT: ContextIds(listed=True)}
         # Made when the first client asks by GUID; most never do.
         self._guids: dict[bytes, Body] | None = None
-        self._configs: dict[str | None, Mapping[str, Any]] = {}
-        self._modes: dict[str | None, str] = {}
         self._referrers: dict[tuple[str, int], set[tuple[str, int]]] = {}
 
     def replay(self, record: Record) -> None:
@@ -83,10 +71,8 @@ class RegistryState:
                 for version, each in list(self._subjects.get(record.subject, {}).items()):
                     if version <= record.version and not each.deleted:
                         self._subjects[record.subject][version] = replace(each, deleted=True)
-            case ConfigRecord():
-                _set_or_drop(self._configs, record.subject, record.settings)
-            case ModeRecord():
-                _set_or_drop(self._modes, record.subject, record.mode)
+            case ConfigRecord() | ModeRecord():
+                self.settings.replay(record)
             case ContextRecord():
                 # What was given in a context stays given when it is deleted and used again.
                 self._ids_of(record.context).listed = not record.gone
@@ -314,58 +300,7 @@ class RegistryState:
                 stack.extend((each, subject, False) for each in reversed(found.body.references))
         return texts
 
-    def config(self, subject: str | None) -> Mapping[str, Any] | None:
-        """The settings of exactly this subject or context; those for all, default included, when it is None."""
-        found = self._configs.get(subject)
-        if found is None:
-            return DEFAULT_CONFIG if subject in {None, names.GLOBAL_SETTINGS} else None
-        level = self.config_in_scope(subject)["compatibilityLevel"]
-        return {"compatibilityLevel": level, **found}
-
-    def stored_config(self, subject: str | None) -> Mapping[str, Any]:
-        """What was set of exactly this subject, context or None for all, and nothing else."""
-        return self._configs.get(subject, {})
-
-    def config_in_scope(self, subject: str | None) -> Mapping[str, Any]:
-        """The settings that hold for a subject: its own, and where it has none its context's or those for all."""
-        above = self._settings_above(subject)
-        own = self._configs.get(subject)
-        if own is None:
-            return above
-        return {**{name: above[name] for name in INHERITED if name in above}, **own}
-
-    def _settings_above(self, subject: str | None) -> Mapping[str, Any]:
-        for scope in names.scopes(subject):
-            if scope != subject and scope in self._configs:
-                return {**DEFAULT_CONFIG, **self._configs[scope]}
-        return DEFAULT_CONFIG
-
-    def mode(self, subject: str | None) -> str | None:
-        """The mode of exactly this subject or context; that for all, default included, when it is None."""
-        default = DEFAULT_MODE if subject in {None, names.GLOBAL_SETTINGS} else None
-        return self._modes.get(subject, default)
-
-    def modes_in(self, context: str) -> list[str]:
-        """The subjects of a context that have a mode of their own."""
-        return sorted(each for each in self._modes if each is not None and names.context_of(each) == context)
-
-    def mode_in_scope(self, subject: str | None) -> str:
-        """The mode that holds for a subject. READONLY_OVERRIDE for all cannot be lifted by one subject."""
-        if "READONLY_OVERRIDE" in {self._modes.get(None), self._modes.get(names.GLOBAL_SETTINGS)}:
-            return "READONLY_OVERRIDE"
-        for scope in names.scopes(subject):
-            if scope in self._modes:
-                return self._modes[scope]
-        return DEFAULT_MODE
-
 
 def _beginning_with(start: str, ordered: list[str]) -> list[str]:
     begin = bisect_left(ordered, start)
     return ordered[begin : bisect_right(ordered, start, lo=begin, key=lambda each: each[: len(start)])]
-
-
-def _set_or_drop(table: dict[str | None, Any], key: str | None, value: Any) -> None:
-    if value is None:
-        table.pop(key, None)
-    else:
-        table[key] = value

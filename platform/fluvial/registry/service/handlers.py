@@ -46,7 +46,7 @@ def _subject(request: Request) -> str:
 
 
 def _unaliased(state: RegistryState, subject: str) -> str:
-    alias = state.stored_config(subject).get("alias")
+    alias = state.settings.stored_config(subject).get("alias")
     return names.qualified(alias, subject) if alias else subject
 
 

@@ -21,7 +21,7 @@ async def get_config(request: Request) -> Response:
     """GET /config and /config/{subject}"""
     state, subject = registry_of(request).state, _scope(request)
     in_scope = requests.flag(request, "defaultToGlobal")
-    settings = state.config_in_scope(subject) if in_scope else state.config(subject)
+    settings = state.settings.config_in_scope(subject) if in_scope else state.settings.config(subject)
     if settings is None:
         raise errors.config_not_found(str(subject))
     return Reply(replies.config(settings))
@@ -45,7 +45,7 @@ async def get_mode(request: Request) -> Response:
     """GET /mode and /mode/{subject}"""
     state, subject = registry_of(request).state, _scope(request)
     in_scope = requests.flag(request, "defaultToGlobal")
-    mode = state.mode_in_scope(subject) if in_scope else state.mode(subject)
+    mode = state.settings.mode_in_scope(subject) if in_scope else state.settings.mode(subject)
     if mode is None:
         raise errors.mode_not_found(str(subject))
     return Reply({"mode": mode})

@@ -45,8 +45,8 @@ def picture(registry: Registry) -> object:
     return (
         state.all_versions(deleted=True),
         state.highest_id,
-        {each: state.config(each) for each in [None, *state.subjects(deleted=True)]},
-        {each: state.mode(each) for each in [None, *state.subjects(deleted=True)]},
+        {each: state.settings.config(each) for each in [None, *state.subjects(deleted=True)]},
+        {each: state.settings.mode(each) for each in [None, *state.subjects(deleted=True)]},
     )
 
 

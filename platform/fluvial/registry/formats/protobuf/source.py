@@ -8,8 +8,10 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2 as pb
 
+from fluvial.registry.formats.protobuf.field_option_source import read_field_options
 from fluvial.registry.formats.protobuf.option_source import OptionReader
-from fluvial.registry.formats.protobuf.tokens import Tokens, whole_value
+from fluvial.registry.formats.protobuf.service_source import read_service
+from fluvial.registry.formats.protobuf.tokens import Tokens
 from fluvial.registry.formats.schema_kind import SchemaSyntaxError
 
 # As deep as protoc takes them.
@@ -111,7 +113,7 @@ class _Parser:
             case "extend":
                 self._extend(found.extension, found.message_type)
             case "service":
-                self._service(found.service.add())
+                read_service(tokens, self.options, found.service.add())
             case _:
                 raise tokens.error("expected message, enum, import, option, extend, service or package")
 
@@ -192,7 +194,7 @@ class _Parser:
         self._type(field)
         field.name = tokens.word("the field's name")
         self._number(field)
-        self._field_options(field)
+        read_field_options(tokens, self.options, field, is_proto3=self.is_proto3)
         tokens.expect(";")
 
     def _type(self, field: pb.FieldDescriptorProto) -> None:
@@ -219,7 +221,7 @@ class _Parser:
             raise tokens.error(f"the group {name[:60]} begins with a capital")
         field.name, field.type, field.type_name = name.lower(), Field.TYPE_GROUP, name
         self._number(field)
-        self._field_options(field)
+        read_field_options(tokens, self.options, field, is_proto3=self.is_proto3)
         message = nested.add()
         message.name = name
         self._message_body(message)
@@ -241,7 +243,7 @@ class _Parser:
         entry.name = field.type_name = map_entry_name(field.name)
         entry.options.map_entry = True
         self._number(field)
-        self._field_options(field)
+        read_field_options(tokens, self.options, field, is_proto3=self.is_proto3)
         tokens.expect(";")
 
     def _oneof(self, found: pb.DescriptorProto) -> None:
@@ -345,88 +347,3 @@ class _Parser:
             if not tokens.skip(";"):
                 field = extensions.add(extendee=extended)
                 self._field(field, nested)
-
-    def _service(self, found: pb.ServiceDescriptorProto) -> None:
-        tokens = self.tokens
-        tokens.take()
-        found.name = tokens.word("the service's name")
-        tokens.expect("{")
-        while not tokens.skip("}"):
-            if tokens.at("option"):
-                self.options.statement(found.options)
-            elif not tokens.skip(";"):
-                self._rpc(found.method.add())
-
-    def _rpc(self, found: pb.MethodDescriptorProto) -> None:
-        tokens = self.tokens
-        tokens.expect("rpc")
-        found.name = tokens.word("the method's name")
-        for side in ("input_type", "output_type"):
-            tokens.expect("(")
-            if tokens.at("stream") and tokens.after_next.text != ")":
-                tokens.take()
-                setattr(found, "client_streaming" if side == "input_type" else "server_streaming", True)
-            setattr(found, side, tokens.name("a message"))
-            tokens.expect(")")
-            if side == "input_type":
-                tokens.expect("returns")
-        if tokens.skip(";"):
-            return
-        tokens.expect("{")
-        while not tokens.skip("}"):
-            if not tokens.skip(";"):
-                self.options.statement(found.options)
-        tokens.skip(";")
-
-    def _field_options(self, field: pb.FieldDescriptorProto) -> None:
-        tokens = self.tokens
-        if not tokens.skip("["):
-            return
-        while True:
-            if tokens.at("default") and tokens.after_next.text == "=":
-                tokens.take()
-                tokens.take()
-                self._default(field)
-            elif tokens.at("json_name") and tokens.after_next.text == "=":
-                tokens.take()
-                tokens.take()
-                field.json_name = tokens.string("the name in JSON")
-            else:
-                self.options.option(field.options)
-            if tokens.skip("]"):
-                return
-            tokens.expect(",")
-
-    def _default(self, field: pb.FieldDescriptorProto) -> None:
-        tokens = self.tokens
-        if self.is_proto3:
-            raise tokens.error("proto3 has no default values")
-        kind = field.type if field.HasField("type") else None
-        if kind == Field.TYPE_STRING:
-            field.default_value = tokens.string("a string")
-        elif kind == Field.TYPE_BYTES:
-            field.default_value = "".join(
-                chr(each) if 32 <= each < 127 and each not in b"\"\\'" else _octal(each)
-                for each in tokens.strings("a string")
-            )
-        elif kind is None or kind == Field.TYPE_BOOL:
-            field.default_value = tokens.word("a value")
-        elif kind in {Field.TYPE_DOUBLE, Field.TYPE_FLOAT}:
-            field.default_value = self._real()
-        else:
-            field.default_value = str(tokens.whole("a whole number"))
-
-    def _real(self) -> str:
-        tokens = self.tokens
-        sign = "-" if tokens.skip("-") else ""
-        if tokens.at("inf") or tokens.at("nan"):
-            return sign + tokens.take().text
-        if tokens.next.kind not in {"real", "whole"}:
-            raise tokens.error("expected a number")
-        token = tokens.take()
-        number = float(whole_value(token.text)) if token.kind == "whole" else float(token.text.rstrip("fF"))
-        return sign + (f"{number:.0f}" if number.is_integer() and number < 1e15 else repr(number))
-
-
-def _octal(byte: int) -> str:
-    return f"\\{byte:03o}"

@@ -5,17 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from log_broker.config.broker import (
-    BROKER_ALIASES,
-    BROKER_KEYS,
-    DAY_MS,
-    HOUR_MS,
-    TOPIC_KEY_OF_BROKER_NAME,
-    TOPIC_KEYS,
-    BrokerConfig,
-    TopicConfig,
-)
+from log_broker.config.broker import BROKER_ALIASES, BROKER_KEYS, DAY_MS, HOUR_MS, BrokerConfig, TopicConfig
 from log_broker.config.page import with_tables
+from log_broker.config.topic_keys import TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS
 from log_broker.core.cluster.controller import (
     Alteration,
     CreateTopic,

@@ -5,8 +5,9 @@ from collections import Counter
 import pytest
 from cluster_driver import CONFIG, ClusterDriver
 
-from log_broker.config.broker import TOPIC_KEYS, TopicConfig
+from log_broker.config.broker import TopicConfig
 from log_broker.config.leaders import LEADERS_PREFERENCE, LeadersPreference
+from log_broker.config.topic_keys import TOPIC_KEYS
 from log_broker.core.cluster import controller, elections
 from log_broker.core.cluster.controller import Alteration, Operation
 from log_broker.core.cluster.feature_updates import first_levels

@@ -7,7 +7,8 @@ from typing import Any
 
 from node_client import NodeClient, running
 
-from log_broker.config.broker import BROKER_KEYS, TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS
+from log_broker.config.broker import BROKER_KEYS
+from log_broker.config.topic_keys import TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch
 from log_broker.server.ops.config_reports import ConfigSource
