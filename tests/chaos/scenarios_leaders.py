@@ -5,6 +5,7 @@ import time
 from chaos_checker import check
 from chaos_cluster import Cluster
 from chaos_history import History
+from chaos_nodes import BEHIND_PROXY
 from chaos_scenarios import (
     Sending,
     Stage,
@@ -17,7 +18,10 @@ from chaos_scenarios import (
     send,
     values_of,
 )
+from chaos_wire import ask
 from chaos_workloads import Producing, Reading, read_everything
+
+LIST_OFFSETS = 2
 
 
 def placed(cluster: Cluster, leader: int) -> list[list[int]]:
@@ -161,15 +165,44 @@ def slow_follower(stage: Stage) -> None:
     leader, other, slow = cluster.brokers
     cluster.create_topic(topic, placed=placed(cluster, leader))
     send(cluster.bootstrap, topic, values_of(stage, 50))
-    cluster.links.cut([str(slow)], [str(leader)])
+    cluster.links.rule(str(leader), str(slow), bytes_per_second=20_000.0)
+    # Ten times as much as the link takes until its follower has to leave.
+    block = "x" * 10_000
+    more = [f"{value} {block}" for value in values_of(stage, 200, "more")]
+    sending = Sending(cluster.bootstrap, topic, acks="all", enable_idempotence=True, message_timeout_ms=120_000).send(
+        more
+    )
+    watermarks = [high_watermark(cluster, leader, topic)]
+    while len(acked(sending.wait(0.2))) < len(more):
+        watermarks.append(high_watermark(cluster, leader, topic))
     # Acknowledged once the set has shrunk: the high watermark waits for all who are in it.
-    assert len(acked(send(cluster.bootstrap, topic, values_of(stage, 50, "more")))) == 50
-    cluster.await_isr(topic, [leader, other])
+    assert cluster.isr(topic) == {leader, other}
     cluster.links.heal()
-    cluster.await_isr(topic, cluster.brokers)
+
+    def is_back() -> bool:
+        watermarks.append(high_watermark(cluster, leader, topic))
+        return cluster.isr(topic) == set(cluster.brokers)
+
+    cluster.eventually(is_back, "all are in sync again")
+    watermarks.append(high_watermark(cluster, leader, topic))
+    assert watermarks == sorted(watermarks), "it never goes back"
+    assert watermarks[-1] == 50 + len(more)
     cluster.await_equal_logs(topic)
-    expect(cluster, topic, [*values_of(stage, 50), *values_of(stage, 50, "more")])
-    stage.note("its link to the leader was cut, not that to the controller: it left for its lag alone")
+    expect(cluster, topic, [*values_of(stage, 50), *more])
+    stage.note("its link to the leader was slow, not that to the controller: it left for its lag alone")
+
+
+def high_watermark(cluster: Cluster, leader: int, topic: str) -> int:
+    """How far clients of the leader may read."""
+    values = {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [
+            {"name": topic, "partitions": [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}]}
+        ],
+    }
+    answer = ask((BEHIND_PROXY, cluster.node(leader).port), LIST_OFFSETS, 4, values)
+    return int(answer.topics[0].partitions[0].offset)
 
 
 @scenario("F-15", "followers are cut off from the leader, which the controller still sees")

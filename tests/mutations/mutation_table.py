@@ -258,7 +258,7 @@ REGISTRY = (
     ),
     *_of(
         f"{MODEL}/ownership.py",
-        [OWNERSHIP],
+        [RULES],
         (
             "of two who change a producer the last wins",
             "if command.before != (None if known",
@@ -317,6 +317,7 @@ REGISTRY = (
     ),
 )
 
+WITHOUT_A_LEASE = "test_a_leader_without_its_lease_takes_only_what_others_confirm"
 LEASE = (
     *_of(
         f"{BROKER}/core/raft/lease.py",
@@ -338,7 +339,7 @@ LEASE = (
     ),
     *_of(
         f"{BROKER}/core/partition/writing.py",
-        [f"{UNIT_BROKER}/server/partitions/test_server_replica.py"],
+        [f"{UNIT_BROKER}/server/partitions/test_server_replica.py::{WITHOUT_A_LEASE}"],
         (
             "a leader without a lease takes acks=1",
             'self.config.fluvial_durability != "memory" and not self.lease.valid:',
@@ -349,6 +350,10 @@ LEASE = (
             "if acks == ACKS_ALL:",
             "if acks == ACKS_ALL and self.lease is None:",
         ),
+    ),
+    *_of(
+        f"{BROKER}/core/partition/writing.py",
+        [f"{UNIT_BROKER}/server/partitions/test_server_lease.py"],
         (
             "a topic in memory needs a lease",
             'self.config.fluvial_durability != "memory" and not',

@@ -95,7 +95,7 @@ def judged(tree: Path, mutation: Mutation) -> Finding:
     except subprocess.TimeoutExpired:
         return finding(f"no end within {SECONDS_MAX} s")
     if done.returncode == TESTS_FAILED:
-        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED tests", "ERROR tests"))]
         return finding(failed[0].split()[1].rpartition("/")[2] if failed else "a test")
     return finding(None, "" if done.returncode == 0 else done.stdout[-2000:] + done.stderr[-2000:])
 

@@ -18,11 +18,13 @@ from fluvial.registry.model.commands import (
 )
 from fluvial.registry.model.decide import decide
 from fluvial.registry.model.library import Library
+from fluvial.registry.model.ownership import HISTORY_MAX, GiveTo, Introduce, Owned
 from fluvial.registry.model.records import HighestId, Reference, SchemaRecord
 from fluvial.registry.model.state import RegistryState
 
 INCOMPATIBLE, NOT_PERMITTED, REFERENCE_EXISTS, INVALID = 409, 42205, 42206, 42201
 VERSION_SOFT_DELETED, VERSION_NOT_SOFT_DELETED = 40406, 40407
+CHANGED_MEANWHILE, PRODUCER_NOT_FOUND = 40920, 40420
 SUBJECT_SOFT_DELETED, SUBJECT_NOT_SOFT_DELETED = 40404, 40405
 
 
@@ -369,3 +371,45 @@ def test_import_is_not_set_over_what_is_referred_to(referred: Rules) -> None:
     referred.delete("a")
     referred.delete("b")
     assert referred.refusal(SetMode(subject="b", mode="IMPORT")) == REFERENCE_EXISTS
+
+
+# Owners.
+
+
+def introducing(name: str, password: str = "hash", before: str | None = None) -> Introduce:
+    return Introduce(name=name, contact=f"{name}@example.com", password=password, before=before)
+
+
+def given(rules: Rules, owner: str | None, at_ms: int = 0) -> Owned:
+    found: Owned = rules.do(GiveTo(subject="s", owner=owner, by="admin", at_ms=at_ms))
+    return found
+
+
+def test_of_two_who_change_a_producer_the_second_is_told(rules: Rules) -> None:
+    rules.do(introducing("shop", "first"))
+    assert rules.refusal(introducing("shop", "unseen")) == CHANGED_MEANWHILE
+    rules.do(introducing("shop", "second", before="first"))
+    assert rules.refusal(introducing("shop", "third", before="first")) == CHANGED_MEANWHILE
+    known = rules.state.ownership.producer("shop")
+    assert known is not None
+    assert known.password == "second"
+
+
+def test_a_subject_is_given_only_to_a_producer_that_is_known(rules: Rules) -> None:
+    assert rules.refusal(GiveTo(subject="s", owner="shop", by="admin", at_ms=0)) == PRODUCER_NOT_FOUND
+    rules.do(introducing("shop"))
+    assert given(rules, "shop").owner == "shop"
+    assert given(rules, None).owner is None
+
+
+def test_the_last_changes_of_hands_are_kept_the_oldest_first(rules: Rules) -> None:
+    for name in ("shop", "desk"):
+        rules.do(introducing(name))
+    for number in range(HISTORY_MAX + 5):
+        given(rules, "shop" if number % 2 == 0 else "desk", at_ms=number)
+    owned = rules.state.ownership.owned("s")
+    assert owned is not None
+    assert [each.at_ms for each in owned.history] == list(range(5, HISTORY_MAX + 5))
+    assert (owned.history[0].before, owned.history[0].to, owned.history[0].by) == ("shop", "desk", "admin")
+    # It has it already: that changes no hands.
+    assert given(rules, owned.owner, at_ms=999) == owned
