@@ -57,10 +57,6 @@ class Group:
         self._commits_pending = 0
 
     @property
-    def name(self) -> str:
-        return self.group_id
-
-    @property
     def consumer(self) -> ConsumerGroup | None:
         """The group of the new protocol, None for a classic one."""
         return self._kinds.consumer

@@ -78,10 +78,6 @@ class Transaction:
         return cls(transactional_id, stored)
 
     @property
-    def name(self) -> str:
-        return self.transactional_id
-
-    @property
     def state(self) -> TransactionState:
         return self.current.state
 
