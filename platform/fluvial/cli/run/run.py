@@ -87,7 +87,7 @@ def run(
     if dry_run:
         _say_plan(settings, selection)
         return
-    _check_before(settings, selection)
+    _check_before(settings, selection, is_rebuild=rebuild)
     if continuous:
         _follow(settings, selection)
         return
@@ -134,53 +134,22 @@ def _say_plan(settings: Settings, selection: list[str] | None) -> None:
         raise TablesStoppedError("; ".join(problems))
 
 
-def _check_before(settings: Settings, selection: list[str] | None) -> None:
+def _check_before(settings: Settings, selection: list[str] | None, *, is_rebuild: bool) -> None:
     """Report errors before Spark starts, which takes half a minute; one table's error does not stop the others."""
-    from fluvial.kafka.admin import admin_of, describe_cluster
     from fluvial.spark.connect import is_remote
     from fluvial.spark.java import require_java
     from fluvial.spark.warehouse import Warehouse
     from fluvial.tables.declare.project import load_project
+    from fluvial.tables.drive.preflight import problems_of
 
     if not is_remote(settings.spark_master):
         require_java()
-    topics = describe_cluster(settings, admin_of(settings.cluster)).topics
     Warehouse.at(settings.warehouse).require_writable()
     declared = load_project(settings.project)
     chosen = [each for name, each in declared.items() if selection is None or name in selection]
-    problems = _problems(settings, chosen, declared, topics)
+    problems = problems_of(chosen, declared, settings, is_rebuild=is_rebuild)
     if problems and len(problems) == len(chosen):
         raise TablesStoppedError("; ".join(f"{table}: {problem}" for table, problem in problems.items()))
-
-
-def _problems(
-    settings: Settings, chosen: "list[Declaration]", declared: "Mapping[str, Declaration]", topics: Mapping[str, Any]
-) -> dict[str, FluvialError]:
-    """Errors of each table that its topic and contract show."""
-    from fluvial.registry.errors import RegistryError
-    from fluvial.spark.avro import read_contract
-    from fluvial.spark.kafka import TopicError, absent
-    from fluvial.tables import Pipeline, Publication
-    from fluvial.tables.declare.co_partitioning import check_topics
-    from fluvial.tables.plan.fit import check_fit
-
-    problems: dict[str, FluvialError] = {}
-    with settings.registry.client() as schemas:
-        for each in chosen:
-            if isinstance(each, Publication):
-                continue
-            try:
-                if isinstance(each, Pipeline):
-                    check_topics(each, declared, {name: len(topic.partitions) for name, topic in topics.items()})
-                    continue
-                if each.topic not in topics:
-                    raise TopicError(absent(each.topic, settings.cluster, topics))
-                check_fit(each, read_contract(schemas, each.topic))
-            except FluvialError as error:
-                if isinstance(error, RegistryError) and error.code is None:  # it does not answer
-                    raise
-                problems[each.table] = error
-    return problems
 
 
 def _rebuild(settings: Settings, selection: list[str] | None, *, from_what_is_left: bool) -> None:

@@ -41,16 +41,19 @@ def verify(
     """
     Read the log again up to each table's position, and compare: same rows, same values, no duplicates.
 
-    If a table differs, the status is 1, and the first differences are listed.
+    If a table differs or cannot be compared, the status is 1, and the first differences are listed. Without names,
+    tables that no run has built yet are left out.
     """
     from fluvial.spark.session import build_session
     from fluvial.tables.declare.declarations import Pipeline
     from fluvial.tables.declare.project import load_project
+    from fluvial.tables.drive.verify import NotBuiltError
     from fluvial.tables.drive.verify import verify as compare
 
     declared = {name: each for name, each in load_project(settings.project).items() if not isinstance(each, Pipeline)}
     require_declared(tables or [], list(declared), settings.project)
     verdicts: list[Verdict] = []
+    failed: list[str] = []
     with (
         terminal.keep_stdout_for_the_answer() as stdout,
         terminal.stderr().status("starting Spark …") as status,
@@ -60,13 +63,21 @@ def verify(
         try:
             for name in tables or list(declared):
                 status.update(f"{name} …")
-                verdicts.append(compare(declared[name], settings, spark, schemas=schemas))
+                try:
+                    verdicts.append(compare(declared[name], settings, spark, schemas=schemas))
+                except NotBuiltError as error:
+                    if tables:
+                        failed.append(str(error))
+                    else:
+                        terminal.say(f"{name} has not been built yet, and is left out")
+                except FluvialError as error:
+                    failed.append(str(error))
         finally:
             spark.stop()
         stdout.write(_text([_row(each) for each in verdicts], answer_format).encode())
-    wrong = [each for each in verdicts if not each.is_exact]
-    if wrong:
-        raise NotExactError("; ".join(map(_complaint, wrong)))
+    failed += [_complaint(each) for each in verdicts if not each.is_exact]
+    if failed:
+        raise NotExactError("; ".join(failed))
 
 
 def _text(rows: list[dict[str, Any]], form: Form) -> str:

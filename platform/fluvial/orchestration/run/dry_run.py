@@ -13,6 +13,7 @@ from fluvial.spark.kafka import topic_bounds
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Compacted, Declaration, History, Pipeline, Publication, State
 from fluvial.tables.declare.co_partitioning import check_counts
+from fluvial.tables.drive.preflight import problems_of
 from fluvial.tables.plan.growth import in_order
 from fluvial.tables.plan.planning import has_new_records, plan_span
 from fluvial.tables.publishing.progress import read_progress
@@ -54,10 +55,10 @@ def plan_run(
     warehouse = Warehouse.at(settings.warehouse)
     if warehouse.local is None:
         raise FluvialError(f"a dry run looks at tables on this machine, and {warehouse.root} is elsewhere")
+    chosen = {table: each for table, each in declarations.items() if selection is None or table in selection}
+    problems = problems_of(list(chosen.values()), declarations, settings)
     planned: dict[str, Planned] = {}
-    for table, declaration in declarations.items():
-        if selection is not None and table not in selection:
-            continue
+    for table, declaration in chosen.items():
         path = f"{warehouse.local}/{table.replace('.', '/')}"
         if isinstance(declaration, Pipeline):
             planned[table] = _planned(
@@ -68,7 +69,7 @@ def plan_run(
                 declaration, path, partial(_publication, declaration, settings, planned, warehouse)
             )
         else:
-            planned[table] = _of_topic(declaration, path, settings)
+            planned[table] = _of_topic(declaration, path, settings, problems.get(table))
     return list(planned.values())
 
 
@@ -88,10 +89,12 @@ def _planned(declaration: Pipeline | Publication, path: str, plan: Callable[[], 
         )
 
 
-def _of_topic(declaration: Declaration, path: str, settings: Settings) -> Planned:
+def _of_topic(declaration: Declaration, path: str, settings: Settings, known: FluvialError | None) -> Planned:
     assert not isinstance(declaration, Pipeline | Publication), "it has no topic that it reads"
     problem, version, ranges, changes = None, None, {}, False
     try:
+        if known is not None:
+            raise known
         position = read_position(TableLog(None, path), declaration.table)
         version = position.version
         bounds = topic_bounds(settings.cluster, declaration.topic)

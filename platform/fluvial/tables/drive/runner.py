@@ -31,7 +31,7 @@ from fluvial.tables.drive.evolve import plan_evolution
 from fluvial.tables.drive.transforms import materialize_pipeline
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.changes import IS_CURRENT, is_stepwise, state_rows
-from fluvial.tables.plan.checks import check_state, compacted_key, definition_of
+from fluvial.tables.plan.checks import check_definition, check_state, compacted_key, definition_of
 from fluvial.tables.plan.fit import check_fit
 from fluvial.tables.plan.frames import Care, KeylessError
 from fluvial.tables.plan.growth import cut, in_order
@@ -166,7 +166,7 @@ class _TopicRun:
             lag_before = span.records_max
             span, growth = self._allowed(span, bounds, position)
             if position.stamp is not None:
-                self._check_definition(position.stamp)
+                check_definition(self.declaration, position.stamp)
             # After the bounds: whatever stands below them was written with a schema that is registered by now.
             contract = read_contract(self.schemas, self.declaration.topic)
             check_fit(self.declaration, contract)
@@ -260,13 +260,6 @@ class _TopicRun:
             schema=None if contract.point is None else contract.point.as_pair(),
         )
         return _Batch(span=span, contract=contract, position=position, stamp=stamp)
-
-    def _check_definition(self, stamp: Stamp) -> None:
-        if stamp.definition != definition_of(self.declaration):
-            raise TableError(
-                f"{self.table} was built with {_other(self.declaration)}: `fluvial run --rebuild {self.table}` "
-                "rebuilds it from the log; or declare what is new under another name"
-            )
 
     def _carry_out(self, batch: _Batch, bounds: TopicBounds, log: TableLog) -> tuple[Commit | None, int]:
         """Commit the batch, with as much care as its records turn out to need; None when another run was first."""
@@ -427,9 +420,3 @@ def _quarantine_stamp(batch: _Batch, position: Position, bounds: TopicBounds, ta
         return None
     number = 1 if known is None else known.batch + 1
     return Stamp(topic=batch.span.topic, topic_id=bounds.topic_id, batch=number, offsets=ranges)
-
-
-def _other(declaration: Declaration) -> str:
-    if isinstance(declaration, State) and declaration.reducer is not None:
-        return "another reducer or other columns than are declared now"
-    return "other fields than are declared now"

@@ -49,6 +49,12 @@ SHOWN_MAX = 5
 _CLOSE = 1e-9
 
 
+class NotBuiltError(TableError):
+    """
+    No run has made the table yet.
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """
@@ -108,7 +114,7 @@ def _verify_table(
 ) -> Verdict:
     position = read_position(TableLog(spark, path), declaration.table)
     if position.version is None:
-        raise TableError(f"{declaration.table} does not exist: run it first (`fluvial run {declaration.table}`)")
+        raise NotBuiltError(f"{declaration.table} does not exist: run it first (`fluvial run {declaration.table}`)")
     ranges = _ranges(declaration, position, settings.cluster)
     assert position.stamp is not None, "a table that is there has a stamp"
     contract = contract_of(read_contract(schemas, declaration.topic), position.stamp)

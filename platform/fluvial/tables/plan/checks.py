@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fluvial.delta.errors import TableError
+from fluvial.delta.stamp import Stamp
 from fluvial.spark.avro import Contract, value_type
 from fluvial.tables.declare.declarations import Compacted, Declaration, DeclarationError, State
 from fluvial.tables.declare.folds import Fold
@@ -121,6 +123,21 @@ def definition_of(declaration: Declaration) -> str | None:
     What the stamps of a table say of its declaration; None where any declaration gives the same rows.
     """
     return state_definition(declaration) if isinstance(declaration, State) else None
+
+
+def check_definition(declaration: Declaration, stamp: Stamp) -> None:
+    """
+    Raise :class:`TableError` where a table was built with other folds, key or reducer than are declared now.
+    """
+    if stamp.definition == definition_of(declaration):
+        return
+    built_with = "other fields than are declared now"
+    if isinstance(declaration, State) and declaration.reducer is not None:
+        built_with = "another reducer or other columns than are declared now"
+    raise TableError(
+        f"{declaration.table} was built with {built_with}: `fluvial run --rebuild {declaration.table}` builds it again "
+        "from the log; or declare what is new under another name"
+    )
 
 
 def _no_events(spark: "SparkSession", contract: Contract) -> "DataFrame":

@@ -1,0 +1,81 @@
+"""
+What can be known before a run without data and without Spark: topics, contracts, and what tables were built with.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fluvial.delta.log import TableLog
+from fluvial.delta.stamp import read_position
+from fluvial.errors import FluvialError
+from fluvial.kafka import KafkaCluster
+from fluvial.kafka.admin import admin_of, describe_cluster
+from fluvial.registry.errors import RegistryError
+from fluvial.spark.avro import read_contract
+from fluvial.spark.kafka import TopicError, absent
+from fluvial.spark.warehouse import Warehouse
+from fluvial.tables.declare.co_partitioning import check_topics
+from fluvial.tables.declare.declarations import Declaration, Pipeline, Publication
+from fluvial.tables.plan.checks import check_definition
+from fluvial.tables.plan.fit import check_fit
+
+if TYPE_CHECKING:
+    from fluvial.config import Settings
+    from fluvial.spark.avro import SchemaSource
+
+
+def problems_of(
+    chosen: Sequence[Declaration],
+    declared: Mapping[str, Declaration],
+    settings: "Settings",
+    *,
+    is_rebuild: bool = False,
+) -> dict[str, FluvialError]:
+    """
+    The error that a run of each table would end with, by the tables' names; those that would not are left out.
+
+    A rebuild (`is_rebuild`) minds neither what a table was built with nor whether its files are whole.
+
+    Raises TopicError where the cluster does not answer and RegistryError where the registry does not.
+    """
+    topics = describe_cluster(settings, admin_of(settings.cluster)).topics
+    counts = {name: len(topic.partitions) for name, topic in topics.items()}
+    problems: dict[str, FluvialError] = {}
+    with settings.registry.client() as schemas:
+        for each in chosen:
+            try:
+                _check_source(each, declared, counts, settings.cluster, schemas)
+                if not is_rebuild:
+                    _check_table(each, Warehouse.at(settings.warehouse))
+            except FluvialError as error:
+                if isinstance(error, RegistryError) and error.code is None:  # it does not answer
+                    raise
+                problems[each.table] = error
+    return problems
+
+
+def _check_source(
+    declaration: Declaration,
+    declared: Mapping[str, Declaration],
+    partitions: Mapping[str, int],
+    cluster: KafkaCluster,
+    schemas: "SchemaSource",
+) -> None:
+    if isinstance(declaration, Publication):
+        return
+    if isinstance(declaration, Pipeline):
+        check_topics(declaration, declared, partitions)
+        return
+    if declaration.topic not in partitions:
+        raise TopicError(absent(declaration.topic, cluster, partitions))
+    check_fit(declaration, read_contract(schemas, declaration.topic))
+
+
+def _check_table(declaration: Declaration, warehouse: Warehouse) -> None:
+    """A table elsewhere than on this machine is left to Spark."""
+    if isinstance(declaration, Pipeline | Publication) or warehouse.local is None:
+        return
+    path = f"{warehouse.local}/{declaration.table.replace('.', '/')}"
+    stamp = read_position(TableLog(None, path), declaration.table).stamp
+    if stamp is not None:
+        check_definition(declaration, stamp)
