@@ -142,7 +142,7 @@ def test_a_variable_of_another_cluster_is_no_hindrance(tmp_path: Path) -> None:
         ),
         ("[registry]\nbasic.auth.user.info = 'x'", r"registry\.basic\.auth\.user\.info: this value.*NAME:PASSWORD"),
         ("[registry]\nssl.key.location = 'x'", r"registry\.ssl\.key\.location: needs its certificate"),
-        ("command_config = 'x'\n[kafka]\nsecurity.protocol = 'SSL'", r"command_config: replaces [kafka]"),
+        ("command_config = 'x'\n[kafka]\nsecurity.protocol = 'SSL'", r"command_config: replaces \[kafka\]"),
         ("command_config = 'nowhere'", r"nowhere: cannot be read: No such file"),
     ],
 )

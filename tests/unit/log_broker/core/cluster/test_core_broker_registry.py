@@ -240,3 +240,13 @@ def test_another_controller_does_not_know_what_was_replayed() -> None:
     cluster.lead()
     assert cluster.registry.may_have_missed_leaders(1, cluster.now_ms)
     assert not cluster.registry.may_have_missed_leaders(1, cluster.now_ms + SESSION_MS)
+
+
+def test_what_an_earlier_process_has_replayed_does_not_count_for_the_next() -> None:
+    cluster = ClusterDriver()
+    cluster.start(1, "first", directory="d")
+    cluster.registry.leaders_changed(cluster.image)
+    cluster.beat(1)
+    assert not cluster.registry.may_have_missed_leaders(1, cluster.now_ms)
+    cluster.register(1, "second", directory="d")
+    assert cluster.registry.may_have_missed_leaders(1, cluster.now_ms)

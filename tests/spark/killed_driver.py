@@ -1,0 +1,101 @@
+"""
+A driver that kills itself, with the JVM that it has started, at a step of bringing one table up to date.
+
+    python tests/spark/killed_driver.py '{"step": "files written", "kind": "state", "topic": "t", …}'
+
+"planned": nothing is written yet. "files written": a data file lies in the table's folder and no commit names it.
+"commit begun": all files are there, and Delta's transaction is about to commit. "committed": before anything follows.
+"shown": the position is in the consumer group as well. A driver that comes to its end ends with 0.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from plain_fold import FIELDS
+
+from fluvial.config import Settings
+from fluvial.delta import row_swap
+from fluvial.tables import Declaration, compacted, history, state
+from fluvial.tables.drive import runner
+
+STEPS = ("planned", "files written", "commit begun", "committed", "shown")
+# An append is one call of Spark's: its commit has no beginning that Python sees.
+APPEND_STEPS = tuple(step for step in STEPS if step != "commit begun")
+
+
+def table_of(kind: str, topic: str) -> Declaration:
+    """The table of a kind that is killed."""
+    match kind:
+        case "history":
+            return history(topic, name="killed")
+        case "compacted":
+            return compacted(topic, name="killed", key="id")
+        case _:
+            return state("killed", topic=topic, key="id", fields=FIELDS)
+
+
+def kill(*_arguments: object, **_keywords: object) -> None:
+    """End this process and its JVM, which may not finish what it was asked for."""
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def killed_after(real: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        real(*arguments, **keywords)
+        kill()
+
+    return call
+
+
+def kill_at_a_new_file(folder: Path) -> None:
+    """Kill as soon as a data file lies there that was not there before."""
+
+    def data_files() -> set[str]:
+        return {path.name for path in folder.glob("*.parquet")}
+
+    before = data_files()
+
+    def watch() -> None:
+        while data_files() == before:
+            time.sleep(0.001)
+        kill()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(order: dict[str, str]) -> None:
+    from fluvial.spark.session import build_session
+
+    assert os.getpid() == os.getpgid(0), "it kills its group, which must be its own"
+    settings = Settings(
+        bootstrap_servers=order["bootstrap_servers"],
+        registry_url=order["registry_url"],
+        warehouse=order["warehouse"],
+        spark_master="local[2]",
+        spark_conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"},
+    )
+    table = table_of(order["kind"], order["topic"])
+    spark = build_session(settings, "fluvial killed driver")
+    match order["step"]:
+        case "planned":
+            runner.commit_once = kill
+        case "files written":
+            kill_at_a_new_file(Path(settings.warehouse, table.table.replace(".", "/")))
+        case "commit begun":
+            row_swap._Transaction.commit = kill  # type: ignore[method-assign,assignment]
+        case "committed":
+            runner.commit_once = killed_after(runner.commit_once)
+        case "shown":
+            runner.show_position = killed_after(runner.show_position)
+    runner.materialize(table, settings, spark)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
