@@ -1,6 +1,6 @@
 """`fluvial run`: materialize tables of the project."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,6 @@ from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
     from fluvial.orchestration.run.progress import AssetFinished, RunEvent
-    from fluvial.tables import Declaration
     from fluvial.tables.plan.result import RunResult
 
 ALL = "all"

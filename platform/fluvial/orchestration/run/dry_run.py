@@ -1,7 +1,7 @@
 """What a run would read and write, told without Spark and without a run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from fluvial.config import Settings
@@ -11,8 +11,7 @@ from fluvial.delta.stamp import read_position
 from fluvial.errors import FluvialError
 from fluvial.spark.kafka import topic_bounds
 from fluvial.spark.warehouse import Warehouse
-from fluvial.tables import Compacted, Declaration, History, Pipeline, Publication, State
-from fluvial.tables.declare.co_partitioning import check_counts
+from fluvial.tables import Declaration, Pipeline, Publication
 from fluvial.tables.drive.preflight import problems_of
 from fluvial.tables.plan.growth import in_order
 from fluvial.tables.plan.planning import has_new_records, plan_span
@@ -61,15 +60,15 @@ def plan_run(
     for table, declaration in chosen.items():
         path = f"{warehouse.local}/{table.replace('.', '/')}"
         if isinstance(declaration, Pipeline):
-            planned[table] = _planned(
-                declaration, path, partial(_pipeline, declaration, path, planned, warehouse, declarations)
-            )
+            planned[table] = _planned(declaration, path, partial(_pipeline, declaration, path, planned, warehouse))
         elif isinstance(declaration, Publication):
             planned[table] = _planned(
                 declaration, path, partial(_publication, declaration, settings, planned, warehouse)
             )
         else:
-            planned[table] = _of_topic(declaration, path, settings, problems.get(table))
+            planned[table] = _of_topic(declaration, path, settings)
+        if table in problems:
+            planned[table] = replace(planned[table], would_write=False, problem=str(problems[table]))
     return list(planned.values())
 
 
@@ -89,12 +88,10 @@ def _planned(declaration: Pipeline | Publication, path: str, plan: Callable[[], 
         )
 
 
-def _of_topic(declaration: Declaration, path: str, settings: Settings, known: FluvialError | None) -> Planned:
+def _of_topic(declaration: Declaration, path: str, settings: Settings) -> Planned:
     assert not isinstance(declaration, Pipeline | Publication), "it has no topic that it reads"
     problem, version, ranges, changes = None, None, {}, False
     try:
-        if known is not None:
-            raise known
         position = read_position(TableLog(None, path), declaration.table)
         version = position.version
         bounds = topic_bounds(settings.cluster, declaration.topic)
@@ -116,13 +113,7 @@ def _of_topic(declaration: Declaration, path: str, settings: Settings, known: Fl
     )
 
 
-def _pipeline(
-    declaration: Pipeline,
-    path: str,
-    planned: Mapping[str, Planned],
-    warehouse: Warehouse,
-    declarations: Mapping[str, Declaration],
-) -> Planned:
+def _pipeline(declaration: Pipeline, path: str, planned: Mapping[str, Planned], warehouse: Warehouse) -> Planned:
     log = TableLog(None, path)
     log.check()
     version = log.newest_version()
@@ -139,7 +130,6 @@ def _pipeline(
         if newest is None and not comes:
             problem = f"it reads {table}, which does not exist: run it first"
         changes |= comes or made_from.get(table, {}).get("version") != newest
-    problem = problem or _co_partitioning_problem(declaration, planned, declarations)
     return Planned(
         table=declaration.table,
         reads=declaration.inputs,
@@ -149,22 +139,6 @@ def _pipeline(
         would_write=changes and problem is None,
         problem=problem,
     )
-
-
-def _co_partitioning_problem(
-    declaration: Pipeline, planned: Mapping[str, Planned], declarations: Mapping[str, Declaration]
-) -> str | None:
-    """What is wrong with the partitions of the topics, of those inputs that the run brings up to date itself."""
-    counts = {}
-    for table in declaration.inputs:
-        read, source = planned.get(table), declarations.get(table)
-        if read is not None and read.ranges and isinstance(source, History | Compacted | State):
-            counts[source.topic] = len(read.ranges)
-    try:
-        check_counts(declaration, counts)
-    except FluvialError as error:
-        return str(error)
-    return None
 
 
 def _publication(

@@ -42,7 +42,9 @@ def cast_rows(table: "DataFrame", types: "StructType") -> "DataFrame":
     """
     from pyspark.sql import functions as sql
 
-    return table.select(*(sql.col(f"`{field.name}`").cast(field.dataType).alias(field.name) for field in types))
+    return table.select(
+        *(sql.col(f"`{field.name}`").cast(field.dataType.simpleString()).alias(field.name) for field in types)
+    )
 
 
 def _column(column: EvolvedColumn, wanted: "DataType") -> "Column":
@@ -55,7 +57,7 @@ def _column(column: EvolvedColumn, wanted: "DataType") -> "Column":
     alike = [source for source in ids if source.stored == column.stored and not isinstance(source.value, Default)]
     others = alike[-1] if alike else Source(column.stored, Keep())
     if column.stored is None:
-        result = sql.lit(None).cast(wanted)
+        result = sql.lit(None).cast(wanted.simpleString())
     else:
         result = _value(sql.col(f"`{others.stored}`"), others.value, wanted)
     for source, some in ids.items():
@@ -72,7 +74,7 @@ def _value(value: "Column | None", becomes: Value, wanted: "DataType") -> "Colum
 
     if isinstance(becomes, Default):
         nothing = from_avro(sql.lit(b""), _NO_FIELDS, {"avroSchema": becomes.schema})
-        return nothing.getField(becomes.name).cast(wanted)
+        return nothing.getField(becomes.name).cast(wanted.simpleString())
     assert value is not None
     match becomes:
         case Struct():
@@ -85,7 +87,7 @@ def _value(value: "Column | None", becomes: Value, wanted: "DataType") -> "Colum
                 ).alias(name)
                 for name, source in becomes.fields
             ]
-            return sql.when(value.isNotNull(), sql.struct(*fields)).cast(wanted)
+            return sql.when(value.isNotNull(), sql.struct(*fields)).cast(wanted.simpleString())
         case Items() if becomes.is_map:
             assert isinstance(wanted, MapType)
             of_values = wanted.valueType
@@ -97,4 +99,4 @@ def _value(value: "Column | None", becomes: Value, wanted: "DataType") -> "Colum
         case Symbols():
             return sql.when(value.isNull() | value.isin(*becomes.known), value).otherwise(sql.lit(becomes.default))
         case Keep():
-            return value.cast(wanted)
+            return value.cast(wanted.simpleString())

@@ -104,6 +104,9 @@ def test_a_table_that_is_declared_wrong(shop: Cli, before: str, after: str, says
     for each in says:
         assert each in line
     assert not (shop.cwd / ".fluvial" / "dagster").exists()
+    dry = shop.run("run", "--dry-run")
+    assert dry.returncode == 1
+    assert dry.stderr.splitlines()[-1] == line
 
 
 def test_a_table_that_is_declared_twice(shop: Cli) -> None:
@@ -181,11 +184,10 @@ def test_a_warehouse_that_cannot_be_written(shop: Cli, below: str) -> None:
 
 
 def test_what_is_wrong_with_one_table_does_not_stop_the_others(shop: Cli, platform: EmbeddedPlatform) -> None:
-    from fluvial.cli.run.run import _problems
     from fluvial.tables import history
+    from fluvial.tables.drive.preflight import problems_of
 
-    chosen = [history("orders"), history("order")]
-    problems = _problems(platform.settings(shop.cwd), chosen, {}, platform.broker.node.cluster.topics)
+    problems = problems_of([history("orders"), history("order")], {}, platform.settings(shop.cwd))
     assert list(problems) == ["history.order"]
 
 

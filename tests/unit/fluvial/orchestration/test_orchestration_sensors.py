@@ -17,23 +17,29 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from miniature import DECLARATIONS, NoSpark, busiest
 
-import log_broker
 from fluvial.config import Settings
 from fluvial.orchestration import Alert, Allowed, Policy, assets_for, lag_sensor, offsets_sensor, webhook
 from fluvial.orchestration.checks.log_checks import standing
 from fluvial.orchestration.run.dry_run import plan_run
 from fluvial.orchestration.sensors.sensors import SENSOR_TAG
+from fluvial.registry.client import RegistryClient
 from fluvial.tables import Declaration, history, state
 from fluvial.tables.declare.folds import count
+from fluvial.testing.embedded import EmbeddedPlatform, embedded_platform
 from log_broker.server.embedded import EmbeddedBroker
 
 HOUR_MS = 3_600_000
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with log_broker.embedded() as running:
+def platform() -> Iterator[EmbeddedPlatform]:
+    with embedded_platform() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def broker(platform: EmbeddedPlatform) -> EmbeddedBroker:
+    return platform.broker
 
 
 @pytest.fixture
@@ -264,7 +270,13 @@ def test_a_webhook_gets_what_happened() -> None:
     assert json.loads(heard[0]) == {"text": "[lags] history.orders: 3 records of lag"}
 
 
-def test_a_dry_run_tells_what_would_be_read_and_written(live: Settings) -> None:
+ORDERS = '{"type": "record", "name": "Order", "fields": [{"name": "amount", "type": "int"}]}'
+
+
+def test_a_dry_run_tells_what_would_be_read_and_written(platform: EmbeddedPlatform, tmp_path: Path) -> None:
+    live = platform.settings(tmp_path)
+    with RegistryClient(platform.registry_url) as registry:
+        registry.register("plan-value", ORDERS)
     make_topic(live, "plan")
     send(live, "plan", 5)
     tables = {**declared("plan"), "history.gone": history("nowhere", name="gone")}
