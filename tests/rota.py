@@ -72,6 +72,12 @@ TURNS = (
     Turn("mutations of the cluster", 18, ("tests/sim/cluster_mutations.py",)),
     Turn("mutations of rules", 20, ("tests/mutations/rules_mutations.py",)),
     Turn("kills at each step of a commit", 6, _pytest("tests/spark/test_spark_killed_commits.py"), ROTA),
+    Turn(
+        "histories of contracts",
+        12,
+        _pytest("tests/spark/test_spark_schema_histories.py"),
+        {"FLUVIAL_HISTORIES": "6:66"},
+    ),
     Turn("clients, one broker", 15, ("-m", "tests.compat.run")),
     Turn("clients, three brokers", 18, ("-m", "tests.compat.run", "--brokers", "3")),
     Turn("daemon for minutes", 6, _pytest("tests/e2e/test_daemon.py"), ROTA),

@@ -1,7 +1,7 @@
 """
 Tables are the same whenever they were read: random histories of a contract in random batches, some interrupted.
 
-FLUVIAL_HISTORIES=A:B runs these seeds instead of a few; `make rota` takes a hundred.
+FLUVIAL_HISTORIES=A:B runs these seeds instead of a few; `make rota` takes sixty.
 """
 
 import os

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from fluvial.errors import FluvialError
-from fluvial.registry.client import RegistryClient
+from fluvial.registry.client import RegisteredSchema, RegistryClient
 from fluvial.registry.credentials import CredentialsError, check_reference, read_secret
 from fluvial.registry.errors import RegistryError
 from fluvial.registry.formats.avro.parse import AvroSyntaxError, parse
@@ -88,21 +88,31 @@ class Contract:
 Passwords = Callable[[Contract], str | None]
 """The password of a contract's producer; None for a producer that claims nothing."""
 
-Status = Literal["new", "unchanged", "compatible", "incompatible", "refused"]
+Status = Literal["new", "unchanged", "outdated", "compatible", "incompatible", "refused"]
+
+
+WRONG = frozenset({"incompatible", "refused", "outdated"})
+"""The statuses of a schema that cannot be shipped as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """A contract that is in the registry; `is_new` when this call put it there."""
+    """
+    A contract that is in the registry; `is_new` when this call put it there.
+
+    `outdated` says what to do about a file that holds an older version than the latest: registering it again does not
+    make it the latest.
+    """
 
     contract: Contract
     id: int
     is_new: bool
+    outdated: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """How a contract stands against the registry; `messages` say why when it is `incompatible` or `refused`."""
+    """How a contract stands against the registry; `messages` say why where its status is one of WRONG."""
 
     contract: Contract
     status: Status
@@ -110,8 +120,8 @@ class CheckResult:
 
     @property
     def is_ok(self) -> bool:
-        """Whether it could be registered now."""
-        return self.status not in {"incompatible", "refused"}
+        """Whether it is the latest version, or could be registered now."""
+        return self.status not in WRONG
 
 
 def load_contracts(directory: Path | str) -> list[Contract]:
@@ -173,9 +183,10 @@ def register_all(
                 client.set_config(contract.compatibility, contract.subject)
             known = client.look_up(contract.subject, contract.text)
             schema_id = known.id if known is not None else client.register(contract.subject, contract.text)
+            outdated = None if known is None else _outdated(client, known, str(contract.path))
         except RegistryError as error:
             raise RegistryError(f"{contract.path}: {error}", code=error.code, status=error.status) from error
-        registered = Registered(contract=contract, id=schema_id, is_new=known is None)
+        registered = Registered(contract=contract, id=schema_id, is_new=known is None, outdated=outdated)
         done.append(registered)
         if on_progress is not None:
             on_progress(registered)
@@ -198,8 +209,10 @@ def check_all(client: RegistryClient, contracts: Iterable[Contract]) -> list[Che
 def check_text(client: RegistryClient, subject: str, text: str) -> tuple[Status, tuple[str, ...]]:
     """How a schema stands against a subject, and why not when it may not follow what is registered there."""
     try:
-        if client.look_up(subject, text) is not None:
-            return "unchanged", ()
+        known = client.look_up(subject, text)
+        if known is not None:
+            outdated = _outdated(client, known, "what is checked")
+            return ("unchanged", ()) if outdated is None else ("outdated", (outdated,))
         messages = client.check(subject, text)
         if messages:
             return "incompatible", tuple(messages)
@@ -208,6 +221,18 @@ def check_text(client: RegistryClient, subject: str, text: str) -> tuple[Status,
         if error.code is None:
             raise
         return "refused", (str(error),)
+
+
+def _outdated(client: RegistryClient, known: RegisteredSchema, what: str) -> str | None:
+    """What to do about a version that is registered and not the latest; None for the latest."""
+    latest = client.latest(known.subject)
+    if latest.version == known.version or latest.id == known.id:
+        return None
+    return (
+        f"{what} is version {known.version} of {known.subject}, and version {latest.version} is the latest, which is "
+        f"what tables are read as: `fluvial schema show {known.subject}` prints it for the file; or, to go back, "
+        'change a word in the file (such as a "doc") and register it as the next version'
+    )
 
 
 def _check(client: RegistryClient, contract: Contract) -> CheckResult:

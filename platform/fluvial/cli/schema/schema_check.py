@@ -48,7 +48,7 @@ class Change:
     @property
     def topic(self) -> str | None:
         """The topic whose values it describes, where it does and differs from what is registered."""
-        if self.status == "unchanged" or not self.subject.endswith(VALUE):
+        if self.status in {"unchanged", "outdated"} or not self.subject.endswith(VALUE):
             return None
         return self.subject.removesuffix(VALUE)
 
@@ -63,8 +63,9 @@ class Verdict:
     @property
     def is_ok(self) -> bool:
         """Whether it may be shipped."""
-        refused = self.change.status in {"incompatible", "refused"}
-        return not refused and not any(each.breaks for each in self.impacts)
+        from fluvial.registry.contracts import WRONG
+
+        return self.change.status not in WRONG and not any(each.breaks for each in self.impacts)
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""

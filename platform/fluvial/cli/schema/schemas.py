@@ -10,6 +10,7 @@ from fluvial.cli.options import Json, with_registry
 from fluvial.cli.schema import schema_check, schema_exchange, schema_generate, schema_owners, schema_views
 from fluvial.cli.schema.schema_sources import CONTRACTS, Source, Subject, subject_of_file
 from fluvial.config import Settings
+from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
     pass
@@ -20,6 +21,10 @@ schema_views.add_to(app)
 schema_exchange.add_to(app)
 schema_generate.add_to(app)
 schema_owners.add_to(app)
+
+
+class OutdatedFileError(FluvialError):
+    """A file holds an older version of its subject than the registry's latest."""
 
 
 @app.command(epilog="Example:  fluvial schema register schemas")
@@ -39,7 +44,7 @@ def register(path: Source = CONTRACTS, subject: Subject = None, *, settings: Set
         return
     contracts = load_contracts(path)
     with settings.registry.client() as client:
-        register_all(
+        done = register_all(
             client,
             contracts,
             lambda done: terminal.answer(
@@ -47,6 +52,9 @@ def register(path: Source = CONTRACTS, subject: Subject = None, *, settings: Set
             ),
             passwords=passwords_for(settings.data_dir, settings.registry_url),
         )
+    outdated = [each.outdated for each in done if each.outdated is not None]
+    if outdated:
+        raise OutdatedFileError("; ".join(outdated))
 
 
 @app.command("list", epilog="Example:  fluvial schema list --json")

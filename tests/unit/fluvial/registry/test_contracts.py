@@ -160,6 +160,25 @@ def test_checking_changes_nothing_and_says_how_things_stand(schemas, client) -> 
     assert refused.value.code == 409
 
 
+def test_a_file_that_was_put_back_to_an_older_version_is_named(schemas, client) -> None:
+    """To register it again does not make it the latest."""
+    path = schemas / "weather_service" / "weather.avsc"
+    register_all(client, load_contracts(schemas))
+    path.write_text(WEATHER.replace("]}", ', {"name": "gust", "type": ["null", "double"], "default": null}]}'))
+    (latest,) = register_all(client, load_contracts(schemas))
+    assert latest.outdated is None
+    path.write_text(WEATHER)
+    (result,) = check_all(client, load_contracts(schemas))
+    assert (result.status, result.is_ok) == ("outdated", False)
+    (registered,) = register_all(client, load_contracts(schemas))
+    for said in (registered.outdated, *result.messages):
+        assert "is version 1 of weather-value, and version 2 is the latest" in said
+        assert "`fluvial schema show weather-value`" in said
+    path.write_text(WEATHER.replace('"type": "record"', '"type": "record", "doc": "as it was"'))
+    (again,) = register_all(client, load_contracts(schemas))
+    assert (again.is_new, again.outdated) == (True, None)
+
+
 def test_the_client(client, registry_server) -> None:
     assert client.subjects() == []
     assert client.register("a b/c-value", '{"type":"string"}') == 1
