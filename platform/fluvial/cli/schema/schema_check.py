@@ -174,14 +174,14 @@ def _change(result: "CheckResult") -> Change:
 
 
 def _declarations(settings: Settings, project: str | None) -> "Mapping[str, Declaration]":
-    from importlib.util import find_spec
+    from fluvial.tables.declare.project import NoProjectError, load_project
 
-    from fluvial.tables.declare.project import load_project
-
-    # A producer's own repository declares no tables; one that is named must be there.
-    if project is None and not Path(*settings.project.split(".")).exists() and find_spec(settings.project) is None:
-        return {}
-    return load_project(project or settings.project)
+    if project is not None:
+        return load_project(project)
+    try:
+        return load_project(settings.project)
+    except NoProjectError:
+        return {}  # a producer's own repository declares no tables
 
 
 def _is_read(declarations: "Mapping[str, Declaration]", topic: str) -> bool:
