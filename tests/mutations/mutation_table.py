@@ -649,4 +649,63 @@ COMMITS = (
     ),
 )
 
-MUTATIONS: tuple[Mutation, ...] = (*REGISTRY, *LEASE, *IDEMPOTENCE, *LAG, *COMMITS)
+EVOLUTION: tuple[Mutation, ...] = (
+    *_of(
+        "platform/fluvial/spark/reader_schema.py",
+        ["tests/unit/fluvial/spark/test_reader_schema.py"],
+        ("a removed field is dropped", "        for field in gone.values():", "        for field in ():"),
+        (
+            "an alias is forgotten by the next version",
+            "                aliases += (before.name, *before.aliases)\n",
+            "                pass\n",
+        ),
+        (
+            "a removed field without a default must be there",
+            "            if not field.has_default:",
+            "            if False:",
+        ),
+        ("an old name that is used again is an alias as well", "if alias not in names)", "if True)"),
+        ("a record within is taken as it is", "self._merged(found) if isinstance(found, Record) else found", "found"),
+    ),
+    *_of(
+        "platform/fluvial/tables/plan/evolution.py",
+        ["tests/unit/fluvial/tables/test_evolution.py"],
+        (
+            "a new field keeps what is stored",
+            "    return Source(None, Default(field.name, canonical(_alone(field))))",
+            "    return Source(field.name, Keep())",
+        ),
+        ("a changed default changes nothing", " and column.default == field.default:", ":"),
+        (
+            "a promotion casts nothing",
+            'the precision of a float")\n    return Keep(cast=True)',
+            'the precision of a float")\n    return Keep()',
+        ),
+        ("a float becomes more exact", '    if stored.kind == "float" and sent.kind in _INTEGERS:', "    if False:"),
+        ("any type becomes any other", "or wanted.kind not in _PROMOTIONS.get(stored.kind, ())", ""),
+        ("a symbol that is gone stays", "    return Symbols(wanted.symbols, wanted.default)", "    return Keep()"),
+        (
+            "a symbol that was stored as another comes back",
+            "    if any(each in wanted.symbols and each not in stored.symbols for each in sent.symbols):",
+            "    if False:",
+        ),
+        ("null becomes required", "    if _is_nullable(sent) and not _is_nullable(wanted):", "    if False:"),
+        (
+            "what was left out is there",
+            'raise NotInTableError(path, "is in older records and was left out of the table")',
+            "return Source(None, Keep())",
+        ),
+        (
+            "the scale of a decimal does not matter",
+            'if stored.props.get("scale", 0) == wanted.props.get("scale", 0):',
+            "if True:",
+        ),
+        (
+            "a renamed column is left where it is",
+            "renamed=tuple(each.name for each in stored.fields if each.name not in names)",
+            "renamed=()",
+        ),
+    ),
+)
+
+MUTATIONS: tuple[Mutation, ...] = (*REGISTRY, *LEASE, *IDEMPOTENCE, *LAG, *COMMITS, *EVOLUTION)

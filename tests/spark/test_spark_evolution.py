@@ -9,9 +9,12 @@ from log_topic import Schemas, Sent
 from plain_fold import SCHEMA
 
 from fluvial.config import Settings
+from fluvial.delta.errors import TableError
 from fluvial.spark.avro import ContractError
-from fluvial.tables import compacted, count, history, state
+from fluvial.tables import DeclarationError, compacted, count, history, state, sum_
+from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import verify
 
 pytestmark = pytest.mark.spark
 
@@ -63,6 +66,34 @@ def test_a_new_version_between_batches_adds_its_columns(
     rows = spark.table("compacted.readings").orderBy("id").collect()
     assert [(row.id, row.amount, row.unit) for row in rows] == [("a", 1, "kg"), ("b", 2, "g")]
     assert {row.id: row.events for row in spark.table("state.readings").collect()} == {"a": 1, "b": 2}
+
+
+def test_a_state_goes_on_after_a_rename_and_stops_at_a_changed_default(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    def contract(name: str, default: int, **more: Any) -> dict[str, Any]:
+        field = {"name": name, "type": "int", "default": default, **more}
+        return {"type": "record", "name": "R", "fields": [{"name": "at", "type": "long"}, field]}
+
+    def totals(name: str) -> Any:
+        return state("totals", topic=topic.name, key="id", fields={"total": sum_(name)})
+
+    topic = make_topic({"type": "record", "name": "R", "fields": [{"name": "at", "type": "long"}]})
+    topic.send([Sent(key="a", value={"at": 0})])
+    schemas.register(topic.subject, contract("amount", 5))
+    materialize(totals("amount"), settings, spark, schemas=schemas)
+    schemas.register(topic.subject, contract("spent", 5, aliases=["amount"]))
+    with pytest.raises(DeclarationError, match="no field amount any more: it was renamed to spent"):
+        materialize(totals("amount"), settings, spark, schemas=schemas)
+    topic.send([Sent(key="a", value={"at": 1, "spent": 2})])
+    assert not materialize(totals("spent"), settings, spark, schemas=schemas).skipped
+    assert [row.total for row in spark.table("state.totals").collect()] == [7]
+    schemas.register(topic.subject, contract("spent", 6, aliases=["amount"]))
+    with pytest.raises(TableError, match=r"spent would have been otherwise in records that were folded.*--rebuild"):
+        materialize(totals("spent"), settings, spark, schemas=schemas)
+    assert verify(totals("spent"), settings, spark, schemas=schemas).is_exact
+    rebuild(totals("spent"), settings, spark, schemas=schemas)
+    assert [row.total for row in spark.table("state.totals").collect()] == [8]
 
 
 def test_a_topic_without_a_contract_is_refused(

@@ -126,6 +126,14 @@ class Contract:
         """
         return tuple(field["name"] for field in json.loads(self.reader)["fields"])
 
+    @property
+    def renamed(self) -> Mapping[str, str]:
+        """
+        The newest name of each field that once had another, by that other one.
+        """
+        fields = json.loads(self.reader)["fields"]
+        return {alias: field["name"] for field in fields for alias in field.get("aliases", ())}
+
     def as_of(self, point: SchemaPoint) -> "Contract | None":
         """
         The contract as it was when no version above `point.newest` was registered; None where it is not known.

@@ -138,9 +138,7 @@ def _of_state(
     changed = [
         column.name
         for column in plan.columns
-        if not all(
-            source.stored == column.name and isinstance(source.value, Keep) for source in column.sources.values()
-        )
+        if not all(source.stored is not None and isinstance(source.value, Keep) for source in column.sources.values())
     ]
     if changed:
         raise NotInTableError(", ".join(changed), "would have been otherwise in records that were folded already")

@@ -11,7 +11,7 @@ from fluvial.errors import FluvialError
 from fluvial.kafka import KafkaCluster
 from fluvial.kafka.admin import admin_of, describe_cluster
 from fluvial.registry.errors import RegistryError
-from fluvial.spark.avro import read_contract
+from fluvial.spark.avro import Contract, read_contract
 from fluvial.spark.kafka import TopicError, absent
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.co_partitioning import check_topics
@@ -44,9 +44,9 @@ def problems_of(
     with settings.registry.client() as schemas:
         for each in chosen:
             try:
-                _check_source(each, declared, counts, settings.cluster, schemas)
-                if not is_rebuild:
-                    _check_table(each, Warehouse.at(settings.warehouse))
+                contract = _check_source(each, declared, counts, settings.cluster, schemas)
+                if contract is not None and not is_rebuild:
+                    _check_table(each, contract, Warehouse.at(settings.warehouse))
             except FluvialError as error:
                 if isinstance(error, RegistryError) and error.code is None:  # it does not answer
                     raise
@@ -60,22 +60,25 @@ def _check_source(
     partitions: Mapping[str, int],
     cluster: KafkaCluster,
     schemas: "SchemaSource",
-) -> None:
+) -> Contract | None:
+    """Check what a declaration reads; returns the contract of its topic, where it reads one."""
     if isinstance(declaration, Publication):
-        return
+        return None
     if isinstance(declaration, Pipeline):
         check_topics(declaration, declared, partitions)
-        return
+        return None
     if declaration.topic not in partitions:
         raise TopicError(absent(declaration.topic, cluster, partitions))
-    check_fit(declaration, read_contract(schemas, declaration.topic))
+    contract = read_contract(schemas, declaration.topic)
+    check_fit(declaration, contract)
+    return contract
 
 
-def _check_table(declaration: Declaration, warehouse: Warehouse) -> None:
+def _check_table(declaration: Declaration, contract: Contract, warehouse: Warehouse) -> None:
     """A table elsewhere than on this machine is left to Spark."""
-    if isinstance(declaration, Pipeline | Publication) or warehouse.local is None:
+    if warehouse.local is None:
         return
     path = f"{warehouse.local}/{declaration.table.replace('.', '/')}"
     stamp = read_position(TableLog(None, path), declaration.table).stamp
     if stamp is not None:
-        check_definition(declaration, stamp)
+        check_definition(declaration, stamp, contract)

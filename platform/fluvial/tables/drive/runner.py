@@ -165,10 +165,10 @@ class _TopicRun:
             span = plan_span(self.table, position, bounds)
             lag_before = span.records_max
             span, growth = self._allowed(span, bounds, position)
-            if position.stamp is not None:
-                check_definition(self.declaration, position.stamp)
             # After the bounds: whatever stands below them was written with a schema that is registered by now.
             contract = read_contract(self.schemas, self.declaration.topic)
+            if position.stamp is not None:
+                check_definition(self.declaration, position.stamp, contract)
             check_fit(self.declaration, contract)
             if position.stamp is not None:
                 found = self._evolve(position, contract, log)

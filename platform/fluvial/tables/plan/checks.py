@@ -4,7 +4,7 @@ A declaration against the contract of its topic, before the first event is read.
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fluvial.delta.errors import TableError
@@ -104,17 +104,19 @@ def _type_problem(events: "DataFrame", fold: Fold, subject: str) -> str | None:
     return None
 
 
-def state_definition(declaration: State) -> str:
+def state_definition(declaration: State, rename: Callable[[str], str] = lambda text: text) -> str:
     """
     A name for what a state's rows mean: it changes with the key, a field, the order of fields, the reducer's code.
+
+    `rename` is applied to what names fields of the contract.
     """
-    parts = [declaration.key, *(f"{name}={fold!r}" for name, fold in declaration.fields.items())]
+    parts = [declaration.key, *(f"{name}={rename(repr(fold))}" for name, fold in declaration.fields.items())]
     if declaration.order is not None:
-        parts.append(f"order={declaration.order}")
+        parts.append(f"order={rename(declaration.order)}")
     if declaration.reducer is not None:
         parts.append(f"reducer={declaration.reducer!r}")
     if declaration.scd2 is not None:
-        parts.append(f"scd2={declaration.scd2}")
+        parts.append(f"scd2={rename(declaration.scd2)}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -125,11 +127,15 @@ def definition_of(declaration: Declaration) -> str | None:
     return state_definition(declaration) if isinstance(declaration, State) else None
 
 
-def check_definition(declaration: Declaration, stamp: Stamp) -> None:
+def check_definition(declaration: Declaration, stamp: Stamp, contract: Contract) -> None:
     """
     Raise :class:`TableError` where a table was built with other folds, key or reducer than are declared now.
+
+    Folds that name a field of the contract by the alias that it had then are the same ones.
     """
     if stamp.definition == definition_of(declaration):
+        return
+    if isinstance(declaration, State) and _was_built_as(declaration, stamp.definition, contract.renamed):
         return
     built_with = "other fields than are declared now"
     if isinstance(declaration, State) and declaration.reducer is not None:
@@ -137,6 +143,14 @@ def check_definition(declaration: Declaration, stamp: Stamp) -> None:
     raise TableError(
         f"{declaration.table} was built with {built_with}: `fluvial run --rebuild {declaration.table}` builds it again "
         "from the log; or declare what is new under another name"
+    )
+
+
+def _was_built_as(declaration: State, definition: str | None, renamed: Mapping[str, str]) -> bool:
+    """Whether the definition is the declaration's with some fields under their older names."""
+    older = {name: alias for alias, name in renamed.items()}  # of several aliases the one that was there last
+    return bool(older) and definition == state_definition(
+        declaration, lambda text: re.sub(r"\w+", lambda word: older.get(word[0], word[0]), text)
     )
 
 

@@ -60,10 +60,10 @@ def _check_folds(declaration: State, contract: Contract, fields: Mapping[str, st
         field = fold.expr.strip()
         what = f'state("{declaration.name}"): field {column} = {fold}'
         if field.lower() not in kinds:
-            renamed = _renamed(field, contract)
-            if renamed is not None:
+            if field in contract.renamed:
                 raise DeclarationError(
-                    f"{what}: {contract.subject} has no field {field} any more, it was renamed to {renamed}: write that"
+                    f"{what}: {contract.subject} has no field {field} any more: it was renamed to "
+                    f"{contract.renamed[field]}, write that"
                 )
             for near in get_close_matches(field.lower(), kinds, n=1):
                 raise DeclarationError(f"{what}: {contract.subject} has no field {field}: did you mean {near}?")
@@ -81,12 +81,6 @@ def _fields(contract: Contract) -> dict[str, str]:
     fields = json.loads(contract.reader)["fields"]
     declared = contract.declared
     return {field["name"]: _kind(field["type"]) for field in fields if declared is None or field["name"] in declared}
-
-
-def _renamed(name: str, contract: Contract) -> str | None:
-    """The field that has this name as an alias."""
-    fields = json.loads(contract.reader)["fields"]
-    return next((field["name"] for field in fields if name in field.get("aliases", ())), None)
 
 
 def _kind(avro_type: Any) -> str:
