@@ -14,7 +14,7 @@ from fluvial.config import Settings
 from fluvial.orchestration.assets.graph import asset_key
 from fluvial.orchestration.assets.metadata import offsets_table
 from fluvial.orchestration.checks import lag
-from fluvial.orchestration.checks.lag import end_offsets, lag_behind, log_ends, table_ends
+from fluvial.orchestration.checks.lag import end_offsets, lag_of, log_ends, table_ends
 from fluvial.spark.kafka import TopicError
 from log_broker.server.embedded import EmbeddedBroker
 
@@ -42,16 +42,16 @@ def producer_of(settings: Settings, **options: object) -> Producer:
 
 
 def test_the_lags_of_partitions_add_up() -> None:
-    assert lag_behind({0: 10, 1: 5, 2: 4}, {0: 7, 1: 5, 2: 2}) == 5
+    assert lag_of({0: 10, 1: 5, 2: 4}, {0: 7, 1: 5, 2: 2}) == 5
 
 
 def test_a_log_that_was_cut_back_makes_up_for_no_other_partition() -> None:
-    assert lag_behind({0: 3, 1: 5}, {0: 9, 1: 1}) == 4
+    assert lag_of({0: 3, 1: 5}, {0: 9, 1: 1}) == 4
 
 
 def test_a_position_in_a_partition_that_is_gone_counts_nothing() -> None:
-    assert lag_behind({0: 3}, {0: 3, 1: 9}) == 0
-    assert lag_behind({}, {0: 3}) == 0
+    assert lag_of({0: 3}, {0: 3, 1: 9}) == 0
+    assert lag_of({}, {0: 3}) == 0
 
 
 def test_the_ends_are_asked_for_topic_by_topic_and_partition(live: Settings) -> None:
