@@ -2,6 +2,7 @@
 Dagster's runs over real tables: one that goes on until it is terminated, and the check that a table is its log.
 """
 
+import json
 import os
 import signal
 import time
@@ -17,7 +18,7 @@ from fluvial.config import Settings
 from fluvial.orchestration import SparkResource, assets_for, continuous_job, reconciliation_checks
 from fluvial.spark.session import register_tables
 from fluvial.spark.warehouse import Warehouse
-from fluvial.tables import Declaration, count, history, latest, pipeline, state, sum_
+from fluvial.tables import Declaration, count, history, latest, pipeline, publish, state, sum_
 from fluvial.testing import EmbeddedPlatform, embedded_platform, events
 
 pytestmark = [
@@ -152,3 +153,59 @@ def test_a_table_that_is_not_what_the_log_says_holds_back_what_reads_it(
     assert "partition 0, offsets 0 to" in verdict.description
     assert "21 rows for 22 records" in verdict.description
     assert second.asset_materializations_for_node("marts__by_tail") == []
+
+
+class NoSpark(SparkResource):
+    """A resource that must not be asked for its session."""
+
+    @property
+    def session(self) -> Any:
+        raise dg.Failure("Spark was started", allow_retries=False)
+
+
+def test_a_run_with_nothing_new_does_without_spark(platform: EmbeddedPlatform, own_settings: Settings) -> None:
+    @pipeline(name="by_tail", inputs=["history.flight_events"], version="1")
+    def by_tail(flights: Any) -> Any:
+        return flights.groupBy("tailnum").count()
+
+    planes = publish("state.aircraft", topic="aircraft-now", key="tailnum")
+    declared = (FLIGHT_EVENTS, AIRCRAFT, by_tail, planes)
+    send(platform, 4)
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def run(resource: type[SparkResource], *tables: Declaration) -> dg.ExecuteInProcessResult:
+            defined = dg.Definitions(
+                assets=assets_for({each.table: each for each in tables}),
+                resources={"spark": resource.of(own_settings)},
+                executor=dg.in_process_executor,
+            )
+            job = defined.resolve_implicit_global_asset_job_def()
+            return job.execute_in_process(instance=instance, run_config=QUIET, raise_on_error=False)
+
+        assert run(SparkResource, *declared).success
+        again = run(NoSpark, *declared)
+        assert again.success
+        shown = {".".join(each.asset_key.path): each.metadata for each in materialized(again)}
+        assert {
+            table: (each["skipped"].value, each["lag"].value if "lag" in each else 0) for table, each in shown.items()
+        } == {each.table: (True, 0) for each in declared}
+        # The page goes on to show what the last run with Spark found.
+        assert "dagster/column_lineage" in shown["marts.by_tail"]
+        assert "dagster/column_schema" in shown["state.aircraft"]
+
+        changed = replace(by_tail, version="2")
+        assert not run(NoSpark, changed).success
+        newer = json.loads(FLIGHTS.read_text())
+        newer["fields"].append({"name": "gate", "type": "string", "default": "?"})
+        with own_settings.registry.client() as schemas:
+            schemas.register("flight_events-value", json.dumps(newer))
+        assert not run(NoSpark, FLIGHT_EVENTS).success
+        assert run(SparkResource, FLIGHT_EVENTS).success
+        assert run(NoSpark, FLIGHT_EVENTS).success
+        send(platform, 2)
+        assert not run(NoSpark, FLIGHT_EVENTS).success
+
+
+def materialized(result: dg.ExecuteInProcessResult) -> list[Any]:
+    events_of_run = result.get_asset_materialization_events()
+    return [each.step_materialization_data.materialization for each in events_of_run]

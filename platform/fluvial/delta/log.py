@@ -194,6 +194,20 @@ class TableLog:
                 names.append(unquote(added["path"]).rpartition("/")[2])
         return names
 
+    def data_changes(self, version: int) -> set[str]:
+        """
+        The kinds of a commit's actions that change rows or columns: of `add`, `remove` and `metaData`.
+
+        Files that were only written together (OPTIMIZE) are none of them.
+        """
+        actions = (self._action(version, line) for line in self._lines(version))
+        return {
+            kind
+            for action in actions
+            for kind, body in action.items()
+            if kind == "metaData" or (kind in ("add", "remove") and body.get("dataChange", True))
+        }
+
     def newest_first(self, *, above: int = -1) -> Iterator[Commit]:
         """
         The commits that are still in the log, from the newest down to the one after version `above`.

@@ -6,6 +6,7 @@ progress bar is drawn. Only the columns that the expectations name are read, onc
 an expectation come back to the driver.
 """
 
+import json
 import os
 import time
 import warnings
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fluvial.quality.outcome import Finding, Outcome
+from fluvial.quality.suite import Build
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,6 +26,30 @@ PLACES_MAX = 1_000
 LOCATION = ("_partition", "_offset")
 """Columns that say where in the log a row stands; shown beside the offending values when the table has them."""
 
+_ROW_LEVEL = frozenset(
+    {
+        "ExpectColumnPairValuesAToBeGreaterThanB",
+        "ExpectColumnPairValuesToBeEqual",
+        "ExpectColumnPairValuesToBeInSet",
+        "ExpectColumnValueLengthsToBeBetween",
+        "ExpectColumnValueLengthsToEqual",
+        "ExpectColumnValuesToBeBetween",
+        "ExpectColumnValuesToBeInSet",
+        "ExpectColumnValuesToBeNull",
+        "ExpectColumnValuesToMatchLikePattern",
+        "ExpectColumnValuesToMatchLikePatternList",
+        "ExpectColumnValuesToMatchRegex",
+        "ExpectColumnValuesToMatchRegexList",
+        "ExpectColumnValuesToNotBeInSet",
+        "ExpectColumnValuesToNotBeNull",
+        "ExpectColumnValuesToNotMatchLikePattern",
+        "ExpectColumnValuesToNotMatchLikePatternList",
+        "ExpectColumnValuesToNotMatchRegex",
+        "ExpectColumnValuesToNotMatchRegexList",
+        "ExpectMulticolumnSumToEqual",
+        "ExpectSelectColumnValuesToBeUniqueWithinRecord",
+    }
+)
 _POSITION = "fluvial_position"
 _COLUMN_ARGUMENTS = ("column", "column_A", "column_B", "column_list")
 _ARGUMENTS_SHOWN = (*_COLUMN_ARGUMENTS, "value_set", "min_value", "max_value", "regex", "type_", "value", "mostly")
@@ -39,21 +65,43 @@ def _great_expectations() -> Any:
     return great_expectations
 
 
-def validate(frame: "DataFrame", build: Any, *, location: Sequence[str] = LOCATION) -> Outcome:
+def expectations_of(build: Build) -> list[Any]:
+    """Return what a suite asks for."""
+    return list(build(_great_expectations().expectations))
+
+
+def validate(frame: "DataFrame", build: Build, *, location: Sequence[str] = LOCATION) -> Outcome:
     """
     Evaluate the expectations that `build(great_expectations.expectations)` returns on the rows of `frame`.
 
     An expectation that cannot be evaluated is a finding that has not passed, never an exception.
     """
+    return evaluate(frame, expectations_of(build), location=location)
+
+
+def evaluate(frame: "DataFrame", wanted: list[Any], *, location: Sequence[str] = LOCATION) -> Outcome:
+    """
+    Evaluate expectations on the rows of `frame`, as `validate` does; the findings are in the order of `wanted`.
+    """
     started = time.perf_counter()
-    gx = _great_expectations()
-    wanted = list(build(gx.expectations))
     located = [column for column in location if column in frame.columns]
     with _read_once(_narrowed(frame, wanted, located)) as rows, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         count = rows.count()
-        findings = _evaluate(gx, rows, count, wanted, located)
+        findings = _evaluate(_great_expectations(), rows, count, wanted, located)
     return Outcome(rows=count, seconds=time.perf_counter() - started, findings=tuple(findings))
+
+
+def is_row_level(expectation: Any) -> bool:
+    """Whether each row by itself shows if it fails, whatever the other rows are, and none may."""
+    kinds = {kind.__name__ for kind in type(expectation).__mro__}
+    return not kinds.isdisjoint(_ROW_LEVEL) and getattr(expectation, "mostly", 1) == 1
+
+
+def text_of(expectation: Any) -> str:
+    """Return a text that is the same for the same kind and arguments."""
+    config = expectation.configuration
+    return json.dumps([config.type, config.kwargs], sort_keys=True, default=str)
 
 
 def _evaluate(gx: Any, rows: "DataFrame", count: int, wanted: list[Any], located: list[str]) -> list[Finding]:

@@ -27,17 +27,21 @@ class SuiteError(FluvialError):
 
 
 class Scope(StrEnum):
-    """Which rows of its table a suite looks at."""
+    """Which rows of its table a suite reads; what it says is of the whole table either way."""
 
     BATCH = "batch"
-    """The offset ranges that the last run added; only a table with `_partition` and `_offset` has them."""
+    """Rows added since the last evaluation, for expectations of each row alone; a table of records has their ranges."""
     TABLE = "table"
-    """Every row: what uniqueness of a key needs."""
+    """Every row, each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """A named list of expectations about one table; a blocking suite that fails holds back what reads the table."""
+    """
+    A named list of expectations about one table; a blocking suite that fails holds back what reads the table.
+
+    A table of more than `rows_max` rows is not read as a whole; None reads any.
+    """
 
     table: str
     name: str
@@ -45,6 +49,7 @@ class Suite:
     blocking: bool
     scope: Scope
     description: str | None
+    rows_max: int | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -56,7 +61,8 @@ class Suite:
         named = inspect.getclosurevars(self.build)
         values = {**named.globals, **named.nonlocals}
         constants = [f"{name}={_stable(value)}" for name, value in sorted(values.items()) if not callable(value)]
-        asked = "\n".join([self.table, self.name, self.scope, inspect.getsource(self.build), *constants])
+        limit = [] if self.rows_max is None else [f"rows_max={self.rows_max}"]
+        asked = "\n".join([self.table, self.name, self.scope, inspect.getsource(self.build), *constants, *limit])
         return hashlib.sha256(asked.encode()).hexdigest()[:12]
 
 
@@ -66,13 +72,19 @@ def _stable(value: Any) -> str:
 
 
 def expectations(
-    table: str, *, blocking: bool = False, scope: Scope | None = None, name: str | None = None
+    table: str,
+    *,
+    blocking: bool = False,
+    scope: Scope | None = None,
+    name: str | None = None,
+    rows_max: int | None = None,
 ) -> Callable[[Build], Suite]:
     """
     Declare the decorated function as the suite of `table`; it takes `great_expectations.expectations`, returns a list.
 
-    A history table is checked batch by batch, any other as a whole, unless `scope` says otherwise. An expectation's
-    own `severity` decides whether its failure is an error or a warning.
+    It fails while rows that fail are in the table. Of a history only new rows are read where each row alone shows if it
+    fails; any other table is read as a whole, unless `scope` says otherwise or it has more than `rows_max` rows. An
+    expectation's own `severity` decides whether its failure is an error or a warning.
     """
     database, dot, bare_name = table.partition(".")
     if not (database and dot and bare_name):
@@ -89,6 +101,7 @@ def expectations(
             blocking=blocking,
             scope=scope_of_table,
             description=inspect.getdoc(build),
+            rows_max=rows_max,
         )
 
     return declare

@@ -20,6 +20,7 @@ from fluvial.spark.class_archive import ClassArchive
 from fluvial.spark.connect import connect, is_client, is_remote
 from fluvial.spark.jars import Say, prepare_jars, require_jars
 from fluvial.spark.java import require_java
+from fluvial.spark.jvm import start_jvm
 from fluvial.spark.packaged import packaged
 from fluvial.spark.warehouse import DATABASES, Warehouse, is_table_name
 
@@ -83,9 +84,11 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
     os.environ.setdefault("PYSPARK_PYTHON", settings.spark_conf.get("spark.pyspark.python", sys.executable))
     builder = SparkSession.builder.appName(app_name)
     archive = ClassArchive.of(java, jars) if is_local else None
-    for key, value in session_conf(settings, [str(jar) for jar in jars], archive).items():
+    conf = session_conf(settings, [str(jar) for jar in jars], archive)
+    for key, value in conf.items():
         builder = builder.config(key, value)
     try:
+        start_jvm(conf)
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         explanation = explained(error, "the session")

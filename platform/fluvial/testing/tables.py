@@ -43,13 +43,11 @@ class Tables(Mapping[str, "DataFrame"]):
         return len(self.results)
 
     def check(self, suite: "Suite") -> "Outcome":
-        """Evaluate a suite of expectations on the rows it is about: those of the last run, or the whole table."""
+        """Evaluate a suite of expectations on its table."""
         from fluvial.delta.log import TableLog
-        from fluvial.quality import Scope, last_batch, rows_of, validate, whole_table
+        from fluvial.quality import check_table
 
-        log = TableLog(self._spark, self._path(suite.table))
-        batch = last_batch(log) if suite.scope is Scope.BATCH else whole_table(log)
-        return validate(rows_of(self._spark, batch), suite.build)
+        return check_table(self._spark, TableLog(self._spark, self._path(suite.table)), suite).outcome
 
     def _path(self, table: str) -> str:
         from fluvial.spark.warehouse import Warehouse

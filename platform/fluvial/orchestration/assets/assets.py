@@ -26,7 +26,7 @@ from fluvial.orchestration.assets.graph import (
     value_contracts,
 )
 from fluvial.orchestration.assets.lineage import known_columns, pipeline_lineage
-from fluvial.orchestration.assets.metadata import column_schema, plain_columns, run_metadata
+from fluvial.orchestration.assets.metadata import column_schema, plain, plain_columns, run_metadata
 from fluvial.orchestration.assets.pipes import Submit, Told, run_submitted
 from fluvial.orchestration.assets.policies import RETRIES, Policy
 from fluvial.orchestration.assets.windows import window_of
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from fluvial.tables.plan.result import RunResult
 
 
+COLUMNS = "dagster/column_schema"
+LINEAGE = "dagster/column_lineage"
 DECLARATION = "fluvial/declaration"
 """The metadata of an asset that holds its declaration, in the process that made it."""
 
@@ -166,7 +168,10 @@ def _materialize(
 ) -> dg.MaterializeResult[Any]:
     try:
         window = window_of(context)
-        if submit is not None:
+        skipped = _skipped(declaration, spark.settings) if run is None and window is None else None
+        if skipped is not None:
+            outcome = Told(result=skipped, columns=(), lineage={})
+        elif submit is not None:
             span = None if window is None else (window.start_ms, window.end_ms)
             outcome = run_submitted(context, submit, declaration.table, spark.settings, span)
         else:
@@ -174,11 +179,29 @@ def _materialize(
     except FluvialError as error:
         raise failure_of(error) from error
     metadata = run_metadata(outcome.result, lag=_lag(declaration, spark.settings, outcome.result))
+    if skipped is not None:
+        metadata |= _shown_before(context, skipped)
     if outcome.columns:
-        metadata["dagster/column_schema"] = column_schema(outcome.columns)
+        metadata[COLUMNS] = column_schema(outcome.columns)
     if outcome.lineage:
-        metadata["dagster/column_lineage"] = pipeline_lineage(outcome.lineage)
+        metadata[LINEAGE] = pipeline_lineage(outcome.lineage)
     return dg.MaterializeResult(metadata=metadata, data_version=_data_version(outcome.result))
+
+
+def _skipped(declaration: Declaration, settings: Settings) -> "RunResult | None":
+    # Loading the definitions does not need what it imports.
+    from fluvial.orchestration.assets.up_to_date import up_to_date
+
+    return up_to_date(declaration, settings)
+
+
+def _shown_before(context: dg.AssetExecutionContext, result: "RunResult") -> dict[str, Any]:
+    """Return the columns and their lineage as the last run of the same version told them."""
+    event = context.instance.get_latest_materialization_event(context.asset_key)
+    told = event.asset_materialization if event is not None else None
+    if told is None or plain(told.metadata).get("delta_version") != result.version_after:
+        return {}
+    return {name: told.metadata[name] for name in (COLUMNS, LINEAGE) if name in told.metadata}
 
 
 def failure_of(error: FluvialError) -> dg.Failure:

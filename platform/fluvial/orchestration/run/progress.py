@@ -12,7 +12,7 @@ class Status(StrEnum):
     """How an asset came out of a run."""
 
     MATERIALIZED = "materialized"
-    UNCHANGED = "unchanged"
+    UNCHANGED = "nothing new"
     """The run found nothing new and made no commit."""
     FAILED = "failed"
     HELD_BACK = "held back"

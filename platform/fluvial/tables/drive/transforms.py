@@ -37,26 +37,11 @@ def materialize_pipeline(
     """
     log = TableLog(spark, warehouse.path(declaration.table))
     log.check()
-    inputs = {table: _newest(declaration, table, warehouse, spark) for table in declaration.inputs}
-    versions = {table: commit.version for table, commit in inputs.items()}
-    if declaration.co_partitioned:
-        check_counts(declaration, _partitions(declaration, warehouse, spark))
-    wanted = {
-        "pipeline": declaration.name,
-        "code": code_version(declaration),
-        # A version number comes again when a table is removed and built again; the commit's own id does not.
-        "inputs": {table: {"version": commit.version, "commit": commit.txn_id} for table, commit in inputs.items()},
-    }
+    wanted, versions = _wanted(declaration, warehouse, spark)
     before = log.newest_version()
-    if not rebuild and before is not None and _stamp(log, above=-1) == wanted:
-        return RunResult(
-            table=declaration.table,
-            kind=declaration.kind,
-            skipped=True,
-            version_before=before,
-            version_after=before,
-            inputs=versions,
-        )
+    skipped = None if rebuild else _skipped(declaration, log, wanted, versions)
+    if skipped is not None:
+        return skipped
     say(f"{declaration.table}: from {', '.join(f'{table} version {version}' for table, version in versions.items())}")
     frames = [_read(spark, warehouse.path(table), version) for table, version in versions.items()]
     answer = _transformed(declaration, frames)
@@ -84,6 +69,49 @@ def materialize_pipeline(
     raise TableError(f"{declaration.table}: the commit is not in the table's log {log.path}")
 
 
+def skipped_pipeline(declaration: Pipeline, warehouse: Warehouse) -> RunResult | None:
+    """
+    The result of a run that has nothing to do; None where there is something. The warehouse is on this machine.
+
+    Raises as :func:`materialize_pipeline` does before it reads.
+    """
+    log = TableLog(None, warehouse.path(declaration.table))
+    log.check()
+    return _skipped(declaration, log, *_wanted(declaration, warehouse, None))
+
+
+def _wanted(
+    declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession | None"
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """What a commit made now would say of itself, and the version of each input."""
+    inputs = {table: _newest(declaration, table, warehouse, spark) for table in declaration.inputs}
+    if declaration.co_partitioned:
+        check_counts(declaration, _partitions(declaration, warehouse, spark))
+    wanted = {
+        "pipeline": declaration.name,
+        "code": code_version(declaration),
+        # A version number comes again when a table is removed and built again; the commit's own id does not.
+        "inputs": {table: {"version": commit.version, "commit": commit.txn_id} for table, commit in inputs.items()},
+    }
+    return wanted, {table: commit.version for table, commit in inputs.items()}
+
+
+def _skipped(
+    declaration: Pipeline, log: TableLog, wanted: dict[str, Any], versions: dict[str, int]
+) -> RunResult | None:
+    before = log.newest_version()
+    if before is None or _stamp(log, above=-1) != wanted:
+        return None
+    return RunResult(
+        table=declaration.table,
+        kind=declaration.kind,
+        skipped=True,
+        version_before=before,
+        version_after=before,
+        inputs=versions,
+    )
+
+
 def code_version(declaration: Pipeline) -> str:
     """
     The declared version, or a fingerprint of the text of the module that holds the transform.
@@ -101,7 +129,7 @@ def code_version(declaration: Pipeline) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _newest(declaration: Pipeline, table: str, warehouse: Warehouse, spark: "SparkSession") -> Commit:
+def _newest(declaration: Pipeline, table: str, warehouse: Warehouse, spark: "SparkSession | None") -> Commit:
     log = TableLog(spark, warehouse.path(table))
     log.check()
     version = log.newest_version()
@@ -114,7 +142,7 @@ def _newest(declaration: Pipeline, table: str, warehouse: Warehouse, spark: "Spa
     return log.commit(version)
 
 
-def _partitions(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession") -> dict[str, int]:
+def _partitions(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession | None") -> dict[str, int]:
     """How many partitions the topics of the inputs had when these were last brought up to date."""
     found = {}
     for table in declaration.inputs:

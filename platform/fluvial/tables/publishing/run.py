@@ -76,10 +76,9 @@ class PublicationRun:
         Publish what the topic lacks of the newest version.
         """
         newest = self.source.newest()
-        with asked(f"publish {self.name}"):
-            await_broker(admin_of(self.settings.cluster), self.settings.cluster)
-        if self._is_up_to_date(newest):
-            return self._result(newest, newest, rows=0)
+        skipped = self.skipped(newest)
+        if skipped is not None:
+            return skipped
         publisher = self._begin()
         # Asked again, now that no other publisher can add to it.
         progress = read_progress(self.settings, self.name)
@@ -99,6 +98,14 @@ class PublicationRun:
                     records_max=self.records_max,
                 )
         return self._result(before, newest, rows=rows)
+
+    def skipped(self, newest: Version) -> RunResult | None:
+        """
+        The result of a run where the topic holds the newest version; None where it lacks something.
+        """
+        with asked(f"publish {self.name}"):
+            await_broker(admin_of(self.settings.cluster), self.settings.cluster)
+        return self._result(newest, newest, rows=0) if self._is_up_to_date(newest) else None
 
     def rebuild(self) -> RunResult:
         """

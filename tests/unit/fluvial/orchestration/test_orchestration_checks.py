@@ -15,7 +15,7 @@ from fluvial.delta.stamp import Stamp
 from fluvial.orchestration import SparkResource, assets_for, checks_for, contract_suites
 from fluvial.orchestration.run.progress import CheckFinished, MaterializationError, RunSummary, Status
 from fluvial.orchestration.run.run import materialize_all
-from fluvial.quality import Scope, Suite, expectations, kept_table
+from fluvial.quality import Scope, Suite, engine, expectations, kept_table, table_check
 from fluvial.registry.contracts import Contract
 from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse
@@ -35,6 +35,9 @@ SCHEMA = {
         {"name": "customer", "type": ["null", "string"], "default": None},
     ],
 }
+
+
+SHOWN = ("delta_version", "rows", "failing_in_table", "failing_in_batch")
 
 
 class Shop:
@@ -106,12 +109,69 @@ def only(summary: RunSummary) -> CheckFinished:
     return check
 
 
-def test_a_check_looks_at_the_rows_of_the_run_and_at_no_others(shop: Shop) -> None:
-    shop.batches = [["PAID", "LOST"], ["PAID", "SENT", "PAID"]]
+def test_a_check_is_red_while_bad_rows_are_in_the_table(
+    shop: Shop, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = rows_read(monkeypatch)
+    shop.batches = [["PAID", "LOST"], ["PAID", "SENT", "PAID"], ["GONE"]]
     first, second = only(shop.materialize(known_status(shop))), only(shop.materialize(known_status(shop)))
-    assert (first.passed, first.metadata["rows"]) == (False, 2)
-    assert (second.passed, second.metadata["rows"]) == (True, 3)
+    third = only(shop.materialize(known_status(shop)))
+    seen = [(each.passed, *map(each.metadata.get, SHOWN)) for each in (first, second, third)]
+    assert seen == [(False, 0, 2, 1, 1), (False, 1, 3, 1, 0), (False, 2, 1, 2, 1)]
     assert second.metadata["looked_at"] == "version 1, offsets 0: [2, 5)"
+    assert second.error == f"{third.error}: rows of earlier runs"
+    (verdict,) = second.metadata["expectations"]
+    assert (verdict["checked"], verdict["unexpected"], verdict["in_batch"]) == (5, 1, 0)
+    # No row is read twice, and those of earlier runs are shown on.
+    assert read == [2, 3, 1]
+    assert [row["where"] for row in third.metadata["failing_rows"]] == ["partition 0 offset 5", "partition 0 offset 1"]
+
+    spark.sql(f"DELETE FROM {shop.orders.table} WHERE status IN ('LOST', 'GONE')")
+    repaired = only(shop.materialize(known_status(shop)))
+    assert (repaired.passed, repaired.metadata["failing_in_table"], read[3:]) == (True, 0, [4])
+
+
+def test_rows_are_counted_once_more_where_the_suite_changed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = rows_read(monkeypatch)
+    shop.batches = [["PAID", "LOST"], ["SENT"]]
+    assert not only(shop.materialize(known_status(shop))).passed
+    lenient = replace(known_status(shop), build=lambda gxe: [gxe.ExpectColumnValuesToNotBeNull(column="status")])
+    check = only(shop.materialize(lenient))
+    assert (check.passed, check.metadata["failing_in_table"], read) == (True, 0, [2, 3])
+
+
+def test_what_is_of_the_whole_table_is_asked_of_it(shop: Shop) -> None:
+    @expectations(shop.orders.table)
+    def different(gxe: Any) -> list[Any]:
+        return [
+            gxe.ExpectColumnValuesToBeUnique(column="status"),
+            gxe.ExpectColumnValuesToNotBeNull(column="status"),
+            gxe.ExpectTableRowCountToBeBetween(min_value=3),
+        ]
+
+    shop.batches = [["PAID", "SENT"], ["PAID"]]
+    first, second = only(shop.materialize(different)), only(shop.materialize(different))
+    held = [[verdict["passed"] for verdict in each.metadata["expectations"]] for each in (first, second)]
+    assert held == [[True, True, False], [False, True, True]]
+    shop.batches.append(["PAID"])
+    limited = only(shop.materialize(replace(different, rows_max=3)))
+    assert [verdict["passed"] for verdict in limited.metadata["expectations"]] == [True, True, False]
+    assert limited.metadata["note"] == (
+        "the table has 4 rows, more than rows_max 3: only the rows of the last run were evaluated"
+    )
+
+
+def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of rows of each evaluation from now on."""
+    read: list[int] = []
+
+    def counted(*given: Any) -> Any:
+        outcome = engine.evaluate(*given)
+        read.append(outcome.rows)
+        return outcome
+
+    monkeypatch.setattr(table_check, "evaluate", counted)
+    return read
 
 
 def test_failing_rows_are_shown_with_their_place_in_the_log(shop: Shop) -> None:

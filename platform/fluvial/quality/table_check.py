@@ -1,0 +1,183 @@
+"""
+A suite evaluated as a statement about a table: it fails while rows that fail are in the table.
+
+Of a history, which only grows, the rows of earlier runs are not read again: what they had is in the `Counts` of the
+last evaluation. Everything else is evaluated on the table as it is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fluvial.delta.log import TableLog
+from fluvial.quality.batch import Batch, last_batch, rows_of, whole_table
+from fluvial.quality.counts import Counts, added_since, ends_of
+from fluvial.quality.engine import evaluate, expectations_of, is_row_level, text_of
+from fluvial.quality.outcome import Finding, Outcome
+from fluvial.quality.suite import Scope, Suite
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NOTHING = Outcome(rows=0, seconds=0.0, findings=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCheck:
+    """
+    What a suite found of a table.
+
+    `outcome` is of all rows of `table`; `batch` are those of the last run, or of all runs since the last evaluation,
+    `batch_rows` their number, and `batch_failing` for each finding how many of them fail, None where rows are not
+    judged one by one. `fresh` are the rows whose failures no earlier evaluation has seen; None where there are none.
+    `counts` serve the next evaluation. `limited` says what was left out, as the table is larger than `Suite.rows_max`.
+    """
+
+    table: Batch
+    outcome: Outcome
+    batch: Batch
+    batch_rows: int
+    batch_failing: tuple[int | None, ...]
+    fresh: Batch | None
+    counts: Counts | None = None
+    limited: str | None = None
+
+
+def check_table(spark: "SparkSession", log: TableLog, suite: Suite, earlier: Counts | None = None) -> TableCheck:
+    """
+    Evaluate a suite on a table; where `earlier` holds for it, only new rows are read for row-level expectations.
+
+    Raises NoBatchError where there is no table.
+    """
+    evaluation = _Evaluation(spark=spark, log=log, suite=suite, wanted=expectations_of(suite.build))
+    if suite.scope is Scope.TABLE:
+        return evaluation.of_every_row()
+    if earlier is not None and evaluation.goes_on_from(earlier):
+        added = added_since(log, earlier)
+        if added is not None:
+            return evaluation.of_added(earlier, added)
+    return evaluation.of_history()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Evaluation:
+    spark: "SparkSession"
+    log: TableLog
+    suite: Suite
+    wanted: list[Any]
+
+    def goes_on_from(self, counts: Counts) -> bool:
+        """Whether counts are of this suite."""
+        wanted = {text_of(each) for each in self._row_level}
+        return counts.suite == self.suite.fingerprint and wanted <= counts.failing.keys()
+
+    def of_every_row(self) -> TableCheck:
+        """Read the whole table."""
+        table = whole_table(self.log)
+        limited = self._limited(table)
+        outcome = _NOTHING if limited else self._evaluated(table, self.wanted)
+        return TableCheck(
+            table=table,
+            outcome=outcome,
+            batch=table,
+            batch_rows=outcome.rows,
+            batch_failing=(None,) * len(outcome.findings),
+            fresh=table,
+            limited=limited and f"{limited}: nothing was evaluated",
+        )
+
+    def of_history(self) -> TableCheck:
+        """Read the whole table, and count what later evaluations go on from."""
+        table, batch = whole_table(self.log), last_batch(self.log)
+        limited = self._limited(table)
+        outcome = self._evaluated(batch if limited else table, self.wanted)
+        batch_rows = rows_of(self.spark, batch).count()
+        batch_failing = self._of_row_level(outcome.findings)
+        if batch_rows != outcome.rows and any(batch_failing):
+            batch_failing = self._spread(self._evaluated(batch, self._row_level).findings)
+        return TableCheck(
+            table=table,
+            outcome=outcome,
+            batch=batch,
+            batch_rows=batch_rows,
+            batch_failing=batch_failing,
+            fresh=batch if limited else table,
+            counts=None if limited else self._counts(table, ends_of(self.log, table.version), outcome),
+            limited=limited and f"{limited}: only the rows of the last run were evaluated",
+        )
+
+    def of_added(self, known: Counts, added: Batch) -> TableCheck:
+        """Add what new rows have to what is known; where there are none, the last run's are evaluated to show them."""
+        is_new = bool(added.offsets)
+        batch, table = added if is_new else last_batch(self.log), replace(added, offsets=None)
+        of_rows = self._evaluated(batch, self._row_level)
+        others = [each for each in self.wanted if not is_row_level(each)]
+        limited = self._limited(table) if others else None
+        of_table = self._evaluated(batch if limited else table, others) if others else _NOTHING
+        rows = known.rows + (of_rows.rows if is_new else 0)
+        each_row, each_table = iter(of_rows.findings), iter(of_table.findings)
+        findings = tuple(
+            _added(next(each_row), before=known.failing[text_of(each)], is_new=is_new, rows=rows)
+            if is_row_level(each)
+            else next(each_table)
+            for each in self.wanted
+        )
+        outcome = Outcome(rows=rows, seconds=of_rows.seconds + of_table.seconds, findings=findings)
+        ends = {**known.ends, **{partition: end for partition, (_, end) in (added.offsets or {}).items()}}
+        return TableCheck(
+            table=table,
+            outcome=outcome,
+            batch=batch,
+            batch_rows=of_rows.rows,
+            batch_failing=self._spread(of_rows.findings),
+            fresh=None if not is_new else batch if of_table.passed else table,
+            counts=self._counts(table, ends, outcome),
+            limited=limited and f"{limited}: what is not of each row alone was evaluated on the batch",
+        )
+
+    @property
+    def _row_level(self) -> list[Any]:
+        return [each for each in self.wanted if is_row_level(each)]
+
+    def _evaluated(self, batch: Batch, wanted: list[Any]) -> Outcome:
+        return evaluate(rows_of(self.spark, batch), wanted)
+
+    def _counts(self, table: Batch, ends: Mapping[int, int], outcome: Outcome) -> Counts | None:
+        """None where an expectation could not be evaluated: the next evaluation reads the whole table."""
+        failing = {}
+        for each, finding in zip(self.wanted, outcome.findings, strict=True):
+            if is_row_level(each):
+                if finding.unexpected is None or finding.error is not None:
+                    return None
+                failing[text_of(each)] = finding.unexpected
+        return Counts(
+            version=table.version,
+            commit=table.commit,
+            suite=self.suite.fingerprint,
+            ends=ends,
+            rows=outcome.rows,
+            failing=failing,
+        )
+
+    def _of_row_level(self, findings: Sequence[Finding]) -> tuple[int | None, ...]:
+        pairs = zip(self.wanted, findings, strict=True)
+        return tuple(finding.unexpected if is_row_level(each) else None for each, finding in pairs)
+
+    def _spread(self, row_level: Sequence[Finding]) -> tuple[int | None, ...]:
+        """Put the counts of the row-level expectations in their places in the suite."""
+        found = iter(row_level)
+        return tuple(next(found).unexpected if is_row_level(each) else None for each in self.wanted)
+
+    def _limited(self, table: Batch) -> str | None:
+        most = self.suite.rows_max
+        if most is None:
+            return None
+        rows = rows_of(self.spark, table).count()
+        return f"the table has {rows:,} rows, more than rows_max {most:,}" if rows > most else None
+
+
+def _added(new: Finding, *, before: int, is_new: bool, rows: int) -> Finding:
+    if new.unexpected is None or new.error is not None:
+        return new
+    failing = before + (new.unexpected if is_new else 0)
+    return replace(new, passed=failing == 0, unexpected=failing, checked=rows)

@@ -1,0 +1,58 @@
+"""
+Starting the JVM of a session, with a warning left out of what it says on stderr.
+
+PySpark's launcher always adds a module that Java still calls incubating, and Java has no option to be silent about it.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from threading import Thread
+
+WARNING = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
+_CHUNK_BYTES = 65_536
+
+
+def start_jvm(conf: Mapping[str, str]) -> None:
+    """
+    Start this process's JVM as PySpark would for a session of `conf`; nothing where there is one already.
+
+    Raises PySparkException where it does not start; what it said of it is on stderr by then.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    reading, writing = os.pipe()
+    passing_on = Thread(target=pass_on, args=(reading,), name="jvm-stderr", daemon=True)
+    passing_on.start()
+    try:
+        gateway = launch_gateway(SparkConf().setAll(list(conf.items())), {"stderr": writing})
+    except BaseException:
+        os.close(writing)
+        passing_on.join(timeout=1)
+        raise
+    os.close(writing)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def pass_on(pipe: int, write: Callable[[bytes], object] = lambda said: os.write(2, said)) -> None:
+    """
+    Write what comes out of a pipe, until it is closed, but for the first occurrence of the warning.
+    """
+    held, waiting = b"", True
+    with open(pipe, "rb", buffering=0) as said:
+        while chunk := said.read(_CHUNK_BYTES):
+            held += chunk
+            if waiting:
+                before, warning, after = held.partition(WARNING)
+                held, waiting = before + after, not warning
+            size = len(held) - (_begun(held) if waiting else 0)
+            write(held[:size])
+            held = held[size:]
+    write(held)
+
+
+def _begun(said: bytes) -> int:
+    """How many bytes at the end may be the begin of the warning."""
+    return next((size for size in range(min(len(said), len(WARNING) - 1), 0, -1) if said.endswith(WARNING[:size])), 0)
