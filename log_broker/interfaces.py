@@ -7,6 +7,7 @@ state through an `InternalLog`. Only `fluvial.node` knows both sides.
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
 
@@ -48,11 +49,24 @@ class InternalLog(Protocol):
         ...
 
 
+class Cause(StrEnum):
+    """What kind of reason a record is refused for: the label `cause` of the metric `log_broker_records_refused`."""
+
+    NO_KEY = "no_key"  # in a compacted topic, or where the contract says which field the key is
+    NULL = "null"  # a key or value that its schema does not allow to be null
+    FRAMING = "framing"  # no schema id before the data
+    SCHEMA_ID = "schema_id"  # one that is not registered, or not for this topic
+    PAYLOAD = "payload"  # the data do not decode under the schema
+    TIMESTAMP = "timestamp"  # too old or too far ahead
+    REGISTRY = "registry"  # the contract cannot be read
+
+
 class Violation(NamedTuple):
     """Why a key or value breaks its contract; `field` is the path of the field that does, where there is one."""
 
     reason: str
     field: str = ""
+    cause: Cause = Cause.PAYLOAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +104,11 @@ class RecordCheck(Protocol):
 
         Where there is a Skip the datum must also end where its record does.
         """
+        ...
+
+    @property
+    def keyless(self) -> Violation | None:
+        """Why a record with a null key may not enter by the contract of its value, None when it may."""
         ...
 
     def violation(self, datum: bytes | None) -> Violation | None:

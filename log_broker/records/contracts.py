@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from log_broker.interfaces import RecordCheck, Skip, Violation
+from log_broker.interfaces import Cause, RecordCheck, Skip, Violation
 from log_broker.records.record import Span
 from log_broker.records.varint import read_uvarint
 
@@ -25,6 +25,11 @@ class Fault(NamedTuple):
     reason: str
     part: str = ""
     field: str = ""
+    cause: Cause = Cause.PAYLOAD
+
+    @classmethod
+    def of(cls, at: int, part: str, violation: Violation) -> "Fault":
+        return cls(at, violation.reason, part, violation.field, violation.cause)
 
 
 class SideChecks(NamedTuple):
@@ -32,6 +37,10 @@ class SideChecks(NamedTuple):
 
     key: RecordCheck | None
     value: RecordCheck | None
+
+    def keyless(self) -> Violation | None:
+        """Why the contract of the values lets no record without a key enter, None where it does."""
+        return None if self.value is None else self.value.keyless
 
 
 def all_pass(section: bytes, count: int, checks: SideChecks, *, key_required: bool) -> bool:
@@ -126,11 +135,11 @@ def fault_of(index: int, section: bytes, span: Span, checks: SideChecks) -> Faul
     if checks.key is not None:
         violation = checks.key.violation(_datum(section, key_start, key_length))
         if violation is not None:
-            return Fault(index, violation.reason, "key", violation.field)
+            return Fault.of(index, "key", violation)
     if checks.value is not None:
         violation = checks.value.violation(_datum(section, value_start, value_length))
         if violation is not None:
-            return Fault(index, violation.reason, "value", violation.field)
+            return Fault.of(index, "value", violation)
     return None
 
 
@@ -142,9 +151,11 @@ class WithoutRegistry:
     """The check of a broker that has no schema registry: nothing is let through unchecked."""
 
     accepted: Accepted = MappingProxyType({})
+    keyless: Violation | None = None
 
     def __init__(self, *, is_key: bool) -> None:
         self._side = "keys" if is_key else "values"
 
     def violation(self, datum: bytes | None) -> Violation | None:
-        return Violation(f"the topic validates its {self._side} and this broker has no schema registry")
+        reason = f"the topic validates its {self._side} and this broker has no schema registry"
+        return Violation(reason, cause=Cause.REGISTRY)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.interfaces import Contract, RecordCheck, RecordValidator
+from log_broker.interfaces import Cause, Contract, RecordCheck, RecordValidator
 from log_broker.records.batch import (
     COMPRESSION_MASK,
     CONTROL,
@@ -230,26 +230,26 @@ def check_records(
     section = check_section(batch, header, bytes_max=bytes_max, is_unread=is_unread)
     check_time = _time_check(header, rules, now_ms)
     is_checked = checks.key is not None or checks.value is not None
-    if (
-        is_checked
-        and check_time is None
-        and all_pass(section, header.record_count, checks, key_required=rules.key_required)
-    ):
+    keyless = checks.keyless()
+    key_required = rules.key_required or keyless is not None
+    if is_checked and check_time is None and all_pass(section, header.record_count, checks, key_required=key_required):
         return
     faults: list[Fault] = []
     code = ErrorCode.INVALID_RECORD
     by_contract = True
     for index, span in enumerate(spans_of(section, header.record_count)):
-        reason = None
+        fault: Fault | None = None
         if rules.key_required and span[3] < 0:
-            reason = "a compacted topic takes no record without a key"
-        elif check_time is not None and (reason := check_time(span[0])) is not None:
-            code = ErrorCode.INVALID_TIMESTAMP
-        if reason is not None:
-            fault: Fault | None = Fault(index, reason)
+            fault = Fault(index, "a compacted topic takes no record without a key", cause=Cause.NO_KEY)
             by_contract = False
-        else:
-            fault = fault_of(index, section, span, checks) if is_checked else None
+        elif check_time is not None and (late := check_time(span[0])) is not None:
+            fault = Fault(index, late, cause=Cause.TIMESTAMP)
+            by_contract = False
+            code = ErrorCode.INVALID_TIMESTAMP
+        elif keyless is not None and span[3] < 0:
+            fault = Fault.of(index, "key", keyless)
+        elif is_checked:
+            fault = fault_of(index, section, span, checks)
         if fault is not None:
             faults.append(fault)
             if len(faults) >= (QUARANTINED_MAX if rules.quarantines else RECORD_ERRORS_MAX):

@@ -79,7 +79,7 @@ def _parse_flexible(body: memoryview, size: int) -> SingleProduce | None:
 
 def encode_single(correlation_id: int, version: int, topic: bytes, partition: int, result: AppendResult) -> bytes:
     """Write the whole response, its length in front."""
-    error, base_offset, append_time, log_start, record_errors, message, _ = result
+    error, base_offset, append_time, log_start, record_errors, message, _, _ = result
     if record_errors or message is not None:
         response = encode_response(correlation_id, version, [(topic, [PartitionAnswer(partition, result)])])
         return len(response).to_bytes(_LENGTH_BYTES, "big") + response

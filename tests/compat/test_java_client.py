@@ -81,6 +81,7 @@ class NoBad:
     """A registry by which values must not begin with `bad`."""
 
     accepted: Mapping[bytes, None] = MappingProxyType({})
+    keyless: Violation | None = None
 
     def check_of(self, contract: Contract) -> "NoBad":
         return self

@@ -3,6 +3,7 @@ History, compacted and state tables against a plain Python fold of the same reco
 """
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,12 +13,15 @@ from plain_fold import FIELDS, SCHEMA, plain_compacted, plain_state, random_even
 
 from fluvial.config import Settings
 from fluvial.delta import row_swap, upkeep
+from fluvial.delta.errors import TableError
 from fluvial.delta.key_index import Digests
 from fluvial.delta.log import TableLog
-from fluvial.delta.stamp import TableError
-from fluvial.spark.warehouse import Warehouse
+from fluvial.delta.stamp import read_position
+from fluvial.spark.warehouse import Warehouse, table_name_of
 from fluvial.tables import Declaration, DeclarationError, compacted, history, last_non_null, state, sum_
+from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import verify
 from fluvial.tables.plan import table_index
 from fluvial.tables.plan.table_index import TableIndexes
 
@@ -210,13 +214,53 @@ def test_a_record_without_the_contracts_key_stops_all_but_the_history(
     materialize(history(topic.name, name="readings"), settings, spark, schemas=schemas)
     assert [row._key is None for row in spark.table("history.readings").orderBy("_offset").collect()] == [0, 1, 0]
 
-    # As the message says: without the mark, such records are left out.
+    # As the message says: a table may put them aside. They are in quarantine once, whoever meets them first.
+    aside = [replace(declaration, keyless="quarantine") for declaration in of_entities]
+    results = [materialize(declaration, settings, spark, schemas=schemas) for declaration in aside]
+    assert [result.quarantined for result in results[1:]] == [0, 0]
+    assert [row.total for row in spark.table("state.readings").collect()] == [2]
+    found = spark.table(f"quarantine.{table_name_of(topic.name)}").collect()
+    assert {row._offset: row._reason for row in found}[2] == "no key"
+    assert sorted(row._offset for row in found) == [1, 2]
+    assert all(verify(declaration, settings, spark, schemas=schemas).is_exact for declaration in aside[:2])
+
+    # Without the mark in the contract, such records are left out.
     schemas.register(topic.subject, {**SCHEMA, "doc": "A record without a key is of no entity."})
     for declaration in of_entities:
         materialize(declaration, settings, spark, schemas=schemas)
     assert [row._offset for row in spark.table("compacted.readings").collect()] == [3]
     assert [row.total for row in spark.table("state.readings").collect()] == [2]
     assert [row.total for row in spark.sql("SELECT * FROM state.versions WHERE is_current").collect()] == [2]
+
+
+def test_skipped_records_stay_out_of_the_table_and_of_its_rebuild(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic({**SCHEMA, "fluvial.key": "kind"})
+    value = {"kind": "up", "amount": 1, "weight": None, "at": 0}
+    declaration = state("skipping", topic=topic.name, key="kind", fields={"total": sum_("amount")})
+    topic.send([Sent(key="up", value=value), Sent(key=None, value=value), Sent(key="up", value=value)])
+    with pytest.raises(TableError, match=rf"fluvial run state.skipping --skip {topic.name}:0=1`"):
+        materialize(declaration, settings, spark, schemas=schemas)
+    materialize(declaration, settings, spark, schemas=schemas, skip={0: [1]})
+    topic.send([Sent(key="up", value=value)])
+    materialize(declaration, settings, spark, schemas=schemas)
+    with pytest.raises(TableError, match=f"fluvial run --rebuild state.skipping --skip {topic.name}:0=0`"):
+        materialize(declaration, settings, spark, schemas=schemas, skip={0: [0]})
+    with pytest.raises(TableError, match="ends at 4"):
+        materialize(declaration, settings, spark, schemas=schemas, skip={0: [4]})
+
+    def holds(total: int, skipped: dict[int, tuple[int, ...]]) -> None:
+        assert [row.total for row in spark.table("state.skipping").collect()] == [total]
+        log = TableLog(spark, Warehouse.at(settings.warehouse).path(declaration.table))
+        stamp = read_position(log, declaration.table).stamp
+        assert stamp is not None
+        assert stamp.skipped == skipped
+        assert verify(declaration, settings, spark, schemas=schemas).is_exact
+
+    holds(3, {0: (1,)})
+    rebuild(declaration, settings, spark, schemas=schemas, skip={0: [0]})
+    holds(2, {0: (0, 1)})
 
 
 def test_an_index_is_the_same_however_it_is_read(

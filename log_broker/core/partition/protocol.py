@@ -22,6 +22,7 @@ class AppendResult(NamedTuple):
 
     `left_out` is for the server: the records of the batch that were left out of the log because of their contracts.
     Without any there, the batch repeats one whose gaps in the log say what was left out. None: all of it is in the log.
+    `refused` is for the server as well: the records because of which the batch is refused.
     """
 
     error: ErrorCode
@@ -31,6 +32,7 @@ class AppendResult(NamedTuple):
     record_errors: tuple[tuple[int, str], ...] = ()
     message: str | None = None
     left_out: tuple[Fault, ...] | None = None
+    refused: tuple[Fault, ...] = ()
 
 
 class Append(NamedTuple):

@@ -159,8 +159,10 @@ class ReplicaState:
 
     def refusal(self, error: BrokerError) -> AppendResult:
         """Return what a producer is told of a batch that is not taken."""
-        errors = error.record_errors if isinstance(error, RecordsRefusedError) else ()
-        return AppendResult(error.code, -1, -1, self.log_start_offset, errors, str(error))
+        result = AppendResult(error.code, log_start_offset=self.log_start_offset, message=str(error))
+        if isinstance(error, RecordsRefusedError):
+            return result._replace(record_errors=error.record_errors, refused=error.faults)
+        return result
 
 
 class Commits:

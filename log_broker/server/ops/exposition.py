@@ -127,6 +127,7 @@ class NodeCollector(Collector):
             if not runtime.is_internal:
                 unsequenced[runtime.topic] += runtime.replica.core.appends.unsequenced_batches
         yield _gauge("partitions", "Replicas of partitions on this node.", partitions)
+        yield self._refused()
         offline += len(self._node.logs.unidentified)
         yield _gauge("offline_partitions", "Of these, those that take no writes after a disk error.", offline)
         yield _counter("storage_errors", "Writes, syncs and reads of logs that the disk failed.", storage_errors)
@@ -150,6 +151,17 @@ class NodeCollector(Collector):
             for topic, value in of_topic.items():
                 family.add_metric([topic], value)
             yield family
+
+    def _refused(self) -> Metric:
+        refused = CounterMetricFamily(
+            "log_broker_records_refused",
+            "Records that had their batches refused, at most 100 of a batch.",
+            labels=["topic", "cause"],
+        )
+        for (topic, cause), count in self._node.counters.refused.items():
+            if topic in self._node.cluster.topics:
+                refused.add_metric([topic, cause.value], count)
+        return refused
 
     def _at_risk(self) -> Iterator[Metric]:
         """What is acknowledged and not synced: partitions without any have no line, the totals are always there."""

@@ -7,7 +7,7 @@ a pool runs: writes, syncs, truncation.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from uuid import UUID
 from log_broker.core.partition.partition import Partition
 from log_broker.core.partition.replication import IsrProposal
 from log_broker.core.raft.lease import Lease
+from log_broker.records.contracts import Fault
 from log_broker.server.partitions.reopening import distrust_cached
 from log_broker.server.process.machine import Pool
 from log_broker.storage.files import FileSystem
@@ -73,6 +74,7 @@ class Replica:
         self.storage_errors = 0  # since it was opened
         self.on_isr_wanted: Callable[[IsrProposal], None] = _report_unasked
         self.on_damaged: Callable[[int], None] = self._report_damage
+        self.on_refused: Callable[[Sequence[Fault]], None] = _count_nowhere
 
     @property
     def appended_records(self) -> int:
@@ -101,6 +103,10 @@ class Replica:
 
     def _report_damage(self, offset: int) -> None:
         _log.error("%s-%d is damaged at offset %d, and no other replica has a copy", self.topic, self.partition, offset)
+
+
+def _count_nowhere(faults: Sequence[Fault]) -> None:
+    """Refused records are counted where the node says so."""
 
 
 def _report_unasked(proposal: IsrProposal) -> None:

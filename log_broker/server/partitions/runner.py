@@ -103,6 +103,8 @@ class EffectRunner:
         self.run(self._replica.core.handle(TurnEnded(), self._replica.clock_ms()))
 
     def _reply(self, reply: Reply) -> None:
+        if reply.result.refused:
+            self._replica.on_refused(reply.result.refused)
         try:
             reply.token(reply.result)
         except Exception:

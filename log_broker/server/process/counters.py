@@ -1,5 +1,8 @@
 """What a node counts as it serves: plain numbers, raised in the event loop and read there by whoever exports them."""
 
+from collections import Counter
+
+from log_broker.interfaces import Cause
 from log_broker.wire.apis import APIS
 
 
@@ -29,11 +32,12 @@ class Durations:
 class Counters:
     """One node's counts since it started; requests by api key, from their arrival to the write of their response."""
 
-    __slots__ = ("bytes_in", "bytes_out", "connections", "requests", "unclean_elections")
+    __slots__ = ("bytes_in", "bytes_out", "connections", "refused", "requests", "unclean_elections")
 
     def __init__(self) -> None:
         self.bytes_in = 0
         self.bytes_out = 0
         self.connections = 0
+        self.refused: Counter[tuple[str, Cause]] = Counter()  # records that were the cause, by topic
         self.unclean_elections = 0  # decided here, while this node was the active controller
         self.requests = {int(api_key): Durations() for api_key in APIS}

@@ -15,6 +15,7 @@ from uuid import UUID
 from log_broker.core.cluster.image import METADATA_TOPIC, PartitionImage, TopicImage
 from log_broker.core.fetch.quota import ThrottledReplicas
 from log_broker.server.partitions.ports import Partitions
+from log_broker.server.partitions.refusals import RefusalHost, Refusals
 from log_broker.server.replication.fetcher_manager import FetcherManager
 from log_broker.server.replication.isr_proposals import IsrProposals, ProposalHost, leadership_of
 from log_broker.server.replication.log_repair import LogRepair, RepairHost
@@ -33,7 +34,7 @@ class TopicListener(Protocol):
     def topic_deleted(self, topic: str) -> None: ...
 
 
-class ReplicaHost(Partitions, ProposalHost, RepairHost, Protocol):
+class ReplicaHost(Partitions, ProposalHost, RefusalHost, RepairHost, Protocol):
     """What keeping replicas asks of the node."""
 
     @property
@@ -56,6 +57,7 @@ class ReplicaManager:
         self.fetchers = FetcherManager(node, node.loop, self.reports)
         self.isr = IsrProposals(node)
         self.repair = LogRepair(node)
+        self._refusals = Refusals(node)
         self._node = node
         self._applied: dict[str, TopicImage] = {}
         self._version = 0
@@ -205,6 +207,7 @@ class ReplicaManager:
             return
         self._unmade.discard((topic.name, index))
         runtime.replica.on_damaged = partial(self.repair.damaged, runtime)
+        runtime.replica.on_refused = partial(self._refusals.add, topic.name, index)
         self.reports.missing_records(runtime)
         if not had_log and partition.leader_epoch > 0 and {*partition.isr, *partition.elr} == {node.config.node_id}:
             self.reports.missing_log(runtime, partition)

@@ -31,6 +31,7 @@ _LENGTH = struct.Struct(">i")
 
 # The newest version of each request whose fields we give; a broker that knows none up to that is asked nothing.
 _VERSIONS: Mapping[ApiKey, int] = {
+    ApiKey.PRODUCE: 9,
     ApiKey.METADATA: 12,
     ApiKey.API_VERSIONS: 4,
     ApiKey.DESCRIBE_CONFIGS: 4,

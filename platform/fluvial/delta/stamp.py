@@ -12,6 +12,8 @@ from fluvial.delta.errors import TableError
 from fluvial.delta.log import Commit, TableLog
 
 Range = tuple[int, int]
+Skips = Mapping[int, tuple[int, ...]]
+"""Offsets by partition, in order."""
 
 
 def new_run_id() -> str:
@@ -41,7 +43,8 @@ class Stamp:
     `rewritten` are ranges below the ends whose rows the commit made again from the log; it then read nothing else.
     `adopted` is of a table that somebody else made: where in each partition fluvial began to read for it. `growth` is
     of a table that does not read its topic's new partitions yet, which `offsets` then lacks. `schema` is the version of
-    the contract that all rows are read as, and the newest there was.
+    the contract that all rows are read as, and the newest there was. `skipped` are the offsets of records that a user
+    had the table leave out, in this commit and in those before it.
     """
 
     topic: str
@@ -54,6 +57,7 @@ class Stamp:
     adopted: Mapping[int, int] = field(default_factory=dict)
     growth: Growth | None = None
     schema: tuple[int, int] | None = None
+    skipped: Skips = field(default_factory=dict)
     run: str = field(default_factory=new_run_id)
 
     @property
@@ -83,6 +87,8 @@ class Stamp:
             body["growth"] = {"partitions": self.growth.count, "seen": self.growth.seen_ms}
         if self.schema is not None:
             body["schema"] = list(self.schema)
+        if self.skipped:
+            body["skipped"] = {str(partition): list(offsets) for partition, offsets in sorted(self.skipped.items())}
         return json.dumps({"fluvial": body})
 
     @classmethod
@@ -115,6 +121,7 @@ class Stamp:
             adopted={int(partition): start for partition, start in body.get("adopted", {}).items()},
             growth=Growth(body["growth"]["partitions"], body["growth"]["seen"]) if "growth" in body else None,
             schema=(body["schema"][0], body["schema"][1]) if "schema" in body else None,
+            skipped={int(partition): tuple(offsets) for partition, offsets in body.get("skipped", {}).items()},
             run=body["run"],
         )
 

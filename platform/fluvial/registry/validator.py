@@ -11,7 +11,7 @@ from fluvial.registry.formats.kinds import kind_of
 from fluvial.registry.formats.schema_kind import SkippableKind, UndecodableError
 from fluvial.registry.model.records import Body
 from fluvial.registry.model.registry import Registry
-from log_broker.interfaces import Contract, Skip, Violation
+from log_broker.interfaces import Cause, Contract, Skip, Violation
 
 MAGIC = b"\0"
 # The magic byte and the schema's id, four bytes with the highest first.
@@ -30,7 +30,7 @@ Check = Callable[[bytes, int], None]
 
 log = logging.getLogger(__name__)
 
-NOT_READ_YET = Violation("its schema is being read; try again")
+NOT_READ_YET = Violation("its schema is being read; try again", cause=Cause.REGISTRY)
 
 
 class Compiled(NamedTuple):
@@ -40,6 +40,7 @@ class Compiled(NamedTuple):
     fast: Skip | None = None
     takes_null: bool = False
     record_name: str | None = None
+    key_field: str | None = None
     fault: str = ""
     bytes_held: int = 0
 
@@ -92,7 +93,12 @@ class RegistryValidator:
                 return Compiled(check)
             fast = kind.compile_fast(parsed)
             return Compiled(
-                check, fast, kind.takes_null(parsed), kind.record_name(parsed), bytes_held=parsed.bytes_held
+                check,
+                fast,
+                kind.takes_null(parsed),
+                kind.record_name(parsed),
+                kind.key_field(parsed),
+                bytes_held=parsed.bytes_held,
             )
         except RefusedError as error:
             return Compiled(fault=str(error))
@@ -145,6 +151,25 @@ class ContractCheck:
         self._part = "key" if contract.is_key else "value"
         self._refused: dict[bytes, Violation] = {}
         self._checks: dict[bytes, Check] = {}
+        self._keyless: Violation | None = None
+        self._is_keyless_known = contract.is_key or contract.level != "payload"
+
+    @property
+    def keyless(self) -> Violation | None:
+        """See `RecordCheck.keyless`: by the latest version, which no subject by the record's name has for a topic."""
+        if not self._is_keyless_known:
+            latest = self._latest()
+            if latest is None:
+                return NOT_READ_YET
+            if latest.key_field is not None:
+                self._keyless = Violation(
+                    f'the key is null, and the key of a record is its field {latest.key_field} ("fluvial.key" in the '
+                    f"latest schema, {self._place()}): send its value as the key",
+                    latest.key_field,
+                    Cause.NO_KEY,
+                )
+            self._is_keyless_known = True
+        return self._keyless
 
     def violation(self, datum: bytes | None) -> Violation | None:
         """See `RecordCheck.violation`."""
@@ -154,7 +179,8 @@ class ContractCheck:
         if len(frame) < PREFIX_BYTES or frame[:1] != MAGIC:
             return Violation(
                 f"the {self._part} is not in the registry's wire format: "
-                f"it does not start with the byte 0 and a schema id of four bytes ({self._place()})"
+                f"it does not start with the byte 0 and a schema id of four bytes ({self._place()})",
+                cause=Cause.FRAMING,
             )
         if frame not in self.accepted and frame not in self._checks:
             refused = self._refused.get(frame)
@@ -179,7 +205,8 @@ class ContractCheck:
         if compiled is None:
             return NOT_READ_YET
         if compiled.check is None:
-            return Violation(f"the {self._part} cannot be held against schema id {schema_id}: {compiled.fault}")
+            reason = f"the {self._part} cannot be held against schema id {schema_id}: {compiled.fault}"
+            return Violation(reason, cause=Cause.REGISTRY)
         self._checks[frame] = compiled.check
         if compiled.fast is not None:
             self.accepted[frame] = compiled.fast
@@ -201,7 +228,8 @@ class ContractCheck:
         if not state.is_registered(schema_id):
             return Violation(
                 f"schema id {schema_id} of the {self._part} is not registered ({self._place()}): "
-                f"register the schema and write with the id it gets"
+                f"register the schema and write with the id it gets",
+                cause=Cause.SCHEMA_ID,
             )
         contract = self._contract
         if contract.strategy == "TopicNameStrategy":
@@ -211,7 +239,8 @@ class ContractCheck:
             if compiled is None:
                 return NOT_READ_YET
             if compiled.fault:
-                return Violation(f"schema id {schema_id} of the {self._part} names no subject: {compiled.fault}")
+                reason = f"schema id {schema_id} of the {self._part} names no subject: {compiled.fault}"
+                return Violation(reason, cause=Cause.REGISTRY)
             subject = self._subject_by_record(compiled.record_name)
         if subject is not None and state.is_registered(schema_id, subject):
             return None
@@ -219,7 +248,8 @@ class ContractCheck:
         shown = ", ".join(subjects[:SUBJECTS_SHOWN_MAX]) + (" …" if len(subjects) > SUBJECTS_SHOWN_MAX else "")
         return Violation(
             f"schema id {schema_id} of the {self._part} is registered under {shown}, not under {subject}: "
-            f"if it is the right schema, register it there too"
+            f"if it is the right schema, register it there too",
+            cause=Cause.SCHEMA_ID,
         )
 
     def _subject_by_record(self, name: str | None) -> str | None:
@@ -235,22 +265,27 @@ class ContractCheck:
 
     def _null_fault(self) -> Violation | None:
         """Why null may not enter; it may where it is among the data of the latest version: serializers send it so."""
+        latest = self._latest()
+        if latest is None:
+            return NOT_READ_YET
+        return None if latest.takes_null else self._null_refused()
+
+    def _latest(self) -> Compiled | None:
+        """What the latest version asks, nothing where there is no such version; None where that takes a `learn`."""
         contract = self._contract
-        if contract.strategy == "TopicNameStrategy":
-            latest = self._registry.state.version(subject_of(contract.topic, is_key=contract.is_key), -1)
-            compiled = Compiled() if latest is None else self._compiled(latest.body)
-            if compiled is None:
-                return NOT_READ_YET
-            if compiled.takes_null:
-                return None
-        return self._null_refused()
+        if contract.strategy != "TopicNameStrategy":
+            return Compiled()
+        latest = self._registry.state.version(subject_of(contract.topic, is_key=contract.is_key), -1)
+        return Compiled() if latest is None else self._compiled(latest.body)
 
     def _null_refused(self) -> Violation:
         if self._contract.is_key:
-            return Violation(f"the key is null, which its schema does not allow ({self._place()})")
+            reason = f"the key is null, which its schema does not allow ({self._place()})"
+            return Violation(reason, cause=Cause.NO_KEY)
         return Violation(
             f"the value is null, which its schema does not allow, and the topic is not compacted, "
-            f"so it is no tombstone ({self._place()})"
+            f"so it is no tombstone ({self._place()})",
+            cause=Cause.NULL,
         )
 
     def _place(self) -> str:

@@ -32,6 +32,14 @@ class Encoder:
         self._schema = fastavro.parse_schema(json.loads(text))
         self._prefix = PREFIX.pack(0, schema_id)
 
+    @property
+    def key_field(self) -> str | None:
+        """The field of a value that is the record's key by the schema's `"fluvial.key"`; None where it has no such."""
+        if not isinstance(self._schema, dict):
+            return None
+        named = self._schema.get("fluvial.key")
+        return named if named in {field["name"] for field in self._schema.get("fields", ())} else None
+
     @classmethod
     def of(cls, registry: "RegistryClient", *, topic: str, subject: str | None, schema: Path | None) -> "Encoder":
         """

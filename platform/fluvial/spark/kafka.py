@@ -7,7 +7,7 @@ does not stand still on it.
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Self
 
@@ -52,11 +52,12 @@ class TopicBounds:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """
-    The records to read: [start, end) of every partition.
+    The records to read: [start, end) of every partition, but for those at the offsets `skipped`.
     """
 
     topic: str
     ranges: Mapping[int, tuple[int, int]]
+    skipped: Mapping[int, Collection[int]] = field(default_factory=dict)
 
     @property
     def records_max(self) -> int:
@@ -76,13 +77,13 @@ class Span:
             partition: (start, min(end, start + -(-(end - start) * records // whole)))
             for partition, (start, end) in self.ranges.items()
         }
-        return Span(topic=self.topic, ranges=taken)
+        return replace(self, ranges=taken)
 
     def only(self, partitions: Collection[int]) -> "Span":
         """
         The span of these partitions alone.
         """
-        return Span(topic=self.topic, ranges={each: span for each, span in self.ranges.items() if each in partitions})
+        return replace(self, ranges={each: span for each, span in self.ranges.items() if each in partitions})
 
     def until(self, ends: Mapping[int, int]) -> "Span":
         """
@@ -92,7 +93,7 @@ class Span:
             partition: (start, max(start, min(end, ends.get(partition, start))))
             for partition, (start, end) in self.ranges.items()
         }
-        return Span(topic=self.topic, ranges=taken)
+        return replace(self, ranges=taken)
 
     def tasks(self, parallelism: int) -> int:
         """
@@ -269,4 +270,7 @@ def read_span(spark: "SparkSession", cluster: KafkaCluster, span: Span) -> "Data
         reader = reader.option("minPartitions", str(tasks))
     records = reader.load()
     partitions = sum(start < end for start, end in span.ranges.values())
+    for partition, offsets in sorted(span.skipped.items()):
+        listed = ", ".join(map(str, sorted(offsets)))
+        records = records.where(f"NOT (`partition` = {partition} AND `offset` IN ({listed}))")
     return records.coalesce(1) if tasks == 1 and partitions <= _PARTITIONS_PER_TASK else records

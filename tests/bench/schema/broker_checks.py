@@ -146,6 +146,8 @@ def _processor_seconds(pid: int) -> float:
 class _Known:
     """A registry in which the one schema is known already."""
 
+    keyless: Violation | None = None
+
     def __init__(self, frame: bytes, skip: Skip | None) -> None:
         self.accepted = {frame: skip}
 

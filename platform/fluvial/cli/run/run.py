@@ -15,6 +15,7 @@ from fluvial.errors import FluvialError
 if TYPE_CHECKING:
     from fluvial.orchestration.run.progress import AssetFinished, RunEvent
     from fluvial.tables.plan.result import RunResult
+    from fluvial.tables.plan.skips import SkipsWanted
 
 ALL = "all"
 
@@ -68,6 +69,15 @@ def run(
         bool,
         typer.Option("--from-what-is-left", help="Rebuild even if the log no longer has its first records."),
     ] = False,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--skip",
+            metavar="TOPIC:PARTITION=OFFSET[,…]",
+            help="Leave these records out of the named tables for good; may be given again.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be read and written, without doing it.")
     ] = False,
@@ -82,7 +92,10 @@ def run(
         raise typer.BadParameter("--rebuild: name the tables to build again, and leave out --continuous and --dry-run")
     if from_what_is_left and not rebuild:
         raise typer.BadParameter("--from-what-is-left goes with --rebuild")
+    if skip and (continuous or dry_run or not pipelines):
+        raise typer.BadParameter("--skip: name the tables, and leave out --continuous and --dry-run")
     selection = _selection(settings, pipelines or [])
+    skips = _skips(settings, selection, skip or [])
     if dry_run:
         _say_plan(settings, selection)
         return
@@ -91,7 +104,10 @@ def run(
         _follow(settings, selection)
         return
     if rebuild:
-        _rebuild(settings, selection, from_what_is_left=from_what_is_left)
+        _rebuild(settings, selection, skips, from_what_is_left=from_what_is_left)
+        return
+    if skips:
+        _run_skipping(settings, selection, skips)
         return
     from fluvial.orchestration.run.run import materialize_all
 
@@ -151,7 +167,35 @@ def _check_before(settings: Settings, selection: list[str] | None, *, is_rebuild
         raise TablesStoppedError("; ".join(f"{table}: {problem}" for table, problem in problems.items()))
 
 
-def _rebuild(settings: Settings, selection: list[str] | None, *, from_what_is_left: bool) -> None:
+def _skips(settings: Settings, selection: list[str] | None, texts: list[str]) -> "dict[str, SkipsWanted]":
+    from fluvial.cli.run.skips import check_skips, parse_skips
+    from fluvial.tables.declare.project import load_project
+
+    if not texts:
+        return {}
+    skips, declared = parse_skips(texts), load_project(settings.project)
+    check_skips(skips, [each for name, each in declared.items() if selection is None or name in selection])
+    return skips
+
+
+def _run_skipping(settings: Settings, selection: list[str] | None, skips: "dict[str, SkipsWanted]") -> None:
+    from fluvial.spark.session import build_session
+    from fluvial.tables.declare.project import load_project
+    from fluvial.tables.drive.runner import materialize
+
+    declared = load_project(settings.project)
+    spark = build_session(settings, say=terminal.say)
+    try:
+        for name in declared if selection is None else selection:
+            skip = skips.get(getattr(declared[name], "topic", ""))
+            terminal.say(_batch_line(materialize(declared[name], settings, spark, skip=skip)))
+    finally:
+        spark.stop()
+
+
+def _rebuild(
+    settings: Settings, selection: list[str] | None, skips: "dict[str, SkipsWanted]", *, from_what_is_left: bool
+) -> None:
     from fluvial.spark.session import build_session
     from fluvial.tables.declare.project import load_project
     from fluvial.tables.drive.rebuild import rebuild
@@ -165,6 +209,7 @@ def _rebuild(settings: Settings, selection: list[str] | None, *, from_what_is_le
                 settings,
                 spark,
                 from_what_is_left=from_what_is_left,
+                skip=skips.get(getattr(declared[name], "topic", "")),
                 progress=lambda batch: None if batch.skipped else terminal.say(f"beside it: {_batch_line(batch)}"),
                 say=terminal.say,
             )

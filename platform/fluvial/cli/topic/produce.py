@@ -16,6 +16,8 @@ from fluvial.config import Settings
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
+    from fluvial.serde.encoding import Encoder
+
 DELIVERY_SECONDS = 30.0
 """How long the cluster may take no record before we give up."""
 
@@ -23,6 +25,8 @@ TELL_SECONDS = 2.0
 """How long records may be refused for a passing reason before we say so; the client tries on."""
 
 _POLL_SECONDS = 0.2
+
+_OF_REFUSED_BATCH = frozenset({"INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_DIFFERENT_RECORD"})
 
 
 def add_to(app: typer.Typer) -> None:
@@ -54,7 +58,10 @@ def produce(
     key_field: Annotated[
         str | None,
         typer.Option(
-            "--key-field", metavar="FIELD", help="Field of the JSON value that is the key.", show_default=False
+            "--key-field",
+            metavar="FIELD",
+            help='Field of the JSON value that is the key (default: the schema\'s "fluvial.key").',
+            show_default=False,
         ),
     ] = None,
     key_separator: Annotated[
@@ -77,7 +84,10 @@ def produce(
     with ExitStack() as stack:
         lines = sys.stdin.buffer if file is None else stack.enter_context(_opened(file))
         sender = _Sender(settings, topic)
-        encode = _encode(stack, settings, topic, subject, schema) if schema or subject else None
+        encoder = _encoder(settings, topic, subject, schema) if schema or subject else None
+        if encoder is not None and key_field is None and key_separator is None:
+            key_field = encoder.key_field
+        encode = None if encoder is None else encoder.encode
         reader = LineReader(encode=encode, key_field=key_field, key_separator=key_separator)
         try:
             _send_all(sender, reader, lines)
@@ -97,11 +107,11 @@ def _opened(file: Path) -> BinaryIO:
         raise typer.BadParameter(f"--file {file}: {error.strerror}") from error
 
 
-def _encode(stack: ExitStack, settings: Settings, topic: str, subject: str | None, schema: Path | None) -> Any:
+def _encoder(settings: Settings, topic: str, subject: str | None, schema: Path | None) -> "Encoder":
     from fluvial.serde.encoding import Encoder
 
     with settings.registry.client() as registry:
-        return Encoder.of(registry, topic=topic, subject=subject, schema=schema).encode
+        return Encoder.of(registry, topic=topic, subject=subject, schema=schema)
 
 
 def _send_all(sender: "_Sender", reader: LineReader, lines: BinaryIO) -> None:
@@ -147,10 +157,13 @@ class _Sender:
 
         from fluvial.kafka.admin import admin_of, describe_cluster, require_topic
 
-        require_topic(describe_cluster(settings, admin_of(settings.cluster)), topic)
+        self._cluster = settings.cluster
+        self._metadata = describe_cluster(settings, admin_of(settings.cluster))
+        require_topic(self._metadata, topic)
         self.written = 0
         self._topic = topic
         self._refused: Any = None
+        self._refused_records: list[Message] = []
         self._refusals = _Refusals()
         self._told = False
         self._producer = Producer(
@@ -208,9 +221,23 @@ class _Sender:
                 f"the cluster took no record for {self._topic!r} within {DELIVERY_SECONDS:.0f} s; {kept}; "
                 + (why or "check that the leader of its partitions is up and has disk space")
             )
-        raise ClusterError(
-            f"the cluster refused a record for {self._topic!r}: {reason(Exception(self._refused))}; {kept}"
-        )
+        why = self._reason() or reason(Exception(self._refused))
+        raise ClusterError(f"the cluster refused a record for {self._topic!r}: {why}; {kept}")
+
+    def _reason(self) -> str | None:
+        """What the broker says of the first batch that it refused, which the client keeps to itself."""
+        if not self._refused_records:
+            return None
+        from fluvial.cluster.refusal import why_refused
+
+        partition = self._refused_records[0].partition()
+        batch = [each for each in self._refused_records if each.partition() == partition]
+        found = self._metadata.topics[self._topic].partitions.get(partition)
+        leader = None if found is None else self._metadata.brokers.get(found.leader)
+        if leader is None:
+            return None
+        sent = [(each.timestamp()[1], each.key(), each.value()) for each in batch]
+        return why_refused(self._cluster, f"{leader.host}:{leader.port}", self._topic, partition, sent)
 
     def _tell(self) -> None:
         """Say once that records are refused, and why, while there is hope."""
@@ -222,10 +249,12 @@ class _Sender:
                 f"trying on for up to {DELIVERY_SECONDS:.0f} s"
             )
 
-    def _on_delivery(self, error: Any, _: "Message") -> None:
+    def _on_delivery(self, error: Any, record: "Message") -> None:
         if error is None:
             self.written += 1
             self._refusals.over()
         else:
             # After a fatal error every queued record fails with it; the first failure is the cause.
             self._refused = self._refused or error
+            if error.name() in _OF_REFUSED_BATCH:
+                self._refused_records.append(record)

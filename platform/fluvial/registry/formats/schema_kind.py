@@ -146,6 +146,10 @@ class SkippableKind(Protocol):
         """Whether null is a value of the schema; serializers send it as no bytes at all."""
         ...
 
+    def key_field(self, parsed: Parsed) -> str | None:
+        """The field that the schema names as the record's key, by `"fluvial.key"`."""
+        ...
+
     def record_name(self, parsed: Parsed) -> str | None:
         """The full name that the strategies by record name make a subject of; None for what is no record."""
         ...

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from fluvial.errors import FluvialError
 from fluvial.spark.warehouse import DATABASES, is_table_name, table_name_of
@@ -31,6 +31,10 @@ VERSION_COLUMNS = ("valid_from", "valid_to", "is_current")
 """What a row of a state with scd2 says of itself beside the state."""
 
 
+Keyless = Literal["stop", "quarantine"]
+"""What a record without the key that its contract names does to a run: stop it, or go to the quarantine table."""
+
+
 class DeclarationError(FluvialError):
     """
     A declaration that cannot be carried out as it is written.
@@ -45,6 +49,7 @@ class History:
 
     kind: ClassVar[str] = "history"
     needs_order: ClassVar[bool] = False
+    keyless: ClassVar[Keyless] = "stop"  # of no meaning here: a history has every record
     topic: str
     name: str
 
@@ -67,6 +72,7 @@ class Compacted:
     topic: str
     name: str
     key: str | None = None
+    keyless: Keyless = "stop"
 
     @property
     def table(self) -> str:
@@ -94,6 +100,7 @@ class State:
     order: str | None = None
     reducer: Reducer | None = None
     scd2: str | None = None
+    keyless: Keyless = "stop"
 
     @property
     def table(self) -> str:
@@ -182,18 +189,20 @@ def history(topic: str, *, name: str | None = None) -> History:
     return History(topic=topic, name=_checked_name(name, topic, f'history("{topic}")'))
 
 
-def compacted(topic: str, *, name: str | None = None, key: str | None = None) -> Compacted:
+def compacted(topic: str, *, name: str | None = None, key: str | None = None, keyless: Keyless = "stop") -> Compacted:
     """
     The latest event a key of `topic`, as `compacted.<name>`.
 
     `key` names the column that holds the record key as text; without it, it is the field that the contract names as
-    `"fluvial.key"`, or else `key`.
+    `"fluvial.key"`, or else `key`. `keyless` says what becomes of a record without the key that the contract names: it
+    stops the run, or is put into the quarantine table of the topic.
     """
     _check_topic(topic)
     what = f'compacted("{topic}")'
+    _check_keyless(what, keyless)
     if key is not None:
         _check_column(key, what, "key")
-    return Compacted(topic=topic, name=_checked_name(name, topic, what), key=key)
+    return Compacted(topic=topic, name=_checked_name(name, topic, what), key=key, keyless=keyless)
 
 
 def state(
@@ -207,6 +216,7 @@ def state(
     returns: "str | StructType | None" = None,
     version: str | None = None,
     scd2: bool | str = False,
+    keyless: Keyless = "stop",
 ) -> State:
     """
     One row an entity as `state.<name>`: the record key as text in column `key`, then the folded `fields` in order.
@@ -220,9 +230,10 @@ def state(
     state's columns and their types in SQL; `version` names its code, where the text of the function does not tell all.
 
     `scd2` keeps a row for each version of an entity: each event that changes the state closes one and begins the next.
-    It is the event's time in SQL, or True for the record's own timestamp.
+    It is the event's time in SQL, or True for the record's own timestamp. `keyless` is as for :func:`compacted`.
     """
     what = f'state("{name}")'
+    _check_keyless(what, keyless)
     _check_topic(topic)
     _checked_name(name, name, what)
     _check_column(key, what, "key")
@@ -264,7 +275,13 @@ def state(
         order=order,
         reducer=reducer,
         scd2="_timestamp" if scd2 is True else scd2 or None,
+        keyless=keyless,
     )
+
+
+def _check_keyless(what: str, keyless: str) -> None:
+    if keyless not in get_args(Keyless):
+        raise DeclarationError(f'{what}: keyless is {keyless!r}: write keyless="stop" or keyless="quarantine"')
 
 
 def _checked_reducer(what: str, reduce: object, returns: Any, version: str | None) -> Reducer:

@@ -20,7 +20,7 @@ from fluvial.delta.errors import BrokenLogError, TableError, TableFileError, fol
 from fluvial.delta.failures import explain_failures
 from fluvial.delta.jvm import forget_log
 from fluvial.delta.log import Commit, TableLog
-from fluvial.delta.stamp import Stamp, new_run_id, read_position
+from fluvial.delta.stamp import Skips, Stamp, new_run_id, read_position
 from fluvial.spark.connect import is_client
 from fluvial.spark.kafka import TopicBounds, topic_bounds
 from fluvial.spark.session import register_table
@@ -30,6 +30,7 @@ from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.transforms import materialize_pipeline
 from fluvial.tables.plan.checks import definition_of
 from fluvial.tables.plan.result import RunResult
+from fluvial.tables.plan.skips import SkipsWanted, merged
 from fluvial.tables.publishing.run import PublicationRun
 from fluvial.tables.publishing.table import DeltaSource, SchemaRegistry
 
@@ -68,6 +69,7 @@ def rebuild(
     *,
     schemas: "SchemaSource | None" = None,
     from_what_is_left: bool = False,
+    skip: SkipsWanted | None = None,
     progress: Callable[[RunResult], None] = lambda _result: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunResult:
@@ -77,6 +79,7 @@ def rebuild(
     A pipeline's table is written again from its inputs. Of a publication, have its topic hold the table: the two are
     compared, and what differs is published.
 
+    Records that the live table leaves out by `fluvial run --skip` are left out again, and those that `skip` names.
     `progress` hears of each batch, `say` of a broken table that was moved away. Raises :class:`IncompleteLogError`,
     unless `from_what_is_left`, and whatever :func:`~fluvial.tables.drive.runner.materialize` raises; the live table is
     as it was then.
@@ -97,15 +100,16 @@ def rebuild(
     if not from_what_is_left:
         work.check_not_adopted()
         work.check_beginning(bounds)
-    work.drop_what_was_built_otherwise(bounds)
+    skips = merged(work.skipped_before(bounds), skip or {})
+    work.drop_what_was_built_otherwise(bounds, skips)
     try:
-        done = work.build_and_switch(schemas, progress)
+        done = work.build_and_switch(schemas, progress, skips)
     except TableFileError as error:
         if not work.is_staging(error):
             raise
         # What an earlier rebuild has left is damaged too.
         work.remove_staging()
-        done = work.build_and_switch(schemas, progress)
+        done = work.build_and_switch(schemas, progress, skips)
     return replace(done, seconds=time.monotonic() - began)
 
 
@@ -142,13 +146,20 @@ class _Rebuild:
     def staging_settings(self) -> "Settings":
         return replace(self.settings, warehouse=self.staging.root)
 
-    def build_and_switch(self, schemas: "SchemaSource | None", progress: Callable[[RunResult], None]) -> RunResult:
+    def build_and_switch(
+        self, schemas: "SchemaSource | None", progress: Callable[[RunResult], None], skips: SkipsWanted
+    ) -> RunResult:
         """Build the table aside until it holds what the topic does, and put it in the place of the live one."""
         for _ in range(_ATTEMPTS_MAX):
             last = None
             while last is None or not last.skipped:
                 last = materialize(
-                    self.declaration, self.staging_settings, self.spark, schemas=schemas, records_max=RECORDS_MAX
+                    self.declaration,
+                    self.staging_settings,
+                    self.spark,
+                    schemas=schemas,
+                    records_max=RECORDS_MAX,
+                    skip=skips,
                 )
                 progress(last)
             done = self.to_live(self.switch)
@@ -217,12 +228,17 @@ class _Rebuild:
                 "--from-what-is-left builds it from the topic alone all the same"
             )
 
+    def skipped_before(self, bounds: TopicBounds) -> Skips:
+        """The records of the topic that the live table leaves out because a user said so."""
+        live = next(filter(None, map(Stamp.of, TableLog(self.spark, self.path).whole_commits())), None)
+        return {} if live is None or live.topic_id != bounds.topic_id else live.skipped
+
     def check_beginning(self, bounds: TopicBounds) -> None:
         starts = {partition: start for partition, start in bounds.starts.items() if start > 0}
         if starts:
             raise IncompleteLogError(self.table, bounds.topic, starts)
 
-    def drop_what_was_built_otherwise(self, bounds: TopicBounds) -> None:
+    def drop_what_was_built_otherwise(self, bounds: TopicBounds, skips: Skips) -> None:
         """Remove what an earlier rebuild left aside, when this one cannot go on with it."""
         log = TableLog(self.spark, self.staging.path(self.table))
         try:
@@ -230,10 +246,11 @@ class _Rebuild:
         except TableError:
             self.remove_staging()
             return
-        if stamp is not None and (stamp.definition, stamp.topic, stamp.topic_id) != (
+        if stamp is not None and (stamp.definition, stamp.topic, stamp.topic_id, stamp.skipped) != (
             definition_of(self.declaration),
             bounds.topic,
             bounds.topic_id,
+            skips,
         ):
             self.remove_staging()
 

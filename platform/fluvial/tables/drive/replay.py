@@ -115,7 +115,7 @@ def _rewrite(
         if not stamp.rewritten:
             return _nothing(declaration, position)
         contract = contract_of(newest, stamp)
-        span = Span(topic=declaration.topic, ranges=stamp.rewritten)
+        span = Span(topic=declaration.topic, ranges=stamp.rewritten, skipped=stamp.skipped)
         say(f"{declaration.table}: making {span.records_max:,} records of {span.topic} again")
         decoded = decode(read_span(spark, settings.cluster, span), contract)
         rows = frames.history_rows(decoded, contract, Care(undecodable=True))
@@ -174,6 +174,7 @@ def _stamp(declaration: History, position: Position, bounds: TopicBounds, ranges
         rewritten=held,
         adopted=known.adopted,
         schema=known.schema,
+        skipped=known.skipped,
     )
 
 

@@ -28,6 +28,7 @@ from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse, table_name_of
 from fluvial.tables.declare.declarations import Compacted, Declaration, History, Pipeline, Publication, State
 from fluvial.tables.drive.evolve import plan_evolution
+from fluvial.tables.drive.keyless import quarantine_keyless
 from fluvial.tables.drive.transforms import materialize_pipeline
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.changes import IS_CURRENT, is_stepwise, state_rows
@@ -38,6 +39,7 @@ from fluvial.tables.plan.growth import cut, in_order
 from fluvial.tables.plan.planning import has_new_records, plan_span
 from fluvial.tables.plan.reducer_plan import ReducerError
 from fluvial.tables.plan.result import RunResult
+from fluvial.tables.plan.skips import SkipsWanted, skips_of
 from fluvial.tables.plan.table_index import TableIndexes
 from fluvial.tables.plan.upserts import upsert_changes, upsert_compacted, upsert_state
 from fluvial.tables.publishing.run import PublicationRun
@@ -75,6 +77,7 @@ def materialize(
     indexes: TableIndexes | None = None,
     records_max: int | None = None,
     until: Mapping[int, int] | None = None,
+    skip: SkipsWanted | None = None,
     background: Background = lambda work: work(),
 ) -> RunResult:
     """
@@ -82,6 +85,7 @@ def materialize(
     table is published to, whose last version is then the result's.
 
     A driver that calls this repeatedly passes the same `indexes` each time, so that keys need not be looked up.
+    `skip` has the offsets of records that the table is to leave out for good, by partition.
     `records_max` limits the records of one commit; such a caller repeats until `skipped`. `until` has, for
     each partition, the offset to stop before; other partitions are not read. `background` runs work that
     need not be done when this returns: committing the position as a consumer group, checkpoints.
@@ -113,6 +117,7 @@ def materialize(
                 indexes=indexes,
                 records_max=records_max,
                 until=until,
+                skip=skip or {},
                 background=background,
             )
             result = run.run()
@@ -146,6 +151,7 @@ class _TopicRun:
     indexes: TableIndexes | None
     records_max: int | None
     until: Mapping[int, int] | None
+    skip: SkipsWanted
     background: Background
 
     @property
@@ -163,6 +169,7 @@ class _TopicRun:
             position = read_position(log, self.table)
             bounds = topic_bounds(self.cluster, self.declaration.topic)
             span = plan_span(self.table, position, bounds)
+            skipped_offsets = skips_of(self.table, self.skip, position, bounds)
             lag_before = span.records_max
             span, growth = self._allowed(span, bounds, position)
             # After the bounds: whatever stands below them was written with a schema that is registered by now.
@@ -179,7 +186,7 @@ class _TopicRun:
                     self._show(position.ends)
                     skipped = self._skipped(position, lag_before)
                     return skipped if evolved is None else _evolved(skipped, evolved)
-            batch = self._batch(span, position, bounds, contract, growth)
+            batch = self._batch(replace(span, skipped=skipped_offsets), position, bounds, contract, growth)
             commit, quarantined = self._carry_out(batch, bounds, log)
             if commit is not None:
                 self._show({partition: end for partition, (_, end) in batch.span.ranges.items()})
@@ -258,6 +265,7 @@ class _TopicRun:
             adopted={} if position.stamp is None else position.stamp.adopted,
             growth=growth,
             schema=None if contract.point is None else contract.point.as_pair(),
+            skipped={partition: tuple(offsets) for partition, offsets in span.skipped.items()},
         )
         return _Batch(span=span, contract=contract, position=position, stamp=stamp)
 
@@ -270,7 +278,8 @@ class _TopicRun:
     def _carry_out_in(
         self, session: "SparkSession", batch: _Batch, bounds: TopicBounds, log: TableLog
     ) -> tuple[Commit | None, int]:
-        care = Care(keyless=batch.contract.key_field is None)
+        takes_keyless = self.declaration.keyless == "quarantine"
+        care = Care(keyless=batch.contract.key_field is None, takes_keyless=takes_keyless)
         quarantined = 0
         self.say(f"{self.table}: reading {batch.span.records_max:,} records of {batch.span.topic}")
         while True:
@@ -289,7 +298,9 @@ class _TopicRun:
                         raise explanation from error
                     raise
                 if more.undecodable and not care.undecodable:
-                    quarantined = self._quarantine(session, batch, bounds)
+                    quarantined += self._quarantine(session, batch, bounds)
+                if more.keyless and not care.keyless:
+                    quarantined += quarantine_keyless(decoded, batch.span, bounds, self.warehouse, self.say)
                 care = more
                 continue
             return commit, quarantined

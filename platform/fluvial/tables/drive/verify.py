@@ -120,7 +120,7 @@ def _verify_table(
     contract = contract_of(read_contract(schemas, declaration.topic), position.stamp)
     with session_of_its_own(spark) as session:
         table = session.read.format("delta").option("versionAsOf", position.version).load(path)
-        span = Span(topic=declaration.topic, ranges=ranges)
+        span = Span(topic=declaration.topic, ranges=ranges, skipped=position.stamp.skipped)
         decoded = decode(read_span(session, settings.cluster, span), contract)
         try:
             rows, different, shown = _compared(declaration, decoded, table, ranges, contract)

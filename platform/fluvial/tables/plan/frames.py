@@ -33,11 +33,14 @@ COMPACTED_COLUMNS = ("_partition", "_offset", "_timestamp", "_schema_id")
 class Care:
     """
     What a batch is known to hold, and so must be planned for.
+
+    `takes_keyless` says that records without the contract's key may be put aside; else they stop the job.
     """
 
     undecodable: bool = False
     tombstones: bool = False
     keyless: bool = False
+    takes_keyless: bool = False
 
     def after(self, error: BaseException) -> "Care | None":
         """
@@ -48,6 +51,8 @@ class Care:
             return replace(self, undecodable=True)
         if _TOMBSTONE_MARK in text and not self.tombstones:
             return replace(self, tombstones=True)
+        if _KEYLESS_MARK in text and self.takes_keyless and not self.keyless:
+            return replace(self, keyless=True)
         return None
 
 
@@ -64,10 +69,12 @@ class KeylessError(TableError):
         found = _KEYLESS.search(messages_of(error))
         if found is None:
             return None
+        place = found[1].rpartition("-")
         return cls(
             f"{table}: the record of {found[1]} at offset {found[2]} has no key, and by {contract.subject} the key is "
             f'{contract.key_field} (its "fluvial.key"): nothing of the batch was committed; have its producer send the '
-            'key, and register the contract without "fluvial.key" to go on without the records that have none'
+            'key, and declare the table with keyless="quarantine" to go on without the records that have none, or '
+            f"leave out this one: `fluvial run {table} --skip {place[0]}:{place[2]}={found[2]}`"
         )
 
 
@@ -96,6 +103,15 @@ def quarantine_rows(decoded: "DataFrame", contract: Contract) -> "DataFrame":
     """
     return decoded.where(is_undecodable()).selectExpr(
         "_topic", "_partition", "_offset", "_timestamp", "_key", "_raw AS _value", f"{reason(contract)} AS _reason"
+    )
+
+
+def keyless_rows(decoded: "DataFrame") -> "DataFrame":
+    """
+    The records that decode and have no key, as they came, with the reason.
+    """
+    return decoded.where(f"_key IS NULL AND NOT ({is_undecodable()})").selectExpr(
+        "_topic", "_partition", "_offset", "_timestamp", "_key", "_raw AS _value", "'no key' AS _reason"
     )
 
 

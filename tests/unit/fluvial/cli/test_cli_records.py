@@ -285,3 +285,42 @@ def test_every_broker_of_three_checks_the_schema(cli: Cli) -> None:
     cli.ok("up", "--detach")
     cli.ok("produce", "spread", "--subject", "spread-value", "--key-field", "id", stdin=json_lines(rows))
     assert len(read_json(cli, "spread")) == 2 * len(rows)
+
+
+KEYED_ORDER = {**ORDER, "fluvial.key": "id"}
+
+
+@pytest.fixture(scope="module")
+def keyed_orders(platform: Cli) -> str:
+    """A topic of payload validation whose contract names the key."""
+    (platform.cwd / "keyed.avsc").write_text(json.dumps(KEYED_ORDER))
+    platform.ok("topic", "create", "keyed", "--config", "fluvial.value.schema.validation=payload")
+    platform.ok("schema", "register", "keyed.avsc", "--subject", "keyed-value")
+    return "keyed"
+
+
+def test_the_key_is_the_field_that_the_contract_names(platform: Cli, keyed_orders: str) -> None:
+    platform.ok("produce", keyed_orders, "--subject", "keyed-value", stdin=json_lines(ORDERS))
+    assert [row["key"] for row in read_json(platform, keyed_orders)] == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (b"k:not framed\n", "the value is not in the registry's wire format"),
+        (b"k:\0\0\0\0\x63x\n", "schema id 99 of the value is not registered"),
+    ],
+)
+def test_a_refused_record_has_its_reason(platform: Cli, keyed_orders: str, lines: bytes, says: str) -> None:
+    line = platform.refused("produce", keyed_orders, "--key-separator", ":", stdin=lines)
+    assert says in line
+    assert "0 records were written" in line
+
+
+def test_a_record_without_the_key_of_its_contract_is_refused(platform: Cli, keyed_orders: str) -> None:
+    line = platform.refused("produce", keyed_orders, stdin="no key\n")
+    assert "the key is null, and the key of a record is its field id" in line
+    events = [json.loads(each) for each in platform.ok("events", "--format", "json").splitlines()]
+    (event,) = (each for each in events if each.get("cause") == "no_key")
+    assert (event["kind"], event["topic"]) == ("records_refused", keyed_orders)
+    assert "its field id" in event["text"]

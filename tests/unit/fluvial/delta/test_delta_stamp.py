@@ -40,7 +40,7 @@ def stamp(batch: int, **fields: Any) -> Stamp:
 
 
 def test_a_stamp_survives_the_log(table: Table) -> None:
-    written = stamp(1, definition="d", adopted={0: 0, 9: 1}, growth=Growth(22, 1_700_000_000_000))
+    written = stamp(1, definition="d", adopted={0: 0, 9: 1}, growth=Growth(22, 1_700_000_000_000), skipped={9: (1,)})
     table.commit(metadata=written.as_json(), numOutputRows=7)
     position = read_position(table.log, "history.t")
     assert position.stamp == written

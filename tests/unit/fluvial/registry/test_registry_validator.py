@@ -20,7 +20,7 @@ from fluvial.registry.model.library import Library
 from fluvial.registry.model.records import Reference
 from fluvial.registry.model.registry import Registry
 from fluvial.registry.validator import RegistryValidator
-from log_broker.interfaces import Contract, RecordValidator
+from log_broker.interfaces import Cause, Contract, RecordValidator, Violation
 from log_broker.records.contracts import SideChecks, all_pass
 from log_broker.records.record import build_batch, records_section
 
@@ -325,3 +325,23 @@ async def test_what_is_made_of_a_schema_is_kept_when_another_is_registered(
     assert again is not check
     assert again.violation(framed(1, payload)) is None
     assert again.accepted[framed(1, b"")] is before
+
+
+KEYED = {**USER, "fluvial.key": "id"}
+
+
+async def test_a_record_without_a_key_is_refused_by_the_newest_contract_that_names_it(validator, registry) -> None:
+    def keyless(**contract: Any) -> Violation | None:
+        return validator.check_of(Contract(topic="users", is_key=False, **contract)).keyless
+
+    assert keyless(level="payload") is None
+    await register(registry, "users-value", KEYED)
+    violation = keyless(level="payload")
+    assert violation is not None
+    assert (violation.cause, violation.field) == (Cause.NO_KEY, "id")
+    assert "subject users-value" in violation.reason
+    assert keyless(level="id") is None
+    assert keyless(level="payload", strategy="RecordNameStrategy") is None
+    without_name = {**USER, "doc": "the key is free"}
+    await register(registry, "users-value", without_name)
+    assert keyless(level="payload") is None, "the newest contract names none"

@@ -125,3 +125,14 @@ def test_the_package_imports_neither_spark_nor_the_broker() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_broker_refuses_a_record_without_the_key_that_its_contract_names(running: EmbeddedPlatform) -> None:
+    topic = running.broker.create_topic("keyed", config={"fluvial.value.schema.validation": "payload"})
+    schema = {"type": "record", "name": "A", "fluvial.key": "id", "fields": [{"name": "id", "type": "string"}]}
+    with RegistryClient(running.registry_url) as registry:
+        registry.register("keyed-value", json.dumps(schema))
+    running.send(topic, [{"id": "a"}], key="id")
+    with pytest.raises(SendError, match="1 records for keyed were not written"):
+        running.send(topic, [{"id": "b"}])
+    assert [key for key, _ in values(running, topic, 1)] == ["a"]

@@ -116,6 +116,8 @@ class Registry:
 
 
 class Check:
+    keyless: Violation | None = None
+
     def __init__(self, registry: Registry, contract: Contract) -> None:
         self.registry = registry
         self.contract = contract

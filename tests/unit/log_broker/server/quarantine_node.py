@@ -14,6 +14,8 @@ HEADER = "fluvial.quarantine."
 class NoBad:
     """A registry by which values must not begin with `bad`; `strict` may change, as a registry does."""
 
+    keyless: Violation | None = None
+
     def __init__(self) -> None:
         self.accepted: dict[bytes, Skip | None] = {}
         self.strict = True

@@ -42,6 +42,8 @@ class OneSchema:
 
     accepted: Mapping[bytes, None] = MappingProxyType({})
 
+    keyless: Violation | None = None
+
     def __init__(self) -> None:
         self._check = compile_check(parse(CONTRACT).schema)
 

@@ -58,6 +58,11 @@ class AvroKind:
         branches = schema.branches if isinstance(schema, Union) else (schema,)
         return any(isinstance(branch, Primitive) and branch.kind == "null" for branch in branches)
 
+    def key_field(self, parsed: Parsed) -> str | None:
+        """See `SkippableKind`."""
+        named = parsed.schema.props.get("fluvial.key") if isinstance(parsed.schema, Record) else None
+        return named if isinstance(named, str) and named else None
+
     def record_name(self, parsed: Parsed) -> str | None:
         return parsed.schema.name.full if isinstance(parsed.schema, Record) else None
 

@@ -1,6 +1,7 @@
 """The metrics of a node as Prometheus reads them."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -116,3 +117,26 @@ def test_durations_fall_into_buckets_that_double() -> None:
         (20, 1),
     ]
     assert (durations.count, durations.sum_micros) == (5, 1_000_008)
+
+
+def test_refused_records_are_counted_and_told_by_topic_and_cause() -> None:
+    with log_broker.embedded() as broker:
+        broker.create_topic("compacted", config={"cleanup.policy": "compact"})
+        broker.create_topic("gated", config={"fluvial.value.schema.validation": "id"})
+        for topic in ("compacted", "compacted", "gated"):
+            produce(broker, topic, 2)
+        found = samples(broker)
+        assert found["log_broker_records_refused_total", "compacted", "no_key"] == 4
+        assert found["log_broker_records_refused_total", "gated", "registry"] == 2
+        assert found["log_broker_topic_records_total", "gated"] == 0
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "diary"})
+        consumer.assign([TopicPartition("__fluvial_events", 0, 0)])
+        events = [json.loads(each.value()) for each in consumer.consume(2, 30)]
+        assert consumer.consume(1, 0.3) == [], "the same again within a minute is counted only"
+        consumer.close()
+        told = {event["topic"]: (event["kind"], event["cause"], event["partition"]) for event in events}
+        assert told == {
+            "compacted": ("records_refused", "no_key", 0),
+            "gated": ("records_refused", "registry", 0),
+        }
+        assert "takes no record without a key" in events[0]["reason"]

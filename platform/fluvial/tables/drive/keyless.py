@@ -1,0 +1,70 @@
+"""
+Records without the key that their contract names, put into the quarantine table of their topic.
+
+The table is shared with the records that do not decode, and by all tables of the topic. Its position says how far it
+has those that do not decode, and stays where it is: what is there of the others is looked up by partition and offset.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fluvial.delta.commit import append, commit_once
+from fluvial.delta.errors import TableError
+from fluvial.delta.log import TableLog
+from fluvial.delta.stamp import Position, Stamp, read_position
+from fluvial.spark.kafka import Span, TopicBounds
+from fluvial.spark.session import register_table
+from fluvial.spark.warehouse import Warehouse, table_name_of
+from fluvial.tables.plan.frames import keyless_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ATTEMPTS_MAX = 8
+_PLACE = ["_partition", "_offset"]
+
+
+def quarantine_keyless(
+    decoded: "DataFrame", span: Span, bounds: TopicBounds, warehouse: Warehouse, say: Callable[[str], None]
+) -> int:
+    """
+    Put those of the `decoded` records of `span` aside that have no key; returns how many were not there yet.
+    """
+    spark = decoded.sparkSession
+    table = f"quarantine.{table_name_of(span.topic)}"
+    path = warehouse.path(table)
+    log = TableLog(spark, path)
+    say(f"{table}: putting aside the records of {span.topic} that have no key")
+    for _ in range(_ATTEMPTS_MAX):
+        position = read_position(log, table)
+        stamp = _stamp(position, span, bounds, table, path)
+        rows = _lacking(spark, keyless_rows(decoded), position, path).coalesce(1)
+        if rows.isEmpty():
+            return 0
+        commit = commit_once(log, stamp, above=position.version, write=lambda: append(rows, path, stamp))  # noqa: B023
+        if commit is not None:
+            if position.version is None:
+                register_table(spark, table, path)
+            return commit.metric("numOutputRows")
+    raise TableError(f"{table}: other runs were first {_ATTEMPTS_MAX} times in a row; stop them and run again")
+
+
+def _lacking(spark: "SparkSession", rows: "DataFrame", position: Position, path: str) -> "DataFrame":
+    """The rows that the quarantine table does not have."""
+    if position.version is None:
+        return rows
+    known = spark.read.format("delta").option("versionAsOf", position.version).load(path).select(*_PLACE)
+    return rows.join(known, _PLACE, "left_anti").select(*rows.columns)
+
+
+def _stamp(position: Position, span: Span, bounds: TopicBounds, table: str, path: str) -> Stamp:
+    known = position.stamp
+    if known is not None and known.topic_id and bounds.topic_id and known.topic_id != bounds.topic_id:
+        raise TableError(f"{table} holds records of an earlier topic of that name: move {path} away and run again")
+    starts = {partition: start for partition, (start, _) in span.ranges.items()}
+    return Stamp(
+        topic=span.topic,
+        topic_id=bounds.topic_id,
+        batch=1 if known is None else known.batch + 1,
+        offsets={partition: (at, at) for partition, at in (position.ends or starts).items()},
+    )
