@@ -82,7 +82,7 @@ class Form(StrEnum):
 
 
 AnswerFormat = Annotated[Form, typer.Option("--format", help="Print a table, or JSON for programs.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+_Json = Annotated[bool, typer.Option("--json", hidden=True)]
 
 
 def settings_of(
@@ -139,6 +139,20 @@ def _with_options(command: Callable[..., None], names: tuple[str, ...]) -> Calla
     ]
     with_settings.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
     return with_settings
+
+
+def with_json(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that takes `answer_format` the hidden flag `--json`: its former name of `--format json`."""
+    own = inspect.signature(command, eval_str=True)
+    json_form = type(own.parameters["answer_format"].default)("json")
+
+    @wraps(command)
+    def with_alias(*, as_json: bool, **given: Any) -> None:
+        command(**(given | {"answer_format": json_form} if as_json else given))
+
+    alias = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Json)
+    with_alias.__signature__ = own.replace(parameters=[*own.parameters.values(), alias])  # type: ignore[attr-defined]
+    return with_alias
 
 
 def with_cluster(command: Callable[..., None]) -> Callable[..., None]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, BinaryIO
 if TYPE_CHECKING:
     from rich.console import Console
 
+WIDTH_MAX = 100_000
+
 
 def answer(line: str) -> None:
     """Print a line of the answer on stdout."""
@@ -44,13 +46,19 @@ def stderr() -> "Console":
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[object]], console: "Console | None" = None) -> None:
     """Print a table to read as an answer; nothing where there are no rows."""
+    from rich.console import Console
     from rich.table import Table
 
-    drawn = Table(*columns)
+    drawn = Table()
+    for name in columns:
+        # On a narrow terminal a long value goes on in the next line of its cell.
+        drawn.add_column(name, overflow="fold")
     for row in rows:
         drawn.add_row(*map(str, row))
     if drawn.row_count:
-        (console or stdout()).print(drawn)
+        # Into a pipe or a file a table is as wide as it wants.
+        width = None if sys.stdout.isatty() else WIDTH_MAX
+        (console or Console(highlight=False, markup=False, width=width)).print(drawn)
 
 
 def keep_stdout_for_the_answer() -> BinaryIO:

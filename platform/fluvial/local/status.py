@@ -43,7 +43,7 @@ class PlatformStatus:
     nodes: tuple[NodeStatus, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the shape that `fluvial status --json` prints."""
+        """Return the shape that `fluvial status --format json` prints."""
         return {
             "bootstrap_servers": self.platform.bootstrap_servers,
             "registry_url": self.platform.registry_url,

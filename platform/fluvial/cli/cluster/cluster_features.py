@@ -12,10 +12,10 @@ from fluvial.cli.options import (
     CommandConfig,
     DataDir,
     Form,
-    Json,
     pairs,
     settings_of,
     with_cluster,
+    with_json,
 )
 from fluvial.config import Settings
 
@@ -38,10 +38,11 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Ask the controller whet
 
 
 @app.callback(epilog="Example:  fluvial cluster features")
+@with_json
 def features(
     context: typer.Context,
     *,
-    as_json: Json = False,
+    answer_format: AnswerFormat = Form.TABLE,
     data_dir: DataDir = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
@@ -52,19 +53,15 @@ def features(
     A rolling upgrade ends with `features upgrade`: until then every node can be downgraded to its old release.
     """
     if context.invoked_subcommand is None:
-        _describe(settings_of(data_dir, bootstrap_server, command_config=command_config), as_json=as_json)
+        _describe(settings_of(data_dir, bootstrap_server, command_config=command_config), answer_format)
 
 
 @app.command(epilog="Example:  fluvial cluster features describe --format json")
 @with_cluster
-def describe(
-    *,
-    settings: Settings,
-    answer_format: AnswerFormat = Form.TABLE,
-    as_json: Json = False,
-) -> None:
+@with_json
+def describe(*, settings: Settings, answer_format: AnswerFormat = Form.TABLE) -> None:
     """Show the feature levels that the nodes support, and the cluster's current ones."""
-    _describe(settings, as_json=as_json or answer_format is Form.JSON)
+    _describe(settings, answer_format)
 
 
 @app.command(epilog="Example:  fluvial cluster features upgrade --dry-run")
@@ -147,14 +144,14 @@ def _levels(words: list[str] | None) -> dict[str, int]:
     return wanted
 
 
-def _describe(settings: Settings, *, as_json: bool) -> None:
+def _describe(settings: Settings, answer_format: Form) -> None:
     from fluvial.cluster.features import features_of
     from fluvial.cluster.wire import ClusterLink
     from log_broker.core.cluster.features import METADATA_VERSION
 
     with ClusterLink(settings.cluster) as cluster:
         found = features_of(cluster)
-    if as_json:
+    if answer_format is Form.JSON:
         features = [
             {
                 "name": each.name,

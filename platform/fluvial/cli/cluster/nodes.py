@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import DataDir, Json, settings_of
+from fluvial.cli.options import AnswerFormat, DataDir, Form, settings_of, with_json
 from fluvial.cli.signals import StopAsked, stop_signals_raise, stop_signals_wait
 from fluvial.config import data_dir_words
 from fluvial.local.errors import LocalPlatformError
@@ -66,7 +66,7 @@ def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     app.command(epilog="Example:  fluvial up --brokers 3 --detach")(up)
     app.command(epilog="Example:  fluvial down --data-dir /srv/fluvial")(down)
-    app.command(epilog="Example:  fluvial status --json")(status)
+    app.command(epilog="Example:  fluvial status --format json")(status)
 
 
 def up(
@@ -138,12 +138,13 @@ def down(node: Node = None, data_dir: DataDir = None, timeout: Timeout = 30.0) -
         terminal.say(f"node {each.id} (process {each.pid}): {how}")
 
 
-def status(data_dir: DataDir = None, as_json: Json = False) -> None:
+@with_json
+def status(data_dir: DataDir = None, answer_format: AnswerFormat = Form.TABLE) -> None:
     """Show which nodes of the local platform are up, those that answer on their port, and which disks failed."""
     from fluvial.local.status import status_of
 
     found = status_of(settings_of(data_dir).data_dir)
-    if as_json:
+    if answer_format is Form.JSON:
         terminal.answer(json.dumps(found.as_json(), indent=2))
         return
     terminal.answer(f"brokers   {found.platform.bootstrap_servers}")

@@ -72,14 +72,15 @@ def sql(
     time.tzset()
     with terminal.keep_stdout_for_the_answer() as stdout, tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
         text = io.TextIOWrapper(spool, encoding="utf-8", newline="", write_through=True)
-        _answer(settings, statement.strip().rstrip(";"), fmt, text)
+        width = shutil.get_terminal_size((160, 50)).columns if stdout.isatty() else terminal.WIDTH_MAX
+        _answer(settings, statement.strip().rstrip(";"), fmt, text, width)
         text.flush()
         spool.seek(0)
         _hand_over(spool, stdout)
         text.detach()
 
 
-def _answer(settings: Settings, statement: str, fmt: Format, out: TextIO) -> None:
+def _answer(settings: Settings, statement: str, fmt: Format, out: TextIO, width: int) -> None:
     from fluvial.delta.failures import explain_failures
 
     with _session(settings) as frame_of:
@@ -87,20 +88,19 @@ def _answer(settings: Settings, statement: str, fmt: Format, out: TextIO) -> Non
         columns = [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
         with explain_failures("the query"):
             if fmt is Format.TABLE:
-                _draw(columns, frame, out)
+                _draw(columns, frame, out, width)
             elif fmt is Format.JSON:
                 rendering.write_json(columns, frame.toLocalIterator(), out)
             else:
                 rendering.write_csv(columns, frame.toLocalIterator(), out)
 
 
-def _draw(columns: rendering.Columns, frame: "DataFrame", out: TextIO) -> None:
+def _draw(columns: rendering.Columns, frame: "DataFrame", out: TextIO, width: int) -> None:
     from rich.console import Console
 
     rows: Sequence[Any] = list(
         islice(frame.limit(rendering.TABLE_ROWS_MAX + 1).collect(), rendering.TABLE_ROWS_MAX + 1)
     )
-    width = shutil.get_terminal_size((160, 50)).columns
     console = Console(file=out, width=width, highlight=False, markup=False, no_color=True)
     shown = rows[: rendering.TABLE_ROWS_MAX]
     if columns:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import Json, with_registry
+from fluvial.cli.options import AnswerFormat, Form, with_json, with_registry
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
@@ -30,7 +30,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 @with_registry
-def owner(subject: Subject, as_json: Json = False, *, settings: Settings) -> None:
+@with_json
+def owner(subject: Subject, answer_format: AnswerFormat = Form.TABLE, *, settings: Settings) -> None:
     """Say who owns a subject and how to reach them, and through whose hands it went."""
 
     with settings.registry.client() as client:
@@ -39,7 +40,7 @@ def owner(subject: Subject, as_json: Json = False, *, settings: Settings) -> Non
         raise NoOwnerError(
             f"{subject}: has no owner; its producer claims it with `fluvial schema register` (owner.toml)"
         )
-    if as_json:
+    if answer_format is Form.JSON:
         terminal.answer(json.dumps(owned))
         return
     now = "nobody" if owned["owner"] is None else f"{owned['owner']}, {owned['contact']}"
@@ -76,6 +77,7 @@ def transfer(
 
 
 @with_registry
+@with_json
 def producer(
     *,
     settings: Settings,
@@ -94,7 +96,7 @@ def producer(
     new_credentials: Annotated[
         str | None, typer.Option("--new-credentials", metavar="REFERENCE", help="Change its password to this.")
     ] = None,
-    as_json: Json = False,
+    answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """Show a producer and what it owns; introduce it, or change its contact or password."""
     from fluvial.local.credentials import local_credentials
@@ -112,7 +114,7 @@ def producer(
             if not asking.introduce(name, contact, password=password):
                 raise NoOwnerError(f"the registry at {client.url} knows of no owners")
         found = client.producer(name)
-    if as_json:
+    if answer_format is Form.JSON:
         terminal.answer(json.dumps(found))
         return
     terminal.answer(f"{found['producer']}, {found['contact']}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import Json, with_registry
+from fluvial.cli.options import AnswerFormat, Form, with_json, with_registry
 from fluvial.cli.schema import schema_check, schema_exchange, schema_generate, schema_owners, schema_views
 from fluvial.cli.schema.schema_sources import CONTRACTS, Source, Subject, subject_of_file
 from fluvial.config import Settings
@@ -57,16 +57,16 @@ def register(path: Source = CONTRACTS, subject: Subject = None, *, settings: Set
         raise OutdatedFileError("; ".join(outdated))
 
 
-@app.command("list", epilog="Example:  fluvial schema list --json")
+@app.command("list", epilog="Example:  fluvial schema list --format json")
 @with_registry
-def list_subjects(as_json: Json = False, *, settings: Settings) -> None:
+@with_json
+def list_subjects(answer_format: AnswerFormat = Form.TABLE, *, settings: Settings) -> None:
     """List the subjects with their latest version and schema id."""
 
     with settings.registry.client() as client:
         found = [client.latest(subject) for subject in sorted(client.subjects())]
-    if as_json:
+    if answer_format is Form.JSON:
         rows = [{"subject": each.subject, "version": each.version, "id": each.id} for each in found]
         terminal.answer(json.dumps(rows))
         return
-    for each in found:
-        terminal.answer(f"{each.subject}  version {each.version}  schema id {each.id}")
+    terminal.table(("subject", "version", "schema id"), ((each.subject, each.version, each.id) for each in found))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import Json, pairs, with_cluster, with_cluster_and_registry
+from fluvial.cli.options import AnswerFormat, Form, pairs, with_cluster, with_cluster_and_registry, with_json
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic whose quarant
 
 @app.command("list", epilog="Example:  fluvial quarantine list")
 @with_cluster
-def list_quarantines(as_json: Json = False, *, settings: Settings) -> None:
+@with_json
+def list_quarantines(answer_format: AnswerFormat = Form.TABLE, *, settings: Settings) -> None:
     """List the quarantines: the number of records in each, how many are not replayed yet, and their reasons."""
     from fluvial.kafka.admin import admin_of, cluster_errors, describe_cluster
     from fluvial.quarantine.records import SUFFIX
@@ -39,7 +40,7 @@ def list_quarantines(as_json: Json = False, *, settings: Settings) -> None:
     for name in sorted(each for each in topics if each.endswith(SUFFIX)):
         with cluster_errors(f"read {name!r}"):
             rows.append(_summary(settings, name.removesuffix(SUFFIX), len(topics[name].partitions)))
-    if as_json:
+    if answer_format is Form.JSON:
         terminal.answer(json.dumps(rows))
         return
     if not rows:
@@ -76,6 +77,7 @@ def _reasons(reasons: dict[str, int]) -> str:
 
 @app.command(epilog="Example:  fluvial quarantine show orders --max-records 5")
 @with_cluster_and_registry
+@with_json
 def show(
     topic: Topic,
     *,
@@ -84,12 +86,12 @@ def show(
         int, typer.Option("--max-records", "-n", min=1, help="Show so many records at most.")
     ] = SHOWN_MAX,
     everything: Annotated[bool, typer.Option("--all", help="Also what has been replayed already.")] = False,
-    as_json: Json = False,
+    answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
     Show the records in a topic's quarantine, with the reason and as much of their values as can be read.
 
-    With --json one object per line; repair the value and pass it to `fluvial quarantine replay --file`.
+    With --format json one object per line; repair the value and pass it to `fluvial quarantine replay --file`.
     """
     from fluvial.kafka.admin import cluster_errors
     from fluvial.quarantine.reading import reader_of, records_from, replayed_to
@@ -107,6 +109,7 @@ def show(
                 starts = dict.fromkeys(starts, 0)
             for record in records_from(consumer, quarantine_of(topic), starts):
                 seen = reader.read(record)
+                as_json = answer_format is Form.JSON
                 terminal.answer(json.dumps(_row(seen), ensure_ascii=False) if as_json else _lines(seen))
                 shown += 1
                 if shown == max_records:
@@ -174,7 +177,7 @@ def replay(
         Path | None,
         typer.Option(
             "--file",
-            help="JSON lines with partition, offset and the repaired value, as `show --json` prints them.",
+            help="JSON lines with partition, offset and the repaired value, as `show --format json` prints them.",
             show_default=False,
         ),
     ] = None,

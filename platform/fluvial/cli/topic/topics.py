@@ -1,13 +1,14 @@
 """`fluvial topic`: create, list, describe and delete topics."""
 
 import json
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fluvial.cli import completion, terminal
 from fluvial.cli.cluster.cluster_doctor import warn_of_topic
-from fluvial.cli.options import Json, pairs, with_cluster
+from fluvial.cli.options import AnswerFormat, Form, pairs, with_cluster, with_json
 from fluvial.cli.topic import co_partitioning
 from fluvial.cluster.profiles import PROFILES
 from fluvial.config import Settings
@@ -92,89 +93,139 @@ def _created(admin: "AdminClient", new: Any, timeout_seconds: float) -> None:
         future.result()
 
 
-@app.command("list", epilog="Example:  fluvial topic list --json")
+class ListForm(StrEnum):
+    """How topics are listed."""
+
+    TABLE = "table"
+    JSON = "json"
+    NAMES = "names"
+
+
+@app.command("list", epilog="Example:  fluvial topic list --format names")
 @with_cluster
+@with_json
 def list_topics(
     internal: Annotated[bool, typer.Option("--internal", help="Also internal topics.")] = False,
-    as_json: Json = False,
+    answer_format: Annotated[
+        ListForm, typer.Option("--format", help="Print a table, JSON for programs, or names alone, one a line.")
+    ] = ListForm.TABLE,
     *,
     settings: Settings,
 ) -> None:
-    """List the topics."""
+    """
+    List the topics with their partitions, replicas, records and cleanup policy.
+
+    "Offsets held" is the number of offsets from the start to the end of all partitions: of a compacted topic more than
+    there are records, and unknown (-) while a partition has no leader.
+    """
     from fluvial.kafka.admin import admin_of, describe_cluster
 
-    found = describe_cluster(settings, admin_of(settings.cluster)).topics
+    admin = admin_of(settings.cluster)
+    found = describe_cluster(settings, admin).topics
     names = [name for name in sorted(found) if internal or not name.startswith("_")]
-    if as_json:
-        terminal.answer(json.dumps([{"topic": name, "partitions": len(found[name].partitions)} for name in names]))
+    if answer_format is ListForm.NAMES:
+        for name in names:
+            terminal.answer(name)
         return
-    for name in names:
-        terminal.answer(name)
+    rows = _listed(admin, {name: found[name].partitions for name in names})
+    if answer_format is ListForm.JSON:
+        terminal.answer(json.dumps(rows))
+        return
+    terminal.table(
+        ("topic", "partitions", "replication factor", "offsets held", "cleanup policy"),
+        (["-" if value is None else value for value in row.values()] for row in rows),
+    )
+
+
+def _listed(admin: "AdminClient", topics: dict[str, Any]) -> list[dict[str, Any]]:
+    from fluvial.cli.topic.partitions import bounds_of
+
+    led = [(name, number) for name in topics for number, each in topics[name].items() if each.leader >= 0]
+    held = {tp: end - start for tp, (start, end) in bounds_of(admin, led).items()} if led else {}
+    policies = _cleanup_policies(admin, list(topics))
+    return [
+        {
+            "topic": name,
+            "partitions": len(partitions),
+            "replication_factor": max((len(each.replicas) for each in partitions.values()), default=0),
+            "offsets_held": sum(held[name, number] for number in partitions)
+            if all((name, number) in held for number in partitions)
+            else None,
+            "cleanup_policy": policies.get(name),
+        }
+        for name, partitions in topics.items()
+    ]
+
+
+def _cleanup_policies(admin: "AdminClient", topics: list[str]) -> dict[str, str]:
+    """Return the cleanup policy of each topic whose settings may be read."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    from fluvial.kafka.admin import TIMEOUT_SECONDS
+
+    if not topics:
+        return {}
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+    found = {}
+    for resource, future in admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS).items():
+        try:
+            found[resource.name] = future.result()["cleanup.policy"].value
+        except KafkaException:
+            # Listing topics needs no permission to describe their settings.
+            continue
+    return found
 
 
 @app.command(epilog="Example:  fluvial topic describe orders")
 @with_cluster
-def describe(topic: Topic, as_json: Json = False, *, settings: Settings) -> None:
+@with_json
+def describe(topic: Topic, answer_format: AnswerFormat = Form.TABLE, *, settings: Settings) -> None:
     """Show a topic's partitions, their offsets and the settings that are not the default."""
+    from fluvial.cli.topic.partitions import bounds_of
     from fluvial.kafka.admin import admin_of, cluster_errors, describe_cluster, require_topic
 
     admin = admin_of(settings.cluster)
     metadata = require_topic(describe_cluster(settings, admin), topic)
     with cluster_errors(f"describe topic {topic!r}"):
-        ends = _offsets(admin, topic, sorted(metadata.partitions))
         config = _overrides(admin, topic)
+    bounds = bounds_of(admin, [(topic, number) for number in metadata.partitions])
     partitions = [
         {
             "partition": number,
             "leader": each.leader,
             "replicas": list(each.replicas),
             "isr": list(each.isrs),
-            "start_offset": ends[number][0],
-            "end_offset": ends[number][1],
+            "start_offset": bounds[topic, number][0],
+            "end_offset": bounds[topic, number][1],
         }
         for number, each in sorted(metadata.partitions.items())
     ]
-    if as_json:
+    if answer_format is Form.JSON:
         terminal.answer(json.dumps({"topic": topic, "config": config, "partitions": partitions}, indent=2))
         return
     _draw(topic, partitions, config)
 
 
 def _draw(topic: str, partitions: list[dict[str, Any]], config: dict[str, str]) -> None:
-    from rich.table import Table
-
     records = sum(each["end_offset"] - each["start_offset"] for each in partitions)
     terminal.answer(f"{topic}: {len(partitions)} partitions, {records} offsets held")
     for name, value in sorted(config.items()):
         terminal.answer(f"  {name} = {value}")
-    table = Table("partition", "leader", "replicas", "in sync", "start offset", "end offset")
-    for each in partitions:
-        replicas, isr = (" ".join(map(str, each[name])) for name in ("replicas", "isr"))
-        table.add_row(
-            str(each["partition"]),
-            str(each["leader"]),
-            replicas,
-            isr,
-            str(each["start_offset"]),
-            str(each["end_offset"]),
-        )
-    terminal.stdout().print(table)
-
-
-def _offsets(admin: "AdminClient", topic: str, partitions: list[int]) -> dict[int, tuple[int, int]]:
-    """Return the first and the next offset of each partition."""
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import OffsetSpec
-
-    from fluvial.kafka.admin import TIMEOUT_SECONDS
-
-    found = []
-    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
-        asked = admin.list_offsets(
-            {TopicPartition(topic, number): spec for number in partitions}, request_timeout=TIMEOUT_SECONDS
-        )
-        found.append({tp.partition: future.result().offset for tp, future in asked.items()})
-    return {number: (found[0][number], found[1][number]) for number in partitions}
+    terminal.table(
+        ("partition", "leader", "replicas", "in sync", "start offset", "end offset"),
+        (
+            (
+                each["partition"],
+                each["leader"],
+                " ".join(map(str, each["replicas"])),
+                " ".join(map(str, each["isr"])),
+                each["start_offset"],
+                each["end_offset"],
+            )
+            for each in partitions
+        ),
+    )
 
 
 def _overrides(admin: "AdminClient", topic: str) -> dict[str, str]:

@@ -46,8 +46,17 @@ def orders(platform: Cli) -> str:
 
 def test_a_topic_lives_from_create_to_delete(platform: Cli) -> None:
     platform.ok("topic", "create", "lives", "--partitions", "2", "--config", "retention.ms=-1")
-    assert "lives" in platform.ok("topic", "list").splitlines()
-    assert {"topic": "lives", "partitions": 2} in json.loads(platform.ok("topic", "list", "--json"))
+    assert "lives" in platform.ok("topic", "list", "--format", "names").splitlines()
+    listed = json.loads(platform.ok("topic", "list", "--format", "json"))
+    [mine] = [each for each in listed if each["topic"] == "lives"]
+    assert mine == {
+        "topic": "lives",
+        "partitions": 2,
+        "replication_factor": 1,
+        "offsets_held": 0,
+        "cleanup_policy": "delete",
+    }
+    assert json.loads(platform.ok("topic", "list", "--json")) == listed
     platform.ok("produce", "lives", stdin="a\nb\nc\n")
     described = json.loads(platform.ok("topic", "describe", "lives", "--json"))
     assert described["config"]["retention.ms"] == "-1"
@@ -58,7 +67,25 @@ def test_a_topic_lives_from_create_to_delete(platform: Cli) -> None:
     assert "exists already" in platform.refused("topic", "create", "lives")
     platform.ok("topic", "create", "lives", "--if-not-exists")
     platform.ok("topic", "delete", "lives")
-    assert "lives" not in platform.ok("topic", "list").splitlines()
+    assert "lives" not in platform.ok("topic", "list", "--format", "names").splitlines()
+
+
+def test_a_table_in_a_pipe_is_not_cut(platform: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "a-topic-whose-name-is-longer-than-a-narrow-terminal-is-wide-and-longer-still"
+    monkeypatch.setattr(Cli, "environment", platform.environment | {"COLUMNS": "40"})
+    platform.ok("topic", "create", name)
+    [line] = [line for line in platform.ok("topic", "list").splitlines() if name in line]
+    assert [cell.strip() for cell in line.strip("│").split("│")] == [name, "1", "1", "0", "delete"]
+    platform.ok("topic", "delete", name)
+
+
+@pytest.mark.parametrize(
+    "words", [("status",), ("schema", "list"), ("quarantine", "list"), ("cluster", "features"), ("group", "list")]
+)
+def test_every_answer_has_the_same_option(platform: Cli, words: tuple[str, ...]) -> None:
+    json.loads(platform.ok(*words, "--format", "json"))
+    assert platform.run(*words, "--format", "table").returncode == 0
+    assert "--json" not in platform.ok(*words, "--help")
 
 
 @pytest.mark.parametrize(
@@ -82,8 +109,8 @@ def test_a_topic_lives_from_create_to_delete(platform: Cli) -> None:
 )
 def test_a_wrong_name_or_value_is_told(platform: Cli, orders: str, words: tuple[str, ...], says: str) -> None:
     assert says in platform.refused(*words)
-    assert orders in platform.ok("topic", "list").splitlines()
-    assert "new" not in platform.ok("topic", "list").splitlines()
+    assert orders in platform.ok("topic", "list", "--format", "names").splitlines()
+    assert "new" not in platform.ok("topic", "list", "--format", "names").splitlines()
 
 
 def test_avro_goes_in_and_comes_out(platform: Cli, orders: str) -> None:
@@ -258,11 +285,11 @@ def test_another_cluster_by_flags(platform: Cli, orders: str, tmp_path: Path) ->
     status = platform.status()
     cluster = ("--bootstrap-server", status["bootstrap_servers"])
     registry = ("--registry-url", status["registry_url"])
-    assert orders in elsewhere.ok("topic", "list", *cluster).splitlines()
+    assert orders in elsewhere.ok("topic", "list", "--format", "names", *cluster).splitlines()
     assert len(read_json(elsewhere, orders, *cluster, *registry)) == len(ORDERS)
     assert "orders-value" in elsewhere.ok("schema", "list", *registry)
     (tmp_path / "fluvial.toml").write_text(f'bootstrap_servers = "{status["bootstrap_servers"]}"\n')
-    assert orders in elsewhere.ok("topic", "list").splitlines()
+    assert orders in elsewhere.ok("topic", "list", "--format", "names").splitlines()
     assert not elsewhere.data_dir.exists()
 
 
