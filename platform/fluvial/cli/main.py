@@ -13,6 +13,7 @@ from fluvial.cli.cluster import clusters, elections, events, nodes
 from fluvial.cli.group import groups
 from fluvial.cli.run import adopt, certify, demo, init, run, sql, ui, verify
 from fluvial.cli.schema import registry, schemas
+from fluvial.cli.table import tables
 from fluvial.cli.topic import configs, consume, produce, quarantines, topic_changes, topic_repair, topics
 from fluvial.errors import FluvialError
 
@@ -48,6 +49,7 @@ produce.add_to(app)
 consume.add_to(app)
 app.add_typer(schemas.app, name="schema")
 app.add_typer(quarantines.app, name="quarantine")
+app.add_typer(tables.app, name="table")
 registry.add_to(app)
 run.add_to(app)
 adopt.add_to(app)

@@ -31,7 +31,7 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """
-    What one commit says of itself.
+    What one commit says of itself; `timestamp_ms` is in milliseconds of Unix time.
     """
 
     version: int
@@ -39,6 +39,7 @@ class Commit:
     user_metadata: Mapping[str, Any] | None
     metrics: Mapping[str, str]
     txn_id: str | None
+    timestamp_ms: int | None = None
 
     def metric(self, *names: str) -> int:
         """
@@ -111,6 +112,7 @@ class TableLog:
                     user_metadata=_json_object(info.get("userMetadata")),
                     metrics=info.get("operationMetrics") or {},
                     txn_id=info.get("txnId"),
+                    timestamp_ms=info.get("inCommitTimestamp") or info.get("timestamp"),
                 )
                 break
         # Writers may leave commitInfo out: such a commit says nothing of itself.
@@ -200,13 +202,19 @@ class TableLog:
 
         Files that were only written together (OPTIMIZE) are none of them.
         """
-        actions = (self._action(version, line) for line in self._lines(version))
         return {
             kind
-            for action in actions
+            for action in self.actions(version)
             for kind, body in action.items()
             if kind == "metaData" or (kind in ("add", "remove") and body.get("dataChange", True))
         }
+
+    def actions(self, version: int) -> Iterator[dict[str, Any]]:
+        """
+        The actions of one commit, as they stand. Raises :class:`~fluvial.delta.errors.BrokenLogError`.
+        """
+        for line in self._lines(version):
+            yield self._action(version, line)
 
     def newest_first(self, *, above: int = -1) -> Iterator[Commit]:
         """

@@ -57,6 +57,13 @@ def convert(schema: Schema, value: Any, named: Mapping[str, Schema] | None = Non
     return _convert(schema, value, named, path)
 
 
+def named_types(schema: Schema) -> dict[str, Schema]:
+    """Return the types that a schema defines, by their names."""
+    named: dict[str, Schema] = {}
+    _collect(schema, named)
+    return named
+
+
 def _collect(schema: Schema, named: dict[str, Schema]) -> None:
     match schema:
         case list():
@@ -82,6 +89,8 @@ def _convert(schema: Schema, value: Any, named: Mapping[str, Schema], path: str)
     kind = schema["type"]
     if isinstance(kind, dict | list):
         return _convert(kind, value, named, path)
+    if schema.get("logicalType") == "decimal" and kind in ("bytes", "fixed"):
+        return _decimal(schema, value, path)
     if logical := _LOGICAL.get((schema.get("logicalType", ""), kind)):
         return logical(value, path)
     compound = _COMPOUND.get(kind)
@@ -215,13 +224,22 @@ def _time(value: Any, path: str) -> Any:
         raise MismatchError(path, f"{value!r} is no ISO 8601 time such as 05:15:00") from None
 
 
-def _decimal(value: Any, path: str) -> Decimal:
+def _decimal(schema: Schema, value: Any, path: str) -> Decimal:
     try:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError
-        return Decimal(str(value))
+        read = Decimal(str(value))
     except (ValueError, InvalidOperation):
         raise MismatchError(path, f'{value!r} is no decimal such as "12.50"') from None
+    _, digits, exponent = read.as_tuple()
+    if not isinstance(exponent, int):
+        raise MismatchError(path, f"{value!r} is not a finite decimal")
+    scale, precision = schema.get("scale", 0), schema.get("precision")
+    if -exponent > scale:
+        raise MismatchError(path, f"{value!r} has {-exponent} decimal places, and the schema allows {scale}")
+    if read and precision is not None and len(digits) + exponent + scale > precision:
+        raise MismatchError(path, f"{value!r} does not fit decimal({precision},{scale})")
+    return read
 
 
 _LOGICAL: Mapping[tuple[str, str], Callable[[Any, str], Any]] = {
@@ -232,8 +250,6 @@ _LOGICAL: Mapping[tuple[str, str], Callable[[Any, str], Any]] = {
     ("date", "int"): _date,
     ("time-millis", "int"): _time,
     ("time-micros", "long"): _time,
-    ("decimal", "bytes"): _decimal,
-    ("decimal", "fixed"): _decimal,
 }
 
 

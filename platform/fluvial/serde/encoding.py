@@ -3,11 +3,13 @@
 import io
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fluvial.errors import FluvialError
-from fluvial.serde.avro_json import MismatchError, convert, render
+from fluvial.serde.avro_json import MismatchError, convert, named_types, render
+from fluvial.serde.avro_text import value_of_text
 
 if TYPE_CHECKING:
     from fluvial.registry.client import RegistryClient
@@ -30,6 +32,7 @@ class Encoder:
 
         self.schema_id = schema_id
         self._schema = fastavro.parse_schema(json.loads(text))
+        self._named = named_types(self._schema)
         self._prefix = PREFIX.pack(0, schema_id)
 
     @property
@@ -59,6 +62,20 @@ class Encoder:
                 f"`fluvial schema register {schema} --subject {subject}`"
             )
         return cls(known.id, text)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The names of the fields; none where the schema is no record."""
+        if not isinstance(self._schema, dict):
+            return frozenset()
+        return frozenset(field["name"] for field in self._schema.get("fields", ()))
+
+    def of_texts(self, row: Mapping[str, str]) -> dict[str, Any]:
+        """Return a row of texts as the JSON value of the record; a field that the schema lacks stays a text."""
+        types = {field["name"]: field["type"] for field in self._schema.get("fields", ())} if self.fields else {}
+        return {
+            name: value_of_text(types[name], text, self._named) if name in types else text for name, text in row.items()
+        }
 
     def encode(self, value: Any) -> bytes:
         """Return the framed bytes of a JSON value; raises EncodingError that names the field."""

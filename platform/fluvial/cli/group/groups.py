@@ -1,8 +1,10 @@
 """`fluvial group`: list, describe, reset and delete consumer groups."""
 
 import json
+import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -88,6 +90,48 @@ def describe(group: Group, answer_format: AnswerFormat = Form.TABLE, *, settings
         terminal.answer(json.dumps(found, indent=2))
         return
     _draw(found)
+
+
+@app.command(epilog="Example:  fluvial group lag settlement --watch --interval 5")
+@with_cluster
+def lag(
+    group: Group,
+    watch: Annotated[bool, typer.Option("--watch", help="Print it again and again, until Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, help="Seconds between two answers of --watch.")
+    ] = 2.0,
+    answer_format: AnswerFormat = Form.TABLE,
+    *,
+    settings: Settings,
+) -> None:
+    """
+    Show a group's lag: the offsets of each partition that it has not committed yet, and their sum.
+
+    With --watch, each answer has its time; in JSON it is one line.
+    """
+    from fluvial.kafka.admin import admin_of, describe_cluster
+
+    admin = admin_of(settings.cluster)
+    describe_cluster(settings, admin)
+    try:
+        while True:
+            found = _report(admin, _described(admin, group))
+            kept = {name: found[name] for name in ("group", "state", "lag", "partitions")}
+            now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+            if answer_format is Form.JSON:
+                terminal.answer(json.dumps({"time": now} | kept))
+            else:
+                terminal.answer(f"{f'{now}  ' if watch else ''}{group}: {found['state']}, lag {found['lag']}")
+                terminal.table(
+                    ("topic", "partition", "committed offset", "end offset", "lag"),
+                    ([_dash(value) for value in list(each.values())[:5]] for each in found["partitions"]),
+                )
+            sys.stdout.flush()
+            if not watch:
+                return
+            time.sleep(interval)
+    except KeyboardInterrupt:
+        return
 
 
 @app.command(epilog="Example:  fluvial group reset settlement --topic orders --to-earliest --execute")

@@ -1,63 +1,48 @@
-"""Lines of input as the keys and values of records."""
+"""Lines of input as records."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
+from fluvial.cli.topic.rows import Record, RowReader
 from fluvial.errors import FluvialError
 
 LINE_BYTES_MAX = 64 << 20
 
 
 class LineError(FluvialError):
-    """A line of the input is not a record; the text says which line and why."""
+    """A line, or a row, of the input is not a record; the text says which one and why."""
 
-    def __init__(self, number: int, message: str) -> None:
-        super().__init__(f"line {number}: {message}")
+    def __init__(self, number: int, why: str, *, unit: str = "line") -> None:
+        super().__init__(f"{unit} {number}: {why}")
         self.number = number
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """The content of one line; None is a null key or a tombstone."""
-
-    key: bytes | None
-    value: bytes | None
+        self.why = why
+        self.unit = unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineReader:
     """
-    How a line is read.
+    How a line is read: as JSON where `rows` needs that, and otherwise as a plain string.
 
-    `key_separator` splits `key<separator>value`; `key_field` names the field of a JSON value that is the key. Without
-    `encode` a line is a plain string; with it, JSON that `encode` turns into bytes, and `null` is a tombstone.
+    `key_separator` splits `key<separator>value`.
     """
 
-    encode: Callable[[Any], bytes] | None = None
-    key_field: str | None = None
+    rows: RowReader = field(default_factory=RowReader)
     key_separator: str | None = None
 
     def read(self, number: int, line: bytes) -> Record | None:
         """Return the record of a line without its end; None for an empty line where JSON is expected."""
         key, text = self._split(number, line)
-        if self.encode is None and self.key_field is None:
-            return Record(key=key, value=text)
+        if not self.rows.needs_json:
+            return self.rows.plain(key, text)
         if not text.strip():
             return None
         try:
             value = json.loads(text)
         except ValueError as error:
             raise LineError(number, f"not JSON: {error}") from error
-        if self.key_field is not None:
-            key = self._key(number, value)
-        if value is None:
-            return Record(key=key, value=None)
-        if self.encode is None:
-            return Record(key=key, value=text)
         try:
-            return Record(key=key, value=self.encode(value))
+            return self.rows.record(value, key=key, text=text)
         except FluvialError as error:
             raise LineError(number, str(error)) from error
 
@@ -68,13 +53,3 @@ class LineReader:
         if not separator:
             raise LineError(number, f"holds no {self.key_separator!r} between key and value (--key-separator)")
         return key, value
-
-    def _key(self, number: int, value: Any) -> bytes | None:
-        if not isinstance(value, dict) or self.key_field not in value:
-            raise LineError(number, f"has no field {self.key_field!r} for the key (--key-field)")
-        key = value[self.key_field]
-        if key is None:
-            return None
-        if isinstance(key, dict | list | float | bool):
-            raise LineError(number, f"the field {self.key_field!r} is {key!r}; a key is a string or a whole number")
-        return str(key).encode()

@@ -1,8 +1,10 @@
-"""`fluvial produce`: lines of the input as records of a topic."""
+"""`fluvial produce`: lines and rows of the input as records of a topic."""
 
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -11,6 +13,8 @@ import typer
 from fluvial.cli import terminal
 from fluvial.cli.options import with_cluster_and_registry
 from fluvial.cli.topic.lines import LINE_BYTES_MAX, LineError, LineReader
+from fluvial.cli.topic.rows import Record, RowReader
+from fluvial.cli.topic.tabular import csv_records, parquet_records
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -29,6 +33,14 @@ _POLL_SECONDS = 0.2
 _OF_REFUSED_BATCH = frozenset({"INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_DIFFERENT_RECORD"})
 
 
+class InputFormat(StrEnum):
+    """What the input is."""
+
+    LINES = "lines"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
     app.command(epilog="Example:  fluvial produce orders --subject orders-value --key-field order_id < orders.jsonl")(
@@ -43,8 +55,12 @@ def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.", show_default=False)],
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", help="Read the lines of this file (default: stdin).", show_default=False),
+        typer.Option("--file", "-f", help="Read this file (default: stdin).", show_default=False),
     ] = None,
+    input_format: Annotated[
+        InputFormat,
+        typer.Option("--input-format", help="lines: text or JSON, one a line; csv: with a header row; parquet."),
+    ] = InputFormat.LINES,
     schema: Annotated[
         Path | None,
         typer.Option("--schema", help="Avro schema file (.avsc); it must be registered.", show_default=False),
@@ -60,7 +76,7 @@ def produce(
         typer.Option(
             "--key-field",
             metavar="FIELD",
-            help='Field of the JSON value that is the key (default: the schema\'s "fluvial.key").',
+            help='Field of the value that is the key (default: the schema\'s "fluvial.key").',
             show_default=False,
         ),
     ] = None,
@@ -70,31 +86,80 @@ def produce(
             "--key-separator", metavar="TEXT", help="Text between key and value of a line.", show_default=False
         ),
     ] = None,
+    timestamp_field: Annotated[
+        str | None,
+        typer.Option(
+            "--timestamp-field",
+            metavar="FIELD",
+            help="Field of the value that is the record's timestamp: ISO 8601, or milliseconds of Unix time.",
+            show_default=False,
+        ),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header", "-H", metavar="NAME=VALUE", help="A header of each record; repeatable.", show_default=False
+        ),
+    ] = None,
+    header_field: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header-field",
+            metavar="[NAME=]FIELD",
+            help="A header with the content of a field of the value; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option(
+            "--partition", "-p", min=0, help="Write to this partition (default: by the key).", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """
-    Write each line of the input as a record.
+    Write each line or row of the input as a record.
 
     With --schema or --subject a line is JSON and is written as Avro in the registry's framing; `null` is a tombstone.
-    Timestamps are ISO 8601, bytes base64, decimals strings. Otherwise a line is a plain string.
+    Timestamps are ISO 8601, bytes base64, decimals strings. Otherwise a line is a plain string. The cells of CSV are
+    read by the schema, an empty one as null where its field may be null; a row without a schema is written as JSON. A
+    field that is the key, the timestamp or a header, and that the schema does not have, is left out of the value.
     """
     if key_field is not None and key_separator is not None:
         raise typer.BadParameter("--key-field and --key-separator: give one of them")
     if key_separator == "":
         raise typer.BadParameter("--key-separator: give the text between key and value")
+    if key_separator is not None and input_format is not InputFormat.LINES:
+        raise typer.BadParameter("--key-separator splits lines: name a column of the rows with --key-field")
+    headers, header_fields = _headers(header), _header_fields(header_field)
     with ExitStack() as stack:
         lines = sys.stdin.buffer if file is None else stack.enter_context(_opened(file))
-        sender = _Sender(settings, topic)
+        sender = _Sender(settings, topic, partition)
         encoder = _encoder(settings, topic, subject, schema) if schema or subject else None
         if encoder is not None and key_field is None and key_separator is None:
             key_field = encoder.key_field
-        encode = None if encoder is None else encoder.encode
-        reader = LineReader(encode=encode, key_field=key_field, key_separator=key_separator)
+        rows = RowReader(
+            encode=None if encoder is None else encoder.encode,
+            fields=frozenset() if encoder is None else encoder.fields,
+            key_field=key_field,
+            timestamp_field=timestamp_field,
+            header_fields=header_fields,
+            headers=headers,
+        )
+        match input_format:
+            case InputFormat.LINES:
+                records = _records(LineReader(rows=rows, key_separator=key_separator), lines)
+            case InputFormat.CSV:
+                records = csv_records(lines, rows, None if encoder is None else encoder.of_texts)
+            case InputFormat.PARQUET:
+                records = parquet_records(lines, rows)
         try:
-            _send_all(sender, reader, lines)
+            for record in records:
+                sender.send(record)
         except LineError as error:
             sender.finish()
             raise LineError(
-                error.number, f"{str(error).split(': ', 1)[1]} ({sender.written} records before it written)"
+                error.number, f"{error.why} ({sender.written} records before it written)", unit=error.unit
             ) from error
         sender.finish()
     terminal.say(f"{sender.written} records written to {topic}")
@@ -107,6 +172,26 @@ def _opened(file: Path) -> BinaryIO:
         raise typer.BadParameter(f"--file {file}: {error.strerror}") from error
 
 
+def _headers(words: list[str] | None) -> tuple[tuple[str, bytes | None], ...]:
+    found = []
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"--header {word!r}: write NAME=VALUE")
+        found.append((name, value.encode()))
+    return tuple(found)
+
+
+def _header_fields(words: list[str] | None) -> dict[str, str]:
+    found = {}
+    for word in words or ():
+        name, equals, field = word.partition("=")
+        if not name or (equals and not field):
+            raise typer.BadParameter(f"--header-field {word!r}: write FIELD or NAME=FIELD")
+        found[name] = field or name
+    return found
+
+
 def _encoder(settings: Settings, topic: str, subject: str | None, schema: Path | None) -> "Encoder":
     from fluvial.serde.encoding import Encoder
 
@@ -114,7 +199,7 @@ def _encoder(settings: Settings, topic: str, subject: str | None, schema: Path |
         return Encoder.of(registry, topic=topic, subject=subject, schema=schema)
 
 
-def _send_all(sender: "_Sender", reader: LineReader, lines: BinaryIO) -> None:
+def _records(reader: LineReader, lines: BinaryIO) -> Iterator[Record]:
     number = 0
     while line := lines.readline(LINE_BYTES_MAX + 1):
         number += 1
@@ -122,7 +207,7 @@ def _send_all(sender: "_Sender", reader: LineReader, lines: BinaryIO) -> None:
             raise LineError(number, f"is longer than {LINE_BYTES_MAX} bytes")
         record = reader.read(number, line.removesuffix(b"\n").removesuffix(b"\r"))
         if record is not None:
-            sender.send(record.key, record.value)
+            yield record
 
 
 class _Refusals:
@@ -152,15 +237,18 @@ class _Refusals:
 class _Sender:
     """An idempotent producer that stops at the first record the cluster refuses."""
 
-    def __init__(self, settings: Settings, topic: str) -> None:
+    def __init__(self, settings: Settings, topic: str, partition: int | None) -> None:
         from confluent_kafka import Producer
 
-        from fluvial.kafka.admin import admin_of, describe_cluster, require_topic
+        from fluvial.kafka.admin import ClusterError, admin_of, describe_cluster, require_topic
 
         self._cluster = settings.cluster
         self._metadata = describe_cluster(settings, admin_of(settings.cluster))
-        require_topic(self._metadata, topic)
+        known = require_topic(self._metadata, topic).partitions
+        if partition is not None and partition not in known:
+            raise ClusterError(f"topic {topic!r} has no partition {partition}; it has {len(known)}, from 0 on")
         self.written = 0
+        self._place = {} if partition is None else {"partition": partition}
         self._topic = topic
         self._refused: Any = None
         self._refused_records: list[Message] = []
@@ -182,16 +270,21 @@ class _Sender:
             )
         )
 
-    def send(self, key: bytes | None, value: bytes | None) -> None:
+    def send(self, record: Record) -> None:
         """Hand a record over; raises ClusterError when an earlier one was refused or none is taken any more."""
         from fluvial.kafka.admin import cluster_errors
 
+        content: dict[str, Any] = {"key": record.key, "value": record.value, **self._place}
+        if record.timestamp_ms is not None:
+            content["timestamp"] = record.timestamp_ms
+        if record.headers:
+            content["headers"] = list(record.headers)
         deadline = time.monotonic() + DELIVERY_SECONDS
         while True:
             self._look()
             try:
                 with cluster_errors(f"write to {self._topic!r}"):
-                    self._producer.produce(self._topic, value=value, key=key)
+                    self._producer.produce(self._topic, **content)
                 self._producer.poll(0)
                 return
             except BufferError:

@@ -95,7 +95,7 @@ def test_a_wrong_file_of_settings_is_named(cli: Cli) -> None:
 
 
 def test_every_command_has_help_with_an_example(cli: Cli) -> None:
-    groups = {"", "topic", "group", "config", "schema", "cluster", "quarantine"}
+    groups = {"", "topic", "group", "config", "schema", "cluster", "quarantine", "table"}
     seen = 0
     for group in groups:
         words = [group] if group else []

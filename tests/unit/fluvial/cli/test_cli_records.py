@@ -144,7 +144,10 @@ def test_a_registered_schema_file_is_taken_and_another_is_not(platform: Cli, ord
         ({"id": 5}, "line 2: id: 5 is not a string"),
         ({"id": "x", "amount": "1.00", "at": "never"}, "line 2: at: 'never' is no ISO 8601 timestamp"),
         ({"id": "x"}, "line 2: amount: is missing"),
-        ({"id": "x", "amount": "1.234", "at": 0}, "line 2: does not fit schema"),
+        (
+            {"id": "x", "amount": "1.234", "at": 0},
+            "line 2: amount: '1.234' has 3 decimal places, and the schema allows 2",
+        ),
     ],
 )
 def test_a_line_that_does_not_fit_is_named_and_those_before_it_are_kept(

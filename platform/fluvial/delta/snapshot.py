@@ -1,0 +1,144 @@
+"""
+What a Delta table on this machine consists of, read from its log without Spark.
+
+The newest checkpoint and the commits after it are replayed as the Delta protocol says: a file that is added stands in
+the place of one with the same path, and one that is removed goes.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fluvial.delta.errors import TableError
+from fluvial.delta.log import TableLog
+
+# Version, and part and number of parts where a checkpoint has several files.
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_COLUMNS = ("add", "remove", "metaData")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column, with its type in Spark's short form such as array<string>."""
+
+    name: str
+    type: str
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """
+    A table at its newest version; `rows` is None where a file does not say how many it holds.
+    """
+
+    version: int
+    columns: tuple[Column, ...]
+    partitioned_by: tuple[str, ...]
+    properties: dict[str, str]
+    files: int
+    bytes: int
+    rows: int | None
+
+
+@dataclass(slots=True)
+class _Replay:
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def take(self, actions: Iterable[dict[str, Any]]) -> None:
+        """Apply the actions of one commit, whose order among themselves means nothing."""
+        added = []
+        for action in actions:
+            if removed := action.get("remove"):
+                self.files.pop(removed["path"], None)
+            elif action.get("add"):
+                added.append(action["add"])
+            elif action.get("metaData"):
+                self.metadata = action["metaData"]
+        self.files.update((each["path"], each) for each in added)
+
+
+def read_snapshot(path: str) -> Snapshot | None:
+    """
+    Read the table in a local folder; None where there is none.
+
+    Raises TableError for a log that lacks commits, or whose checkpoint is of a kind that only Spark reads.
+    """
+    log = TableLog(None, path)
+    log.check()
+    version = log.newest_version()
+    if version is None:
+        return None
+    replay = _Replay()
+    at, files = _checkpoint(Path(path) / "_delta_log")
+    for file in files:
+        replay.take(_checkpointed(file))
+    for number in range(at + 1, version + 1):
+        replay.take(log.actions(number))
+    if not replay.metadata:
+        raise TableError(f"{path}: its log cannot be read without Spark: no checkpoint of a kind that is read here")
+    schema = json.loads(replay.metadata["schemaString"])
+    counts = [_rows(each) for each in replay.files.values()]
+    return Snapshot(
+        version=version,
+        columns=tuple(
+            Column(name=each["name"], type=type_text(each["type"]), nullable=each["nullable"])
+            for each in schema["fields"]
+        ),
+        partitioned_by=tuple(replay.metadata.get("partitionColumns") or ()),
+        properties=dict(replay.metadata.get("configuration") or {}),
+        files=len(replay.files),
+        bytes=sum(each["size"] for each in replay.files.values()),
+        rows=None if None in counts else sum(each for each in counts if each is not None),
+    )
+
+
+def type_text(kind: Any) -> str:
+    """Return a type of Delta's schema JSON in Spark's short form."""
+    if isinstance(kind, str):
+        return kind
+    match kind["type"]:
+        case "struct":
+            parts = (f"{each['name']}:{type_text(each['type'])}" for each in kind["fields"])
+            return f"struct<{','.join(parts)}>"
+        case "array":
+            return f"array<{type_text(kind['elementType'])}>"
+        case "map":
+            return f"map<{type_text(kind['keyType'])},{type_text(kind['valueType'])}>"
+    return str(kind["type"])
+
+
+def _rows(added: dict[str, Any]) -> int | None:
+    """The rows of a file without those that its deletion vector marks."""
+    rows = json.loads(added.get("stats") or "{}").get("numRecords")
+    return None if rows is None else rows - ((added.get("deletionVector") or {}).get("cardinality") or 0)
+
+
+def _checkpoint(folder: Path) -> tuple[int, list[Path]]:
+    """The version and the files of the newest checkpoint that is complete; -1 where there is none."""
+    found: dict[int, list[Path]] = {}
+    parts: dict[int, int] = {}
+    for file in folder.glob("*.checkpoint*.parquet"):
+        if match := _CHECKPOINT.fullmatch(file.name):
+            found.setdefault(int(match[1]), []).append(file)
+            parts[int(match[1])] = int(match[3] or 1)
+    complete = [version for version, files in found.items() if len(files) == parts[version]]
+    return (max(complete), found[max(complete)]) if complete else (-1, [])
+
+
+def _checkpointed(file: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    source = pq.ParquetFile(file)
+    names = [name for name in _COLUMNS if name in source.schema_arrow.names]
+    for batch in source.iter_batches(columns=names):
+        for row in batch.to_pylist():
+            yield row | {"metaData": _metadata(row.get("metaData"))}
+
+
+def _metadata(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if found is None else found | {"configuration": dict(found.get("configuration") or ())}
