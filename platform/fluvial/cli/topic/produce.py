@@ -30,8 +30,6 @@ TELL_SECONDS = 2.0
 
 _POLL_SECONDS = 0.2
 
-_OF_REFUSED_BATCH = frozenset({"INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_DIFFERENT_RECORD"})
-
 
 class InputFormat(StrEnum):
     """What the input is."""
@@ -251,7 +249,7 @@ class _Sender:
         self._place = {} if partition is None else {"partition": partition}
         self._topic = topic
         self._refused: Any = None
-        self._refused_records: list[Message] = []
+        self._invalid: list[Message] = []  # the records of refused batches, the cause among them
         self._refusals = _Refusals()
         self._told = False
         self._producer = Producer(
@@ -318,19 +316,18 @@ class _Sender:
         raise ClusterError(f"the cluster refused a record for {self._topic!r}: {why}; {kept}")
 
     def _reason(self) -> str | None:
-        """What the broker says of the first batch that it refused, which the client keeps to itself."""
-        if not self._refused_records:
+        """What the broker says of the record that it does not take, which the client keeps to itself."""
+        if not self._invalid:
             return None
         from fluvial.cluster.refusal import why_refused
 
-        partition = self._refused_records[0].partition()
-        batch = [each for each in self._refused_records if each.partition() == partition]
+        partition = self._invalid[0].partition()
         found = self._metadata.topics[self._topic].partitions.get(partition)
         leader = None if found is None else self._metadata.brokers.get(found.leader)
         if leader is None:
             return None
-        sent = [(each.timestamp()[1], each.key(), each.value()) for each in batch]
-        return why_refused(self._cluster, f"{leader.host}:{leader.port}", self._topic, partition, sent)
+        batch = [(each.key(), each.value()) for each in self._invalid if each.partition() == partition]
+        return why_refused(self._cluster, f"{leader.host}:{leader.port}", self._topic, partition, batch)
 
     def _tell(self) -> None:
         """Say once that records are refused, and why, while there is hope."""
@@ -349,5 +346,5 @@ class _Sender:
         else:
             # After a fatal error every queued record fails with it; the first failure is the cause.
             self._refused = self._refused or error
-            if error.name() in _OF_REFUSED_BATCH:
-                self._refused_records.append(record)
+            if error.name() == "INVALID_RECORD":
+                self._invalid.append(record)

@@ -350,7 +350,12 @@ def test_a_refused_record_has_its_reason(platform: Cli, keyed_orders: str, lines
 def test_a_record_without_the_key_of_its_contract_is_refused(platform: Cli, keyed_orders: str) -> None:
     line = platform.refused("produce", keyed_orders, stdin="no key\n")
     assert "the key is null, and the key of a record is its field id" in line
+    good = json.dumps(ORDERS[0])
+    platform.ok("topic", "create", "mixed", "--config", "cleanup.policy=compact")
+    line = platform.refused("produce", "mixed", "--key-field", "id", stdin=f'{good}\n{{"id": null}}\n{good}\n')
+    assert "a compacted topic takes no record without a key; 0 records were written" in line
+    assert read_json(platform, "mixed") == [], "those that were in order were not sent again"
     events = [json.loads(each) for each in platform.ok("events", "--format", "json").splitlines()]
-    (event,) = (each for each in events if each.get("cause") == "no_key")
-    assert (event["kind"], event["topic"]) == ("records_refused", keyed_orders)
+    (event,) = (each for each in events if (each.get("cause"), each.get("topic")) == ("no_key", keyed_orders))
+    assert event["kind"] == "records_refused"
     assert "its field id" in event["text"]
