@@ -1,5 +1,6 @@
 """`fluvial run`: materialize tables of the project."""
 
+import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import with_tables
+from fluvial.cli.options import AnswerFormat, Form, with_tables
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
@@ -54,6 +55,16 @@ def run(
             metavar="[PIPELINE…]", help="Tables such as state.aircraft; none or `all` for all.", show_default=False
         ),
     ] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--select",
+            "-s",
+            metavar="NAME|tag:KEY[=VALUE]",
+            help="Tables by name or tag; +NAME with all upstream, NAME+ with all downstream of it; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     continuous: Annotated[
         bool,
         typer.Option("--continuous", help="Run until Ctrl-C or SIGTERM: a micro-batch whenever there are new records."),
@@ -81,6 +92,7 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be read and written, without doing it.")
     ] = False,
+    answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
     Materialize tables of the project from the log, inputs before the tables that read them.
@@ -94,10 +106,14 @@ def run(
         raise typer.BadParameter("--from-what-is-left goes with --rebuild")
     if skip and (continuous or dry_run or not pipelines):
         raise typer.BadParameter("--skip: name the tables, and leave out --continuous and --dry-run")
-    selection = _selection(settings, pipelines or [])
+    if answer_format is Form.JSON and (continuous or rebuild or skip):
+        raise typer.BadParameter("--format json is of a run or a dry run: leave out --continuous, --rebuild and --skip")
+    if select and pipelines:
+        raise typer.BadParameter("--select: leave out the names before it, or give each with --select too")
+    selection = _select(settings, select) if select else _selection(settings, pipelines or [])
     skips = _skips(settings, selection, skip or [])
     if dry_run:
-        _say_plan(settings, selection)
+        _say_plan(settings, selection, answer_format)
         return
     _check_before(settings, selection, is_rebuild=rebuild)
     if continuous:
@@ -111,8 +127,13 @@ def run(
         return
     from fluvial.orchestration.run.run import materialize_all
 
-    with _Progress() as progress:
-        summary = materialize_all(settings, selection, progress.on_event)
+    finished: list[AssetFinished] = []
+    with _Progress(finished) as progress:
+        try:
+            summary = materialize_all(settings, selection, progress.on_event)
+        finally:
+            if answer_format is Form.JSON:
+                terminal.answer(json.dumps([_row(each) for each in finished], indent=2, default=str))
     terminal.say(f"{len(summary.assets)} tables in {summary.seconds:.1f} s")
 
 
@@ -128,7 +149,22 @@ def _selection(settings: Settings, names: list[str]) -> list[str] | None:
     return None if not names or ALL in names else list(dict.fromkeys(names))
 
 
-def _say_plan(settings: Settings, selection: list[str] | None) -> None:
+def _select(settings: Settings, words: list[str]) -> list[str]:
+    from fluvial.cli.run.selection import selected, tags_of_project
+    from fluvial.tables import Pipeline, Publication
+    from fluvial.tables.declare.project import load_project
+
+    _selection(settings, [])
+    declared = load_project(settings.project)
+    return selected(
+        words,
+        {name: each.inputs if isinstance(each, Pipeline | Publication) else () for name, each in declared.items()},
+        require=lambda names: require_declared(names, list(declared), settings.project),
+        tags=lambda: tags_of_project(settings),
+    )
+
+
+def _say_plan(settings: Settings, selection: list[str] | None, answer_format: Form) -> None:
     from fluvial.orchestration.run.dry_run import plan_run
     from fluvial.tables.declare.project import load_project
 
@@ -143,7 +179,25 @@ def _say_plan(settings: Settings, selection: list[str] | None) -> None:
         )
         for each in planned
     ]
-    terminal.table(("table", "reads", "records", "version", "outcome"), rows)
+    if answer_format is Form.JSON:
+        terminal.answer(
+            json.dumps(
+                [
+                    {
+                        "table": each.table,
+                        "reads": list(each.reads),
+                        "records": each.records_max,
+                        "version": each.version,
+                        "would_write": each.would_write,
+                        "problem": each.problem,
+                    }
+                    for each in planned
+                ],
+                indent=2,
+            )
+        )
+    else:
+        terminal.table(("table", "reads", "records", "version", "outcome"), rows)
     problems = [f"{each.table}: {each.problem}" for each in planned if each.problem]
     if problems:
         raise TablesStoppedError("; ".join(problems))
@@ -264,9 +318,10 @@ def _batch_line(result: "RunResult") -> str:
 
 
 class _Progress(AbstractContextManager["_Progress"]):
-    """Shows what is being worked on, and a line for each table that is done."""
+    """Shows what is being worked on, and a line for each table that is done, which it adds to `finished`."""
 
-    def __init__(self) -> None:
+    def __init__(self, finished: "list[AssetFinished]") -> None:
+        self._finished = finished
         console = terminal.stderr()
         self._console = console
         self._status = console.status("starting …")
@@ -286,9 +341,15 @@ class _Progress(AbstractContextManager["_Progress"]):
             case AssetStarted():
                 self._status.update(f"{event.table} …")
             case AssetFinished():
+                self._finished.append(event)
                 self._console.print(_finished(event))
             case CheckFinished() if not event.passed:
                 self._console.print(f"  {event.table}: check {event.name} failed: {event.error or 'see the page'}")
+
+
+def _row(event: "AssetFinished") -> dict[str, Any]:
+    numbers = {name: event.metadata.get(name) for name in ("rows", "quarantined", "seconds")}
+    return {"table": event.table, "status": str(event.status), **numbers, "error": event.error}
 
 
 def _finished(event: "AssetFinished") -> str:

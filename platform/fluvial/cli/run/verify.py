@@ -86,7 +86,11 @@ def _text(rows: list[dict[str, Any]], form: Form) -> str:
     from rich.console import Console
 
     out = io.StringIO()
-    terminal.table(_COLUMNS, ([row[name] for name in _COLUMNS] for row in rows), Console(file=out, highlight=False))
+    terminal.table(
+        _COLUMNS,
+        ([row[name] for name in _COLUMNS] for row in rows),
+        Console(file=out, highlight=False, width=terminal.WIDTH_MAX),
+    )
     return out.getvalue()
 
 
