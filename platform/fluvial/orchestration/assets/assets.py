@@ -18,6 +18,7 @@ from fluvial.delta.failures import explain_failures
 from fluvial.errors import FluvialError
 from fluvial.orchestration.assets.graph import (
     asset_key,
+    group_of,
     links_of,
     owners_of,
     source_specs,
@@ -125,7 +126,7 @@ def table_asset(
         @dg.asset(
             key=asset_key(declaration.table),
             deps=upstream_keys(declaration),
-            group_name=policy.group or database,
+            group_name=policy.group or group_of(contract, database),
             kinds={"spark", "kafka"} if is_topic else {"spark", "delta"},
             owners=policy.owners if policy.owners is not None else owners_of(contract),
             tags={**tags_of(contract), **policy.tags},

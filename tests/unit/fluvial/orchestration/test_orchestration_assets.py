@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -13,6 +14,7 @@ from fluvial.orchestration import Policy, assets_for
 from fluvial.orchestration.assets.assets import code_version
 from fluvial.orchestration.assets.lineage import column_descriptions
 from fluvial.orchestration.assets.metadata import column_schema
+from fluvial.registry.contracts import Contract
 from fluvial.tables import Declaration, State, compacted, count, pipeline, publish, state, sum_
 from fluvial.tables.plan.result import RunResult
 
@@ -150,3 +152,32 @@ def test_columns_are_described_by_their_folds() -> None:
     columns = [{"name": name, "type": "bigint", "comment": None, "nullable": True} for name in ("customer", "spent")]
     shown = {column.name: column.description for column in column_schema(columns, described).columns}
     assert shown == {"customer": None, "spent": str(sum_("amount"))}
+
+
+@pytest.mark.parametrize(
+    ("tags", "groups"),
+    [
+        (
+            {"domain": "web-shop"},
+            {"contracts": "web_shop", "topics": "web_shop", "history": "web_shop", "marts": "marts"},
+        ),
+        ({}, {"contracts": "contracts", "topics": "topics", "history": "history", "marts": "marts"}),
+    ],
+)
+def test_the_group_is_the_domain(tags: dict[str, str], groups: dict[str, str], tmp_path: Path) -> None:
+    contract = Contract(
+        producer="shop",
+        contact="shop@example.org",
+        subject="orders-value",
+        path=tmp_path / "orders.avsc",
+        schema={"type": "record", "name": "Order", "fields": []},
+        text="",
+        compatibility="BACKWARD",
+        topics=("orders",),
+        tags=tags,
+    )
+    declared = {each.table: each for each in (DECLARATIONS["history.orders"], busiest)}
+    graph = dg.Definitions(
+        assets=assets_for(declared, contracts=[contract]), resources={"spark": NoSpark()}
+    ).resolve_asset_graph()
+    assert {key.path[0]: graph.get(key).group_name for key in graph.get_all_asset_keys()} == groups
