@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import wraps
@@ -17,6 +18,7 @@ from fluvial.delta.failures import explain_failures
 from fluvial.errors import FluvialError
 from fluvial.orchestration.assets.graph import (
     asset_key,
+    group_of,
     links_of,
     owners_of,
     source_specs,
@@ -25,7 +27,7 @@ from fluvial.orchestration.assets.graph import (
     upstream_keys,
     value_contracts,
 )
-from fluvial.orchestration.assets.lineage import known_columns, pipeline_lineage
+from fluvial.orchestration.assets.lineage import column_descriptions, known_columns, pipeline_lineage
 from fluvial.orchestration.assets.metadata import column_schema, plain, plain_columns, run_metadata
 from fluvial.orchestration.assets.pipes import Submit, Told, run_submitted
 from fluvial.orchestration.assets.policies import RETRIES, Policy
@@ -115,31 +117,38 @@ def table_asset(
     database = declaration.table.partition(".")[0]
 
     is_topic = isinstance(declaration, Publication)
+    described = column_descriptions(declaration, contract)
 
-    @dg.asset(
-        key=asset_key(declaration.table),
-        deps=upstream_keys(declaration),
-        group_name=policy.group or database,
-        kinds={"spark", "kafka"} if is_topic else {"spark", "delta"},
-        owners=policy.owners if policy.owners is not None else owners_of(contract),
-        tags={**tags_of(contract), **policy.tags},
-        description=_description(declaration),
-        metadata={
-            **({} if is_topic else {"dagster/table_name": declaration.table}),
-            **known_columns(declaration, contract),
-            **links_of(contract),
-            **policy.link_metadata,
-            DECLARATION: ObjectMetadataValue(declaration),
-        },
-        code_version=code_version(declaration),
-        retry_policy=policy.retry,
-        pool=policy.pool_of(declaration),
-        partitions_def=policy.partitions,
-        freshness_policy=policy.freshness,
-        automation_condition=policy.automation,
-    )
-    def table(context: dg.AssetExecutionContext, spark: SparkResource) -> dg.MaterializeResult[Any]:
-        return _materialize(context, spark, declaration, run, policy.submit)
+    with warnings.catch_warnings():
+        # Dagster says so of the backfill policy.
+        warnings.simplefilter("ignore", dg.BetaWarning)
+
+        @dg.asset(
+            key=asset_key(declaration.table),
+            deps=upstream_keys(declaration),
+            group_name=policy.group or group_of(contract, database),
+            kinds={"spark", "kafka"} if is_topic else {"spark", "delta"},
+            owners=policy.owners if policy.owners is not None else owners_of(contract),
+            tags={**tags_of(contract), **policy.tags},
+            description=_description(declaration),
+            metadata={
+                **({} if is_topic else {"dagster/table_name": declaration.table}),
+                **known_columns(declaration, contract),
+                **links_of(contract),
+                **policy.link_metadata,
+                DECLARATION: ObjectMetadataValue(declaration),
+            },
+            code_version=code_version(declaration),
+            retry_policy=policy.retry,
+            pool=policy.pool_of(declaration),
+            partitions_def=policy.partitions,
+            # Windows that follow each other are one range of offsets.
+            backfill_policy=None if policy.partitions is None else dg.BackfillPolicy.single_run(),
+            freshness_policy=policy.freshness,
+            automation_condition=policy.automation,
+        )
+        def table(context: dg.AssetExecutionContext, spark: SparkResource) -> dg.MaterializeResult[Any]:
+            return _materialize(context, spark, declaration, described=described, run=run, submit=policy.submit)
 
     return table
 
@@ -163,6 +172,8 @@ def _materialize(
     context: dg.AssetExecutionContext,
     spark: SparkResource,
     declaration: Declaration,
+    *,
+    described: Mapping[str, str],
     run: Runner | None,
     submit: Submit | None,
 ) -> dg.MaterializeResult[Any]:
@@ -182,7 +193,7 @@ def _materialize(
     if skipped is not None:
         metadata |= _shown_before(context, skipped)
     if outcome.columns:
-        metadata[COLUMNS] = column_schema(outcome.columns)
+        metadata[COLUMNS] = column_schema(outcome.columns, described)
     if outcome.lineage:
         metadata[LINEAGE] = pipeline_lineage(outcome.lineage)
     return dg.MaterializeResult(metadata=metadata, data_version=_data_version(outcome.result))

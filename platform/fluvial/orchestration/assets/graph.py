@@ -6,6 +6,7 @@ The names of the asset graph, and the parts of it that no run of ours makes: con
 A topic that a table is published to is made by a run, and stands below its table.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -69,6 +70,12 @@ def tags_of(contract: Contract | None) -> dict[str, str]:
     return {"producer": contract.producer, **contract.tags} if contract else {}
 
 
+def group_of(contract: Contract | None, otherwise: str) -> str:
+    """Return the group of what a contract describes: the domain that its producer's tags name, where they do."""
+    domain = contract.tags.get("domain") if contract else None
+    return re.sub(r"\W", "_", domain, flags=re.ASCII) if domain else otherwise
+
+
 def links_of(contract: Contract | None) -> dict[str, Any]:
     """Return a producer's links as Dagster shows them."""
     return {name: dg.MetadataValue.url(address) for name, address in contract.links.items()} if contract else {}
@@ -95,7 +102,7 @@ def contract_spec(contract: Contract) -> dg.AssetSpec:
     """Return the external asset of a contract."""
     return dg.AssetSpec(
         contract_key(contract.subject),
-        group_name=CONTRACTS,
+        group_name=group_of(contract, CONTRACTS),
         kinds={"avro"},
         owners=owners_of(contract),
         tags=tags_of(contract),
@@ -115,7 +122,7 @@ def topic_spec(topic: str, contracts: Sequence[Contract]) -> dg.AssetSpec:
     return dg.AssetSpec(
         topic_key(topic),
         deps=[contract_key(contract.subject) for contract in contracts if topic in contract.topics],
-        group_name=TOPICS,
+        group_name=group_of(of_values, TOPICS),
         kinds={"kafka"},
         owners=owners_of(of_values),
         tags=tags_of(of_values),

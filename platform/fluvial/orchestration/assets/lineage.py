@@ -33,6 +33,19 @@ def known_columns(declaration: Declaration, contract: Contract | None) -> dict[s
     return metadata
 
 
+def column_descriptions(declaration: Declaration, contract: Contract | None) -> dict[str, str]:
+    """Return what is known of columns: the contract's documentation of a field, the fold of a column of a state."""
+    fields = contract.schema.get("fields", ()) if contract is not None else ()
+    documented = {field["name"]: field["doc"] for field in fields if field.get("doc")}
+    match declaration:
+        case History() | Compacted():
+            return documented
+        case State(key=key, reducer=None):
+            of_key = {key: documented[key]} if key in documented else {}
+            return of_key | {column: str(fold) for column, fold in declaration.fields.items()}
+    return {}
+
+
 def column_lineage(declaration: Declaration, contract: Contract) -> dg.TableColumnLineage:
     """Return which fields of the topic each column of its table is made from."""
     fields = [field["name"] for field in contract.schema.get("fields", ())]

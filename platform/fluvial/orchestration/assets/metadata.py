@@ -1,6 +1,7 @@
 """What a run says of itself on the Dagster page."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -75,14 +76,16 @@ def plain_columns(schema: "StructType") -> tuple[Mapping[str, Any], ...]:
     )
 
 
-def column_schema(columns: Iterable[Mapping[str, Any]]) -> dg.TableSchema:
-    """Turn columns as `plain_columns` gives them into what Dagster shows."""
+def column_schema(
+    columns: Iterable[Mapping[str, Any]], described: Mapping[str, str] = MappingProxyType({})
+) -> dg.TableSchema:
+    """Turn columns as `plain_columns` gives them into what Dagster shows; those without a comment as `described`."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
                 column["name"],
                 column["type"],
-                description=column["comment"],
+                description=column["comment"] or described.get(column["name"]),
                 constraints=dg.TableColumnConstraints(nullable=column["nullable"]),
             )
             for column in columns

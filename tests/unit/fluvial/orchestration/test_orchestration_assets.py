@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -9,9 +10,13 @@ import pytest
 from miniature import DECLARATIONS, NoSpark, Runner, busiest, result_of
 
 from fluvial.errors import FluvialError
-from fluvial.orchestration import assets_for
+from fluvial.orchestration import Policy, assets_for
 from fluvial.orchestration.assets.assets import code_version
-from fluvial.tables import State, compacted, count, pipeline, publish, state
+from fluvial.orchestration.assets.lineage import column_descriptions
+from fluvial.orchestration.assets.metadata import column_schema
+from fluvial.registry.contracts import Contract
+from fluvial.tables import Declaration, State, compacted, count, pipeline, publish, state, sum_
+from fluvial.tables.plan.result import RunResult
 
 
 def materialize(runner: Runner, table: str, **options: Any) -> dg.ExecuteInProcessResult:
@@ -119,3 +124,60 @@ def test_the_code_version_of_a_pipeline_is_the_one_it_names_or_its_text() -> Non
     assert code_version(quiet) == code_version(quiet)
     assert code_version(quiet) != code_version(replace(quiet, version="3"))
     assert code_version(busiest) != code_version(replace(busiest, version="1"))
+
+
+def test_a_backfill_of_several_days_is_one_run() -> None:
+    orders, days = DECLARATIONS["history.orders"], dg.DailyPartitionsDefinition("2025-01-01")
+    windows: list[Any] = []
+
+    def run(declaration: Declaration, *_: Any, window: Any, **__: Any) -> RunResult:
+        windows.append((window.start_ms, window.end_ms))
+        return result_of(declaration.table)
+
+    assets = assets_for({orders.table: orders}, run=run, policy=Policy(partitions=days))
+    (table,) = [each for each in assets if isinstance(each, dg.AssetsDefinition)]
+    assert table.backfill_policy == dg.BackfillPolicy.single_run()
+    ranged = {"dagster/asset_partition_range_start": "2025-01-02", "dagster/asset_partition_range_end": "2025-01-04"}
+    job = dg.Definitions(assets=assets, resources={"spark": NoSpark()}).resolve_implicit_global_asset_job_def()
+    result = job.execute_in_process(tags=ranged)
+    day_ms = 24 * 3600 * 1000
+    ((start, end),) = windows
+    assert (start, end) == (1735776000000, start + 3 * day_ms)
+    filled = [each.partition for each in result.asset_materializations_for_node("history__orders")]
+    assert filled == ["2025-01-02", "2025-01-03", "2025-01-04"]
+
+
+def test_columns_are_described_by_their_folds() -> None:
+    described = column_descriptions(customers(orders=count("amount > 0"), spent=sum_("amount")), None)
+    columns = [{"name": name, "type": "bigint", "comment": None, "nullable": True} for name in ("customer", "spent")]
+    shown = {column.name: column.description for column in column_schema(columns, described).columns}
+    assert shown == {"customer": None, "spent": str(sum_("amount"))}
+
+
+@pytest.mark.parametrize(
+    ("tags", "groups"),
+    [
+        (
+            {"domain": "web-shop"},
+            {"contracts": "web_shop", "topics": "web_shop", "history": "web_shop", "marts": "marts"},
+        ),
+        ({}, {"contracts": "contracts", "topics": "topics", "history": "history", "marts": "marts"}),
+    ],
+)
+def test_the_group_is_the_domain(tags: dict[str, str], groups: dict[str, str], tmp_path: Path) -> None:
+    contract = Contract(
+        producer="shop",
+        contact="shop@example.org",
+        subject="orders-value",
+        path=tmp_path / "orders.avsc",
+        schema={"type": "record", "name": "Order", "fields": []},
+        text="",
+        compatibility="BACKWARD",
+        topics=("orders",),
+        tags=tags,
+    )
+    declared = {each.table: each for each in (DECLARATIONS["history.orders"], busiest)}
+    graph = dg.Definitions(
+        assets=assets_for(declared, contracts=[contract]), resources={"spark": NoSpark()}
+    ).resolve_asset_graph()
+    assert {key.path[0]: graph.get(key).group_name for key in graph.get_all_asset_keys()} == groups
