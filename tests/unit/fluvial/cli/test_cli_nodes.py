@@ -85,7 +85,7 @@ def test_a_failed_or_full_disk_is_shown(tmp_path: Path) -> None:
     ill = replace(well, offline_log_dirs=("/logs",), free_bytes=5 << 20)
     offline, full = nodes._details(ill)
     assert "/logs failed" in offline
-    assert "5 MiB are free" in full
+    assert "5 MiB free on the disk" in full
 
 
 def test_a_platform_that_others_can_reach_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

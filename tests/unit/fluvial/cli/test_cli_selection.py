@@ -9,8 +9,10 @@ from fluvial_command import Cli
 
 from fluvial.cli.run.run import require_declared
 from fluvial.cli.run.selection import EmptySelectionError, Tags, selected
-from log_broker import embedded
+from fluvial.registry.client import RegistryClient
+from fluvial.testing import embedded_platform
 
+ORDER = '{"type": "record", "name": "Order", "fields": [{"name": "amount", "type": "int"}]}'
 INPUTS = {
     "history.orders": (),
     "state.orders": (),
@@ -59,8 +61,11 @@ def test_a_dry_run_of_a_selection_answers_in_json(cli: Cli) -> None:
         "@pipeline(name='daily', inputs=['history.orders'])\n"
         "def daily(orders): return orders\n"
     )
-    with embedded(topics={"orders": 1, "returns": 1}) as broker:
-        words = ("run", "--project", "shop", "--dry-run", "--bootstrap-server", broker.bootstrap_servers)
+    with embedded_platform() as platform, RegistryClient(platform.registry_url) as registry:
+        platform.broker.create_topic("orders")
+        registry.register("orders-value", ORDER)
+        servers = ("--bootstrap-server", platform.bootstrap_servers, "--registry-url", platform.registry_url)
+        words = ("run", "--project", "shop", "--dry-run", *servers)
         planned = json.loads(cli.ok(*words, "--select", "+marts.daily", "--format", "json"))
         assert [(each["table"], each["would_write"]) for each in planned] == [
             ("history.orders", True),
