@@ -13,7 +13,7 @@ from fluvial.spark.avro import read_contract
 from fluvial.spark.kafka import show_position, topic_bounds
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Compacted, Declaration, History, Pipeline, Publication, State
-from fluvial.tables.drive.evolve import contract_of
+from fluvial.tables.drive.evolve import is_current
 from fluvial.tables.drive.runner import group_of
 from fluvial.tables.drive.transforms import skipped_pipeline
 from fluvial.tables.plan.checks import definition_of
@@ -73,7 +73,7 @@ def _of_topic(declaration: History | Compacted | State, settings: Settings) -> R
     with settings.registry.client() as schemas:
         contract = read_contract(schemas, declaration.topic)
     check_fit(declaration, contract)
-    if stamp.schema is None or contract_of(contract, stamp).reader != contract.reader:
+    if not is_current(contract, stamp):
         return None
     show_position(settings.cluster, group_of(declaration.table), declaration.topic, position.ends)
     return RunResult(

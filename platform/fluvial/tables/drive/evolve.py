@@ -46,6 +46,15 @@ def contract_of(contract: Contract, stamp: Stamp) -> Contract:
     return (None if stamp.schema is None else contract.as_of(SchemaPoint(*stamp.schema))) or contract
 
 
+def is_current(contract: Contract, stamp: Stamp) -> bool:
+    """
+    Whether rows are read as the newest version already, so far as the stamp tells: what most batches find.
+    """
+    if contract.point is not None and stamp.schema == contract.point.as_pair():
+        return True
+    return stamp.schema is not None and contract_of(contract, stamp).reader == contract.reader
+
+
 def plan_evolution(
     declaration: History | Compacted | State,
     session: "SparkSession",

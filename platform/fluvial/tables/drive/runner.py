@@ -27,7 +27,7 @@ from fluvial.spark.kafka import Span, TopicBounds, TopicError, read_span, show_p
 from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse, table_name_of
 from fluvial.tables.declare.declarations import Compacted, Declaration, History, Pipeline, Publication, State
-from fluvial.tables.drive.evolve import plan_evolution
+from fluvial.tables.drive.evolve import is_current, plan_evolution
 from fluvial.tables.drive.keyless import quarantine_keyless
 from fluvial.tables.drive.transforms import materialize_pipeline
 from fluvial.tables.plan import frames
@@ -177,15 +177,14 @@ class _TopicRun:
             if position.stamp is not None:
                 check_definition(self.declaration, position.stamp, contract)
             check_fit(self.declaration, contract)
-            if position.stamp is not None:
-                found = self._evolve(position, contract, log)
-                if found is not None:
-                    evolved = found if isinstance(found, Commit) else evolved
-                    continue
-                if not has_new_records(span) and growth == position.stamp.growth:
-                    self._show(position.ends)
-                    skipped = self._skipped(position, lag_before)
-                    return skipped if evolved is None else _evolved(skipped, evolved)
+            found = self._evolve(position, contract, log)
+            if found is not None:
+                evolved = found if isinstance(found, Commit) else evolved
+                continue
+            if position.stamp is not None and not has_new_records(span) and growth == position.stamp.growth:
+                self._show(position.ends)
+                skipped = self._skipped(position, lag_before)
+                return skipped if evolved is None else _evolved(skipped, evolved)
             batch = self._batch(replace(span, skipped=skipped_offsets), position, bounds, contract, growth)
             commit, quarantined = self._carry_out(batch, bounds, log)
             if commit is not None:
@@ -246,6 +245,8 @@ class _TopicRun:
 
         None where there is nothing to do.
         """
+        if position.stamp is None or is_current(contract, position.stamp):
+            return None
         with session_of_its_own(self.spark) as session:
             rewrite = plan_evolution(self.declaration, session, self.path, position, contract)
             if rewrite is None:
