@@ -18,7 +18,7 @@ from confluent_kafka.admin import NewTopic
 
 from fluvial.config import Settings, load_settings
 from fluvial.errors import FluvialError
-from fluvial.kafka.admin import admin_of, describe_cluster, told
+from fluvial.kafka.admin import admin_of, cluster_errors, describe_cluster
 from fluvial.serde.encoding import Decoder, Encoder
 from fluvial.spark.kafka import topic_bounds
 from fluvial.tables import Declaration
@@ -45,7 +45,7 @@ class Platform:
             registry.register(f"{topic}-value", json.dumps(schema))
         admin = admin_of(self.settings.cluster)
         if topic not in describe_cluster(self.settings, admin).topics:
-            with told(f"create topic {topic}"):
+            with cluster_errors(f"create topic {topic}"):
                 admin.create_topics([NewTopic(topic, num_partitions=partitions)])[topic].result(SECONDS_MAX)
         return self.end_of(topic) == 0
 

@@ -1,28 +1,16 @@
 """The main job on three brokers: one is killed while events are published, and is back while tables are built."""
 
 import json
-import random
-import socket
-from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 
 import pytest
+from free_ports import free_ports_in_a_row
 from local_platform import LocalPlatform
 from test_kill import assert_tables_are_exact
 
 BROKERS = 3
 # The flights of a month, and the death comes in the middle of them.
 UNTIL = datetime(2013, 2, 1, tzinfo=UTC)
-
-
-def free_ports_in_a_row(count: int) -> int:
-    """The first of so many free ports, below those that the system gives to outgoing connections meanwhile."""
-    while True:
-        first = random.randrange(20_000, 30_000)
-        with suppress(OSError), ExitStack() as held:
-            for port in range(first, first + count):
-                held.enter_context(socket.create_server(("127.0.0.1", port)))
-            return first
 
 
 @pytest.mark.rota

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from free_ports import free_ports_in_a_row
 
 NODES = 3
 PARTITIONS = 3
@@ -43,9 +43,8 @@ class Nodes:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with contextlib.ExitStack() as stack:
-            probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2 * NODES)]
-            ports = [probe.getsockname()[1] for probe in probes]
+        first = free_ports_in_a_row(2 * NODES)
+        ports = range(first, first + 2 * NODES)
         self.ports, self.registry_ports = ports[:NODES], ports[NODES:]
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 

@@ -75,9 +75,9 @@ def warehouse_settings(base_settings: Settings, tmp_path: Path, spark: Any) -> S
 
 
 @pytest.fixture
-def settings(warehouse_settings: Settings, bootstrap_servers: str) -> Settings:
+def settings(warehouse_settings: Settings, bootstrap_servers: str, platform: EmbeddedPlatform) -> Settings:
     """Settings with an empty warehouse and the cluster."""
-    return replace(warehouse_settings, bootstrap_servers=bootstrap_servers)
+    return replace(warehouse_settings, bootstrap_servers=bootstrap_servers, registry_url=platform.registry_url)
 
 
 @pytest.fixture(scope="session")

@@ -185,7 +185,7 @@ def test_a_compatible_version_is_taken_while_running_and_an_incompatible_one_sto
         follower.end()
     assert list(follower.errors) == ["history.bad"]
     assert "kind" in follower.stopped["history.bad"]
-    assert {row.note for row in spark.table("history.good").collect()} == {None, "new"}
+    assert {row.note for row in spark.table("history.good").collect()} == {"", "new"}
 
 
 def test_a_silent_cluster_is_waited_for(spark: Any, settings: Settings, schemas: Schemas, make_topic: Any) -> None:
