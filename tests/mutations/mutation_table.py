@@ -167,7 +167,7 @@ REGISTRY = (
         ),
         (
             "READONLY lets go of schemas",
-            "if state.mode_in_scope(subject) in READ_ONLY:",
+            "if state.settings.mode_in_scope(subject) in READ_ONLY:",
             "if False:",
         ),
         ("IMPORT is set over live schemas", "if any(not each.deleted for each in affected):", "if False:"),
@@ -190,6 +190,11 @@ REGISTRY = (
         ("a context with subjects is deleted", "if state.subjects_in(command.subject):", "if False:"),
     ),
     *_of(
+        f"{MODEL}/scoped_settings.py",
+        [RULES],
+        ("a subject lifts READONLY_OVERRIDE", 'if "READONLY_OVERRIDE" in {', 'if False and "READONLY_OVERRIDE" in {'),
+    ),
+    *_of(
         f"{MODEL}/state.py",
         [RULES],
         ("the highest id may fall", "ids.highest = max(ids.highest, highest)", "ids.highest = highest"),
@@ -198,11 +203,6 @@ REGISTRY = (
             "found = (self._subjects[name][number] for name, number in places)\n"
             "        return [each for each in found if deleted or not each.deleted]",
             "found = (self._subjects[name][number] for name, number in places)\n        return list(found)",
-        ),
-        (
-            "a subject lifts READONLY_OVERRIDE",
-            'if "READONLY_OVERRIDE" in {',
-            'if False and "READONLY_OVERRIDE" in {',
         ),
         (
             "a reference to what is soft-deleted is not found",
@@ -506,8 +506,8 @@ LAG = (
         ),
         (
             "a partition without a commit lags by all it holds",
-            'if place in committed else None,\n            "member_id"',
-            'if place in committed else end,\n            "member_id"',
+            'if tp in committed else None,\n            "member_id"',
+            'if tp in committed else end,\n            "member_id"',
         ),
     ),
 )

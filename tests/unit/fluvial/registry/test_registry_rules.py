@@ -245,7 +245,10 @@ def test_settings_go_with_the_last_of_a_subject(rules: Rules, whole: bool) -> No
     rules.mode("s", "READWRITE")
     for permanent in (False, True):
         rules.delete("s", None if whole else 1, permanent=permanent)
-        assert (rules.state.config("s") is None, rules.state.mode("s") is None) == (permanent, permanent)
+        assert (rules.state.settings.config("s") is None, rules.state.settings.mode("s") is None) == (
+            permanent,
+            permanent,
+        )
 
 
 def test_a_context_goes_only_when_nothing_is_in_it(rules: Rules) -> None:
