@@ -1,6 +1,5 @@
 """The Spark session of the unit tests that need one."""
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,11 +23,9 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     )
 
 
-@pytest.fixture(scope="session")
-def spark(spark_settings: Settings) -> "Iterator[SparkSession]":
-    """One session for all of them, or the one that other tests of this process have started."""
+@pytest.fixture
+def spark(spark_settings: Settings) -> "SparkSession":
+    """The session of this process, started by the first test that wants it, or again after another test stopped it."""
     from fluvial.spark.session import build_session
 
-    session = build_session(spark_settings, "fluvial tests")
-    yield session
-    session.stop()
+    return build_session(spark_settings, "fluvial tests")
