@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -118,7 +119,9 @@ class Work:
         self.ending.set()
         for thread in self._threads:
             thread.join(SECONDS_MAX)
-            assert not thread.is_alive(), "it hangs"
+            if thread.is_alive():
+                frame = sys._current_frames().get(thread.ident or 0)
+                raise AssertionError("it hangs: " + "".join(traceback.format_stack(frame)))
         if self._errors:
             raise self._errors[0]
 
