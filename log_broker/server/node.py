@@ -273,7 +273,7 @@ class Node:
         """Become a broker of the cluster; return when this node may lead."""
         # The levels that the cluster begins with are written with its name, and a registration depends on them.
         while not self.cluster.cluster_id:
-            await self.quorum.wait_for_change(1.0)
+            await self.quorum.changes.wait(1.0)
         self.lifecycle = BrokerLifecycle(self)
         await self.lifecycle.register()
         self._is_current = True
@@ -292,4 +292,4 @@ class Node:
 
     def _address_of(self, node_id: int) -> str | None:
         broker = self.cluster.brokers.get(node_id)
-        return self.quorum.address_of(node_id) if broker is None else f"{broker.host}:{broker.port}"
+        return self.quorum.others.address_of(node_id) if broker is None else f"{broker.host}:{broker.port}"

@@ -343,7 +343,7 @@ async def surroundings(node: Node) -> Surroundings:
     await _is_ready(node)
     for key_type in (0, 1):
         while (await ask(node, ApiKey.FIND_COORDINATOR, 2, {"key": GOOD, "key_type": key_type})).error_code:
-            await node.quorum.wait_for_change(0.02)
+            await node.quorum.changes.wait(0.02)
     return Surroundings(node, await _init(node, None), await _init(node, GOOD))
 
 
@@ -351,7 +351,7 @@ async def _is_ready(node: Node) -> None:
     """Return when the node is what the next request needs: in office, alive, with the topics."""
     async with asyncio.timeout(PROBE_SECONDS):
         while not (node.is_controller and node.cluster.is_alive(node.config.node_id) and node.lease.valid):
-            await node.quorum.wait_for_change(0.02)
+            await node.quorum.changes.wait(0.02)
         for name in (TARGET, GOOD):
             while name not in node.cluster.topics:
                 await _create(node, name)

@@ -22,6 +22,11 @@ CLASS_LINES_MAX = 300
 # Those that are longer, and may only become shorter.
 LONGER_CLASSES = {
     "Raft": 400,
+    # The simulation's: each counts `Client` or `Cluster`, which it extends.
+    "ClassicMember": 351,
+    "ClusterWorld": 330,
+    "ConsumerMember": 349,
+    "Copier": 309,
 }
 
 # Said in pieces, so that this file keeps the rule it checks.
@@ -100,25 +105,31 @@ def test_a_module_is_read_at_one_sitting() -> None:
 
 def test_a_class_is_read_at_one_sitting() -> None:
     """The lines of a class count, and those of the classes of ours that it inherits from."""
-    classes: dict[str, tuple[Path, ast.ClassDef]] = {}
+    classes: dict[str, tuple[Path, ast.ClassDef]] = {}  # by dotted name, as those that are imported
+    imported: dict[tuple[Path, str], str] = {}
     for path in source_modules():
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("platform.")
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef):
-                classes[node.name] = path, node
+                classes[f"{module}.{node.name}"] = path, node
+                imported[path, node.name] = f"{module}.{node.name}"
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    imported[path, alias.asname or alias.name] = f"{node.module}.{alias.name}"
 
-    def length(name: str) -> int:
-        node = classes[name][1]
-        above = {base.id for base in node.bases if isinstance(base, ast.Name) and base.id in classes}
-        return (node.end_lineno or 0) - node.lineno + 1 + sum(map(length, above - {name}))
+    def length(path: Path, node: ast.ClassDef) -> int:
+        bases = {imported.get((path, base.id)) for base in node.bases if isinstance(base, ast.Name)}
+        return (node.end_lineno or 0) - node.lineno + 1 + sum(length(*classes[base]) for base in bases & classes.keys())
 
-    found = {name: length(name) for name in classes}
+    found = [(path, node, length(path, node)) for path, node in classes.values()]
     problems = [
-        at(classes[name][0], classes[name][1].lineno, f"{name} has {lines} lines with what it inherits; split it")
-        for name, lines in found.items()
-        if lines > max(CLASS_LINES_MAX, LONGER_CLASSES.get(name, 0))
+        at(path, node.lineno, f"{node.name} has {lines} lines with what it inherits; split it")
+        for path, node, lines in found
+        if lines > max(CLASS_LINES_MAX, LONGER_CLASSES.get(node.name, 0))
     ]
     assert not problems, report(problems)
-    assert all(found.get(name, 0) > CLASS_LINES_MAX for name in LONGER_CLASSES), "take out what is short enough by now"
+    longer = {node.name for _, node, lines in found if lines > CLASS_LINES_MAX}
+    assert longer == LONGER_CLASSES.keys(), "take out what is short enough by now"
 
 
 def test_the_name_of_a_test_fits_into_a_line() -> None:

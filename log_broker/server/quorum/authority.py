@@ -141,9 +141,7 @@ class Authority:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.answer_seconds_max):
                 while command.name not in self._node.cluster.topics:
-                    await self._quorum.wait_for_change(
-                        _RETRY_SECONDS, lambda: command.name in self._node.cluster.topics
-                    )
+                    await self._quorum.changes.wait(_RETRY_SECONDS, lambda: command.name in self._node.cluster.topics)
 
     async def add_partitions(self, topic: str, count: int) -> None:
         """Give a topic more partitions, `count` in all; raises BrokerError."""
@@ -238,14 +236,14 @@ class Authority:
                 reason = "this node, which is the controller, cannot commit"
             if loop.time() >= deadline:
                 raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, f"no controller has answered: {reason}")
-            await self._quorum.wait_for_change(_RETRY_SECONDS)
+            await self._quorum.changes.wait(_RETRY_SECONDS)
 
     async def _while_it_leads(self, controller_id: int, asking: Awaitable[T], deadline: float) -> T:
         """Wait for an answer as long as it comes from the active controller."""
         task = asyncio.ensure_future(asking)
         try:
             while not task.done():
-                change = self._quorum.change(lambda: self.controller_id != controller_id)
+                change = self._quorum.changes.next(lambda: self.controller_id != controller_id)
                 either: set[asyncio.Future[Any]] = {task, change}
                 left = max(deadline - self._node.loop.time(), 0)
                 await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)

@@ -66,14 +66,14 @@ class BrokerLifecycle:
         """Register, and return when this node has replayed that; waits for a controller as long as it takes."""
         await self._register()
         while not self._knows_itself():
-            await self._node.quorum.wait_for_change(RETRY_SECONDS)
+            await self._node.quorum.changes.wait(RETRY_SECONDS)
 
     async def come_alive(self) -> None:
         """Send heartbeats from now on; return when this node knows that it may lead."""
         self._beating = self._node.loop.create_task(self._beat())
         node = self._node
         while not (node.cluster.is_alive(node.static_config.node_id) and node.lease.valid):
-            await self._node.quorum.wait_for_change(RETRY_SECONDS)
+            await self._node.quorum.changes.wait(RETRY_SECONDS)
 
     async def leave(self) -> None:
         """Tell the controller that this broker stops, and wait until it has taken its leaderships elsewhere."""
@@ -92,7 +92,7 @@ class BrokerLifecycle:
                 # Who has been fenced already, and is to register again, leads nothing any more.
                 if answer is None or answer.should_shut_down or answer.error_code in _GONE:
                     return
-                await self._node.quorum.wait_for_change(RETRY_SECONDS)
+                await self._node.quorum.changes.wait(RETRY_SECONDS)
         except BrokerError as error:
             _log.warning("the controller was not told that this broker stops: %s", error)
 
@@ -106,7 +106,7 @@ class BrokerLifecycle:
             while not asking.done():
                 if self._all_leave() and quorum.leader_id is None:
                     return None
-                change = quorum.change()
+                change = quorum.changes.next()
                 await asyncio.wait((asking, change), return_when=asyncio.FIRST_COMPLETED)
                 change.cancel()
             return asking.result()
@@ -207,14 +207,14 @@ class BrokerLifecycle:
                     trouble.recovered("heartbeats are answered again")
                     node.lease.ended()
                     # What it is behind by it will have replayed in a moment.
-                    await node.quorum.wait_for_change(RETRY_SECONDS)
+                    await node.quorum.changes.wait(RETRY_SECONDS)
                     pause = 0
                 else:
                     trouble.recovered("heartbeats are answered again")
                     if answer.is_caught_up:
                         node.lease.renewed(sent_ms)
                     else:
-                        await node.quorum.wait_for_change(RETRY_SECONDS)
+                        await node.quorum.changes.wait(RETRY_SECONDS)
                         pause = 0
             except BrokerError as error:
                 trouble.failed("a heartbeat was not answered: %s", error)

@@ -1,5 +1,5 @@
 """
-This node's replica of the metadata quorum: the Raft machine, its files, its timer and its talk with the others.
+This node's replica of the metadata quorum: the Raft machine, its files, its timer and its requests to the others.
 
 The disk does its jobs one after the other, in a thread. If one fails, what is on the disk is no longer known: the
 replica then stands still, as if its process had died, until its files can be read and written again. What it had
@@ -8,13 +8,11 @@ applied by then stays applied; the committed part of a log is the same for ever.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import randrange
 from typing import Any, NamedTuple, Protocol
 
-from log_broker.core.cluster.records import ClusterNamed, decode_all
 from log_broker.core.raft.driver import RaftDriver
 from log_broker.core.raft.effects import (
     AddVoter,
@@ -32,9 +30,7 @@ from log_broker.core.raft.effects import (
 )
 from log_broker.core.raft.log import Entry, EntryKind
 from log_broker.core.raft.messages import (
-    BeginQuorumEpochRequest,
     FetchRequest,
-    FetchSnapshotRequest,
     RaftRequest,
     RaftResponse,
 )
@@ -42,23 +38,17 @@ from log_broker.core.raft.raft import QuorumDescription, Raft
 from log_broker.core.raft.replica import RaftConfig, epoch_bound
 from log_broker.core.raft.voters import ReplicaKey, Voter, VoterSet
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.net.peers import PeerLink, Peers
 from log_broker.server.process.machine import Pool
+from log_broker.server.quorum.changes import Changes
+from log_broker.server.quorum.other_replicas import OtherReplicas, cluster_id_in_log
+from log_broker.server.quorum.replica_life import ReplicaLife, settle
 from log_broker.storage.files import FileSystem
 from log_broker.storage.quorum_store import QuorumStore, check_epochs
 from log_broker.wire import quorum as messages
 
 _log = logging.getLogger(__name__)
 
-CONFIRM_SECONDS_MAX = 1.0
-
-
-def _always() -> bool:
-    return True
-
-
 REVIVE_SECONDS = 1.0
-GOODBYE_SECONDS_MAX = 0.5
 
 
 class Above(Protocol):
@@ -95,6 +85,10 @@ class QuorumReplica(NamedTuple):
     host: str
     port: int
 
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        return self.host, self.port
+
 
 class Quorum:
     """One replica, voter or observer, for as long as its node runs."""
@@ -121,40 +115,40 @@ class Quorum:
         self._files = files
         self._pool = pool
         self._cluster_id = cluster_id
-        self._broker_address = broker_address
         self._unix_s = unix_s
         self._loop = asyncio.get_running_loop()
         self._driver: RaftDriver | None = None
         self._store: QuorumStore | None = None
-        self._surroundings: _Surroundings | None = None
+        self._life: ReplicaLife | None = None
         self._applied_end = 0
-        self._endpoints: dict[int, tuple[str, int]] = {}  # as the others told
-        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._promises: dict[asyncio.Future[Any], Any] = {}
         self._leads = False
         self._is_confirming = False  # where a voter is said to listen
         self._known: tuple[int | None, int] = (None, 0)
         self._revival: asyncio.TimerHandle | None = None
-        self.peers = Peers(self.address_of)
+        self.changes = Changes()
+        self.others = OtherReplicas(
+            place.endpoint, config, self._own_cluster_id, self._find_voter, broker_address=broker_address
+        )
 
     def start(self) -> None:
         """Take up what the disk holds and begin; raises OSError or DamagedQuorumStateError."""
         store = QuorumStore(self._files, self._place.directory)
         recovered = store.recover()
         check_epochs(self._place.directory, recovered, self._epoch_max())
-        surroundings = _Surroundings(self)
+        life = ReplicaLife(self)
         raft = Raft(
             self.key,
             self._config,
             bootstrap=self._bootstrap,
             recovered=recovered,
             jitter=lambda most: randrange(most) if most > 0 else 0,  # noqa: S311 spreads timeouts
-            now_ms=surroundings.now_ms(),
+            now_ms=life.now_ms(),
             epoch_max=self._epoch_max,
         )
         self._store = store
-        self._surroundings = surroundings
-        self._driver = RaftDriver(raft, store, _Applier(self), surroundings)
+        self._life = life
+        self._driver = RaftDriver(raft, store, _Applier(self), life)
         self._driver.start()
         self.look_who_leads()
 
@@ -162,12 +156,12 @@ class Quorum:
         """Hand leadership over and let go of the files."""
         if self._revival is not None:
             self._revival.cancel()
-        if self._surroundings is not None:
+        if self._life is not None:
             if len(self.voters) > 1:
                 self.handle(Resign())
-            await self._surroundings.stop()
+            await self._life.stop()
         self._drop()
-        self.peers.close()
+        self.others.close()
         self._pool.close()
 
     @property
@@ -196,15 +190,15 @@ class Quorum:
     @property
     def surely_leads(self) -> bool:
         """Whether this replica leads and no other can have been elected in its place without its knowing."""
-        if self._driver is None or self._surroundings is None:
+        if self._driver is None or self._life is None:
             return False
-        return self._driver.raft.surely_leads(self._surroundings.now_ms())
+        return self._driver.raft.surely_leads(self._life.now_ms())
 
     def describe(self) -> QuorumDescription | None:
         """Return how far everyone is, None where this replica does not lead."""
-        if self._driver is None or self._surroundings is None:
+        if self._driver is None or self._life is None:
             return None
-        return self._driver.raft.describe(self._surroundings.now_ms())
+        return self._driver.raft.describe(self._life.now_ms())
 
     def propose(self, epoch: int, value: bytes) -> "asyncio.Future[Proposed]":
         """Have a value committed that was decided under `epoch`; when the answer comes it has been replayed here."""
@@ -227,24 +221,10 @@ class Quorum:
                 raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, "another voter's address is being checked")
             self._is_confirming = True
             try:
-                await self._confirm(voter)
+                await self.others.confirm(voter, self.epoch, self.key.node_id)
             finally:
                 self._is_confirming = False
         await self.change_voters(lambda token: UpdateVoter(voter, token))
-
-    async def _confirm(self, voter: Voter) -> None:
-        """Raise BrokerError unless the voter listens where it is said to: whoever reaches this port can say so."""
-        body = BeginQuorumEpochRequest(epoch=self.epoch, leader_id=self.key.node_id, voter=voter.key)
-        place = self._place
-        asked = messages.question(body, cluster_id=self._cluster_id(), endpoint=(place.host, place.port), wait_ms=0)
-        link = PeerLink(f"{voter.host}:{voter.port}")
-        try:
-            response = await link.ask(asked.api, asked.version, asked.values, timeout_seconds=CONFIRM_SECONDS_MAX)
-            answer = messages.read_answer(body, response).body
-        finally:
-            link.end()
-        if answer.error is not ErrorCode.NONE:
-            raise BrokerError(ErrorCode.INVALID_VOTER_KEY, f"voter {voter.key.node_id} is not at {link.address}")
 
     async def answer(self, api: int, request: Any, *, link: str | None = None) -> messages.Values:
         """Answer what another replica asks, on the connection `link`; raises BrokerError."""
@@ -257,7 +237,7 @@ class Quorum:
         if answer is None:
             return messages.refusal(api, ErrorCode.KAFKA_STORAGE_ERROR)
         base_offset = body.log_end.offset if isinstance(body, FetchRequest) else 0
-        return messages.answer(answer, base_offset, self._endpoint_of(answer.leader_id))
+        return messages.answer(answer, base_offset, self.others.endpoint_of(answer.leader_id))
 
     def _epoch_max(self) -> int:
         return epoch_bound(self._unix_s())
@@ -268,23 +248,6 @@ class Quorum:
         self._promises[promise] = otherwise
         promise.add_done_callback(lambda each: self._promises.pop(each, None))
         return promise
-
-    def change(self, is_so: Callable[[], bool] = _always) -> "asyncio.Future[None]":
-        """
-        Return what is done when something has been replayed or another leader is known, and `is_so` says yes then.
-
-        Many may wait at once, so nobody should be woken who would only look and wait again.
-        """
-        change: asyncio.Future[None] = self._loop.create_future()
-        self._waiting[change] = is_so
-        change.add_done_callback(lambda each: self._waiting.pop(each, None))
-        return change
-
-    async def wait_for_change(self, seconds: float, is_so: Callable[[], bool] = _always) -> None:
-        """Return when there are changes, see `change`, or the time is up."""
-        change = self.change(is_so)
-        await asyncio.wait((change,), timeout=seconds)
-        change.cancel()
 
     def handle(self, event: Event) -> None:
         """Hand an event to the replica."""
@@ -324,14 +287,14 @@ class Quorum:
 
     def ask(self, to: int, request_id: int, body: RaftRequest) -> None:
         """Send a request of this replica to another."""
-        assert self._surroundings is not None, "who asks has begun"
-        self._surroundings.run(self._ask(to, request_id, body))
+        assert self._life is not None, "who asks has begun"
+        self._life.run(self._ask(to, request_id, body))
 
     def _drop(self) -> None:
         self._driver = None
-        if self._surroundings is not None:
-            self._surroundings.abandon()
-            self._surroundings = None
+        if self._life is not None:
+            self._life.abandon()
+            self._life = None
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -339,7 +302,7 @@ class Quorum:
 
     def _break_promises(self) -> None:
         for promise, otherwise in list(self._promises.items()):
-            _settle(promise, otherwise)
+            settle(promise, otherwise)
 
     def _revive(self) -> None:
         """Begin again from what is really on the disk: a page that could not be written may look as if it was."""
@@ -351,62 +314,29 @@ class Quorum:
             self.failed(error)
 
     async def _ask(self, to: int, request_id: int, body: RaftRequest) -> None:
-        place = self._place
-        asked = messages.question(
-            body,
-            cluster_id=self._cluster_id() or self._cluster_id_in_log(),
-            endpoint=(place.host, place.port),
-            wait_ms=self._config.fetch_wait_ms_max,
-        )
-        # A Fetch may wait, and no vote is to wait behind it.
-        purpose = "quorum-fetch" if isinstance(body, FetchRequest | FetchSnapshotRequest) else "quorum"
-        surroundings = self._surroundings
-        try:
-            response = await self.peers.link(to, purpose).ask(
-                asked.api,
-                asked.version,
-                asked.values,
-                timeout_seconds=self._config.request_timeout_ms / 1000,
-                # A leader takes a second fetch on a connection as proof that its answer to the first has arrived.
-                alone=isinstance(body, FetchRequest),
-            )
-            answer = messages.read_answer(body, response)
-        except BrokerError as error:
-            _log.debug("node %d did not answer %s: %s", to, asked.api.name, error)
+        life = self._life
+        answer = await self.others.ask(to, body)
+        if answer is None or life is not self._life:  # another life asked
             return
-        self._endpoints.update(answer.endpoints)
-        if surroundings is self._surroundings:  # else it was another life that asked
-            self.handle(ResponseReceived(request_id, answer.body))
-            if answer.body.epoch > self._epoch_max():
-                _log.warning(
-                    "node %d is in epoch %d of the metadata quorum, which is not believed before %d seconds have "
-                    "passed: is this machine's clock right?",
-                    to,
-                    answer.body.epoch,
-                    answer.body.epoch - self._epoch_max(),
-                )
+        self.handle(ResponseReceived(request_id, answer))
+        if answer.epoch > self._epoch_max():
+            _log.warning(
+                "node %d is in epoch %d of the metadata quorum, which is not believed before %d seconds have "
+                "passed: is this machine's clock right?",
+                to,
+                answer.epoch,
+                answer.epoch - self._epoch_max(),
+            )
 
-    def _cluster_id_in_log(self) -> str | None:
-        """Return the id that the log gives the cluster, as long as this replica does not know that to be committed."""
-        if self._driver is None:
-            return None
-        raft = self._driver.raft
-        for entry in raft.replica.log.between(raft.replica.high_watermark, raft.replica.log.end_offset):
-            if entry.kind is EntryKind.DATA:
-                named = (record for record in decode_all(entry.data) if isinstance(record, ClusterNamed))
-                if (first := next(named, None)) is not None:
-                    return first.cluster_id
-        return None
-
-    def address_of(self, node_id: int) -> str | None:
-        """Return where a node of the quorum listens, or another that the cluster knows."""
-        endpoint = self._endpoint_of(node_id)
-        return self._broker_address(node_id) if endpoint is None else f"{endpoint[0]}:{endpoint[1]}"
-
-    def _endpoint_of(self, node_id: int) -> tuple[str, int] | None:
+    def _find_voter(self, node_id: int) -> Voter | None:
         # An observer may know the voters by what it was told alone: as long as they stay, the log does not name them.
-        voter = self.voters.get(node_id) or self._bootstrap.get(node_id)
-        return (voter.host, voter.port) if voter is not None and voter.host else self._endpoints.get(node_id)
+        return self.voters.get(node_id) or self._bootstrap.get(node_id)
+
+    def _own_cluster_id(self) -> str | None:
+        """Return the cluster's id; before this replica knows that to be committed, the one in its log."""
+        if (known := self._cluster_id()) is not None or self._driver is None:
+            return known
+        return cluster_id_in_log(self._driver.raft)
 
     def apply(self, base_offset: int, entries: Sequence[Entry]) -> None:
         """Replay committed entries, but none twice: after a failure of the disk they come again."""
@@ -415,7 +345,7 @@ class Quorum:
                 self._above.replay(entry.data)
         self._applied_end = max(self._applied_end, base_offset + len(entries))
         self._above.replayed()
-        self.tell_change()
+        self.changes.notify()
 
     def load(self, data: bytes, end_offset: int) -> None:
         """Take in a snapshot, unless all that it holds has been replayed."""
@@ -423,7 +353,7 @@ class Quorum:
             self._above.load(data)
             self._applied_end = end_offset
             self._above.replayed()
-            self.tell_change()
+            self.changes.notify()
 
     def snapshot(self) -> bytes:
         return self._above.snapshot()
@@ -434,12 +364,7 @@ class Quorum:
             self._above.began(change.epoch)
         else:
             self._above.ended()
-        self.tell_change()
-
-    def tell_change(self) -> None:
-        for change, is_so in list(self._waiting.items()):
-            if not change.done() and is_so():
-                change.set_result(None)
+        self.changes.notify()
 
     def look_who_leads(self) -> None:
         known = (self.leader_id, self.epoch)
@@ -448,7 +373,7 @@ class Quorum:
             _log.info(
                 "the metadata quorum's leader of epoch %d: %s", known[1], "unknown" if known[0] is None else known[0]
             )
-            self.tell_change()
+            self.changes.notify()
 
 
 class _Applier:
@@ -462,89 +387,7 @@ class _Applier:
         self.leadership = quorum.leadership
 
     def proposed(self, result: Proposed) -> None:
-        _settle(result.token, result)
+        settle(result.token, result)
 
     def voters_changed(self, result: VotersChanged) -> None:
-        _settle(result.token, result)
-
-
-class _Surroundings:
-    """What asyncio offers to one life of a replica."""
-
-    def __init__(self, quorum: Quorum) -> None:
-        self._quorum = quorum
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._jobs: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()  # the first is being done
-        self._asking: set[asyncio.Task[None]] = set()
-        self._alive = True
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def now_ms(self) -> int:
-        return int(self._loop.time() * 1000)
-
-    def wake_at(self, deadline_ms: int | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if deadline_ms is not None and self._alive:
-            self._timer = self._loop.call_at(deadline_ms / 1000 + 0.001, self._quorum.tick)
-
-    def store(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        if not self._alive:
-            return
-        self._jobs.append((job, done))
-        if len(self._jobs) == 1:
-            self._idle.clear()
-            self._work()
-
-    def send_request(self, to: int, request_id: int, body: RaftRequest) -> None:
-        if self._alive:
-            self._quorum.ask(to, request_id, body)
-
-    def send_response(self, token: Any, body: RaftResponse) -> None:
-        _settle(token, body)
-
-    def run(self, work: Any) -> None:
-        task = self._loop.create_task(work)
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
-
-    async def stop(self) -> None:
-        """Let the disk finish, and what was said last leave; then do nothing more."""
-        await self._idle.wait()
-        if self._asking:
-            await asyncio.wait(self._asking, timeout=GOODBYE_SECONDS_MAX)
-        self.abandon()
-
-    def abandon(self) -> None:
-        """Do nothing more, and wait for nobody."""
-        self._alive = False
-        self.wake_at(None)
-        self._jobs.clear()
-        self._idle.set()
-        for task in self._asking:
-            task.cancel()
-
-    def _work(self) -> None:
-        self._quorum.submit(self._jobs[0][0], self._worked)
-
-    def _worked(self, error: BaseException | None) -> None:
-        if not self._alive:
-            return
-        if error is not None:
-            self._quorum.failed(error)
-            return
-        _, done = self._jobs.popleft()
-        if self._jobs:
-            self._work()
-        else:
-            self._idle.set()
-        self._quorum.stored(done)
-
-
-def _settle(promise: Any, result: Any) -> None:
-    """Keep a promise, if somebody still waits."""
-    if not promise.done():
-        promise.set_result(result)
+        settle(result.token, result)

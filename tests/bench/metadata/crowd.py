@@ -117,7 +117,7 @@ class Crowd:
         async with asyncio.timeout(PATIENCE_SECONDS):
             for broker in self.brokers:
                 while not self.image.may_lead(broker.node_id) or broker.version < self.image.version:
-                    await broker.quorum.wait_for_change(CHANGE_SECONDS)
+                    await broker.quorum.changes.wait(CHANGE_SECONDS)
         await asyncio.sleep(CALM_SECONDS)
 
     async def stop(self) -> None:

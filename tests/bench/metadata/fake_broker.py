@@ -97,7 +97,7 @@ class FakeBroker:
             broker_address=lambda _node_id: None,
             unix_s=lambda: int(time.time()),
         )
-        self.peers = Peers(self.quorum.address_of)
+        self.peers = Peers(self.quorum.others.address_of)
         self.authority = Authority(cast(Any, self))
         self.authority.answer_seconds_max = PATIENCE_MS / 1000
         self.authority.follow(self.quorum)
@@ -115,7 +115,7 @@ class FakeBroker:
         """Register and return when the controller counts this broker among those that may lead."""
         self.quorum.start()
         while not self.cluster_id:
-            await self.quorum.wait_for_change(1.0)
+            await self.quorum.changes.wait(1.0)
         await self.lifecycle.register()
         await self.lifecycle.come_alive()
 

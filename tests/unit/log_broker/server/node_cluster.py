@@ -94,7 +94,7 @@ class NodeCluster:
         self._isolated.update(node_ids)
         for node in self.nodes.values():
             node.peers.close()
-            node.quorum.peers.close()
+            node.quorum.others.peers.close()
 
     def heal(self) -> None:
         """Let all nodes reach each other again."""
@@ -113,7 +113,7 @@ class NodeCluster:
 
     def _cut(self, node: Node) -> None:
         """Have a node's links go through `isolate`."""
-        for peers in (node.peers, node.quorum.peers):
+        for peers in (node.peers, node.quorum.others.peers):
             known = peers._address_of
 
             def address_of(to: int, known: Callable[[int], str | None] = known) -> str | None:

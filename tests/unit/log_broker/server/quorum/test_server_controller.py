@@ -151,9 +151,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def test_those_are_woken_by_a_change_whose_condition_holds(cluster: Cluster) -> None:
     quorum, topics = cluster.node.quorum, cluster.node.cluster.topics
     every, made, other = (
-        quorum.change(),
-        quorum.change(lambda: "made" in topics),
-        quorum.change(lambda: "other" in topics),
+        quorum.changes.next(),
+        quorum.changes.next(lambda: "made" in topics),
+        quorum.changes.next(lambda: "other" in topics),
     )
     await cluster.client.create("made")
     await asyncio.wait((every, made), timeout=10)
