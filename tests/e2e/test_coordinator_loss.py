@@ -15,6 +15,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ NODES = 3
 PARTITIONS = 3
 ROUNDS = int(os.environ.get("FLUVIAL_COORDINATOR_ROUNDS", "1"))
 SECONDS_MAX = 120.0
+STUCK_SECONDS = 25.0
 QUICK = {
     "controller.quorum.election.timeout.ms": "300",
     "controller.quorum.fetch.timeout.ms": "600",
@@ -170,9 +172,10 @@ def copy(nodes: Nodes, sent: list[int], done: Callable[[], bool]) -> int:
                     producer.produce("out", key=each.key(), value=each.value())
                 places = [place for place in reader.position(reader.assignment()) if place.offset >= 0]
                 metadata = reader.consumer_group_metadata()
-                until_done(lambda p=producer, at=places, m=metadata: p.send_offsets_to_transaction(at, m, 10))
+                send = partial(producer.send_offsets_to_transaction, places, metadata, 10)
+                until_done(lambda send=send: give_up_if_stuck(send))
                 until_done(lambda producer=producer: producer.commit_transaction(10))
-        except KafkaException:
+        except (KafkaException, StuckError):
             restarts += 1  # the next producer of this id ends what is open, the next reader begins behind what counts
             assert restarts < 50
         else:
@@ -191,6 +194,33 @@ def until_done(step: Callable[[], object]) -> None:
         else:
             return
     raise AssertionError("it does not come to an end")
+
+
+class StuckError(Exception):
+    """A call of a client has not returned long after its own timeout."""
+
+
+def give_up_if_stuck(call: Callable[[], object]) -> None:
+    """
+    Call, in a thread that is left alone where the call does not return.
+
+    librdkafka can wait for ever for the group's coordinator when that leaves the metadata (its issues 5456 and 5511).
+    """
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(STUCK_SECONDS)
+    if thread.is_alive():
+        raise StuckError
+    if errors:
+        raise errors[0]
 
 
 def committed_total(reader: Consumer) -> int:
