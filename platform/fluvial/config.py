@@ -20,8 +20,8 @@ from fluvial.client_settings import TABLES, ClientSettings, client_settings, tab
 from fluvial.errors import ConfigError
 from fluvial.kafka import KafkaCluster
 from fluvial.local.state import PORT_DEFAULT, REGISTRY_PORT_DEFAULT, Platform
-from fluvial.properties import NO_PROPERTIES, Given, Properties
-from fluvial.registry.endpoint import USER_INFO, RegistryEndpoint, without_user
+from fluvial.properties import NO_PROPERTIES, Properties
+from fluvial.registry.endpoint import RegistryEndpoint, without_users
 
 FILE = "fluvial.toml"
 DATA_DIR = ".fluvial"
@@ -170,7 +170,7 @@ def _settings(found: dict[str, str], spark_conf: Mapping[str, str], clients: Cli
         values["registry_url"] = platform.registry_url
     registry_properties = clients.registry
     if "registry_url" in found:
-        found["registry_url"], registry_properties = _without_users(found["registry_url"], registry_properties)
+        found["registry_url"], registry_properties = without_users(found["registry_url"], registry_properties)
     return Settings(
         data_dir=data_dir,
         spark_conf=dict(spark_conf),
@@ -179,17 +179,6 @@ def _settings(found: dict[str, str], spark_conf: Mapping[str, str], clients: Cli
         registry_properties=registry_properties,
         **(values | found | numbers),
     )
-
-
-def _without_users(urls: str, properties: Properties) -> tuple[str, Properties]:
-    """Take the name and password out of a URL, which is shown, into the properties, which are not."""
-    pairs = [without_user(each.strip()) for each in urls.split(",")]
-    user = next((user for _, user in pairs if user is not None), None)
-    bare = ",".join(url for url, _ in pairs)
-    if user is None or properties.get(USER_INFO) is not None:
-        return bare, properties
-    given = {name: Given(value, properties.where(name)) for name, value in properties.pairs}
-    return bare, Properties.of({**given, USER_INFO: Given(":".join(user), "the registry's URL")})
 
 
 def environment_of(settings: Settings) -> dict[str, str]:

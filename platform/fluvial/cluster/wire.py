@@ -10,10 +10,10 @@ import ssl
 import struct
 import time
 from collections.abc import Iterable, Mapping
-from types import TracebackType
+from contextlib import suppress
 from typing import Any, Self
 
-from fluvial.cluster.sign_in import SignInError, tls_context, tokens
+from fluvial.cluster.sign_in import SignInError, tls_of, tokens
 from fluvial.errors import FluvialError
 from fluvial.kafka import KafkaCluster
 from log_broker.errors import ErrorCode
@@ -88,7 +88,7 @@ class BrokerLink:
         self.address = address
         self._timeout_seconds = timeout_seconds
         self._correlation_id = 0
-        tls = tls_context(cluster)
+        tls = tls_of(cluster)
         self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_seconds)
         try:
             if tls is not None:
@@ -115,27 +115,21 @@ class BrokerLink:
             raise SignInError(f"{self.address} knows no {mechanism}, but {', '.join(answer.mechanisms)}")
         steps = tokens(cluster)
         token = next(steps)
-        while True:
-            answer = self._exchange(SASL_AUTHENTICATE, 1, {"auth_bytes": token})
-            if answer.error_code:
-                raise SignInError(
-                    f"{self.address} rejects the credentials: {answer.error_message or 'no reason given'}"
-                )
-            try:
+        with suppress(StopIteration):
+            while True:
+                answer = self._exchange(SASL_AUTHENTICATE, 1, {"auth_bytes": token})
+                if answer.error_code:
+                    why = answer.error_message or "no reason given"
+                    raise SignInError(f"{self.address} rejects the credentials: {why}")
                 token = steps.send(answer.auth_bytes)
-            except StopIteration:
-                return
-
-    def knows(self, api: ApiKey) -> bool:
-        """Whether the broker answers such a request in a version that we speak."""
-        least, most = self._known.get(api, (1, 0))
-        return least <= min(most, _VERSIONS[api])
 
     def ask(self, api: ApiKey, values: Mapping[str, Any]) -> Any:
         """Send a request and return its answer; raises OSError or WireError."""
-        if not self.knows(api):
+        least, most = self._known.get(api, (1, 0))
+        version = min(most, _VERSIONS[api])
+        if version < least:
             raise WireError(f"the broker at {self.address} does not know {api.name.title().replace('_', '')}")
-        return self._exchange(api, min(self._known[api][1], _VERSIONS[api]), values)
+        return self._exchange(api, version, values)
 
     def close(self) -> None:
         self._socket.close()
@@ -177,9 +171,7 @@ class ClusterLink:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -87,7 +87,7 @@ def _ssl(properties: Properties) -> dict[str, str]:
             "talks to; leave it out, and name the CA's PEM file in ssl.ca.location"
         )
     java: dict[str, str] = {}
-    trusted = _pem(properties, "ssl.ca")
+    trusted = pem_text(properties, "ssl.ca")
     if trusted is not None:
         java |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": trusted}
     if "ssl.keystore.location" in values:
@@ -97,7 +97,7 @@ def _ssl(properties: Properties) -> dict[str, str]:
         }
         if "ssl.keystore.password" in values:
             java["ssl.keystore.password"] = values["ssl.keystore.password"]
-    chain, key = _pem(properties, "ssl.certificate"), _pem(properties, "ssl.key")
+    chain, key = pem_text(properties, "ssl.certificate"), pem_text(properties, "ssl.key")
     if chain is not None and key is not None:
         java |= {
             "ssl.keystore.type": "PEM",
@@ -112,8 +112,12 @@ def _ssl(properties: Properties) -> dict[str, str]:
     return java
 
 
-def _pem(properties: Properties, name: str) -> str | None:
-    """The text of `<name>.pem`, or of the file at `<name>.location`; None where neither was given."""
+def pem_text(properties: Properties, name: str) -> str | None:
+    """
+    Return the text of `<name>.pem`, or of the file at `<name>.location`; None where neither was given.
+
+    Raises ConfigError for a file that cannot be read, or holds no text.
+    """
     text, location = properties.get(f"{name}.pem"), properties.get(f"{name}.location")
     if text is not None or location is None or location == "probe":
         return text

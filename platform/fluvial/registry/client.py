@@ -1,36 +1,30 @@
 """
 A small client of any Confluent-compatible schema registry, for the command line, the pipelines and their tests.
 
-It keeps no cache and no state but a connection pool; `httpx` is imported when the first client is made.
+It keeps no cache and no state but a connection pool; `httpx` is imported when the first client is made. Why it is not
+confluent-kafka's: docs/decisions/0019-our-own-registry-client.md.
 """
 
 import json
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-from fluvial.errors import ConfigError
+from fluvial.kafka.tls import tls_context
 from fluvial.properties import NO_PROPERTIES, Properties
-from fluvial.registry.endpoint import USER_INFO, without_user
+from fluvial.registry.endpoint import USER_INFO, without_users
 from fluvial.registry.errors import RegistryError
 
 if TYPE_CHECKING:
-    import ssl
-
     import httpx
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 TIMEOUT_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
-NOT_FOUND = frozenset({40401, 40402, 40403})
-LEVEL_NOT_SET = 40408
-MODE_NOT_SET = 40409
-HTTP_NOT_FOUND = 404
-NO_OWNER = 40421
+# The last two: a subject has no level, or no mode, of its own.
+NOT_FOUND = frozenset({40401, 40402, 40403, 40408, 40409})
 CHANGED_MEANWHILE = 40920
 
 
@@ -46,7 +40,7 @@ class RegisteredSchema:
 
 class RegistryClient:
     """
-    Asks the registry at `url`; `auth` is a user name and password, which may also stand in the URL before an @.
+    Asks the registry at `url`, where a user's name and password may stand before an @.
 
     `properties` are those of `registry_properties`: who asks, by password or token, and the certificates of TLS.
 
@@ -56,36 +50,25 @@ class RegistryClient:
     Every method raises `RegistryError` when the registry refuses (its `code` says why) or does not answer.
     """
 
-    def __init__(
-        self,
-        url: str,
-        auth: tuple[str, str] | None = None,
-        *,
-        properties: Properties = NO_PROPERTIES,
-    ) -> None:
+    def __init__(self, url: str, *, properties: Properties = NO_PROPERTIES) -> None:
         import httpx
 
-        pairs = [without_user(each.strip().rstrip("/")) for each in url.split(",")]
-        self._urls = [each for each, _ in pairs]
-        user_info = properties.get(USER_INFO)
-        if auth is None and user_info is not None:
-            name, _, password = user_info.partition(":")
-            auth = (name, password)
-        self._auth = auth or next((found for _, found in pairs if found is not None), None)
+        bare, properties = without_users(url, properties)
+        self._urls = [each.rstrip("/") for each in bare.split(",")]
         self.url = ",".join(self._urls)
+        name, colon, password = (properties.get(USER_INFO) or "").partition(":")
+        self._auth = (name, password) if colon else None
         self._http = httpx.Client(
             timeout=httpx.Timeout(TIMEOUT_SECONDS, connect=CONNECT_SECONDS),
             headers={"Accept": MEDIA_TYPE, **_bearer(properties)},
             # Reading the system's certificates takes longer than all else here; plain HTTP has no use for them.
-            verify=_tls(properties) if "https:" in self.url.lower() else False,
+            verify=tls_context(properties) if "https:" in self.url.lower() else False,
         )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -105,17 +88,15 @@ class RegistryClient:
 
     def subjects(self, *, deleted: bool = False) -> list[str]:
         """The names of all subjects."""
-        return list(self._call("GET", "/subjects", params={"deleted": str(deleted).lower()}))
+        return list(self._call("GET", "/subjects", deleted=deleted))
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         """The versions of a subject in ascending order."""
-        path = f"/subjects/{_part(subject)}/versions"
-        return list(self._call("GET", path, params={"deleted": str(deleted).lower()}))
+        return list(self._call("GET", f"/subjects/{_part(subject)}/versions", deleted=deleted))
 
     def version(self, subject: str, version: int | str, *, deleted: bool = False) -> RegisteredSchema:
         """One version of a subject, or its `latest`."""
-        path = f"/subjects/{_part(subject)}/versions/{version}"
-        return _registered(self._call("GET", path, params={"deleted": str(deleted).lower(), "format": "resolved"}))
+        return _registered(self.document(subject, version, deleted=deleted, resolved=True))
 
     def latest(self, subject: str) -> RegisteredSchema:
         """The latest version of a subject."""
@@ -123,7 +104,7 @@ class RegistryClient:
 
     def schema_by_id(self, schema_id: int) -> str:
         """The text of a schema, with what it refers to spelled out inside it."""
-        return str(self._call("GET", f"/schemas/ids/{schema_id}", params={"format": "resolved"})["schema"])
+        return str(self._call("GET", f"/schemas/ids/{schema_id}", format="resolved")["schema"])
 
     def versions_of_subject(self, subject: str) -> list[RegisteredSchema]:
         """Every version of a subject in ascending order; deleted ones as well, which data outlives."""
@@ -131,85 +112,64 @@ class RegistryClient:
 
     def register(self, subject: str, schema: str) -> int:
         """Register a schema and return its id; one that is already registered keeps its id and version."""
-        return int(self._call("POST", f"/subjects/{_part(subject)}/versions", content={"schema": schema})["id"])
+        return self.register_document(subject, {"schema": schema})
 
     def look_up(self, subject: str, schema: str) -> RegisteredSchema | None:
         """The version under which a schema is registered, or None."""
-        try:
-            return _registered(self._call("POST", f"/subjects/{_part(subject)}", content={"schema": schema}))
-        except RegistryError as error:
-            if error.code in NOT_FOUND:
-                return None
-            raise
+        found = self._found("POST", f"/subjects/{_part(subject)}", {"schema": schema})
+        return None if found is None else _registered(found)
 
     def check(self, subject: str, schema: str) -> list[str]:
         """Why a schema may not follow what is registered under `subject`; empty when it may."""
-        path = f"/compatibility/subjects/{_part(subject)}/versions"
-        answer = self._call("POST", path, params={"verbose": "true"}, content={"schema": schema})
-        if answer["is_compatible"]:
-            return []
-        return [str(each) for each in answer.get("messages") or ["incompatible"]]
+        return self.check_against(subject, None, {"schema": schema})
 
-    def get_config(self, subject: str | None = None) -> str | None:
-        """The compatibility level set for a subject (None when it follows the level for all), or the level for all."""
-        try:
-            return str(self._call("GET", _settings_path("config", subject))["compatibilityLevel"])
-        except RegistryError as error:
-            if error.code in {LEVEL_NOT_SET, *NOT_FOUND}:
-                return None
-            raise
+    def check_against(self, subject: str, version: int | str | None, document: Mapping[str, Any]) -> list[str]:
+        """Why a schema may not follow one version of `subject`, None for all, under its level; empty when it may."""
+        path = f"/compatibility/subjects/{_part(subject)}/versions" + ("" if version is None else f"/{version}")
+        answer = self._call("POST", path, document, verbose=True)
+        return [] if answer["is_compatible"] else [str(each) for each in answer.get("messages") or ["incompatible"]]
 
-    def set_config(self, level: str, subject: str | None = None) -> None:
-        """Set the compatibility level of a subject, or of all."""
-        self._call("PUT", _settings_path("config", subject), content={"compatibility": level})
-
-    def document(self, subject: str, version: int | str, *, deleted: bool = False) -> dict[str, Any]:
+    def document(
+        self, subject: str, version: int | str, *, deleted: bool = False, resolved: bool = False
+    ) -> dict[str, Any]:
         """All that the registry says of one version of a subject: `id`, `schema`, `references`, and so on."""
-        path = f"/subjects/{_part(subject)}/versions/{version}"
-        return dict(self._call("GET", path, params={"deleted": str(deleted).lower()}))
+        query = {"format": "resolved"} if resolved else {}
+        return dict(self._call("GET", f"/subjects/{_part(subject)}/versions/{version}", None, deleted=deleted, **query))
 
     def register_document(self, subject: str, document: Mapping[str, Any]) -> int:
         """Register a version as `document` gives it, with its id and version where it names them; return the id."""
-        return int(self._call("POST", f"/subjects/{_part(subject)}/versions", content=document)["id"])
-
-    def check_against(self, subject: str, version: int | str, document: Mapping[str, Any]) -> list[str]:
-        """Why a schema may not follow one version of `subject` under its level; empty when it may."""
-        path = f"/compatibility/subjects/{_part(subject)}/versions/{version}"
-        answer = self._call("POST", path, params={"verbose": "true"}, content=document)
-        return [] if answer["is_compatible"] else [str(each) for each in answer.get("messages") or ["incompatible"]]
+        return int(self._call("POST", f"/subjects/{_part(subject)}/versions", document)["id"])
 
     def level_in_scope(self, subject: str) -> str:
         """The compatibility level that holds for a subject."""
-        path = _settings_path("config", subject)
-        return str(self._call("GET", path, params={"defaultToGlobal": "true"})["compatibilityLevel"])
+        return str(self._call("GET", _settings_path("config", subject), defaultToGlobal=True)["compatibilityLevel"])
+
+    def get_config(self, subject: str | None = None) -> str | None:
+        """The compatibility level set for a subject (None when it follows the level for all), or the level for all."""
+        settings = self.settings(subject)
+        return None if settings is None else str(settings["compatibilityLevel"])
+
+    def set_config(self, level: str, subject: str | None = None) -> None:
+        """Set the compatibility level of a subject, or of all."""
+        self.put_settings(subject, {"compatibility": level})
 
     def settings(self, subject: str | None = None) -> dict[str, Any] | None:
         """The settings of a subject, None where it has none of its own; or those for all."""
-        try:
-            return dict(self._call("GET", _settings_path("config", subject)))
-        except RegistryError as error:
-            if error.code in {LEVEL_NOT_SET, *NOT_FOUND}:
-                return None
-            raise
+        return self._found("GET", _settings_path("config", subject))
 
     def put_settings(self, subject: str | None, settings: Mapping[str, Any]) -> None:
         """Set what `settings` gave."""
         content = {("compatibility" if key == "compatibilityLevel" else key): value for key, value in settings.items()}
-        self._call("PUT", _settings_path("config", subject), content=content)
+        self._call("PUT", _settings_path("config", subject), content)
 
     def mode(self, subject: str | None = None) -> str | None:
         """The mode set for a subject, None when it follows the mode for all; or that for all."""
-        try:
-            return str(self._call("GET", _settings_path("mode", subject))["mode"])
-        except RegistryError as error:
-            if error.code in {MODE_NOT_SET, *NOT_FOUND}:
-                return None
-            raise
+        found = self._found("GET", _settings_path("mode", subject))
+        return None if found is None else str(found["mode"])
 
     def set_mode(self, mode: str, subject: str | None = None, *, force: bool = False) -> None:
         """Set the mode of a subject, or of all."""
-        params = {"force": "true"} if force else None
-        self._call("PUT", _settings_path("mode", subject), params=params, content={"mode": mode})
+        self._call("PUT", _settings_path("mode", subject), {"mode": mode}, force=force)
 
     def delete_mode(self, subject: str) -> None:
         """Let a subject follow the mode for all."""
@@ -219,19 +179,18 @@ class RegistryClient:
         """Hide one version of a subject."""
         self._call("DELETE", f"/subjects/{_part(subject)}/versions/{version}")
 
+    def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
+        """Delete every version of a subject and return their numbers; `permanent` comes after a plain deletion."""
+        return list(self._call("DELETE", f"/subjects/{_part(subject)}", permanent=permanent))
+
     def registrations(self, subject: str) -> list[dict[str, Any]] | None:
         """The versions with `at` (ms) and `by`; None where the registry does not keep that."""
         try:
             return list(self._call("GET", f"/fluvial/registrations/{_part(subject)}"))
         except RegistryError as error:
-            if error.status == HTTP_NOT_FOUND and error.code not in NOT_FOUND:
+            if error.status == 404 and error.code not in NOT_FOUND:
                 return None
             raise
-
-    def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
-        """Delete every version of a subject and return their numbers; `permanent` comes after a plain deletion."""
-        params = {"permanent": str(permanent).lower()}
-        return list(self._call("DELETE", f"/subjects/{_part(subject)}", params=params))
 
     def introduce(self, name: str, contact: str | None = None, *, password: str | None = None) -> bool:
         """
@@ -244,11 +203,11 @@ class RegistryClient:
         path = f"/fluvial/producers/{_part(name)}"
         try:
             try:
-                self._call("PUT", path, content=given)
+                self._call("PUT", path, given)
             except RegistryError as error:
                 if error.code != CHANGED_MEANWHILE:
                     raise
-                self._call("PUT", path, content=given)
+                self._call("PUT", path, given)
         except RegistryError as error:
             if error.status in {404, 405}:
                 return False
@@ -257,7 +216,7 @@ class RegistryClient:
 
     def give(self, subject: str, owner: str | None) -> dict[str, Any]:
         """Give a subject to a producer: to oneself what nobody owns, one's own to another; None gives it up."""
-        return dict(self._call("PUT", f"/fluvial/owners/{_part(subject)}", content={"owner": owner}))
+        return dict(self._call("PUT", f"/fluvial/owners/{_part(subject)}", {"owner": owner}))
 
     def owner(self, subject: str) -> dict[str, Any] | None:
         """Who owns a subject, with `contact` and `history`; None for one that never had an owner."""
@@ -265,7 +224,7 @@ class RegistryClient:
             return dict(self._call("GET", f"/fluvial/owners/{_part(subject)}"))
         except RegistryError as error:
             # A registry that knows of no owners has no such path.
-            if error.code == NO_OWNER or error.status == HTTP_NOT_FOUND:
+            if error.status == 404:
                 return None
             raise
 
@@ -273,36 +232,33 @@ class RegistryClient:
         """A producer's `contact` and the `subjects` that it owns."""
         return dict(self._call("GET", f"/fluvial/producers/{_part(name)}"))
 
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        content: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def _found(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        try:
+            return dict(self._call(method, path, content))
+        except RegistryError as error:
+            if error.code in NOT_FOUND:
+                return None
+            raise
+
+    def _call(self, method: str, path: str, content: Mapping[str, Any] | None = None, **query: bool | str) -> Any:
         import httpx
 
-        body = None if content is None else json.dumps(content).encode()
-        headers = {} if content is None else {"Content-Type": MEDIA_TYPE}
+        body, headers = (None, {}) if content is None else (json.dumps(content), {"Content-Type": MEDIA_TYPE})
         failure: Exception | None = None
         for url in list(self._urls):
             try:
                 response = self._http.request(
-                    method, url + path, params=params, content=body, headers=headers, auth=self._auth
+                    method, url + path, params=query, content=body, headers=headers, auth=self._auth
                 )
+                return _result(response, url)
             except httpx.TransportError as error:
                 failure = error
                 if method == "DELETE" and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
                     break
                 self._urls.append(self._urls.pop(0))
-                continue
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 failure = error
                 break
-            if response.is_success:
-                return _decoded(response, url)
-            raise _refusal(response, url)
         if "CERTIFICATE_VERIFY_FAILED" in str(failure):
             raise RegistryError(
                 f"the schema registry at {self.url} has a certificate that is not trusted ({failure}); "
@@ -320,31 +276,8 @@ def _bearer(properties: Properties) -> dict[str, str]:
         "target-sr-cluster": properties.get("bearer.auth.logical.cluster"),
         "Confluent-Identity-Pool-Id": properties.get("bearer.auth.identity.pool.id"),
     }
-    found = {name: value for name, value in named.items() if value is not None}
-    if "Authorization" in found:
-        found["Authorization"] = f"Bearer {found['Authorization']}"
-    return found
-
-
-def _tls(properties: Properties) -> "ssl.SSLContext":
-    """The certificates to trust and to show; raises ConfigError that names the file."""
-    import ssl
-
-    authority, chain = properties.get("ssl.ca.location"), properties.get("ssl.certificate.location")
-    named = "ssl.ca.location"
-    try:
-        context = ssl.create_default_context(cafile=None if authority is None else Path(authority).expanduser())
-        if chain is not None:
-            named = "ssl.certificate.location"
-            key = properties.get("ssl.key.location") or chain
-            password = properties.get("ssl.key.password")
-            context.load_cert_chain(Path(chain).expanduser(), Path(key).expanduser(), password or "")
-    except OSError as error:  # SSLError is one
-        raise ConfigError(
-            f"{properties.where(named)}: {properties.get(named)} and its key: {error.strerror or error}; "
-            "name PEM files that can be read"
-        ) from error
-    return context
+    prefixes = {"Authorization": "Bearer "}
+    return {name: prefixes.get(name, "") + value for name, value in named.items() if value is not None}
 
 
 def _part(text: str) -> str:
@@ -356,24 +289,19 @@ def _settings_path(kind: str, subject: str | None) -> str:
 
 
 def _registered(content: Mapping[str, Any]) -> RegisteredSchema:
-    return RegisteredSchema(
-        subject=content["subject"], version=content["version"], id=content["id"], schema=content["schema"]
-    )
+    return RegisteredSchema(**{name: content[name] for name in ("subject", "version", "id", "schema")})
 
 
-def _decoded(response: "httpx.Response", url: str) -> Any:
-    try:
-        return response.json()
-    except ValueError:
-        raise RegistryError(f"{url} answers, but not as a schema registry does", status=response.status_code) from None
-
-
-def _refusal(response: "httpx.Response", url: str) -> RegistryError:
+def _result(response: "httpx.Response", url: str) -> Any:
+    """What a response holds; raises RegistryError for a refusal, and for what is none of a registry's."""
+    status = response.status_code
     try:
         content = response.json()
-        return RegistryError(str(content["message"]), code=int(content["error_code"]), status=response.status_code)
+        if response.is_success:
+            return content
+        raise RegistryError(str(content["message"]), code=int(content["error_code"]), status=status)
     except (ValueError, KeyError, TypeError):
-        repair = (
-            "; check basic.auth.user.info or bearer.auth.token of [registry]" if response.status_code == 401 else ""
-        )
-        return RegistryError(f"{url} answered HTTP {response.status_code}{repair}", status=response.status_code)
+        if response.is_success:
+            raise RegistryError(f"{url} answers, but not as a schema registry does", status=status) from None
+        repair = "; check basic.auth.user.info or bearer.auth.token of [registry]" if status == 401 else ""
+        raise RegistryError(f"{url} answered HTTP {status}{repair}", status=status) from None

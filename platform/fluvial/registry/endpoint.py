@@ -84,11 +84,17 @@ class RegistryEndpoint:
         return {"url": self.url, **values}
 
 
-def without_user(url: str) -> tuple[str, tuple[str, str] | None]:
-    """A URL that can be shown, and the name and password that stood in it."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    if not at:
-        return url, None
-    name, _, password = user.partition(":")
-    return urlunsplit(parts._replace(netloc=host)), (unquote(name), unquote(password))
+def without_users(urls: str, properties: Properties) -> tuple[str, Properties]:
+    """Take the name and password out of URLs, which are shown, into the properties, which are not."""
+    bare, users = [], []
+    for url in map(str.strip, urls.split(",")):
+        parts = urlsplit(url)
+        user, at, host = parts.netloc.rpartition("@")
+        bare.append(urlunsplit(parts._replace(netloc=host)) if at else url)
+        if at:
+            name, _, password = user.partition(":")
+            users.append(f"{unquote(name)}:{unquote(password)}")
+    if users and properties.get(USER_INFO) is None:
+        given = {name: Given(value, properties.where(name)) for name, value in properties.pairs}
+        properties = Properties.of({**given, USER_INFO: Given(users[0], "the registry's URL")})
+    return ",".join(bare), properties

@@ -6,7 +6,7 @@ import hmac
 
 import pytest
 
-from fluvial.cluster.sign_in import Scram, SignInError
+from fluvial.cluster.sign_in import SignInError, scram
 
 # RFC 7677, section 3: the exchange of "user" with the password "pencil".
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -18,17 +18,19 @@ SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
 def test_the_exchange_of_the_rfc() -> None:
-    client = Scram("sha256", "user", "pencil", NONCE)
-    assert client.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
-    assert client.final(SERVER_FIRST) == CLIENT_FINAL
-    client.check(SERVER_FINAL)
+    client = scram("sha256", "user", "pencil", NONCE)
+    assert next(client) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    assert client.send(SERVER_FIRST) == CLIENT_FINAL
+    with pytest.raises(StopIteration):
+        client.send(SERVER_FINAL)
 
 
 def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
-    client = Scram("sha256", "user", "pencil", NONCE)
-    client.final(SERVER_FIRST)
+    client = scram("sha256", "user", "pencil", NONCE)
+    next(client)
+    client.send(SERVER_FIRST)
     with pytest.raises(SignInError, match="not who it should be"):
-        client.check(b"v=" + base64.b64encode(bytes(32)))
+        client.send(b"v=" + base64.b64encode(bytes(32)))
 
 
 @pytest.mark.parametrize(
@@ -42,17 +44,19 @@ def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
     ],
 )
 def test_an_answer_that_is_none_is_refused(answer: bytes) -> None:
+    client = scram("sha256", "user", "pencil", NONCE)
+    next(client)
     with pytest.raises(SignInError, match="none of a SCRAM exchange"):
-        Scram("sha256", "user", "pencil", NONCE).final(answer)
+        client.send(answer)
 
 
 def test_names_are_escaped_and_sha_512_works() -> None:
-    client = Scram("sha512", "a=b,c", "pässwörd", "abc")
-    bare = client.first().removeprefix(b"n,,")
+    client = scram("sha512", "a=b,c", "pässwörd", "abc")
+    bare = next(client).removeprefix(b"n,,")
     assert bare == b"n=a=3Db=2Cc,r=abc"
     salt, nonce = b"salt", b"abcdef"
     server_first = b"r=" + nonce + b",s=" + base64.b64encode(salt) + b",i=4096"
-    final = client.final(server_first)
+    final = client.send(server_first)
     salted = hashlib.pbkdf2_hmac("sha512", "pässwörd".encode(), salt, 4096)
     stored = hashlib.sha512(hmac.digest(salted, b"Client Key", "sha512")).digest()
     message = b",".join((bare, server_first, final.partition(b",p=")[0]))
