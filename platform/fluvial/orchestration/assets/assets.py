@@ -5,7 +5,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from functools import wraps
+from functools import partial, wraps
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -40,6 +40,7 @@ from fluvial.tables import Compacted, Declaration, DeclarationError, History, Pi
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from fluvial.spark.avro import Contract as TableContract
     from fluvial.spark.offset_times import Window
     from fluvial.tables.plan.result import RunResult
 
@@ -179,14 +180,15 @@ def _materialize(
 ) -> dg.MaterializeResult[Any]:
     try:
         window = window_of(context)
-        skipped = _skipped(declaration, spark.settings) if run is None and window is None else None
+        known = spark.contracts.get(declaration.table)
+        skipped = _skipped(declaration, spark.settings, known) if run is None and window is None else None
         if skipped is not None:
             outcome = Told(result=skipped, columns=(), lineage={})
         elif submit is not None:
             span = None if window is None else (window.start_ms, window.end_ms)
             outcome = run_submitted(context, submit, declaration.table, spark.settings, span)
         else:
-            outcome = _run_here(context, spark, declaration, run, window)
+            outcome = _run_here(context, spark, declaration, run or partial(run_declaration, contract=known), window)
     except FluvialError as error:
         raise failure_of(error) from error
     metadata = run_metadata(outcome.result, lag=_lag(declaration, spark.settings, outcome.result))
@@ -199,11 +201,11 @@ def _materialize(
     return dg.MaterializeResult(metadata=metadata, data_version=_data_version(outcome.result))
 
 
-def _skipped(declaration: Declaration, settings: Settings) -> "RunResult | None":
+def _skipped(declaration: Declaration, settings: Settings, known: "TableContract | None") -> "RunResult | None":
     # Loading the definitions does not need what it imports.
     from fluvial.orchestration.assets.up_to_date import up_to_date
 
-    return up_to_date(declaration, settings)
+    return up_to_date(declaration, settings, known)
 
 
 def _shown_before(context: dg.AssetExecutionContext, result: "RunResult") -> dict[str, Any]:
@@ -224,13 +226,13 @@ def _run_here(
     context: dg.AssetExecutionContext,
     spark: SparkResource,
     declaration: Declaration,
-    run: Runner | None,
+    run: Runner,
     window: "Window | None",
 ) -> Told:
     lineage: dict[str, list[tuple[str, str]]] = {}
     session = spark.session
     _show_spark(context, session)
-    result = (run or run_declaration)(
+    result = run(
         observed(declaration, lineage),
         spark.settings,
         session,
@@ -254,15 +256,16 @@ def run_declaration(
     spark: "SparkSession",
     /,
     *,
+    contract: "TableContract | None" = None,
     progress: Callable[[str], None] | None = None,
     window: "Window | None" = None,
 ) -> "RunResult":
-    """Bring a table up to date, or the part of a history that is of a stretch of time."""
+    """Bring a table up to date, or the part of a history that is of a stretch of time; `contract` is read already."""
     from fluvial.tables.drive.replay import materialize_window
     from fluvial.tables.drive.runner import materialize
 
     if window is None:
-        return materialize(declaration, settings, spark, progress=progress)
+        return materialize(declaration, settings, spark, contract=contract, progress=progress)
     assert isinstance(declaration, History), "a policy gives windows to histories only"
     return materialize_window(declaration, settings, spark, window, progress=progress)
 
