@@ -69,7 +69,7 @@ class Runner(Protocol):
 
 
 def assets_for(
-    declarations: Mapping[str, Declaration],
+    declarations: Mapping[str, Declaration] | Iterable[Declaration],
     *,
     contracts: Iterable[Contract] = (),
     policy: Policy | None = None,
@@ -87,23 +87,25 @@ def assets_for(
     Raises DeclarationError when `policies` name a table that is none of `declarations`.
     """
     usual = policy or Policy(retry=retry_policy or RETRIES)
+    declared = [*declarations.values()] if isinstance(declarations, Mapping) else [*declarations]
+    tables = [each.table for each in declared]
     for table in policies:
-        if table not in declarations:
+        if table not in tables:
             raise DeclarationError(
-                f"policies name {table}, which is not declared; the declared tables are {', '.join(declarations)}"
+                f"policies name {table}, which is not declared; the declared tables are {', '.join(tables)}"
             )
     known = tuple(contracts)
     of_values = value_contracts(known)
-    tables = [
+    assets = [
         table_asset(
-            declaration,
-            contract=of_values.get(topic_of(declaration) or ""),
-            policy=policies.get(table, usual),
+            each,
+            contract=of_values.get(topic_of(each) or ""),
+            policy=policies.get(each.table, usual),
             run=run,
         )
-        for table, declaration in declarations.items()
+        for each in declared
     ]
-    return [*source_specs(declarations.values(), known), *tables]
+    return [*source_specs(declared, known), *assets]
 
 
 def table_asset(
