@@ -109,6 +109,13 @@ def explained(error: BaseException, table: str, path: str = "") -> FluvialError 
     )
 
 
+def texts_of(error: BaseException) -> str:
+    """
+    All that an error of Spark says, down to the cause in the JVM.
+    """
+    return "\n".join(cause.text for cause in _causes(error))
+
+
 def _is_foreign(error: BaseException) -> bool:
     """Whether Spark or the system raised it."""
     if isinstance(error, OSError):

@@ -1,17 +1,18 @@
 """
-Dagster assets made from declarations.
+Dagster assets made from the declarations of `fluvial.tables`.
 
-A code location takes `assets_for`, `checks_for` and `SparkResource`, or makes its assets one by one with `topic`,
-`schema`, `history`, `compacted`, `state`, `pipeline` and `publish`; `Policy` says how they are run and watched. Runs
+A code location takes `assets_for`, `checks_for` and `SparkResource`; `Policy` says how assets are run and watched. Runs
 are started by `offsets_sensor`, `schedule`, or the conditions `when_inputs_change` and `at_times`.
 `fluvial.orchestration.run.run.materialize_all` runs a project's assets in this process, and
 `fluvial.orchestration.run.ui.ui_command` shows them.
 """
 
+from typing import Never
+
 from fluvial.orchestration.assets.assets import assets_for, declaration_of, declarations_in
 from fluvial.orchestration.assets.continuous import continuous_job
 from fluvial.orchestration.assets.delta_io import DeltaIOManager
-from fluvial.orchestration.assets.factories import compacted, history, pipeline, publish, schema, state, topic
+from fluvial.orchestration.assets.graph import contract_spec, topic_spec
 from fluvial.orchestration.assets.pipes import Submit
 from fluvial.orchestration.assets.policies import Policy
 from fluvial.orchestration.checks.checks import checks_for, contract_suites, expectations_check
@@ -37,23 +38,24 @@ __all__ = [
     "assets_for",
     "at_times",
     "checks_for",
-    "compacted",
     "continuous_job",
+    "contract_spec",
     "contract_suites",
     "declaration_of",
     "declarations_in",
     "expectations_check",
-    "history",
     "lag_checks",
     "lag_sensor",
     "offsets_sensor",
-    "pipeline",
-    "publish",
     "reconciliation_checks",
     "schedule",
-    "schema",
-    "state",
-    "topic",
+    "topic_spec",
     "webhook",
     "when_inputs_change",
 ]
+
+
+def __getattr__(name: str) -> Never:
+    if name in {"compacted", "history", "pipeline", "publish", "state"}:
+        raise ImportError(f"declare it with fluvial.tables.{name}: assets_for([declaration]) makes its asset")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

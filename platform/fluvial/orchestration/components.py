@@ -1,5 +1,5 @@
 """
-The factories as components of Dagster, to be written in YAML.
+Declarations as components of Dagster, to be written in YAML with the arguments that they have in `fluvial.tables`.
 
     # defs/orders/defs.yaml, begun by `dg scaffold defs fluvial.orchestration.components.History orders --topic orders`
     type: fluvial.orchestration.components.History
@@ -11,17 +11,20 @@ Their names are found by `dg` through the entry point of this package; `dg list 
 """
 
 import importlib
+import inspect
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import dagster as dg
 from dagster.components.component_scaffolding import scaffold_component
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
-from fluvial import tables as entities
+from fluvial import tables
 from fluvial.orchestration.assets.assets import assets_for, table_asset
 from fluvial.orchestration.assets.graph import source_specs, topic_of, topic_spec, value_contracts
 from fluvial.orchestration.assets.policies import Policy
@@ -52,7 +55,7 @@ class Windows(dg.Model, dg.Resolvable):
 
 
 class TableComponent(dg.Component, dg.Model, dg.Resolvable):
-    """What all tables may be given; each kind of table is a component of its own."""
+    """What all tables may be given beside their declaration; each kind of table is a component of its own."""
 
     group: Annotated[str | None, Field(description="The group on the page; the database unless given.")] = None
     owners: Annotated[Sequence[str] | None, Field(description="Instead of those of the contract.")] = None
@@ -62,6 +65,7 @@ class TableComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     pool: Annotated[str | None, Field(description="The concurrency pool; the table's own unless given.")] = None
     stale_after_minutes: Annotated[int | None, Field(description="A freshness policy: fails after so long.")] = None
+    partitions: Annotated[Windows | None, Field(description="Time windows; of a history only.")] = None
     schemas: Annotated[str | None, Field(description="Folder of contracts, from the project's root.")] = None
 
     @abstractmethod
@@ -78,6 +82,7 @@ class TableComponent(dg.Component, dg.Model, dg.Resolvable):
             links=self.links,
             pool=self.pool,
             freshness=None if stale is None else dg.FreshnessPolicy.time_window(fail_window=timedelta(minutes=stale)),
+            partitions=None if self.partitions is None else self.partitions.definition,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -86,55 +91,6 @@ class TableComponent(dg.Component, dg.Model, dg.Resolvable):
         contracts = value_contracts(_contracts(context, self.schemas))
         asset = table_asset(declared, contract=contracts.get(topic_of(declared) or ""), policy=self.policy())
         return dg.Definitions(assets=[asset])
-
-
-class TopicScaffold(BaseModel):
-    """What `dg scaffold` asks for."""
-
-    topic: str = Field(description="The topic to read.")
-
-
-class TopicScaffolder(dg.Scaffolder[TopicScaffold]):
-    """Writes a table of one topic."""
-
-    @classmethod
-    def get_scaffold_params(cls) -> type[TopicScaffold]:
-        return TopicScaffold
-
-    def scaffold(self, request: dg.ScaffoldRequest[TopicScaffold]) -> None:
-        scaffold_component(request, {"topic": request.params.topic})
-
-
-@dg.scaffold_with(TopicScaffolder)
-class History(TableComponent):
-    """Every event of a topic, in a table that only grows; by time windows where they are given."""
-
-    topic: str
-    name: Annotated[str | None, Field(description="The table's name; the topic's unless given.")] = None
-    partitions: Windows | None = None
-
-    def declaration(self) -> Declaration:
-        """The history that is declared."""
-        return entities.history(self.topic, name=self.name)
-
-    def policy(self) -> Policy:
-        """How it is run and watched."""
-        from dataclasses import replace
-
-        return replace(super().policy(), partitions=None if self.partitions is None else self.partitions.definition)
-
-
-@dg.scaffold_with(TopicScaffolder)
-class Compacted(TableComponent):
-    """The latest event of each key of a topic."""
-
-    topic: str
-    name: str | None = None
-    key: Annotated[str | None, Field(description="The column that holds the record key.")] = None
-
-    def declaration(self) -> Declaration:
-        """The compacted table that is declared."""
-        return entities.compacted(self.topic, name=self.name, key=self.key)
 
 
 class FoldOf(dg.Model):
@@ -157,121 +113,115 @@ class FoldOf(dg.Model):
         return made
 
 
-class StateScaffold(TopicScaffold):
-    """What `dg scaffold` asks for."""
-
-    key: str = Field(description="The column of the record key.")
-    reduce: str | None = Field(default=None, description="A reducer in the place of folds, as package.module:name.")
-    returns: str | None = Field(default=None, description="The columns of a reducer's state, as a line of DDL.")
-
-
-class StateScaffolder(dg.Scaffolder[StateScaffold]):
-    """Writes a state of a reducer, or one that counts the events of each entity."""
-
-    @classmethod
-    def get_scaffold_params(cls) -> type[StateScaffold]:
-        return StateScaffold
-
-    def scaffold(self, request: dg.ScaffoldRequest[StateScaffold]) -> None:
-        asked = request.params.model_dump(exclude_none=True)
-        if "reduce" not in asked:
-            asked["fields"] = {"events": {"fold": "count"}}
-        scaffold_component(request, asked)
+def _function(path: str, argument: str) -> Any:
+    """The function that an argument names. Raises DeclarationError when there is none."""
+    module, _, name = path.replace(":", ".").rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise DeclarationError(f"{argument} {path!r} is not there: {error}") from error
 
 
-@dg.scaffold_with(StateScaffolder)
-class State(TableComponent):
-    """One row an entity, or one for each version of it, made from the events of a topic by folds or by a reducer."""
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """An argument that YAML has another type for: that type, and what becomes of a value of it."""
 
-    topic: str
-    key: str
-    fields: Annotated[
-        Mapping[str, FoldOf],
+    type: Any
+    read: Callable[[Any], Any]
+
+
+_FOLDS = Mapping[str, FoldOf] | None
+_WRITTEN: Mapping[str, _Written] = {
+    "fields": _Written(
         # Dagster finds its way into lists by itself, and not into mappings.
-        dg.Resolver(lambda _context, fields: fields, model_field_type=Mapping[str, FoldOf]),
-        Field(description="Columns and their folds."),
-    ] = Field(default_factory=dict)
-    name: Annotated[str | None, Field(description="The table's name; the topic's unless given.")] = None
-    order: Annotated[str | None, Field(description="A line of SQL that says which event comes later.")] = None
-    reduce: Annotated[
-        str | None,
-        Field(description="A function in the place of folds, as package.module:name or package.module.name."),
-    ] = None
-    returns: Annotated[
-        str | None, Field(description="The columns that it returns, as a line of DDL: spent DOUBLE, seen TIMESTAMP.")
-    ] = None
-    version: Annotated[
-        str | int | None, Field(description="Names the reducer's code, where its text does not tell all.")
-    ] = None
-    scd2: Annotated[
-        bool | str, Field(description="Keep a row for each version of an entity; by an event's time in SQL if given.")
-    ] = False
-
-    def declaration(self) -> Declaration:
-        """The state that is declared; raises DeclarationError when there is no such reducer."""
-        return entities.state(
-            self.name or table_name_of(self.topic),
-            topic=self.topic,
-            key=self.key,
-            fields={column: each.made(column) for column, each in self.fields.items()},
-            order=self.order,
-            reduce=None if self.reduce is None else _function("reduce", self.reduce),
-            returns=self.returns,
-            version=_text(self.version),
-            scd2=self.scd2,
-        )
+        Annotated[_FOLDS, dg.Resolver(lambda _context, fields: fields, model_field_type=_FOLDS)],
+        lambda fields: {column: fold.made(column) for column, fold in fields.items()},
+    ),
+    "reduce": _Written(str | None, partial(_function, argument="reduce")),
+    "transform": _Written(str, partial(_function, argument="transform")),
+    "returns": _Written(str | None, str),
+    # Dagster reads a text of digits as a number, quoted or not.
+    "version": _Written(str | int | None, str),
+}
+_DESCRIBED: Mapping[str, str] = {
+    "fields": "Columns and their folds: {spent: {fold: sum, expr: amount}}.",
+    "inputs": "Tables such as history.orders.",
+    "key": "The column of the record key.",
+    "name": "The table's name; that of the topic it is made from unless given.",
+    "order": "A line of SQL that says which event comes later.",
+    "reduce": "A function in the place of folds, as package.module:name or package.module.name.",
+    "returns": "The columns that it returns, as a line of DDL: spent DOUBLE, seen TIMESTAMP.",
+    "scd2": "Keep a row for each version of an entity; by an event's time in SQL if given.",
+    "table": "A table with one row a key, such as state.orders.",
+    "topic": "The topic.",
+    "transform": "The function, as package.module:name or package.module.name.",
+    "version": "Names the code, where its text does not tell all.",
+}
 
 
-class Pipeline(TableComponent):
-    """A Spark transform of one's own, from tables to a table of `marts`."""
+def _component(kind: str, declare: Callable[..., Any], *, scaffold: Sequence[str] = ()) -> type[TableComponent]:
+    """
+    The component of a declaration: its attributes are the arguments that `declare` takes.
 
-    inputs: Annotated[Sequence[str], Field(description="Tables such as history.orders.")]
-    output: Annotated[str, Field(description="The table's name in marts.")]
-    transform: Annotated[str, Field(description="The function, as package.module:name or package.module.name.")]
-    version: str | int | None = None
-    co_partitioned: Annotated[bool, Field(description="Refuse topics with different numbers of partitions.")] = False
+    `scaffold` are those that `dg scaffold` asks for.
+    """
+    arguments = dict(inspect.signature(declare).parameters)
+    if declare is tables.pipeline:
+        arguments["transform"] = inspect.Parameter("transform", inspect.Parameter.KEYWORD_ONLY)
 
-    def declaration(self) -> Declaration:
-        """The pipeline that is declared; raises DeclarationError when there is no such function."""
-        declare = entities.pipeline(
-            name=self.output,
-            inputs=list(self.inputs),
-            version=_text(self.version),
-            co_partitioned=self.co_partitioned,
-        )
-        return declare(_function("transform", self.transform))
+    class Declared(TableComponent):
+        def declaration(self) -> Declaration:
+            given = {name: getattr(self, name) for name in arguments}
+            for name, value in given.items():
+                if value is not None and name in _WRITTEN:
+                    given[name] = _WRITTEN[name].read(value)
+            if given.get("name", "") is None:
+                given["name"] = table_name_of(given["topic"])
+            transform = given.pop("transform", None)
+            declared: Any = declare(**given)
+            return cast("Declaration", declared if transform is None else declared(transform))
+
+    def attribute(name: str) -> tuple[Any, Any]:
+        type_, default = arguments[name].annotation, arguments[name].default
+        if name in _WRITTEN:
+            type_ = _WRITTEN[name].type
+        if name == "name" and "topic" in arguments:
+            type_, default = str | None, None
+        required = default is inspect.Parameter.empty
+        return type_, Field(... if required else default, description=_DESCRIBED.get(name))
+
+    attributes: dict[str, Any] = {name: attribute(name) for name in arguments}
+    made: type[TableComponent] = create_model(
+        kind, __base__=Declared, __module__=__name__, __doc__=inspect.getdoc(declare), **attributes
+    )
+    if scaffold:
+        asked = create_model(f"{kind}Scaffold", **{name: attributes[name] for name in scaffold})
+        dg.scaffold_with(_scaffolder(asked))(made)
+    return made
 
 
-class PublicationScaffold(BaseModel):
-    """What `dg scaffold` asks for."""
+def _scaffolder(asked: type[BaseModel]) -> type[dg.Scaffolder[BaseModel]]:
+    """What writes a component with the attributes that `asked` has; a state without a reducer counts events."""
 
-    table: str = Field(description="The table to publish, such as state.orders.")
-    topic: str = Field(description="The topic to write; a new one is made.")
-    key: str = Field(description="The column that becomes the record key.")
+    class Scaffolder(dg.Scaffolder[BaseModel]):
+        @classmethod
+        def get_scaffold_params(cls) -> type[BaseModel]:
+            return asked
 
+        def scaffold(self, request: dg.ScaffoldRequest[BaseModel]) -> None:
+            attributes = request.params.model_dump()
+            if attributes.get("reduce", "") is None:
+                attributes["fields"] = {"events": {"fold": "count"}}
+            scaffold_component(request, {name: value for name, value in attributes.items() if value is not None})
 
-class PublicationScaffolder(dg.Scaffolder[PublicationScaffold]):
-    """Writes the publication of a table."""
-
-    @classmethod
-    def get_scaffold_params(cls) -> type[PublicationScaffold]:
-        return PublicationScaffold
-
-    def scaffold(self, request: dg.ScaffoldRequest[PublicationScaffold]) -> None:
-        scaffold_component(request, request.params.model_dump())
+    return Scaffolder
 
 
-@dg.scaffold_with(PublicationScaffolder)
-class Publication(TableComponent):
-    """The changes of a table, written to a topic: the asset of the topic, below that of the table."""
-
-    table: Annotated[str, Field(description="A table with one row a key, such as state.orders.")]
-    topic: Annotated[str, Field(description="The topic to write; a new one is made.")]
-    key: Annotated[str, Field(description="The column that becomes the record key.")]
-
-    def declaration(self) -> Declaration:
-        """The publication that is declared."""
-        return entities.publish(self.table, topic=self.topic, key=self.key)
+History = _component("History", tables.history, scaffold=["topic"])
+Compacted = _component("Compacted", tables.compacted, scaffold=["topic"])
+State = _component("State", tables.state, scaffold=["topic", "key", "reduce", "returns"])
+Pipeline = _component("Pipeline", tables.pipeline)
+Publication = _component("Publication", tables.publish, scaffold=["table", "topic", "key"])
 
 
 class Sources(dg.Component, dg.Model, dg.Resolvable):
@@ -334,20 +284,6 @@ class Spark(dg.Component, dg.Model, dg.Resolvable):
         """Make the resource that the tables' assets ask for."""
         spark: Any = SparkResource(spark_master=self.master, spark_conf=dict(self.conf))
         return dg.Definitions(resources={"spark": spark}, executor=dg.in_process_executor)
-
-
-def _function(attribute: str, path: str) -> Any:
-    """The function that an attribute names. Raises DeclarationError when there is none."""
-    module, _, name = path.replace(":", ".").rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, ValueError, AttributeError) as error:
-        raise DeclarationError(f"{attribute} {path!r} is not there: {error}") from error
-
-
-def _text(version: str | int | None) -> str | None:
-    # Dagster reads a text of digits as a number, quoted or not.
-    return None if version is None else str(version)
 
 
 def _contracts(context: dg.ComponentLoadContext, folder: str | None) -> list[Contract]:

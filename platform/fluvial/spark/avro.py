@@ -10,7 +10,8 @@ gives such a record nulls in all fields, which a legitimate record may have too)
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fluvial.errors import FluvialError
 from fluvial.spark.reader_schema import reader_schema
@@ -94,7 +95,7 @@ class SchemaPoint:
         return self.reader, self.newest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Contract:
     """
     What the values of a topic look like: the schemas they were written with, and the one they are read as.
@@ -111,28 +112,41 @@ class Contract:
     versions: tuple[RegisteredSchema, ...] = ()
     point: SchemaPoint | None = None
 
+    @cached_property
+    def document(self) -> Mapping[str, Any]:
+        """
+        The reader schema, parsed.
+        """
+        parsed: dict[str, Any] = json.loads(self.reader)
+        return parsed
+
     @property
     def key_field(self) -> str | None:
         """
         The field that the contract names as the record key's, by `"fluvial.key"`.
         """
-        named = json.loads(self.reader).get("fluvial.key")
+        named = self.document.get("fluvial.key")
         return named if isinstance(named, str) else None
 
-    @property
+    @cached_property
     def field_names(self) -> tuple[str, ...]:
         """
         The names of the reader schema's fields, in its order.
         """
-        return tuple(field["name"] for field in json.loads(self.reader)["fields"])
+        return tuple(field["name"] for field in self.document["fields"])
 
-    @property
+    @cached_property
     def renamed(self) -> Mapping[str, str]:
         """
         The newest name of each field that once had another, by that other one.
         """
-        fields = json.loads(self.reader)["fields"]
-        return {alias: field["name"] for field in fields for alias in field.get("aliases", ())}
+        return {alias: field["name"] for field in self.document["fields"] for alias in field.get("aliases", ())}
+
+    def is_older_than(self, schema: tuple[int, int] | None) -> bool:
+        """
+        Whether a table whose stamp says `schema` was read with a version that is not known here.
+        """
+        return schema is not None and self.point is not None and schema[1] > self.point.newest
 
     def as_of(self, point: SchemaPoint) -> "Contract | None":
         """
@@ -278,6 +292,5 @@ def value_type(spark: "SparkSession", contract: Contract) -> "StructType":
 
 
 def _reader_with_mark(contract: Contract) -> str:
-    schema = json.loads(contract.reader)
-    schema["fields"] = [*schema["fields"], {"name": DECODED, "type": "boolean", "default": True}]
-    return json.dumps(schema)
+    mark = {"name": DECODED, "type": "boolean", "default": True}
+    return json.dumps({**contract.document, "fields": [*contract.document["fields"], mark]})

@@ -1,7 +1,7 @@
 """`fluvial run`: materialize tables of the project."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +15,11 @@ from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
     from fluvial.orchestration.run.progress import AssetFinished, RunEvent
+    from fluvial.spark.avro import Contract
     from fluvial.tables.plan.result import RunResult
     from fluvial.tables.plan.skips import SkipsWanted
+
+    Contracts = Mapping[str, Contract]
 
 ALL = "all"
 
@@ -115,22 +118,22 @@ def run(
     if dry_run:
         _say_plan(settings, selection, answer_format)
         return
-    _check_before(settings, selection, is_rebuild=rebuild)
+    contracts = _check_before(settings, selection, is_rebuild=rebuild)
     if continuous:
-        _follow(settings, selection)
+        _follow(settings, selection, contracts)
         return
     if rebuild:
-        _rebuild(settings, selection, skips, from_what_is_left=from_what_is_left)
+        _rebuild(settings, selection, contracts, skips, from_what_is_left=from_what_is_left)
         return
     if skips:
-        _run_skipping(settings, selection, skips)
+        _run_skipping(settings, selection, contracts, skips)
         return
     from fluvial.orchestration.run.run import materialize_all
 
     finished: list[AssetFinished] = []
     with _Progress(finished) as progress:
         try:
-            summary = materialize_all(settings, selection, progress.on_event)
+            summary = materialize_all(settings, selection, progress.on_event, contracts=contracts)
         finally:
             if answer_format is Form.JSON:
                 terminal.answer(json.dumps([_row(each) for each in finished], indent=2, default=str))
@@ -203,22 +206,23 @@ def _say_plan(settings: Settings, selection: list[str] | None, answer_format: Fo
         raise TablesStoppedError("; ".join(problems))
 
 
-def _check_before(settings: Settings, selection: list[str] | None, *, is_rebuild: bool) -> None:
+def _check_before(settings: Settings, selection: list[str] | None, *, is_rebuild: bool) -> "Contracts":
     """Report errors before Spark starts, which takes half a minute; one table's error does not stop the others."""
     from fluvial.spark.connect import is_remote
     from fluvial.spark.java import require_java
     from fluvial.spark.warehouse import Warehouse
     from fluvial.tables.declare.project import load_project
-    from fluvial.tables.drive.preflight import problems_of
+    from fluvial.tables.drive.preflight import look_ahead
 
     if not is_remote(settings.spark_master):
         require_java()
     Warehouse.at(settings.warehouse).require_writable()
     declared = load_project(settings.project)
     chosen = [each for name, each in declared.items() if selection is None or name in selection]
-    problems = problems_of(chosen, declared, settings, is_rebuild=is_rebuild)
-    if problems and len(problems) == len(chosen):
-        raise TablesStoppedError("; ".join(f"{table}: {problem}" for table, problem in problems.items()))
+    found = look_ahead(chosen, declared, settings, is_rebuild=is_rebuild)
+    if found.problems and len(found.problems) == len(chosen):
+        raise TablesStoppedError("; ".join(f"{table}: {problem}" for table, problem in found.problems.items()))
+    return found.contracts
 
 
 def _skips(settings: Settings, selection: list[str] | None, texts: list[str]) -> "dict[str, SkipsWanted]":
@@ -232,7 +236,9 @@ def _skips(settings: Settings, selection: list[str] | None, texts: list[str]) ->
     return skips
 
 
-def _run_skipping(settings: Settings, selection: list[str] | None, skips: "dict[str, SkipsWanted]") -> None:
+def _run_skipping(
+    settings: Settings, selection: list[str] | None, contracts: "Contracts", skips: "dict[str, SkipsWanted]"
+) -> None:
     from fluvial.spark.session import build_session
     from fluvial.tables.declare.project import load_project
     from fluvial.tables.drive.runner import materialize
@@ -242,13 +248,19 @@ def _run_skipping(settings: Settings, selection: list[str] | None, skips: "dict[
     try:
         for name in declared if selection is None else selection:
             skip = skips.get(getattr(declared[name], "topic", ""))
-            terminal.say(_batch_line(materialize(declared[name], settings, spark, skip=skip)))
+            done = materialize(declared[name], settings, spark, contract=contracts.get(name), skip=skip)
+            terminal.say(_batch_line(done))
     finally:
         spark.stop()
 
 
 def _rebuild(
-    settings: Settings, selection: list[str] | None, skips: "dict[str, SkipsWanted]", *, from_what_is_left: bool
+    settings: Settings,
+    selection: list[str] | None,
+    contracts: "Contracts",
+    skips: "dict[str, SkipsWanted]",
+    *,
+    from_what_is_left: bool,
 ) -> None:
     from fluvial.spark.session import build_session
     from fluvial.tables.declare.project import load_project
@@ -262,6 +274,7 @@ def _rebuild(
                 declared[name],
                 settings,
                 spark,
+                contract=contracts.get(name),
                 from_what_is_left=from_what_is_left,
                 skip=skips.get(getattr(declared[name], "topic", "")),
                 progress=lambda batch: None if batch.skipped else terminal.say(f"beside it: {_batch_line(batch)}"),
@@ -276,7 +289,7 @@ class TablesStoppedError(FluvialError):
     """Tables could not be kept up to date."""
 
 
-def _follow(settings: Settings, selection: list[str] | None) -> None:
+def _follow(settings: Settings, selection: list[str] | None, contracts: "Contracts") -> None:
     import signal
     from threading import Event
 
@@ -298,7 +311,7 @@ def _follow(settings: Settings, selection: list[str] | None) -> None:
                 stopped=lambda table, error: terminal.say(f"{table} stopped: {error}"),
             )
             with settings.registry.client() as schemas:
-                errors = follow(chosen, settings, spark, stop, schemas=schemas, watcher=watcher)
+                errors = follow(chosen, settings, spark, stop, schemas=schemas, contracts=contracts, watcher=watcher)
         finally:
             spark.stop()
     finally:

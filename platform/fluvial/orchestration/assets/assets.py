@@ -5,7 +5,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from functools import wraps
+from functools import partial, wraps
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -40,6 +40,7 @@ from fluvial.tables import Compacted, Declaration, DeclarationError, History, Pi
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from fluvial.spark.avro import Contract as TableContract
     from fluvial.spark.offset_times import Window
     from fluvial.tables.plan.result import RunResult
 
@@ -68,7 +69,7 @@ class Runner(Protocol):
 
 
 def assets_for(
-    declarations: Mapping[str, Declaration],
+    declarations: Mapping[str, Declaration] | Iterable[Declaration],
     *,
     contracts: Iterable[Contract] = (),
     policy: Policy | None = None,
@@ -86,23 +87,25 @@ def assets_for(
     Raises DeclarationError when `policies` name a table that is none of `declarations`.
     """
     usual = policy or Policy(retry=retry_policy or RETRIES)
+    declared = [*declarations.values()] if isinstance(declarations, Mapping) else [*declarations]
+    tables = [each.table for each in declared]
     for table in policies:
-        if table not in declarations:
+        if table not in tables:
             raise DeclarationError(
-                f"policies name {table}, which is not declared; the declared tables are {', '.join(declarations)}"
+                f"policies name {table}, which is not declared; the declared tables are {', '.join(tables)}"
             )
     known = tuple(contracts)
     of_values = value_contracts(known)
-    tables = [
+    assets = [
         table_asset(
-            declaration,
-            contract=of_values.get(topic_of(declaration) or ""),
-            policy=policies.get(table, usual),
+            each,
+            contract=of_values.get(topic_of(each) or ""),
+            policy=policies.get(each.table, usual),
             run=run,
         )
-        for table, declaration in declarations.items()
+        for each in declared
     ]
-    return [*source_specs(declarations.values(), known), *tables]
+    return [*source_specs(declared, known), *assets]
 
 
 def table_asset(
@@ -179,14 +182,15 @@ def _materialize(
 ) -> dg.MaterializeResult[Any]:
     try:
         window = window_of(context)
-        skipped = _skipped(declaration, spark.settings) if run is None and window is None else None
+        known = spark.contracts.get(declaration.table)
+        skipped = _skipped(declaration, spark.settings, known) if run is None and window is None else None
         if skipped is not None:
             outcome = Told(result=skipped, columns=(), lineage={})
         elif submit is not None:
             span = None if window is None else (window.start_ms, window.end_ms)
             outcome = run_submitted(context, submit, declaration.table, spark.settings, span)
         else:
-            outcome = _run_here(context, spark, declaration, run, window)
+            outcome = _run_here(context, spark, declaration, run or partial(run_declaration, contract=known), window)
     except FluvialError as error:
         raise failure_of(error) from error
     metadata = run_metadata(outcome.result, lag=_lag(declaration, spark.settings, outcome.result))
@@ -199,11 +203,11 @@ def _materialize(
     return dg.MaterializeResult(metadata=metadata, data_version=_data_version(outcome.result))
 
 
-def _skipped(declaration: Declaration, settings: Settings) -> "RunResult | None":
+def _skipped(declaration: Declaration, settings: Settings, known: "TableContract | None") -> "RunResult | None":
     # Loading the definitions does not need what it imports.
     from fluvial.orchestration.assets.up_to_date import up_to_date
 
-    return up_to_date(declaration, settings)
+    return up_to_date(declaration, settings, known)
 
 
 def _shown_before(context: dg.AssetExecutionContext, result: "RunResult") -> dict[str, Any]:
@@ -224,13 +228,13 @@ def _run_here(
     context: dg.AssetExecutionContext,
     spark: SparkResource,
     declaration: Declaration,
-    run: Runner | None,
+    run: Runner,
     window: "Window | None",
 ) -> Told:
     lineage: dict[str, list[tuple[str, str]]] = {}
     session = spark.session
     _show_spark(context, session)
-    result = (run or run_declaration)(
+    result = run(
         observed(declaration, lineage),
         spark.settings,
         session,
@@ -254,15 +258,16 @@ def run_declaration(
     spark: "SparkSession",
     /,
     *,
+    contract: "TableContract | None" = None,
     progress: Callable[[str], None] | None = None,
     window: "Window | None" = None,
 ) -> "RunResult":
-    """Bring a table up to date, or the part of a history that is of a stretch of time."""
+    """Bring a table up to date, or the part of a history that is of a stretch of time; `contract` is read already."""
     from fluvial.tables.drive.replay import materialize_window
     from fluvial.tables.drive.runner import materialize
 
     if window is None:
-        return materialize(declaration, settings, spark, progress=progress)
+        return materialize(declaration, settings, spark, contract=contract, progress=progress)
     assert isinstance(declaration, History), "a policy gives windows to histories only"
     return materialize_window(declaration, settings, spark, window, progress=progress)
 

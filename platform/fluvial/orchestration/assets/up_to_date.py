@@ -9,14 +9,14 @@ from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import read_position
 from fluvial.errors import FluvialError
-from fluvial.spark.avro import read_contract
+from fluvial.spark.avro import Contract, read_contract
 from fluvial.spark.kafka import show_position, topic_bounds
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Compacted, Declaration, History, Pipeline, Publication, State
-from fluvial.tables.drive.evolve import is_current
+from fluvial.tables.drive.evolve import earlier_contract
 from fluvial.tables.drive.runner import group_of
 from fluvial.tables.drive.transforms import skipped_pipeline
-from fluvial.tables.plan.checks import definition_of
+from fluvial.tables.plan.checks import check_definition
 from fluvial.tables.plan.fit import check_fit
 from fluvial.tables.plan.growth import in_order
 from fluvial.tables.plan.planning import has_new_records, plan_span
@@ -25,11 +25,12 @@ from fluvial.tables.publishing.run import PublicationRun
 from fluvial.tables.publishing.table import DeltaSource
 
 
-def up_to_date(declaration: Declaration, settings: Settings) -> RunResult | None:
+def up_to_date(declaration: Declaration, settings: Settings, contract: Contract | None = None) -> RunResult | None:
     """
     Return the result of a run that would do nothing; None where there is something to do, or where it is not certain.
 
-    It is decided as `fluvial.tables.drive.runner.materialize` decides. An error is left to the run, which meets it too.
+    It is decided as `fluvial.tables.drive.runner.materialize` decides, by `contract` where it was read and checked
+    already. An error is left to the run, which meets it too.
     """
     local = Warehouse.at(settings.warehouse).local
     if local is None:
@@ -42,7 +43,7 @@ def up_to_date(declaration: Declaration, settings: Settings) -> RunResult | None
             case Publication():
                 return _publication(declaration, here)
             case _:
-                return _of_topic(declaration, here)
+                return _of_topic(declaration, here, contract)
     except FluvialError:
         return None
 
@@ -54,12 +55,14 @@ def _publication(declaration: Publication, settings: Settings) -> RunResult | No
     return PublicationRun(declaration=declaration, settings=settings, source=source).skipped(source.newest())
 
 
-def _of_topic(declaration: History | Compacted | State, settings: Settings) -> RunResult | None:
+def _of_topic(
+    declaration: History | Compacted | State, settings: Settings, contract: Contract | None
+) -> RunResult | None:
     position = read_position(
         TableLog(None, Warehouse.at(settings.warehouse).path(declaration.table)), declaration.table
     )
     stamp = position.stamp
-    if stamp is None or stamp.definition != definition_of(declaration):
+    if stamp is None:
         return None
     bounds = topic_bounds(settings.cluster, declaration.topic)
     span = plan_span(declaration.table, position, bounds)
@@ -70,10 +73,12 @@ def _of_topic(declaration: History | Compacted | State, settings: Settings) -> R
         _, growth = in_order(declaration.table, span, bounds, position, cluster=settings.cluster, age_ms=age_ms)
         if growth is not None or stamp.growth is not None:
             return None
-    with settings.registry.client() as schemas:
-        contract = read_contract(schemas, declaration.topic)
-    check_fit(declaration, contract)
-    if not is_current(contract, stamp):
+    if contract is None:
+        with settings.registry.client() as schemas:
+            contract = read_contract(schemas, declaration.topic)
+        check_fit(declaration, contract)
+    check_definition(declaration, stamp, contract)
+    if earlier_contract(contract, stamp) is not None or contract.is_older_than(stamp.schema):
         return None
     show_position(settings.cluster, group_of(declaration.table), declaration.topic, position.ends)
     return RunResult(

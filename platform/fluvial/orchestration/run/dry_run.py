@@ -12,7 +12,7 @@ from fluvial.errors import FluvialError
 from fluvial.spark.kafka import topic_bounds
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Declaration, Pipeline, Publication
-from fluvial.tables.drive.preflight import problems_of
+from fluvial.tables.drive.preflight import look_ahead
 from fluvial.tables.plan.growth import in_order
 from fluvial.tables.plan.planning import has_new_records, plan_span
 from fluvial.tables.publishing.progress import read_progress
@@ -55,7 +55,7 @@ def plan_run(
     if warehouse.local is None:
         raise FluvialError(f"a dry run looks at tables on this machine, and {warehouse.root} is elsewhere")
     chosen = {table: each for table, each in declarations.items() if selection is None or table in selection}
-    problems = problems_of(list(chosen.values()), declarations, settings)
+    problems = look_ahead(list(chosen.values()), declarations, settings).problems
     planned: dict[str, Planned] = {}
     for table, declaration in chosen.items():
         path = f"{warehouse.local}/{table.replace('.', '/')}"

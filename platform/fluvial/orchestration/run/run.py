@@ -8,10 +8,11 @@ the terminal; it is in the page and in `<home>/logs/run.log`.
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -28,6 +29,8 @@ from fluvial.orchestration.run.spark_resource import SparkResource
 if TYPE_CHECKING:
     from dagster import EventLogEntry
 
+    from fluvial.spark.avro import Contract
+
 LOG_BYTES_MAX = 5_000_000
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -43,18 +46,19 @@ def materialize_all(
     *,
     definitions: dg.Definitions | None = None,
     spark: SparkResource | None = None,
+    contracts: "Mapping[str, Contract]" = MappingProxyType({}),
 ) -> RunSummary:
     """
     Materialise the assets of the project, or those of the tables in `selection`, and evaluate their checks.
 
     The definitions are those of the project in the working directory unless given, and `spark` is the resource that
-    `settings` describe. A Spark session that this process has already is used and left running; otherwise one is
-    started for the run and stopped after it.
+    `settings` describe, which does not read `contracts`, by table, again. A Spark session that this process has already
+    is used and left running; otherwise one is started for the run and stopped after it.
 
     Raises SelectionError for an unknown table, and MaterializationError when an asset or a check of error severity
     fails; what does not depend on it is materialised all the same.
     """
-    defs = _with_spark(definitions or definitions_of(settings), spark or SparkResource.of(settings))
+    defs = _with_spark(definitions or definitions_of(settings), spark or SparkResource.of(settings, contracts))
     job = defs.resolve_implicit_global_asset_job_def()
     selected = _selected(defs, selection)
     home = home_of(settings.data_dir)

@@ -1,9 +1,12 @@
 """Spark as a Dagster resource: nothing starts until an asset asks for the session."""
 
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
@@ -17,16 +20,27 @@ from fluvial.orchestration.run.instance import RUN_TAG, shared_run_lock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from fluvial.spark.avro import Contract
+
 APP_NAME = "fluvial"
 
-# The settings of resources that live in this process, by numbers: Dagster keeps a snapshot of a run's fields, and these
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class _Given:
+    """What a resource is made of that Dagster is not told: settings, and contracts that are known, by table."""
+
+    settings: Settings
+    contracts: "Mapping[str, Contract]"
+
+
+# What resources that live in this process were given, by numbers: Dagster keeps a snapshot of a run's fields, and these
 # are the same whenever a process holds the same number of them.
-_held: WeakValueDictionary[str, Settings] = WeakValueDictionary()
+_held: WeakValueDictionary[str, _Given] = WeakValueDictionary()
 
 
-def _hold(settings: Settings) -> str:
+def _hold(given: _Given) -> str:
     number = next(str(each) for each in count(1) if str(each) not in _held)
-    _held[number] = settings
+    _held[number] = given
     return number
 
 
@@ -57,21 +71,23 @@ class SparkResource(dg.ConfigurableResource[Any]):
         default=None, description="Where this process keeps settings that it was given, with the secrets among them."
     )
 
-    _settings: Settings | None = PrivateAttr(default=None)
+    _given: _Given | None = PrivateAttr(default=None)
     _session: Any = PrivateAttr(default=None)
     _started_here: bool = PrivateAttr(default=False)
     _lock: Any = PrivateAttr(default_factory=threading.Lock)
     _held: Any = PrivateAttr(default_factory=ExitStack[None])
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
+    def of(cls, settings: Settings, contracts: "Mapping[str, Contract]" = MappingProxyType({})) -> Self:
         """
         Return the resource that leaves nothing of `settings` to the environment, for runs in this process.
 
-        Dagster shows a resource's fields and keeps them: what may be secret stays in this process's memory.
+        `contracts`, by table, are not read again. Dagster shows a resource's fields and keeps them: what may be secret
+        stays in this process's memory.
         """
+        given = _Given(settings, contracts)
         made = cls(
-            held=_hold(settings) if settings.kafka_properties or settings.registry_properties else None,
+            held=_hold(given) if settings.kafka_properties or settings.registry_properties or contracts else None,
             data_dir=str(settings.data_dir),
             bootstrap_servers=settings.bootstrap_servers,
             registry_url=settings.registry_url,
@@ -80,21 +96,30 @@ class SparkResource(dg.ConfigurableResource[Any]):
             spark_conf=dict(settings.spark_conf),
             project=settings.project,
         )
-        made._settings = settings
+        made._given = given
         return made
 
     @property
     def settings(self) -> Settings:
         """The settings of this run; raises ConfigError when they do not fit together."""
+        return self._all_given().settings
+
+    @property
+    def contracts(self) -> "Mapping[str, Contract]":
+        """The contracts of tables' topics, by table, that were read and checked before the run."""
+        return self._all_given().contracts
+
+    def _all_given(self) -> _Given:
         with self._lock:
-            if self._settings is None and self.held is not None:
+            if self._given is None and self.held is not None:
                 if self.held not in _held:
                     raise ConfigError("a SparkResource made of settings serves the process that made it: make another")
-                self._settings = _held[self.held]
-            if self._settings is None:
+                self._given = _held[self.held]
+            if self._given is None:
                 names = type(self).model_fields.keys() - {"held"}
-                self._settings = load_settings(**{name: value for name in names if (value := getattr(self, name))})
-            return self._settings
+                given = {name: value for name in names if (value := getattr(self, name))}
+                self._given = _Given(load_settings(**given), {})
+            return self._given
 
     @property
     def session(self) -> "SparkSession":

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fluvial.config import Settings
-    from fluvial.spark.avro import SchemaSource
+    from fluvial.spark.avro import Contract, SchemaSource
 
 POLL_SECONDS = 0.2
 RETRY_SECONDS_MAX = 10.0
@@ -57,6 +57,7 @@ def follow(
     stop: Event,
     *,
     schemas: "SchemaSource",
+    contracts: "Mapping[str, Contract] | None" = None,
     watcher: Watcher | None = None,
     records_max: int = RECORDS_MAX,
 ) -> dict[str, FluvialError]:
@@ -65,12 +66,12 @@ def follow(
 
     `declarations` stand with inputs before what reads them. A table that cannot go on (its contract broke, its topic
     was made again, a file of it is lost) is left alone, and the others go on; a cluster or registry that does not
-    answer and a disk that is full are waited for. Returns the errors of the tables that were given up, by their names;
-    ends early when there is none left.
+    answer and a disk that is full are waited for. The first batches do not read `contracts`, by table, again. Returns
+    the errors of the tables that were given up, by their names; ends early when there is none left.
     """
     watcher = watcher or Watcher()
     indexes = TableIndexes()
-
+    known = dict(contracts or {})
     background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="aside")
 
     def bring_up(declaration: Declaration) -> RunResult:
@@ -79,6 +80,7 @@ def follow(
             settings,
             spark,
             schemas=schemas,
+            contract=known.pop(declaration.table, None),
             indexes=indexes,
             records_max=records_max,
             background=background.submit,

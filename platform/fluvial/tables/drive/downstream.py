@@ -5,7 +5,6 @@ Every declared table is planned twice, over no records: as the contract stands a
 of a run, and Spark and Delta are asked whether they hold, so that nothing here knows types or SQL.
 """
 
-import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,7 @@ from fluvial.tables.declare.declarations import (
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.changes import is_stepwise, state_rows
 from fluvial.tables.plan.checks import compacted_key, sentence, state_problems
-from fluvial.tables.plan.frames import Care
+from fluvial.tables.plan.guards import Care
 from fluvial.tables.publishing.avro_schema import published_columns, value_schema
 
 if TYPE_CHECKING:
@@ -278,7 +277,7 @@ def _suite_impacts(suite: "Suite", old: "StructType | None", new: "StructType", 
         yield Impact(table=suite.table, column=None, breaks=False, reason=reason)
         return
     reported: set[str] = set()
-    enums = {each.name: each.symbols for each in contract_fields(json.loads(contract.reader))}
+    enums = {each.name: each.symbols for each in contract_fields(contract.document)}
     for arguments in recorder.asked:
         columns = [arguments[name] for name in ("column", "column_A", "column_B") if name in arguments]
         for column in [*columns, *arguments.get("column_list", ())]:

@@ -9,7 +9,7 @@ are null in every older row are only added; otherwise the table is written once 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fluvial.delta.commit import KEYED_TABLE, append, replace_table
 from fluvial.delta.errors import TableError
@@ -46,13 +46,19 @@ def contract_of(contract: Contract, stamp: Stamp) -> Contract:
     return (None if stamp.schema is None else contract.as_of(SchemaPoint(*stamp.schema))) or contract
 
 
-def is_current(contract: Contract, stamp: Stamp) -> bool:
+def earlier_contract(contract: Contract, stamp: Stamp) -> Contract | Literal["unknown"] | None:
     """
-    Whether rows are read as the newest version already, so far as the stamp tells: what most batches find.
+    The contract that a table's rows are read as where it is not `contract` itself; "unknown" to a stamp without it.
     """
+    if stamp.schema is None:
+        return "unknown"
     if contract.point is not None and stamp.schema == contract.point.as_pair():
-        return True
-    return stamp.schema is not None and contract_of(contract, stamp).reader == contract.reader
+        return None
+    return _unless_read_alike(contract_of(contract, stamp), contract)
+
+
+def _unless_read_alike(earlier: Contract | None, contract: Contract) -> Contract | None:
+    return None if earlier is None or earlier.reader == contract.reader else earlier
 
 
 def plan_evolution(
@@ -60,10 +66,13 @@ def plan_evolution(
     session: "SparkSession",
     path: str,
     position: Position,
+    *,
     contract: Contract,
+    earlier: Contract | Literal["unknown"],
 ) -> Rewrite | None:
     """
-    What the table needs before records are added to it that are read as `contract`; None where it needs nothing.
+    What the table, whose rows are read as the `earlier` contract, needs before records are added to it that are read as
+    `contract`; None where it needs nothing.
 
     Raises :class:`~fluvial.delta.errors.TableError` where only the log can tell what its rows become.
     """
@@ -71,8 +80,8 @@ def plan_evolution(
     assert stamp is not None, "a table that is there has a stamp"
     assert contract.point is not None, "the contract is registered"
     table = session.read.format("delta").option("versionAsOf", str(position.version)).load(path)
-    before = contract_of(contract, stamp) if stamp.schema is not None else _guessed(contract, set(table.columns))
-    if before is None or before.reader == contract.reader:
+    before = _guessed(contract, set(table.columns)) if earlier == "unknown" else earlier
+    if before is None:
         return None
     new = replace(
         stamp,
@@ -182,11 +191,11 @@ def _no_rows(declaration: History | Compacted | State, session: "SparkSession", 
 
 
 def _guessed(contract: Contract, columns: set[str]) -> Contract | None:
-    """The contract of a table whose stamp names no version: the newest one whose fields it has."""
+    """The earlier contract of a table whose stamp names no version: the newest one whose fields it has."""
     for each in sorted(contract.versions, key=lambda version: version.version, reverse=True):
         found = contract.as_of(SchemaPoint(each.version, each.version))
         if found is not None and columns.issuperset(found.field_names):
-            return found
+            return _unless_read_alike(found, contract)
     return None
 
 

@@ -2,7 +2,9 @@
 What can be known before a run without data and without Spark: topics, contracts, and what tables were built with.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from fluvial.delta.log import TableLog
@@ -21,18 +23,30 @@ from fluvial.tables.plan.fit import check_fit
 
 if TYPE_CHECKING:
     from fluvial.config import Settings
-    from fluvial.spark.avro import SchemaSource
 
 
-def problems_of(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    """
+    What was found, by the tables' names.
+
+    `problems` are the errors that runs would end with; `contracts` those of the other tables' topics, which a run is
+    given so that it neither reads nor checks them again.
+    """
+
+    problems: Mapping[str, FluvialError]
+    contracts: Mapping[str, Contract]
+
+
+def look_ahead(
     chosen: Sequence[Declaration],
     declared: Mapping[str, Declaration],
     settings: "Settings",
     *,
     is_rebuild: bool = False,
-) -> dict[str, FluvialError]:
+) -> Preflight:
     """
-    The error that a run of each table would end with, by the tables' names; those that would not are left out.
+    What a run of each table would meet, each topic's contract read once.
 
     A rebuild (`is_rebuild`) minds neither what a table was built with nor whether its files are whole.
 
@@ -41,17 +55,22 @@ def problems_of(
     topics = describe_cluster(settings, admin_of(settings.cluster)).topics
     counts = {name: len(topic.partitions) for name, topic in topics.items()}
     problems: dict[str, FluvialError] = {}
+    contracts: dict[str, Contract] = {}
     with settings.registry.client() as schemas:
+        contract_of = cache(lambda topic: read_contract(schemas, topic))
         for each in chosen:
             try:
-                contract = _check_source(each, declared, counts, settings.cluster, schemas)
-                if contract is not None and not is_rebuild:
+                contract = _check_source(each, declared, counts, settings.cluster, contract_of)
+                if contract is None:
+                    continue
+                if not is_rebuild:
                     _check_table(each, contract, Warehouse.at(settings.warehouse))
+                contracts[each.table] = contract
             except FluvialError as error:
                 if isinstance(error, RegistryError) and error.code is None:  # it does not answer
                     raise
                 problems[each.table] = error
-    return problems
+    return Preflight(problems=problems, contracts=contracts)
 
 
 def _check_source(
@@ -59,7 +78,7 @@ def _check_source(
     declared: Mapping[str, Declaration],
     partitions: Mapping[str, int],
     cluster: KafkaCluster,
-    schemas: "SchemaSource",
+    contract_of: Callable[[str], Contract],
 ) -> Contract | None:
     """Check what a declaration reads; returns the contract of its topic, where it reads one."""
     if isinstance(declaration, Publication):
@@ -69,7 +88,7 @@ def _check_source(
         return None
     if declaration.topic not in partitions:
         raise TopicError(absent(declaration.topic, cluster, partitions))
-    contract = read_contract(schemas, declaration.topic)
+    contract = contract_of(declaration.topic)
     check_fit(declaration, contract)
     return contract
 

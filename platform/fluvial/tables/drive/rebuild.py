@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fluvial.config import Settings
-    from fluvial.spark.avro import SchemaSource
+    from fluvial.spark.avro import Contract, SchemaSource
 
 ASIDE = "_rebuild"
 BROKEN = "_broken"
@@ -68,6 +68,7 @@ def rebuild(
     spark: "SparkSession",
     *,
     schemas: "SchemaSource | None" = None,
+    contract: "Contract | None" = None,
     from_what_is_left: bool = False,
     skip: SkipsWanted | None = None,
     progress: Callable[[RunResult], None] = lambda _result: None,
@@ -93,7 +94,7 @@ def rebuild(
     if isinstance(declaration, Publication):
         with explain_failures(declaration.table):
             return replace(_republish(declaration, settings, spark, schemas), seconds=time.monotonic() - began)
-    work = _Rebuild(declaration=declaration, settings=settings, spark=spark, say=say)
+    work = _Rebuild(declaration=declaration, settings=settings, spark=spark, contract=contract, say=say)
     if isinstance(declaration, Pipeline):
         return replace(work.to_live(work.write_pipeline), seconds=time.monotonic() - began)
     bounds = topic_bounds(settings.cluster, declaration.topic)
@@ -127,6 +128,7 @@ class _Rebuild:
     declaration: Any
     settings: "Settings"
     spark: "SparkSession"
+    contract: "Contract | None"
     say: Callable[[str], None]
 
     @property
@@ -158,6 +160,7 @@ class _Rebuild:
                     self.staging_settings,
                     self.spark,
                     schemas=schemas,
+                    contract=self.contract,
                     records_max=RECORDS_MAX,
                     skip=skips,
                 )

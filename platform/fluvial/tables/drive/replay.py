@@ -25,7 +25,7 @@ from fluvial.tables.declare.declarations import History
 from fluvial.tables.drive.evolve import contract_of
 from fluvial.tables.drive.runner import ATTEMPTS_MAX, Progress, materialize
 from fluvial.tables.plan import frames
-from fluvial.tables.plan.frames import Care
+from fluvial.tables.plan.guards import Care
 from fluvial.tables.plan.result import RunResult
 
 if TYPE_CHECKING:

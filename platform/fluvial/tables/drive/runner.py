@@ -27,15 +27,15 @@ from fluvial.spark.kafka import Span, TopicBounds, TopicError, read_span, show_p
 from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse, table_name_of
 from fluvial.tables.declare.declarations import Compacted, Declaration, History, Pipeline, Publication, State
-from fluvial.tables.drive.evolve import is_current, plan_evolution
+from fluvial.tables.drive.evolve import earlier_contract, plan_evolution
 from fluvial.tables.drive.keyless import quarantine_keyless
 from fluvial.tables.drive.transforms import materialize_pipeline
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.changes import IS_CURRENT, is_stepwise, state_rows
 from fluvial.tables.plan.checks import check_definition, check_state, compacted_key, definition_of
 from fluvial.tables.plan.fit import check_fit
-from fluvial.tables.plan.frames import Care, KeylessError
 from fluvial.tables.plan.growth import cut, in_order
+from fluvial.tables.plan.guards import Care, KeylessError
 from fluvial.tables.plan.planning import has_new_records, plan_span
 from fluvial.tables.plan.reducer_plan import ReducerError
 from fluvial.tables.plan.result import RunResult
@@ -73,6 +73,7 @@ def materialize(
     spark: "SparkSession",
     *,
     schemas: SchemaSource | None = None,
+    contract: Contract | None = None,
     progress: Progress | None = None,
     indexes: TableIndexes | None = None,
     records_max: int | None = None,
@@ -89,7 +90,9 @@ def materialize(
     `records_max` limits the records of one commit; such a caller repeats until `skipped`. `until` has, for
     each partition, the offset to stop before; other partitions are not read. `background` runs work that
     need not be done when this returns: committing the position as a consumer group, checkpoints.
-    `schemas` defaults to the registry of the settings. `progress` gets a line when a step starts. Raises a
+    `schemas` defaults to the registry of the settings. `contract` is what
+    :func:`~fluvial.tables.drive.preflight.look_ahead` has read and checked, and is not read again unless newer records
+    need it. `progress` gets a line when a step starts. Raises a
     :class:`~fluvial.errors.FluvialError` with one clear line for errors that a user can fix.
     """
     say = progress or (lambda _line: None)
@@ -113,6 +116,7 @@ def materialize(
                 warehouse=warehouse,
                 spark=spark,
                 schemas=schemas or opened.enter_context(settings.registry.client()),
+                contract=contract,
                 say=say,
                 indexes=indexes,
                 records_max=records_max,
@@ -147,6 +151,7 @@ class _TopicRun:
     warehouse: Warehouse
     spark: "SparkSession"
     schemas: SchemaSource
+    contract: Contract | None
     say: Progress
     indexes: TableIndexes | None
     records_max: int | None
@@ -165,18 +170,15 @@ class _TopicRun:
     def run(self) -> RunResult:
         log = TableLog(self.spark, self.path)
         evolved: Commit | None = None
-        for _ in range(ATTEMPTS_MAX):
+        quarantined = 0
+        for attempt in range(ATTEMPTS_MAX):
             position = read_position(log, self.table)
             bounds = topic_bounds(self.cluster, self.declaration.topic)
             span = plan_span(self.table, position, bounds)
             skipped_offsets = skips_of(self.table, self.skip, position, bounds)
             lag_before = span.records_max
             span, growth = self._allowed(span, bounds, position)
-            # After the bounds: whatever stands below them was written with a schema that is registered by now.
-            contract = read_contract(self.schemas, self.declaration.topic)
-            if position.stamp is not None:
-                check_definition(self.declaration, position.stamp, contract)
-            check_fit(self.declaration, contract)
+            contract = self._contract(position, given=self.contract if attempt == 0 else None)
             found = self._evolve(position, contract, log)
             if found is not None:
                 evolved = found if isinstance(found, Commit) else evolved
@@ -186,13 +188,26 @@ class _TopicRun:
                 skipped = self._skipped(position, lag_before)
                 return skipped if evolved is None else _evolved(skipped, evolved)
             batch = self._batch(replace(span, skipped=skipped_offsets), position, bounds, contract, growth)
-            commit, quarantined = self._carry_out(batch, bounds, log)
+            commit, put_aside = self._carry_out(batch, bounds, log)
+            quarantined += put_aside
             if commit is not None:
                 self._show({partition: end for partition, (_, end) in batch.span.ranges.items()})
                 self._keep_up(batch.stamp, log)
                 return self._done(batch, commit, quarantined, lag_before)
-            self.say(f"{self.table}: another run was first; planning again")
         raise TableError(f"{self.table}: other runs were first {ATTEMPTS_MAX} times in a row; stop them and run again")
+
+    def _contract(self, position: Position, *, given: Contract | None) -> Contract:
+        """The contract that is given, unless the table knows a newer version, or else as the registry has it now."""
+        stamp = position.stamp
+        if given is not None and stamp is not None and given.is_older_than(stamp.schema):
+            given = None
+        # After the bounds: whatever stands below them was written with a schema that is registered by now.
+        contract = given or read_contract(self.schemas, self.declaration.topic)
+        if stamp is not None:
+            check_definition(self.declaration, stamp, contract)
+        if given is None:
+            check_fit(self.declaration, contract)
+        return contract
 
     def _allowed(self, span: Span, bounds: TopicBounds, position: Position) -> tuple[Span, Growth | None]:
         """The part of a span that this run may read, and the growth of its topic that it leaves alone."""
@@ -245,10 +260,11 @@ class _TopicRun:
 
         None where there is nothing to do.
         """
-        if position.stamp is None or is_current(contract, position.stamp):
+        earlier = None if position.stamp is None else earlier_contract(contract, position.stamp)
+        if earlier is None:
             return None
         with session_of_its_own(self.spark) as session:
-            rewrite = plan_evolution(self.declaration, session, self.path, position, contract)
+            rewrite = plan_evolution(self.declaration, session, self.path, position, contract=contract, earlier=earlier)
             if rewrite is None:
                 return None
             self.say(f"{self.table}: {rewrite.what}")
@@ -271,7 +287,11 @@ class _TopicRun:
         return _Batch(span=span, contract=contract, position=position, stamp=stamp)
 
     def _carry_out(self, batch: _Batch, bounds: TopicBounds, log: TableLog) -> tuple[Commit | None, int]:
-        """Commit the batch, with as much care as its records turn out to need; None when another run was first."""
+        """
+        Commit the batch, with as much care as its records turn out to need; None when it is to be planned again.
+
+        The number is of the records that were put aside.
+        """
         # A session of the table's own: MERGE takes its stamp from the session.
         with session_of_its_own(self.spark) as session:
             return self._carry_out_in(session, batch, bounds, log)
@@ -298,12 +318,17 @@ class _TopicRun:
                     if explanation is not None:
                         raise explanation from error
                     raise
+                if more.undecodable and batch.contract is self.contract:
+                    # Records that came since it was read may be of a newer version.
+                    return None, quarantined
                 if more.undecodable and not care.undecodable:
                     quarantined += self._quarantine(session, batch, bounds)
                 if more.keyless and not care.keyless:
                     quarantined += quarantine_keyless(decoded, batch.span, bounds, self.warehouse, self.say)
                 care = more
                 continue
+            if commit is None:
+                self.say(f"{self.table}: another run was first; planning again")
             return commit, quarantined
 
     def _decoded(self, session: "SparkSession", span: Span, contract: Contract) -> "DataFrame":

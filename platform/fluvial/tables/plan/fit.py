@@ -4,7 +4,6 @@ What of a declaration can be held against its contract without Spark, so that it
 What passes here may still be refused by `fluvial.tables.plan.checks`, which has Spark analyse every expression.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -78,9 +77,8 @@ def _check_folds(declaration: State, contract: Contract, fields: Mapping[str, st
 
 def _fields(contract: Contract) -> dict[str, str]:
     """The type of each field in a word: Avro's, or its logical type; `?` where it takes more than a look."""
-    fields = json.loads(contract.reader)["fields"]
-    declared = contract.declared
-    return {field["name"]: _kind(field["type"]) for field in fields if declared is None or field["name"] in declared}
+    declared = contract.field_names if contract.declared is None else contract.declared
+    return {field["name"]: _kind(field["type"]) for field in contract.document["fields"] if field["name"] in declared}
 
 
 def _kind(avro_type: Any) -> str:

@@ -2,80 +2,25 @@
 Decoded records to the rows of a table: `DataFrame -> DataFrame`, no reading or writing.
 
 A batch is first planned as most batches are: every record decodes, and no tombstone ends an entity. A guard in the plan
-stops the job at the first record that is otherwise, before anything is committed, and the batch is planned again with
-what that record needs. So the common batch reads and decodes its records once. A record without a key is for no table
-of entities: it is left out, or stops the run where the contract says which field the key is.
+(:mod:`fluvial.tables.plan.guards`) stops the job at the first record that is otherwise, before anything is committed,
+and the batch is planned again with what that record needs. So the common batch reads and decodes its records once. A
+record without a key is for no table of entities: it is left out, or stops the run where the contract says which field
+the key is.
 """
 
-import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fluvial.delta.errors import TableError
 from fluvial.delta.row_swap import FILE, ROW, WRITTEN
 from fluvial.spark.avro import Contract, is_undecodable, reason
 from fluvial.tables.declare.declarations import FOLD_COLUMN, State
 from fluvial.tables.declare.folds import PLACE
+from fluvial.tables.plan.guards import Care, Guard, unless
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_UNDECODABLE_MARK = "fluvial-guard: undecodable record"
-_TOMBSTONE_MARK = "fluvial-guard: tombstone"
-_KEYLESS_MARK = "fluvial-guard: no key at "
-_KEYLESS = re.compile(re.escape(_KEYLESS_MARK) + r"(\S+-\d+), offset (\d+)")
-
 META_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_key", "_schema_id")
 COMPACTED_COLUMNS = ("_partition", "_offset", "_timestamp", "_schema_id")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Care:
-    """
-    What a batch is known to hold, and so must be planned for.
-
-    `takes_keyless` says that records without the contract's key may be put aside; else they stop the job.
-    """
-
-    undecodable: bool = False
-    tombstones: bool = False
-    keyless: bool = False
-    takes_keyless: bool = False
-
-    def after(self, error: BaseException) -> "Care | None":
-        """
-        The care that the guard behind a failed job asks for; None when the failure was none of a guard's.
-        """
-        text = messages_of(error)
-        if _UNDECODABLE_MARK in text and not self.undecodable:
-            return replace(self, undecodable=True)
-        if _TOMBSTONE_MARK in text and not self.tombstones:
-            return replace(self, tombstones=True)
-        if _KEYLESS_MARK in text and self.takes_keyless and not self.keyless:
-            return replace(self, keyless=True)
-        return None
-
-
-class KeylessError(TableError):
-    """
-    A record has no key, and the contract of its topic says that the key names an entity. Nothing was committed.
-    """
-
-    @classmethod
-    def from_cause(cls, error: BaseException, table: str, contract: Contract) -> "KeylessError | None":
-        """
-        The record that made a job fail; None when it was something else.
-        """
-        found = _KEYLESS.search(messages_of(error))
-        if found is None:
-            return None
-        place = found[1].rpartition("-")
-        return cls(
-            f"{table}: the record of {found[1]} at offset {found[2]} has no key, and by {contract.subject} the key is "
-            f'{contract.key_field} (its "fluvial.key"): nothing of the batch was committed; have its producer send the '
-            'key, and declare the table with keyless="quarantine" to go on without the records that have none, or '
-            f"leave out this one: `fluvial run {table} --skip {place[0]}:{place[2]}={found[2]}`"
-        )
 
 
 def keyed(decoded: "DataFrame", care: Care) -> "DataFrame":
@@ -84,8 +29,7 @@ def keyed(decoded: "DataFrame", care: Care) -> "DataFrame":
     """
     if care.keyless:
         return decoded.where("_key IS NOT NULL")
-    told = f"concat('{_KEYLESS_MARK}', _topic, '-', _partition, ', offset ', _offset)"
-    return decoded.where(f"CASE WHEN _key IS NULL THEN CAST(raise_error({told}) AS BOOLEAN) ELSE true END")
+    return decoded.where(unless("_key IS NULL", Guard.KEYLESS))
 
 
 def decodable(decoded: "DataFrame", care: Care) -> "DataFrame":
@@ -94,7 +38,7 @@ def decodable(decoded: "DataFrame", care: Care) -> "DataFrame":
     """
     if care.undecodable:
         return decoded.where(f"NOT ({is_undecodable()})")
-    return decoded.where(_guard(is_undecodable(), _UNDECODABLE_MARK))
+    return decoded.where(unless(is_undecodable(), Guard.UNDECODABLE))
 
 
 def quarantine_rows(decoded: "DataFrame", contract: Contract) -> "DataFrame":
@@ -122,7 +66,7 @@ def history_rows(decoded: "DataFrame", contract: Contract, care: Care) -> "DataF
     if care.undecodable:
         return decodable(decoded, care).selectExpr(*_fields(contract), *META_COLUMNS)
     # The guard stands in a column: as a filter it would be pushed below the decoding, and decode each record once more.
-    guard = f"CASE WHEN {_guard(is_undecodable(), _UNDECODABLE_MARK)} THEN _schema_id END AS _schema_id"
+    guard = f"CASE WHEN {unless(is_undecodable(), Guard.UNDECODABLE)} THEN _schema_id END AS _schema_id"
     return decoded.selectExpr(*_fields(contract), *META_COLUMNS[:-1], guard)
 
 
@@ -175,7 +119,7 @@ def state_events(decoded: "DataFrame", contract: Contract, care: Care) -> "DataF
     """
     rows = keyed_events(decoded, contract, care)
     if not care.tombstones:
-        return rows.where(_guard("_tombstone", _TOMBSTONE_MARK))
+        return rows.where(unless("_tombstone", Guard.TOMBSTONE))
     ended = f"max(CASE WHEN _tombstone THEN {PLACE} END) OVER (PARTITION BY _entity) AS _ended_at"
     return rows.selectExpr("*", ended).where(f"_ended_at IS NULL OR {PLACE} >= _ended_at")
 
@@ -273,21 +217,7 @@ def _fields(contract: Contract) -> list[str]:
     return [f"value.`{name}`" for name in contract.field_names]
 
 
-def _guard(condition: str, mark: str) -> str:
-    return f"CASE WHEN {condition} THEN CAST(raise_error('{mark}') AS BOOLEAN) ELSE true END"
-
-
 def _sql_expr(text: str) -> Any:
     from pyspark.sql.functions import expr
 
     return expr(text)
-
-
-def messages_of(error: BaseException) -> str:
-    """All that an error of Spark says, down to the cause in the JVM; through Spark Connect it is in the stack."""
-    texts = [str(error), str(getattr(error, "_stacktrace", None) or "")]
-    java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
-    while java is not None:
-        texts.append(str(java.getMessage()))
-        java = java.getCause()
-    return "\n".join(texts)

@@ -9,7 +9,7 @@ from fluvial.tables.declare.declarations import Compacted, History, State
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.changes import is_stepwise, state_rows
 from fluvial.tables.plan.checks import compacted_key
-from fluvial.tables.plan.frames import Care
+from fluvial.tables.plan.guards import EVERYTHING
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,13 +19,12 @@ def rows_of_log(declaration: History | Compacted | State, decoded: "DataFrame", 
     """
     The rows of a table that holds these records and no others.
     """
-    everything = Care(undecodable=True, tombstones=True, keyless=True)
     if isinstance(declaration, History):
-        return frames.history_rows(decoded, contract, everything)
+        return frames.history_rows(decoded, contract, EVERYTHING)
     if isinstance(declaration, Compacted):
         key = compacted_key(declaration, contract, decoded.sparkSession)
-        return frames.compacted_rows(decoded, contract, everything, key=key).where("NOT _deleted").drop("_deleted")
+        return frames.compacted_rows(decoded, contract, EVERYTHING, key=key).where("NOT _deleted").drop("_deleted")
     if is_stepwise(declaration):
-        return state_rows(frames.keyed_events(decoded, contract, everything), declaration)
-    partials = frames.state_partials(frames.state_events(decoded, contract, everything), declaration)
+        return state_rows(frames.keyed_events(decoded, contract, EVERYTHING), declaration)
+    partials = frames.state_partials(frames.state_events(decoded, contract, EVERYTHING), declaration)
     return frames.state_rows(partials, declaration)

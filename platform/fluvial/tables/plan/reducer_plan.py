@@ -5,8 +5,6 @@ Sorted partitions are streamed through Python, batches of many entities at once:
 memory, and an entity of one event costs no Arrow stream of its own, as it would with `applyInArrow`.
 """
 
-import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,14 +15,13 @@ from fluvial.delta.errors import TableError
 from fluvial.tables.declare.declarations import DeclarationError, State
 from fluvial.tables.declare.reducers import Reducer, module_of
 from fluvial.tables.plan import reducer_worker
-from fluvial.tables.plan.frames import messages_of
+from fluvial.tables.plan.guards import reducer_failure
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-_TOLD = re.compile(re.escape(reducer_worker.MARK) + r"(\{.*\})")
 # cloudpickle's list of modules that travel by value is the process's.
 _BY_VALUE = Lock()
 
@@ -51,10 +48,9 @@ class ReducerError(TableError):
         """
         What a reducer did wrong that made a job fail; None when it was something else.
         """
-        found = _TOLD.search(messages_of(error))
-        if found is None:
+        failure = reducer_failure(error)
+        if failure is None:
             return None
-        failure = json.loads(found[1])
         first, last = (tuple(failure[name]) if failure[name] else None for name in ("first", "last"))
         return cls(table, key=failure["key"], first=first, last=last, what=failure["what"])
 

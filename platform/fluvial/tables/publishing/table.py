@@ -105,6 +105,7 @@ class DeltaSource:
         from fluvial.spark.avro import decode, read_contract
         from fluvial.spark.kafka import Span, read_span
         from fluvial.tables.plan import frames
+        from fluvial.tables.plan.guards import EVERYTHING
 
         table, key = self.at(version), self.declaration.key
         columns = self.columns(table)
@@ -115,8 +116,7 @@ class DeltaSource:
         ranges = {partition: (bounds.starts[partition], end) for partition, end in bounds.ends.items()}
         span = Span(topic=self.declaration.topic, ranges=ranges)
         decoded = decode(read_span(self.spark, self.settings.cluster, span), contract)
-        care = frames.Care(undecodable=True, tombstones=True, keyless=True)
-        latest = frames.compacted_rows(decoded, contract, care, key=key).where("NOT _deleted")
+        latest = frames.compacted_rows(decoded, contract, EVERYTHING, key=key).where("NOT _deleted")
         went = changes.went_rows(changes.aligned(latest, table, columns), columns)
         return changes.changed_keys(came.unionByName(went), key)
 

@@ -185,10 +185,10 @@ def test_a_warehouse_that_cannot_be_written(shop: Cli, below: str) -> None:
 
 def test_what_is_wrong_with_one_table_does_not_stop_the_others(shop: Cli, platform: EmbeddedPlatform) -> None:
     from fluvial.tables import history
-    from fluvial.tables.drive.preflight import problems_of
+    from fluvial.tables.drive.preflight import look_ahead
 
-    problems = problems_of([history("orders"), history("order")], {}, platform.settings(shop.cwd))
-    assert list(problems) == ["history.order"]
+    found = look_ahead([history("orders"), history("order")], {}, platform.settings(shop.cwd))
+    assert list(found.problems) == ["history.order"]
 
 
 def test_co_partitioned_topics_that_get_different_numbers_of_partitions(shop: Cli) -> None:

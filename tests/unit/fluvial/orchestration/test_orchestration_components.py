@@ -1,4 +1,4 @@
-"""The factories as components: what is written in YAML, what `dg` reads of them, and what it writes."""
+"""Declarations as components: what is written in YAML, what `dg` reads of them, and what it writes."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -56,7 +56,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
         del sys.modules[name]
 
 
-def test_yaml_makes_the_assets_that_the_factories_make(load: Load) -> None:
+def test_yaml_makes_the_assets_of_the_declarations_that_python_makes(load: Load) -> None:
     fields = {"orders": {"fold": "count"}, "spent": {"fold": "sum", "expr": "amount", "where": "status = 'PAID'"}}
     definitions = load(
         {
@@ -75,7 +75,7 @@ def test_yaml_makes_the_assets_that_the_factories_make(load: Load) -> None:
                 "Pipeline",
                 {
                     "inputs": ["history.orders"],
-                    "output": "busiest",
+                    "name": "busiest",
                     "transform": "shop_yaml.mine:busiest",
                     "version": "1",
                 },
@@ -161,10 +161,10 @@ def test_a_project_in_one_component_is_a_whole_code_location(load: Load) -> None
         ),
         ("Publication", {"table": "history.orders", "topic": "o", "key": "c"}, "a history is its topic already"),
         ("History", {"topik": "orders"}, "topik"),
-        ("Pipeline", {"inputs": ["history.o"], "output": "x", "transform": "shop_yaml.mine:nobody"}, "nobody"),
+        ("Pipeline", {"inputs": ["history.o"], "name": "x", "transform": "shop_yaml.mine:nobody"}, "nobody"),
         (
             "Pipeline",
-            {"inputs": ["history.o"], "output": "x", "transform": "shop_yaml.mine:busiest", "co_partitioned": True},
+            {"inputs": ["history.o"], "name": "x", "transform": "shop_yaml.mine:busiest", "co_partitioned": True},
             "co_partitioned compares topics, and there is one input",
         ),
     ],

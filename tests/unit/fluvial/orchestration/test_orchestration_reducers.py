@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from fluvial.orchestration.assets import factories
 from fluvial.orchestration.assets.assets import code_version, declaration_of, table_asset
+from fluvial.orchestration.assets.policies import Policy
 from fluvial.registry.contracts import Contract
 from fluvial.tables import count, state
 
@@ -39,7 +39,7 @@ def contract(tmp_path: Path) -> Contract:
 
 def test_each_column_of_a_reducer_comes_from_every_field(contract: Contract) -> None:
     declared = state("budgets", topic="orders", key="customer", reduce=spend, returns=RETURNS)
-    asset = table_asset(declared, contract=contract, policy=factories.USUAL)
+    asset = table_asset(declared, contract=contract, policy=Policy())
     (spec,) = asset.specs
     lineage = spec.metadata["dagster/column_lineage"]
     assert isinstance(lineage, dg.TableColumnLineage)
@@ -52,10 +52,10 @@ def test_each_column_of_a_reducer_comes_from_every_field(contract: Contract) -> 
     assert "- `total`: BIGINT" in spec.description
 
 
-def test_the_factory_takes_what_the_declaration_takes() -> None:
-    asset = factories.state("orders", "customer", reduce=spend, returns=RETURNS, scd2=True, name="past")
-    declared = declaration_of(asset)
-    assert declared == state("past", topic="orders", key="customer", reduce=spend, returns=RETURNS, scd2=True)
+def test_an_asset_keeps_its_declaration_and_tells_of_versions() -> None:
+    past = state("past", topic="orders", key="customer", reduce=spend, returns=RETURNS, scd2=True)
+    asset = table_asset(past, contract=None, policy=Policy())
+    assert declaration_of(asset) == past
     (spec,) = asset.specs
     assert spec.description is not None
     assert spec.description.startswith("A row for each version of each customer")

@@ -7,13 +7,15 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
-from miniature import NoSpark, Runner, result_of
+from miniature import DECLARATIONS, NoSpark, Runner, result_of
 
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
+from fluvial.orchestration import assets_for
 from fluvial.orchestration.run.instance import home_of, is_dead, open_instance, shared_run_lock
 from fluvial.orchestration.run.progress import (
     AssetFinished,
@@ -26,6 +28,9 @@ from fluvial.orchestration.run.progress import (
     Status,
 )
 from fluvial.orchestration.run.run import SelectionError, materialize_all
+from fluvial.spark.avro import Contract
+from fluvial.tables import Declaration
+from fluvial.tables.plan.result import RunResult
 
 Run = Callable[..., RunSummary]
 
@@ -68,6 +73,25 @@ def test_the_caller_hears_each_table_begin_and_end_with_its_numbers(run: Run) ->
 def test_a_table_with_nothing_new_is_unchanged(run: Run, runner: Runner) -> None:
     runner.outcomes["history.orders"] = result_of("history.orders", skipped=True, rows=0)
     assert statuses(run(["history.orders"])) == {"history.orders": Status.UNCHANGED}
+
+
+def test_the_contract_that_was_checked_before_the_run_is_given_to_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Contract | None] = {}
+
+    def materialize(
+        declaration: Declaration, *_: Any, contract: Contract | None, progress: Callable[[str], None]
+    ) -> RunResult:
+        given[declaration.table] = contract
+        return result_of(declaration.table)
+
+    monkeypatch.setattr("fluvial.tables.drive.runner.materialize", materialize)
+    contract = Contract.proposed("orders-value", '{"type": "record", "name": "Order", "fields": []}')
+    contracts = {"history.orders": contract}
+    defs = dg.Definitions(assets=assets_for(DECLARATIONS), executor=dg.in_process_executor)
+    materialize_all(settings, definitions=defs, spark=NoSpark.of(settings, contracts))
+    assert given == {"history.orders": contract, "state.customers": None, "marts.busiest": None}
 
 
 def test_a_table_that_does_not_exist_is_refused_with_those_that_do(run: Run, runner: Runner) -> None:

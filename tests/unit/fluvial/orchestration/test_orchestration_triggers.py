@@ -15,20 +15,16 @@ from fluvial.errors import FluvialError
 from fluvial.orchestration import (
     Policy,
     at_times,
-    compacted,
     continuous_job,
     declaration_of,
-    pipeline,
     schedule,
-    state,
     when_inputs_change,
 )
-from fluvial.orchestration import history as history_asset
-from fluvial.orchestration.assets.assets import assets_for
+from fluvial.orchestration.assets.assets import assets_for, table_asset
 from fluvial.orchestration.assets.continuous import batch_event, until_interrupted
 from fluvial.orchestration.assets.pipes import Told
 from fluvial.spark.offset_times import Window
-from fluvial.tables import DeclarationError, count, history
+from fluvial.tables import DeclarationError, compacted, count, history, pipeline, state
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 HOURS = Policy(partitions=dg.HourlyPartitionsDefinition("2025-01-01-00:00", end_date="2025-01-02-00:00"))
@@ -72,7 +68,7 @@ class WindowRunner(Runner):
 
 def test_a_partition_is_a_stretch_of_time_and_a_run_without_one_is_for_all() -> None:
     runner = WindowRunner()
-    asset = history_asset("orders", policy=HOURS, run=runner)
+    asset = table_asset(history("orders"), contract=None, policy=HOURS, run=runner)
     resources = {"spark": NoSpark()}
     assert dg.materialize([asset], resources=resources, run_config=QUIET, partition_key="2025-01-01-05:00").success
     hour = 1_735_707_600_000
@@ -84,30 +80,31 @@ def test_a_partition_is_a_stretch_of_time_and_a_run_without_one_is_for_all() -> 
 
 def test_only_a_history_can_be_run_by_time() -> None:
     with pytest.raises(DeclarationError, match=r"state\.orders cannot be partitioned by time"):
-        state("orders", "customer", fields={"n": count()}, policy=HOURS)
+        assets_for([state("orders", topic="orders", key="customer", fields={"n": count()})], policy=HOURS)
     with pytest.raises(DeclarationError, match=r"policies name history\.order, which is not declared"):
         assets_for(DECLARATIONS, policies={"history.order": HOURS})
 
 
-def test_a_factory_makes_the_asset_of_its_declaration() -> None:
-    @pipeline(
-        inputs=["history.orders"], output="marts.by_hour", policy=Policy(pool="heavy", links={"wiki": "https://w"})
-    )
+def test_declarations_become_assets_each_by_its_policy() -> None:
+    @pipeline(name="by_hour", inputs=["history.orders"])
     def by_hour(orders: Any) -> Any:
         """Orders by the hour."""
         return orders
 
-    made = declaration_of(by_hour)
+    policies = {"marts.by_hour": Policy(pool="heavy", links={"wiki": "https://w"})}
+    assets = assets_for([by_hour, compacted("orders"), history("orders")], policies=policies)
+    hourly, newest, orders = (each for each in assets if isinstance(each, dg.AssetsDefinition))
+    made = declaration_of(hourly)
     assert made is not None
     assert made.table == "marts.by_hour"
-    assert by_hour.op.pool == "heavy"
-    (spec,) = by_hour.specs
+    assert hourly.op.pool == "heavy"
+    (spec,) = hourly.specs
     assert spec.description == "Orders by the hour."
     assert spec.metadata["wiki"] == dg.MetadataValue.url("https://w")
-    assert compacted("orders").op.pool == "compacted.orders"
-    assert declaration_of(history_asset("orders")) == history("orders")
-    with pytest.raises(DeclarationError, match=r'name it \'x\' or "marts\.x"'):
-        pipeline(inputs=["history.orders"], output="state.x")
+    assert newest.op.pool == "compacted.orders"
+    assert declaration_of(orders) == history("orders")
+    with pytest.raises(ImportError, match=r"declare it with fluvial\.tables\.state"):
+        from fluvial.orchestration import state as _  # noqa: F401
 
 
 def test_an_interruption_lets_the_work_come_to_its_end() -> None:

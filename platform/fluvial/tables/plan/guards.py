@@ -1,0 +1,110 @@
+"""
+Guards: expressions in a plan that stop its job at a record which the plan does not provide for, before it commits.
+
+A metric of the job (an observation, an accumulator) is complete when the job has ended, and then Delta has committed;
+to count such records first would read every batch twice. So a guard raises an error, and this module alone plants its
+text and reads it in what Spark makes of it (`raise_error`, condition USER_RAISED_EXCEPTION). Through Spark Connect the
+text is all that arrives.
+"""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from fluvial.delta.errors import TableError
+from fluvial.delta.failures import texts_of
+from fluvial.spark.avro import Contract
+from fluvial.tables.plan.reducer_worker import MARK
+
+
+class Guard(StrEnum):
+    """
+    What a record is that stops a job.
+    """
+
+    UNDECODABLE = "undecodable record"
+    TOMBSTONE = "tombstone"
+    KEYLESS = "no key"
+
+
+_RAISED = re.compile(rf"\[USER_RAISED_EXCEPTION\] fluvial-guard: ({'|'.join(Guard)}) at (\S+)-(\d+), offset (\d+)")
+_REDUCER = re.compile(re.escape(MARK) + r"(\{.*\})")
+
+
+def unless(condition: str, guard: Guard) -> str:
+    """
+    The SQL condition that is true of every row, and stops the job at one for which `condition` holds.
+    """
+    told = f"concat('fluvial-guard: {guard} at ', _topic, '-', _partition, ', offset ', _offset)"
+    return f"CASE WHEN {condition} THEN CAST(raise_error({told}) AS BOOLEAN) ELSE true END"
+
+
+def raised(error: BaseException) -> tuple[Guard, str, int, int] | None:
+    """
+    The guard that made a job fail, with the topic, partition and offset of the record; None for any other failure.
+    """
+    found = _RAISED.search(texts_of(error))
+    return None if found is None else (Guard(found[1]), found[2], int(found[3]), int(found[4]))
+
+
+def reducer_failure(error: BaseException) -> dict[str, Any] | None:
+    """
+    What a reducer's worker says of the entity at which a job failed: `key`, `first`, `last`, `what`.
+    """
+    found = _REDUCER.search(texts_of(error))
+    return None if found is None else json.loads(found[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Care:
+    """
+    What a batch is known to hold, and so must be planned for.
+
+    `takes_keyless` says that records without the contract's key may be put aside; else they stop the job.
+    """
+
+    undecodable: bool = False
+    tombstones: bool = False
+    keyless: bool = False
+    takes_keyless: bool = False
+
+    def after(self, error: BaseException) -> "Care | None":
+        """
+        The care that the guard behind a failed job asks for; None when the failure was none of a guard's.
+        """
+        match raised(error):
+            case (Guard.UNDECODABLE, *_):
+                return replace(self, undecodable=True)
+            case (Guard.TOMBSTONE, *_):
+                return replace(self, tombstones=True)
+            case (Guard.KEYLESS, *_) if self.takes_keyless:
+                return replace(self, keyless=True)
+        return None
+
+
+EVERYTHING = Care(undecodable=True, tombstones=True, keyless=True)
+"""The care of a plan without guards, which takes any record."""
+
+
+class KeylessError(TableError):
+    """
+    A record has no key, and the contract of its topic says that the key names an entity. Nothing was committed.
+    """
+
+    @classmethod
+    def from_cause(cls, error: BaseException, table: str, contract: Contract) -> "KeylessError | None":
+        """
+        The record that made a job fail; None when it was something else.
+        """
+        match raised(error):
+            case (Guard.KEYLESS, topic, partition, offset):
+                return cls(
+                    f"{table}: the record of {topic}-{partition} at offset {offset} has no key, and by "
+                    f'{contract.subject} the key is {contract.key_field} (its "fluvial.key"): nothing of the batch was '
+                    'committed; have its producer send the key, and declare the table with keyless="quarantine" to go '
+                    f"on without the records that have none, or leave out this one: `fluvial run {table} --skip "
+                    f"{topic}:{partition}={offset}`"
+                )
+        return None
