@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.cluster import clusters, elections, events, nodes
+from fluvial.cli.cluster import clusters, nodes
 from fluvial.cli.group import groups
+from fluvial.cli.old_names import Tree
 from fluvial.cli.run import adopt, certify, demo, init, run, sql, ui, verify
 from fluvial.cli.schema import registry, schemas
 from fluvial.cli.table import tables
@@ -28,6 +29,7 @@ _UsageError: type[Exception] = next(each for each in typer.BadParameter.__mro__ 
 
 app = typer.Typer(
     name="fluvial",
+    cls=Tree,
     help="Streams that settle into Delta: a Kafka-protocol log, a schema registry, Spark and Dagster in one package.",
     epilog="Start here:  fluvial up --detach",
     no_args_is_help=True,
@@ -37,27 +39,23 @@ app = typer.Typer(
 )
 init.add_to(app)
 nodes.add_to(app)
-topic_changes.add_to(topics.app)
-topic_repair.add_to(topics.app)
-app.add_typer(topics.app, name="topic")
-app.add_typer(groups.app, name="group")
-app.add_typer(configs.app, name="config")
-app.add_typer(clusters.app, name="cluster")
-elections.add_to(app)
-events.add_to(app)
-produce.add_to(app)
-consume.add_to(app)
-app.add_typer(schemas.app, name="schema")
-app.add_typer(quarantines.app, name="quarantine")
-app.add_typer(tables.app, name="table")
-registry.add_to(app)
 run.add_to(app)
-adopt.add_to(app)
-verify.add_to(app)
-certify.add_to(app)
 sql.add_to(app)
 ui.add_to(app)
 demo.add_to(app)
+certify.add_to(app)
+for added in (produce, consume, topic_changes, topic_repair):
+    added.add_to(topics.app)
+topics.app.add_typer(quarantines.app, name="quarantine")
+clusters.app.add_typer(configs.app, name="config")
+registry.add_to(schemas.app)
+verify.add_to(tables.app)
+adopt.add_to(tables.app)
+app.add_typer(topics.app, name="topic")
+app.add_typer(schemas.app, name="schema")
+app.add_typer(tables.app, name="table")
+app.add_typer(groups.app, name="group")
+app.add_typer(clusters.app, name="cluster")
 
 
 @app.callback()

@@ -11,7 +11,8 @@ Assets one by one, for a code location that is written by hand.
         return orders.groupBy(F.hour("placed_at").alias("hour")).count()
 
 Each is the asset of one of the declarations of `fluvial.tables`, and takes what they take. A project that keeps its
-declarations in modules of their own, where `fluvial run` and `fluvial verify` find them, maps them with `assets_for`.
+declarations in modules of their own, where `fluvial run` and `fluvial table verify` find them, maps them with
+`assets_for`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
