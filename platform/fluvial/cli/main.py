@@ -12,6 +12,7 @@ from fluvial.cli import terminal
 from fluvial.cli.cluster import clusters, nodes
 from fluvial.cli.group import groups
 from fluvial.cli.old_names import Tree
+from fluvial.cli.profile import FLAG, HELP, choose, give_to_all
 from fluvial.cli.run import adopt, certify, demo, init, run, sql, ui, verify
 from fluvial.cli.schema import registry, schemas
 from fluvial.cli.table import table_rows, tables
@@ -65,9 +66,11 @@ def _options(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of a failure that fluvial does not know.")
     ] = False,
+    profile: Annotated[str | None, typer.Option(FLAG, metavar="NAME", help=HELP, show_default=False)] = None,
 ) -> None:
     if debug:
         os.environ[DEBUG] = "1"
+    choose(profile)
 
 
 @app.command(epilog="Example:  fluvial version")
@@ -82,7 +85,9 @@ def version() -> None:
 def execute(words: Sequence[str]) -> int:
     """Run one command line; return its exit status."""
     try:
-        status = app(args=list(words), prog_name="fluvial", standalone_mode=False)
+        command = typer.main.get_command(app)
+        give_to_all(command)
+        status = command(args=list(words), prog_name="fluvial", standalone_mode=False)
         sys.stdout.flush()
     except FluvialError as error:
         terminal.complain(str(error))
