@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from fluvial.errors import FluvialError
 from fluvial.spark.warehouse import DATABASES, is_table_name, table_name_of
-from fluvial.tables.declare.folds import Fold
+from fluvial.tables.declare.folds import POSITION_FIELDS, Fold
 from fluvial.tables.declare.reducers import Reduce, Reducer
 
 if TYPE_CHECKING:
@@ -216,6 +216,7 @@ def state(
     returns: "str | StructType | None" = None,
     version: str | None = None,
     scd2: bool | str = False,
+    with_position: bool = False,
     keyless: Keyless = "stop",
 ) -> State:
     """
@@ -231,6 +232,8 @@ def state(
 
     `scd2` keeps a row for each version of an entity: each event that changes the state closes one and begins the next.
     It is the event's time in SQL, or True for the record's own timestamp. `keyless` is as for :func:`compacted`.
+
+    `with_position` adds `_partition`, `_offset` and `_updated_at` of the last record of the log that a row holds.
     """
     what = f'state("{name}")'
     _check_keyless(what, keyless)
@@ -265,6 +268,8 @@ def state(
     if scd2 and key.lower() in VERSION_COLUMNS:
         raise DeclarationError(f"{what}: {key} is a column that scd2 adds: rename the key")
     _check_folds(what, fields)
+    if with_position:
+        fields = _with_position(what, fields, has_reducer=reducer is not None, has_versions=bool(scd2))
     if isinstance(scd2, str) and not scd2.strip():
         raise DeclarationError(f'{what}: scd2 is {scd2!r}: name a time, as in scd2="event_time", or write scd2=True')
     return State(
@@ -299,6 +304,22 @@ def _checked_reducer(what: str, reduce: object, returns: Any, version: str | Non
         return Reducer.of(reduce, returns, version)
     except ValueError as error:
         raise DeclarationError(f"{what}: {error}") from error
+
+
+def _with_position(
+    what: str, fields: Mapping[str, Fold], *, has_reducer: bool, has_versions: bool
+) -> MappingProxyType[str, Fold]:
+    if has_reducer:
+        raise DeclarationError(
+            f"{what}: with_position is for folds: have the reducer keep the event's _partition, _offset and "
+            "_timestamp in columns of its own"
+        )
+    if has_versions:
+        raise DeclarationError(
+            f"{what}: a version of scd2 has _partition and _offset of the record that it begins with: leave "
+            "with_position out"
+        )
+    return MappingProxyType({**fields, **POSITION_FIELDS})
 
 
 def _check_folds(what: str, fields: Mapping[str, Fold]) -> None:
