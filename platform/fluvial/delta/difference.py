@@ -2,7 +2,7 @@
 What differs between two versions of a table, or two tables: rows by their key.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,20 +52,25 @@ class Difference:
     changed: dict[Key, tuple[int, int, tuple[str, ...]]]
 
 
-def compare(before: Source, after: Source, key: Sequence[str]) -> Difference:
+def compare(before: Source, after: Source, key: Sequence[str], *, ignored: Collection[str] = ()) -> Difference:
     """
-    Compare two tables row by row. Files that both versions of one table have are not read.
+    Compare two tables row by row, but for the columns `ignored`. Files that two versions of a table share are not read.
 
     Raises :class:`TableError` where several rows of one of them have the same key.
     """
     known = {identity(each) for each in before.snapshot.added} if before.path == after.path else set()
     known &= {identity(each) for each in after.snapshot.added}
     rows = [
-        read_rows(each.path, each.snapshot, [added for added in each.snapshot.added if identity(added) not in known])
+        read_rows(
+            each.path,
+            each.snapshot,
+            [added for added in each.snapshot.added if identity(added) not in known],
+            [name for name in each.columns if name not in ignored],
+        )
         for each in (before, after)
     ]
     old, new = (_by_key(source, table, key) for source, table in zip((before, after), rows, strict=True))
-    both = [name for name in after.columns if name in before.columns and name not in key]
+    both = [name for name in rows[1].column_names if name in before.columns and name not in key]
     shared = [each for each in new if each in old]
     return Difference(
         before=rows[0],

@@ -1,7 +1,7 @@
 """`fluvial table get` and `fluvial table diff`: rows of tables by their keys, without Spark."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -109,9 +109,11 @@ def diff(
     """
     Compare two versions of a table, or two tables: rows added, removed and changed, by key.
 
-    Only data files that are not in both versions are read. Columns that one of the two lacks are named, not compared.
+    Only data files that are not in both versions are read. Columns that one of the two lacks are named, not compared;
+    `_fold`, what the folds of a state remember, is left out.
     """
     from fluvial.delta.difference import compare
+    from fluvial.tables.declare.declarations import FOLD_COLUMN
 
     before, after = _source(settings, table), None if other is None else _source(settings, other)
     if after is None:
@@ -121,7 +123,7 @@ def diff(
             before = _source(settings, f"{name}@{max(0, after.snapshot.version - 1)}")
     names = _key(after, key)
     _key(before, list(names))
-    found = compare(before, after, names)
+    found = compare(before, after, names, ignored=(FOLD_COLUMN,))
     rows = [
         *(_difference("added", names, each, None, _row(found.after, at)) for each, at in _first(found.added, limit)),
         *(_difference("removed", names, each, _row(found.before, at), None)
@@ -152,11 +154,8 @@ def diff(
         if answer[what]:
             terminal.answer(f"{what.replace('_', ' ')}: {', '.join(answer[what])}")
     terminal.table(
-        ("change", *names, "before", "after"),
-        (
-            (each["change"], *map(_text, each["key"].values()), _text(each["before"]), _text(each["after"]))
-            for each in rows
-        ),
+        ("change", *names, "column", "before", "after"),
+        (line for each in rows for line in _lines(each)),
     )
 
 
@@ -247,6 +246,17 @@ def _difference(
 
     shown = {name: None if value is None else render(value) for name, value in zip(names, key, strict=True)}
     return {"change": change, "key": shown, "before": before, "after": after}
+
+
+def _lines(row: Mapping[str, Any]) -> Iterator[list[str]]:
+    """A line for a row that is in one table only, and for a changed one a line for each column."""
+    start = [row["change"], *map(_text, row["key"].values())]
+    before, after = row["before"], row["after"]
+    if before is None or after is None:
+        yield [*start, "", _text(before), _text(after)]
+        return
+    for name, value in after.items():
+        yield [*start, name, _text(before[name]), _text(value)]
 
 
 def _text(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import struct
 import uuid
 from collections.abc import Callable, Sequence
@@ -229,6 +230,8 @@ def test_two_tables_are_compared(run: Run, capsys: pytest.CaptureFixture[str], w
     drawn = capsys.readouterr().out
     assert "state.customers@1 to state.customers@2: 1 rows added, 1 removed, 0 changed" in drawn
     assert "columns added: note" in drawn
+    assert execute(["table", "diff", "history.orders", "--warehouse", str(warehouse)]) == 0
+    assert re.search("changed . 1 +. 0 +. amount . - +. 4.0", capsys.readouterr().out)
 
 
 def test_rows_that_deletion_vectors_mark_are_gone(warehouse: Path) -> None:
