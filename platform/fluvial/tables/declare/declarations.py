@@ -44,7 +44,7 @@ class DeclarationError(FluvialError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """
-    Every event of a topic, in a table that only grows.
+    Every event of a topic, in a table that only grows; with `dedupe`, of those with the same id only the first.
     """
 
     kind: ClassVar[str] = "history"
@@ -52,6 +52,7 @@ class History:
     keyless: ClassVar[Keyless] = "stop"  # of no meaning here: a history has every record
     topic: str
     name: str
+    dedupe: str | None = None
 
     @property
     def table(self) -> str:
@@ -181,24 +182,38 @@ Declaration = History | Compacted | State | Pipeline | Publication
 DECLARATION_TYPES = (History, Compacted, State, Pipeline, Publication)
 
 
-def history(topic: str, *, name: str | None = None) -> History:
+def history(topic: str, *, name: str | None = None, dedupe: str | None = None) -> History:
     """
     The history of `topic`, as `history.<name>`; the name is the topic's unless one is given.
+
+    `dedupe` names a field that is an event's id: a record whose id an earlier record of its partition has is left out.
+    Records with the same id must have the same key, or else they may be in different partitions, and both stay.
     """
     _check_topic(topic)
-    return History(topic=topic, name=_checked_name(name, topic, f'history("{topic}")'))
+    what = f'history("{topic}")'
+    if dedupe is not None:
+        _check_column(dedupe, what, "dedupe")
+    return History(topic=topic, name=_checked_name(name, topic, what), dedupe=dedupe)
 
 
-def compacted(topic: str, *, name: str | None = None, key: str | None = None, keyless: Keyless = "stop") -> Compacted:
+def compacted(
+    topic: str,
+    *,
+    name: str | None = None,
+    key: str | None = None,
+    keyless: Keyless = "stop",
+    dedupe: str | None = None,
+) -> Compacted:
     """
     The latest event a key of `topic`, as `compacted.<name>`.
 
     `key` names the column that holds the record key as text; without it, it is the field that the contract names as
     `"fluvial.key"`, or else `key`. `keyless` says what becomes of a record without the key that the contract names: it
-    stops the run, or is put into the quarantine table of the topic.
+    stops the run, or is put into the quarantine table of the topic. Only a history takes `dedupe`.
     """
     _check_topic(topic)
     what = f'compacted("{topic}")'
+    _refuse_dedupe(what, dedupe)
     _check_keyless(what, keyless)
     if key is not None:
         _check_column(key, what, "key")
@@ -218,6 +233,7 @@ def state(
     scd2: bool | str = False,
     with_position: bool = False,
     keyless: Keyless = "stop",
+    dedupe: str | None = None,
 ) -> State:
     """
     One row an entity as `state.<name>`: the record key as text in column `key`, then the folded `fields` in order.
@@ -234,8 +250,10 @@ def state(
     It is the event's time in SQL, or True for the record's own timestamp. `keyless` is as for :func:`compacted`.
 
     `with_position` adds `_partition`, `_offset` and `_updated_at` of the last record of the log that a row holds.
+    Only a history takes `dedupe`.
     """
     what = f'state("{name}")'
+    _refuse_dedupe(what, dedupe)
     _check_keyless(what, keyless)
     _check_topic(topic)
     _checked_name(name, name, what)
@@ -282,6 +300,14 @@ def state(
         scd2="_timestamp" if scd2 is True else scd2 or None,
         keyless=keyless,
     )
+
+
+def _refuse_dedupe(what: str, dedupe: str | None) -> None:
+    if dedupe is not None:
+        raise DeclarationError(
+            f"{what}: a row of this table does not tell which ids it was made from: leave dedupe out, and declare "
+            f'history(…, dedupe="{dedupe}") and a pipeline that aggregates it'
+        )
 
 
 def _check_keyless(what: str, keyless: str) -> None:

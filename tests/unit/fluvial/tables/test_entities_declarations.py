@@ -63,6 +63,9 @@ def a_state(**changes: Any) -> Any:
         (lambda: a_state(fields={"n": sum_(" ")}), "write it as a line of SQL"),
         (lambda: a_state(fields={"_fold": count()}), "starts with an underscore"),
         (lambda: a_state(key="a b"), "no column name"),
+        (lambda: a_state(dedupe="id"), r"a row of this table does not tell .* declare history\(…, dedupe=\"id\"\)"),
+        (lambda: compacted("t", dedupe="id"), "leave dedupe out"),
+        (lambda: history("t", dedupe="a.b"), "dedupe 'a.b' is no column name"),
         (lambda: a_state(with_position=True, scd2=True), "leave with_position out"),
         (
             lambda: a_state(with_position=True, fields=None, reduce=lambda state, _: state, returns="n INT"),
