@@ -1,8 +1,9 @@
 """
 Which platform and which tables a command works on.
 
-A setting comes from the first of these that has it: a flag, `FLUVIAL_<NAME>` in the environment, `fluvial.toml` in the
-working directory, the local platform that lives in the data directory, the default. Nothing is read at import.
+A setting comes from the first of these that has it: a flag, `FLUVIAL_<NAME>` in the environment, the chosen profile of
+`fluvial.toml` in the working directory, the rest of that file, the local platform that lives in the data directory, the
+default. Nothing is read at import.
 What the clients of Kafka and of the registry are told beside an address is gathered in `client_settings`.
 """
 
@@ -11,7 +12,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from fluvial.client_settings import TABLES, ClientSettings, client_settings, tab
 from fluvial.errors import ConfigError
 from fluvial.kafka import KafkaCluster
 from fluvial.local.state import PORT_DEFAULT, REGISTRY_PORT_DEFAULT, Platform
+from fluvial.profiles import VARIABLE as PROFILE_VARIABLE
+from fluvial.profiles import with_profile
 from fluvial.properties import NO_PROPERTIES, Properties
 from fluvial.registry.endpoint import RegistryEndpoint, without_users
 
@@ -46,6 +49,8 @@ class Settings:
     """By when producers know of partitions that a topic was given: the most that they have as `metadata.max.age.ms`."""
     metrics_port: int | None = None
     """Where `fluvial up` has its first broker serve metrics, the others from there on; None for none."""
+    profile: str | None = None
+    """The profile of `fluvial.toml` that was chosen."""
     local: bool = True
     """Whether the cluster is the local platform of `data_dir`, because nothing named another."""
     kafka_properties: Properties = NO_PROPERTIES
@@ -120,14 +125,16 @@ def load_settings(*, environ: Mapping[str, str] | None = None, directory: Path |
     """
     Find the value of every setting; a flag that is None or an empty mapping was not given.
 
-    `environ` and `directory` stand in for the process's own. Raises ConfigError naming where the wrong value stands.
+    `environ` and `directory` stand in for the process's own; `profile`, a flag as well, is one of the file's profiles.
+    Raises ConfigError naming where the wrong value stands.
     """
     environ = os.environ if environ is None else environ
     path = (directory or Path()) / FILE
+    profile = flags.pop("profile", None) or environ.get(PROFILE_VARIABLE) or None
     unknown = flags.keys() - _SETTINGS.keys() - {"spark_conf"}
     assert not unknown, f"no such setting: {unknown}"
     found: dict[str, str] = {}
-    from_file = _read_file(path)
+    from_file = _read_file(path, profile)
     spark_conf = _spark_table(path, from_file)
     for name, setting in _SETTINGS.items():
         candidates = (
@@ -156,7 +163,7 @@ def load_settings(*, environ: Mapping[str, str] | None = None, directory: Path |
         # The file that a flag names speaks before everything but the setting's own flag.
         if among_properties is not None and (name not in found or (by_flag and flags.get(name) is None)):
             found[name] = _checked(among_properties.where, among_properties.value, _SETTINGS[name])
-    return _settings(found, spark_conf, clients)
+    return replace(_settings(found, spark_conf, clients), profile=profile)
 
 
 def _settings(found: dict[str, str], spark_conf: Mapping[str, str], clients: ClientSettings) -> Settings:
@@ -201,12 +208,12 @@ def _checked(where: str, value: object, setting: _Setting) -> str:
     return text
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path, profile: str | None) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            read = tomllib.load(file)
+            read = with_profile(path, tomllib.load(file), profile)
     except FileNotFoundError:
-        return {}
+        return with_profile(path, {}, profile)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     except OSError as error:

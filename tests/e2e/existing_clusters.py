@@ -31,5 +31,5 @@ class ExistingClusters(StandaloneSpark):
 
     def _registry(self) -> tuple[str, Started]:
         port = free_port()
-        command = [str(FLUVIAL), "registry", "--bootstrap-server", self.bootstrap_server, "--port", str(port)]
+        command = [str(FLUVIAL), "schema", "serve", "--bootstrap-server", self.bootstrap_server, "--port", str(port)]
         return f"http://127.0.0.1:{port}", self._start(f"registry-{port}", command)

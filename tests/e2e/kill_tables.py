@@ -79,7 +79,7 @@ def run_kills(
     """Kill something `kills` times, in rounds of at most `others_max` victims before the driver, and compare everything
     after each.
 
-    At the end the commands `fluvial run` and `fluvial verify` themselves are run, unless `with_commands` is False.
+    At the end the commands `fluvial run` and `fluvial table verify` are run, unless `with_commands` is False.
     """
     report = Report()
     with ExitStack() as opened:
@@ -230,7 +230,7 @@ class _Rig:
         """All that was sent, once nothing more is."""
         if with_commands:
             self.platform.run("run", "--project", PROJECT, "all")
-            self.platform.run("verify", "--project", PROJECT)
+            self.platform.run("table", "verify", "--project", PROJECT)
         else:
             self._bring_up()
         rows = self.spark.read.format("delta").load(f"{self.settings.warehouse}/history/{TOPIC}").count()

@@ -188,7 +188,7 @@ class Shop:
         return [each for each in psutil.Process(self.daemon.pid).children(recursive=True) if each.name() == "java"]
 
     def assert_exact(self) -> None:
-        """Prove the tables from the log, as `fluvial verify` does."""
+        """Prove the tables from the log, as `fluvial table verify` does."""
         from fluvial.spark.session import build_session
 
         spark = build_session(self.settings, "fluvial tests")

@@ -43,5 +43,5 @@ def test_the_same_answers_though_an_executor_is_killed(clusters: ExistingCluster
     assert job.wait(timeout=900) == 0, (platform.data_dir / "started.log").read_text()[-4000:]
     assert_tables_are_exact(platform, FIRST_DAYS)
     assert len(platform.ask("select * from compacted.airlines")) == len(list(csv_truth.rows("airlines.csv")))
-    platform.run("verify", *clusters.words)
+    platform.run("table", "verify", *clusters.words)
     assert not list(platform.data_dir.glob("node-*")), "no broker of ours had a part in it"

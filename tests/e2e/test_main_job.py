@@ -86,9 +86,9 @@ def test_keys_stay_in_event_time_order(demo: LocalPlatform) -> None:
 
 
 def test_damaged_flights_were_put_aside_repaired_and_replayed(demo: LocalPlatform) -> None:
-    (quarantine,) = json.loads(demo.run("quarantine", "list", "--json").stdout)
+    (quarantine,) = json.loads(demo.run("topic", "quarantine", "list", "--json").stdout)
     assert (quarantine["topic"], quarantine["records"], quarantine["waiting"]) == ("flight_events", DAMAGED, 0)
-    shown = demo.run("quarantine", "show", "flight_events", "--all", "--json").stdout
+    shown = demo.run("topic", "quarantine", "show", "flight_events", "--all", "--json").stdout
     rows = [json.loads(line) for line in shown.splitlines()]
     reasons = " ".join(row["reason"] for row in rows)
     assert all(words in reasons for words in ("the bytes end early", "bytes are left over", "is not registered"))

@@ -69,7 +69,9 @@ def test_a_history_keeps_its_rows_untouched(spark: Any, settings: Settings, sche
     path = write(spark, settings, declared, earlier)
     files = {file: file.read_bytes() for file in path.glob("*.parquet")}
     topic.send([order("a", "Ulm", 2)])
-    with pytest.raises(TableError, match=r"no run of fluvial wrote.*`fluvial adopt history\.orders` adopts its rows"):
+    with pytest.raises(
+        TableError, match=r"no run of fluvial wrote.*`fluvial table adopt history\.orders` adopts its rows"
+    ):
         materialize(declared, settings, spark, schemas=schemas)
 
     adopted = adopt(declared, settings, spark, schemas=schemas, start="latest")

@@ -456,7 +456,7 @@ def test_what_another_writer_did_to_a_table_is_told(copy: Copy) -> None:
 
     shutil.rmtree(copy.folder("state"))
     copy.spark.range(5).write.format("delta").save(str(copy.folder("state")))
-    with pytest.raises(TableError, match=r"no run of fluvial wrote.*fluvial adopt state\.readings"):
+    with pytest.raises(TableError, match=r"no run of fluvial wrote.*fluvial table adopt state\.readings"):
         copy.run("state")
 
     copy.spark.sql(

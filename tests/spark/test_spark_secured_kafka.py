@@ -67,7 +67,17 @@ def registry_url(kafka: SecuredKafka, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("registry")
     file = properties_file(folder / "client.properties", kafka.scram)
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "fluvial.cli.main", "registry", "--port", str(port), "--command-config", str(file)]
+    command = [
+        sys.executable,
+        "-m",
+        "fluvial.cli.main",
+        "schema",
+        "serve",
+        "--port",
+        str(port),
+        "--command-config",
+        str(file),
+    ]
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
@@ -114,8 +124,8 @@ def test_commands_and_tables_work_as_elsewhere(
     fluvial("topic", "create", topic, "--partitions", "2", *cluster)
     fluvial("schema", "register", "order.avsc", "--subject", f"{topic}-value", "--registry-url", registry_url)
     written = ("--file", "orders.jsonl", "--subject", f"{topic}-value", "--key-field", "customer")
-    fluvial("produce", topic, *written, *both)
-    told = fluvial("consume", topic, "--from-beginning", "--to-end", *both)
+    fluvial("topic", "produce", topic, *written, *both)
+    told = fluvial("topic", "consume", topic, "--from-beginning", "--to-end", *both)
     assert sorted((json.loads(line) for line in told.splitlines()), key=lambda each: each["amount"]) == records
     assert "1 brokers" in fluvial("cluster", "status", *cluster) or topic in fluvial("topic", "list", *cluster)
 
@@ -125,7 +135,7 @@ def test_commands_and_tables_work_as_elsewhere(
     assert materialize(declared, settings, spark).rows == ORDERS
     with settings.registry.client() as schemas:
         assert verify(declared, settings, spark, schemas=schemas).is_exact
-    fluvial("produce", topic, *written, *both)
+    fluvial("topic", "produce", topic, *written, *both)
     group = json.loads(fluvial("group", "describe", f"fluvial.{declared.table}", "--format", "json", *cluster))
     assert sum(each["lag"] for each in group["partitions"]) == ORDERS
     assert materialize(declared, settings, spark).rows == ORDERS

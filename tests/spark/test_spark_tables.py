@@ -96,6 +96,30 @@ def test_every_table_equals_a_plain_fold_after_every_batch(
             assert "OPTIMIZE" in operations
 
 
+@pytest.mark.parametrize("order", [None, "at"])
+def test_rows_of_a_state_have_their_position_if_asked(
+    order: str | None, spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(SCHEMA, partitions=2)
+    declaration = state(
+        "placed", topic=topic.name, key="id", fields={"total": sum_("amount")}, order=order, with_position=True
+    )
+    events = random_events(random.randrange(1_000_000), 60, partitions=2)
+    for start, end in ((0, 25), (25, 60)):
+        topic.send(events[start:end])
+        materialize(declaration, settings, spark, schemas=schemas, indexes=None)
+    expected: dict[str, tuple[int, int]] = {}
+    for partition, offset, record in topic.in_order():
+        if record.key is not None and record.value is None:
+            expected.pop(record.key, None)
+        elif record.key is not None:
+            expected[record.key] = (partition, offset)
+    rows = spark.table("state.placed").collect()
+    assert {row.id: (row._partition, row._offset) for row in rows} == expected
+    assert all(row._updated_at is not None for row in rows)
+    assert verify(declaration, settings, spark, schemas=schemas).is_exact
+
+
 def test_a_second_run_with_nothing_new_makes_no_commit(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:

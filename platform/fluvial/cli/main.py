@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.cluster import clusters, elections, events, nodes
+from fluvial.cli.cluster import clusters, nodes
 from fluvial.cli.group import groups
+from fluvial.cli.old_names import Tree
+from fluvial.cli.profile import FLAG, HELP, choose, give_to_all
 from fluvial.cli.run import adopt, certify, demo, init, run, sql, ui, verify
 from fluvial.cli.schema import registry, schemas
-from fluvial.cli.table import tables
+from fluvial.cli.table import table_rows, tables
 from fluvial.cli.topic import configs, consume, produce, quarantines, topic_changes, topic_repair, topics
 from fluvial.errors import FluvialError
 
@@ -28,6 +30,7 @@ _UsageError: type[Exception] = next(each for each in typer.BadParameter.__mro__ 
 
 app = typer.Typer(
     name="fluvial",
+    cls=Tree,
     help="Streams that settle into Delta: a Kafka-protocol log, a schema registry, Spark and Dagster in one package.",
     epilog="Start here:  fluvial up --detach",
     no_args_is_help=True,
@@ -37,27 +40,24 @@ app = typer.Typer(
 )
 init.add_to(app)
 nodes.add_to(app)
-topic_changes.add_to(topics.app)
-topic_repair.add_to(topics.app)
-app.add_typer(topics.app, name="topic")
-app.add_typer(groups.app, name="group")
-app.add_typer(configs.app, name="config")
-app.add_typer(clusters.app, name="cluster")
-elections.add_to(app)
-events.add_to(app)
-produce.add_to(app)
-consume.add_to(app)
-app.add_typer(schemas.app, name="schema")
-app.add_typer(quarantines.app, name="quarantine")
-app.add_typer(tables.app, name="table")
-registry.add_to(app)
 run.add_to(app)
-adopt.add_to(app)
-verify.add_to(app)
-certify.add_to(app)
 sql.add_to(app)
 ui.add_to(app)
 demo.add_to(app)
+certify.add_to(app)
+for added in (produce, consume, topic_changes, topic_repair):
+    added.add_to(topics.app)
+topics.app.add_typer(quarantines.app, name="quarantine")
+clusters.app.add_typer(configs.app, name="config")
+registry.add_to(schemas.app)
+table_rows.add_to(tables.app)
+verify.add_to(tables.app)
+adopt.add_to(tables.app)
+app.add_typer(topics.app, name="topic")
+app.add_typer(schemas.app, name="schema")
+app.add_typer(tables.app, name="table")
+app.add_typer(groups.app, name="group")
+app.add_typer(clusters.app, name="cluster")
 
 
 @app.callback()
@@ -66,9 +66,11 @@ def _options(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of a failure that fluvial does not know.")
     ] = False,
+    profile: Annotated[str | None, typer.Option(FLAG, metavar="NAME", help=HELP, show_default=False)] = None,
 ) -> None:
     if debug:
         os.environ[DEBUG] = "1"
+    choose(profile)
 
 
 @app.command(epilog="Example:  fluvial version")
@@ -83,7 +85,9 @@ def version() -> None:
 def execute(words: Sequence[str]) -> int:
     """Run one command line; return its exit status."""
     try:
-        status = app(args=list(words), prog_name="fluvial", standalone_mode=False)
+        command = typer.main.get_command(app)
+        give_to_all(command)
+        status = command(args=list(words), prog_name="fluvial", standalone_mode=False)
         sys.stdout.flush()
     except FluvialError as error:
         terminal.complain(str(error))

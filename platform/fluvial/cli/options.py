@@ -170,6 +170,11 @@ def with_cluster_and_registry(command: Callable[..., None]) -> Callable[..., Non
     return _with_options(command, ("data_dir", "bootstrap_server", "command_config", "registry_url"))
 
 
+def with_warehouse(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name the warehouse; it takes the `settings` made of them."""
+    return _with_options(command, ("data_dir", "warehouse"))
+
+
 def with_cluster_and_warehouse(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of `with_cluster`, and the one that names the warehouse."""
     return _with_options(command, ("data_dir", "bootstrap_server", "command_config", "warehouse"))

@@ -128,7 +128,7 @@ def _single_copy_acknowledged(facts: Facts) -> Iterator[Finding]:
                 rule="minimum of one",
                 about=f"topic {topic.name}",
                 text="min.insync.replicas=1: with the others down acks=all is answered for a single copy",
-                repair=f"fluvial config set --topic {topic.name} min.insync.replicas=2",
+                repair=f"fluvial cluster config set --topic {topic.name} min.insync.replicas=2",
             )
 
 
@@ -154,7 +154,7 @@ def _unclean(facts: Facts) -> Iterator[Finding]:
             rule="unclean election",
             about=f"topic {topic.name}",
             text="unclean.leader.election.enable=true: a replica that lacks records may lead, and they are lost",
-            repair=f"fluvial config set --topic {topic.name} unclean.leader.election.enable=false",
+            repair=f"fluvial cluster config set --topic {topic.name} unclean.leader.election.enable=false",
         )
         if topic.min_isr > 1:
             yield Finding(
@@ -174,7 +174,7 @@ def _not_synced(facts: Facts) -> Iterator[Finding]:
                 rule="not synced",
                 about=f"topic {topic.name}",
                 text="fluvial.durability=memory: a power cut of all its brokers takes what was not written out",
-                repair=f"fluvial config set --topic {topic.name} fluvial.durability=fsync-quorum",
+                repair=f"fluvial cluster config set --topic {topic.name} fluvial.durability=fsync-quorum",
             )
 
 

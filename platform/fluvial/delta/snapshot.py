@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fluvial.delta.errors import TableError
+from fluvial.delta.errors import BrokenLogError, TableError
 from fluvial.delta.log import TableLog
 
 # Version, and part and number of parts where a checkpoint has several files.
@@ -42,6 +42,8 @@ class Snapshot:
     files: int
     bytes: int
     rows: int | None
+    added: tuple[dict[str, Any], ...] = field(repr=False)
+    """The `add` action of each file."""
 
 
 @dataclass(slots=True)
@@ -62,23 +64,32 @@ class _Replay:
         self.files.update((each["path"], each) for each in added)
 
 
-def read_snapshot(path: str) -> Snapshot | None:
+def read_snapshot(path: str, version: int | None = None) -> Snapshot | None:
     """
-    Read the table in a local folder; None where there is none.
+    Read the table in a local folder, at its newest version or another; None where there is none.
 
-    Raises TableError for a log that lacks commits, or whose checkpoint is of a kind that only Spark reads.
+    Raises TableError for a log that lacks commits, that does not go back to the version, or whose checkpoint is of a
+    kind that only Spark reads.
     """
     log = TableLog(None, path)
     log.check()
-    version = log.newest_version()
-    if version is None:
+    newest = log.newest_version()
+    if newest is None:
         return None
+    version = newest if version is None else version
+    if version > newest:
+        raise TableError(f"{path}: there is no version {version}: the newest is {newest}")
     replay = _Replay()
-    at, files = _checkpoint(Path(path) / "_delta_log")
+    at, files = _checkpoint(Path(path) / "_delta_log", version)
     for file in files:
         replay.take(_checkpointed(file))
-    for number in range(at + 1, version + 1):
-        replay.take(log.actions(number))
+    try:
+        for number in range(at + 1, version + 1):
+            replay.take(log.actions(number))
+    except BrokenLogError as error:
+        if version == newest:
+            raise
+        raise TableError(f"{path}: version {version} can no longer be read: its log was cleaned up since") from error
     if not replay.metadata:
         raise TableError(f"{path}: its log cannot be read without Spark: no checkpoint of a kind that is read here")
     schema = json.loads(replay.metadata["schemaString"])
@@ -94,6 +105,7 @@ def read_snapshot(path: str) -> Snapshot | None:
         files=len(replay.files),
         bytes=sum(each["size"] for each in replay.files.values()),
         rows=None if None in counts else sum(each for each in counts if each is not None),
+        added=tuple(replay.files.values()),
     )
 
 
@@ -118,15 +130,15 @@ def _rows(added: dict[str, Any]) -> int | None:
     return None if rows is None else rows - ((added.get("deletionVector") or {}).get("cardinality") or 0)
 
 
-def _checkpoint(folder: Path) -> tuple[int, list[Path]]:
-    """The version and the files of the newest checkpoint that is complete; -1 where there is none."""
+def _checkpoint(folder: Path, version: int) -> tuple[int, list[Path]]:
+    """The version and the files of the newest checkpoint up to `version` that is complete; -1 where there is none."""
     found: dict[int, list[Path]] = {}
     parts: dict[int, int] = {}
     for file in folder.glob("*.checkpoint*.parquet"):
         if match := _CHECKPOINT.fullmatch(file.name):
             found.setdefault(int(match[1]), []).append(file)
             parts[int(match[1])] = int(match[3] or 1)
-    complete = [version for version, files in found.items() if len(files) == parts[version]]
+    complete = [each for each, files in found.items() if each <= version and len(files) == parts[each]]
     return (max(complete), found[max(complete)]) if complete else (-1, [])
 
 

@@ -166,6 +166,6 @@ def read_position(log: TableLog, table: str) -> Position:
             )
     raise TableError(
         f"{log.path} holds a Delta table that no run of fluvial wrote, or whose log was cleaned: "
-        f"`fluvial adopt {table}` adopts its rows; or move it away, and {table} is rebuilt "
+        f"`fluvial table adopt {table}` adopts its rows; or move it away, and {table} is rebuilt "
         "from the log"
     )

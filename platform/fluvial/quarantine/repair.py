@@ -36,7 +36,7 @@ class Seen:
     """
     What can be read of a record.
 
-    `value` has what decodes, JSON as `fluvial consume` prints it: of a record that breaks off the fields before that.
+    `value` has what decodes, JSON as `fluvial topic consume` prints it: of a record that breaks off, the fields before.
     `is_whole` says that nothing is missing, so that the bytes can go back as they are.
     """
 

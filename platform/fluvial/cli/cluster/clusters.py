@@ -9,6 +9,7 @@ from fluvial.cli.cluster import (
     cluster_nodes,
     cluster_status,
     elections,
+    events,
 )
 
 app = typer.Typer(
@@ -24,5 +25,6 @@ app.command("moves", epilog="Example:  fluvial cluster moves --wait")(cluster_mo
 app.command("reassign", epilog="Example:  fluvial cluster reassign --brokers 0,1,2,3 --execute")(cluster_moves.reassign)
 app.command("elect", epilog="Example:  fluvial cluster elect orders:0,1 payments")(elections.elect_leaders)
 app.command("remove", epilog="Example:  fluvial cluster remove 3 --execute")(cluster_nodes.remove)
+events.add_to(app)
 app.add_typer(cluster_features.app, name="features")
 app.command("doctor", epilog="Example:  fluvial cluster doctor --client producer.properties")(cluster_doctor.doctor)

@@ -1,4 +1,4 @@
-"""`fluvial elect-leaders`: elect the preferred replicas of partitions."""
+"""`fluvial cluster elect`: elect the preferred replicas of partitions."""
 
 import json
 from collections import Counter
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from fluvial.cli.topic.partitions import TopicPartition
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("elect-leaders", epilog="Example:  fluvial elect-leaders orders:0,1 payments")(elect_leaders)
 
 
 @with_cluster

@@ -1,4 +1,4 @@
-"""`fluvial events`: what happened in the cluster, in plain words."""
+"""`fluvial cluster events`: what happened in the cluster, in plain words."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    app.command(epilog="Example:  fluvial events --since 1h --kind leader_elected --kind broker_fenced")(events)
+    app.command(epilog="Example:  fluvial cluster events --since 1h --kind leader_elected --kind broker_fenced")(events)
 
 
 @with_cluster

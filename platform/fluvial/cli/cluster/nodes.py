@@ -143,10 +143,13 @@ def status(data_dir: DataDir = None, answer_format: AnswerFormat = Form.TABLE) -
     """Show which nodes of the local platform are up, those that answer on their port, and which disks failed."""
     from fluvial.local.status import status_of
 
-    found = status_of(settings_of(data_dir).data_dir)
+    settings = settings_of(data_dir)
+    found = status_of(settings.data_dir)
     if answer_format is Form.JSON:
-        terminal.answer(json.dumps(found.as_json(), indent=2))
+        terminal.answer(json.dumps({"profile": settings.profile, **found.as_json()}, indent=2))
         return
+    if settings.profile is not None:
+        terminal.answer(f"profile   {settings.profile}")
     terminal.answer(f"brokers   {found.platform.bootstrap_servers}")
     terminal.answer(f"registry  {found.platform.registry_url}")
     for each in found.nodes:

@@ -1,4 +1,4 @@
-"""`fluvial adopt`: adopt Delta tables that another program created."""
+"""`fluvial table adopt`: adopt Delta tables that another program created."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -20,7 +20,7 @@ class Start(StrEnum):
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    app.command(epilog="Example:  fluvial adopt state.customers")(adopt)
+    app.command(epilog="Example:  fluvial table adopt state.customers")(adopt)
 
 
 @with_tables

@@ -1,4 +1,4 @@
-"""`fluvial verify`: compare tables with the log."""
+"""`fluvial table verify`: compare tables with the log."""
 
 import io
 import json
@@ -25,7 +25,7 @@ class NotExactError(FluvialError):
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    app.command(epilog="Example:  fluvial verify state.aircraft")(verify)
+    app.command(epilog="Example:  fluvial table verify state.aircraft")(verify)
 
 
 @with_tables

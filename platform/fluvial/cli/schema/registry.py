@@ -1,4 +1,4 @@
-"""`fluvial registry`: the schema registry beside a Kafka cluster that has none."""
+"""`fluvial schema serve`: the schema registry beside a Kafka cluster that has none."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ class RegistryServerError(FluvialError):
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    app.command(epilog="Example:  fluvial registry --bootstrap-server kafka-1:9092,kafka-2:9092")(registry)
+    app.command("serve", epilog="Example:  fluvial schema serve --bootstrap-server kafka-1:9092,kafka-2:9092")(registry)
 
 
 @with_cluster

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 
 from fluvial.cli import terminal
 from fluvial.cli.options import AnswerFormat, Form, with_cluster_and_warehouse
+from fluvial.cli.table.places import folder_of, names_of, path_of
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fluvial.delta.snapshot import Snapshot
     from fluvial.delta.stamp import Stamp
 
-app = typer.Typer(help="List and show tables, and their history.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="List, show and compare tables.", no_args_is_help=True, rich_markup_mode=None)
 
 Table = Annotated[
     str, typer.Argument(metavar="TABLE", help="Name of the table, such as state.orders.", show_default=False)
@@ -27,10 +27,6 @@ Table = Annotated[
 
 _WRITTEN = ("numTargetRowsInserted", "numTargetRowsUpdated")
 _REMOVED = ("numTargetRowsDeleted", "numDeletedRows")
-
-
-class UnknownTableError(FluvialError):
-    """The warehouse has no table of this name."""
 
 
 @app.command("list", epilog="Example:  fluvial table list --format json")
@@ -42,7 +38,7 @@ def list_tables(answer_format: AnswerFormat = Form.TABLE, *, settings: Settings)
     The lag is the number of offsets in the table's topic that it has not read yet; unknown (-) where the cluster does
     not answer, or where the table is made from other tables.
     """
-    names = _names(settings)
+    names = names_of(settings)
     rows = []
     stamps = {}
     for name in names:
@@ -66,7 +62,7 @@ def show(table: Table, answer_format: AnswerFormat = Form.TABLE, *, settings: Se
     from fluvial.delta.log import TableLog
     from fluvial.delta.snapshot import read_snapshot
 
-    path = _path(settings, table)
+    path = path_of(settings, table)
     snapshot = read_snapshot(path)
     assert snapshot is not None, "the warehouse lists tables with a log"
     stamp = _stamp(TableLog(None, path))
@@ -113,7 +109,7 @@ def history(
     """Show the commits of a table, newest first: time, operation, rows, and the offsets that each one read."""
     from fluvial.delta.log import TableLog
 
-    log = TableLog(None, _path(settings, table))
+    log = TableLog(None, path_of(settings, table))
     found = [_commit(each) for each in islice(log.newest_first(), limit)]
     if answer_format is Form.JSON:
         terminal.answer(json.dumps(found, indent=2))
@@ -137,40 +133,12 @@ def history(
     )
 
 
-def _names(settings: Settings) -> list[str]:
-    from fluvial.spark.warehouse import Warehouse
-
-    warehouse = Warehouse.at(settings.warehouse)
-    if warehouse.local is None:
-        raise FluvialError(
-            f"the tables in {warehouse.root} are not on this machine and only Spark reads them: "
-            '`fluvial sql "describe history TABLE"`'
-        )
-    return warehouse.tables()
-
-
-def _path(settings: Settings, table: str) -> str:
-    from fluvial.spark.warehouse import Warehouse
-
-    names = _names(settings)
-    if table not in names:
-        near = [name for name in names if name.partition(".")[2] == table] or get_close_matches(table, names, n=3)
-        repair = f"did you mean {' or '.join(near)}?" if near else "`fluvial table list` shows the existing tables"
-        raise UnknownTableError(f"no table {table!r} in {settings.warehouse}; {repair}")
-    return _local(Warehouse.at(settings.warehouse).local, table)
-
-
-def _local(root: Any, table: str) -> str:
-    return f"{root}/{table.replace('.', '/')}"
-
-
 def _row(settings: Settings, table: str) -> "tuple[dict[str, Any], Stamp | None]":
     """Return what `list` prints of a table; one whose log is broken is reported, and does not stop the others."""
     from fluvial.delta.log import TableLog
     from fluvial.delta.snapshot import read_snapshot
-    from fluvial.spark.warehouse import Warehouse
 
-    path = _local(Warehouse.at(settings.warehouse).local, table)
+    path = folder_of(settings, table)
     snapshot, stamp = None, None
     try:
         snapshot = read_snapshot(path)

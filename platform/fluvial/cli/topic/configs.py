@@ -1,4 +1,4 @@
-"""`fluvial config`: settings of topics and brokers, with where each comes from."""
+"""`fluvial cluster config`: settings of topics and brokers, with where each comes from."""
 
 import json
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class _Holder:
         return f"topic {self.name!r}" if self.kind == "TOPIC" else f"broker {self.name}"
 
 
-@app.command(epilog="Example:  fluvial config get --topic orders retention.ms cleanup.policy")
+@app.command(epilog="Example:  fluvial cluster config get --topic orders retention.ms cleanup.policy")
 @with_cluster
 def get(
     *,
@@ -90,7 +90,9 @@ def get(
     )
 
 
-@app.command("set", epilog="Example:  fluvial config set --topic orders retention.ms=86400000 cleanup.policy=delete")
+@app.command(
+    "set", epilog="Example:  fluvial cluster config set --topic orders retention.ms=86400000 cleanup.policy=delete"
+)
 @with_cluster
 def set_(
     *,
@@ -115,7 +117,7 @@ def set_(
         warn_of_topic(settings.cluster, topic)
 
 
-@app.command(epilog="Example:  fluvial config delete --topic orders retention.ms")
+@app.command(epilog="Example:  fluvial cluster config delete --topic orders retention.ms")
 @with_cluster
 def delete(
     *,

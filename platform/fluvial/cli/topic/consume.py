@@ -1,4 +1,4 @@
-"""`fluvial consume`: the records of a topic as lines."""
+"""`fluvial topic consume`: the records of a topic as lines."""
 
 import sys
 import time
@@ -25,7 +25,7 @@ _BATCH_MAX = 500
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    app.command(epilog="Example:  fluvial consume orders --offset -10 --to-end --format json")(consume)
+    app.command(epilog="Example:  fluvial topic consume orders --offset -10 --to-end --format json")(consume)
 
 
 @with_cluster_and_registry

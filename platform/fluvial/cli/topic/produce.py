@@ -1,4 +1,4 @@
-"""`fluvial produce`: lines and rows of the input as records of a topic."""
+"""`fluvial topic produce`: lines and rows of the input as records of a topic."""
 
 import sys
 import time
@@ -41,9 +41,9 @@ class InputFormat(StrEnum):
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    app.command(epilog="Example:  fluvial produce orders --subject orders-value --key-field order_id < orders.jsonl")(
-        produce
-    )
+    app.command(
+        epilog="Example:  fluvial topic produce orders --subject orders-value --key-field order_id < orders.jsonl"
+    )(produce)
 
 
 @with_cluster_and_registry

@@ -1,4 +1,4 @@
-"""`fluvial quarantine`: records that broke their contract, shown, repaired and put back."""
+"""`fluvial topic quarantine`: records that broke their contract, shown, repaired and put back."""
 
 import json
 from collections import Counter
@@ -27,7 +27,7 @@ app = typer.Typer(
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic whose quarantine is meant.", show_default=False)]
 
 
-@app.command("list", epilog="Example:  fluvial quarantine list")
+@app.command("list", epilog="Example:  fluvial topic quarantine list")
 @with_cluster
 @with_json
 def list_quarantines(answer_format: AnswerFormat = Form.TABLE, *, settings: Settings) -> None:
@@ -75,7 +75,7 @@ def _reasons(reasons: dict[str, int]) -> str:
     return "\n".join([*shown, f"… and {len(reasons) - len(shown)} more"] if len(reasons) > len(shown) else shown)
 
 
-@app.command(epilog="Example:  fluvial quarantine show orders --max-records 5")
+@app.command(epilog="Example:  fluvial topic quarantine show orders --max-records 5")
 @with_cluster_and_registry
 @with_json
 def show(
@@ -91,7 +91,7 @@ def show(
     """
     Show the records in a topic's quarantine, with the reason and as much of their values as can be read.
 
-    With --format json one object per line; repair the value and pass it to `fluvial quarantine replay --file`.
+    With --format json one object per line; repair the value and pass it to `fluvial topic quarantine replay --file`.
     """
     from fluvial.kafka.admin import cluster_errors
     from fluvial.quarantine.reading import reader_of, records_from, replayed_to
@@ -158,7 +158,7 @@ def _lines(seen: "Seen") -> str:
     return f"{record.position}{key}\n  {record.reason}{at}\n  {what}: {value}"
 
 
-@app.command(epilog="Example:  fluvial quarantine replay orders --set currency=EUR --dry-run")
+@app.command(epilog="Example:  fluvial topic quarantine replay orders --set currency=EUR --dry-run")
 @with_cluster_and_registry
 def replay(
     topic: Topic,

@@ -1,4 +1,4 @@
-"""Which records `fluvial consume --filter` prints: those whose decoded fields have the given values."""
+"""Which records `fluvial topic consume --filter` prints: those whose decoded fields have the given values."""
 
 import json
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Where `fluvial consume` starts and stops in each partition."""
+"""Where `fluvial topic consume` starts and stops in each partition."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Records as the lines that `fluvial consume` prints: text, JSON, raw bytes, or a template of kcat's names."""
+"""Records as the lines that `fluvial topic consume` prints: text, JSON, raw bytes, or a template of kcat's names."""
 
 import base64
 import json

@@ -64,7 +64,7 @@ def parquet_records(file: BinaryIO, rows: RowReader) -> Iterator[Record]:
             lists = [(name, kind, column.to_pylist()) for name, kind, column in columns]
             for at in range(batch.num_rows):
                 number += 1
-                yield rows.record({name: _plain(values[at], kind) for name, kind, values in lists})
+                yield rows.record({name: plain(values[at], kind) for name, kind, values in lists})
     except (pa.ArrowException, OSError) as error:
         raise FluvialError(f"not a Parquet file that can be read: {str(error).splitlines()[0]}") from error
     except FluvialError as error:
@@ -80,16 +80,16 @@ def _micros(column: "pa.Array") -> "pa.Array":
     return column
 
 
-def _plain(value: Any, kind: "pa.DataType") -> Any:
-    """Return a value of Arrow as JSON, as `produce` takes it."""
+def plain(value: Any, kind: "pa.DataType") -> Any:
+    """Return a value of Arrow as JSON, as `topic produce` takes it."""
     import pyarrow as pa
 
     if value is None:
         return None
     if pa.types.is_map(kind):
-        return {str(key): _plain(each, kind.item_type) for key, each in value}
+        return {str(key): plain(each, kind.item_type) for key, each in value}
     if pa.types.is_struct(kind):
-        return {part.name: _plain(value[part.name], part.type) for part in kind}
+        return {part.name: plain(value[part.name], part.type) for part in kind}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return [_plain(each, kind.value_type) for each in value]
+        return [plain(each, kind.value_type) for each in value]
     return render(value)

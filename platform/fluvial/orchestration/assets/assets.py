@@ -31,8 +31,8 @@ from fluvial.orchestration.assets.lineage import column_descriptions, known_colu
 from fluvial.orchestration.assets.metadata import column_schema, plain, plain_columns, run_metadata
 from fluvial.orchestration.assets.pipes import Submit, Told, run_submitted
 from fluvial.orchestration.assets.policies import RETRIES, Policy
+from fluvial.orchestration.assets.sources import observe_sources, report_windows
 from fluvial.orchestration.assets.windows import window_of
-from fluvial.orchestration.checks.lag import end_offsets, lag_of
 from fluvial.orchestration.run.spark_resource import SparkResource
 from fluvial.registry.contracts import Contract
 from fluvial.tables import Compacted, Declaration, DeclarationError, History, Pipeline, Publication, State
@@ -151,7 +151,9 @@ def table_asset(
             automation_condition=policy.automation,
         )
         def table(context: dg.AssetExecutionContext, spark: SparkResource) -> dg.MaterializeResult[Any]:
-            return _materialize(context, spark, declaration, described=described, run=run, submit=policy.submit)
+            return _materialize(
+                context, spark, declaration, contract=contract, described=described, run=run, submit=policy.submit
+            )
 
     return table
 
@@ -176,6 +178,7 @@ def _materialize(
     spark: SparkResource,
     declaration: Declaration,
     *,
+    contract: Contract | None,
     described: Mapping[str, str],
     run: Runner | None,
     submit: Submit | None,
@@ -193,7 +196,9 @@ def _materialize(
             outcome = _run_here(context, spark, declaration, run or partial(run_declaration, contract=known), window)
     except FluvialError as error:
         raise failure_of(error) from error
-    metadata = run_metadata(outcome.result, lag=_lag(declaration, spark.settings, outcome.result))
+    lag = observe_sources(context, declaration, spark.settings, outcome.result, contract)
+    report_windows(context, declaration, spark.settings, outcome.result)
+    metadata = run_metadata(outcome.result, lag=lag)
     if skipped is not None:
         metadata |= _shown_before(context, skipped)
     if outcome.columns:
@@ -296,14 +301,6 @@ def observed(declaration: Declaration, columns: dict[str, list[tuple[str, str]]]
         return answer
 
     return replace(declaration, transform=observed)
-
-
-def _lag(declaration: Declaration, settings: Settings, result: "RunResult") -> int | None:
-    topic = topic_of(declaration)
-    if topic is None or not result.offsets:
-        return None
-    ends = end_offsets(settings, topic)
-    return None if ends is None else lag_of(ends, {partition: end for partition, (_, end) in result.offsets.items()})
 
 
 def _data_version(result: "RunResult") -> dg.DataVersion | None:

@@ -1,12 +1,14 @@
 """Time windows of Dagster's partitions as ranges of offsets."""
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 import dagster as dg
 
 from fluvial.config import Settings
 from fluvial.orchestration.checks.lag import Offsets
-from fluvial.spark.offset_times import Window, cut_topic, newest_timestamp
+from fluvial.spark.offset_times import TopicCuts, Window, cut_topic, newest_timestamp
 
 
 def window_of(context: dg.AssetExecutionContext) -> Window | None:
@@ -15,6 +17,45 @@ def window_of(context: dg.AssetExecutionContext) -> Window | None:
         return None
     window = context.partition_time_window
     return Window(start_ms=_ms(window.start), end_ms=_ms(window.end))
+
+
+def window_keys(context: dg.AssetExecutionContext) -> list[str]:
+    """Return the partitions that a run is for; none for a run of all."""
+    return [] if window_of(context) is None else list(context.partition_keys)
+
+
+def completed_windows(
+    settings: Settings,
+    topic: str,
+    partitions: dg.TimeWindowPartitionsDefinition,
+    position: Offsets,
+    known: Collection[str],
+) -> list[str]:
+    """
+    Return the partitions that have ended and whose records are all in a table at `position`, in order.
+
+    Those in `known` are left out, and so are those before the first record and after that of the newest one. Cuts of
+    later moments are later in the log, so that both ends are found by bisection: some 2 log2(n) requests. Raises
+    TopicError.
+    """
+    newest = newest_timestamp(settings.cluster, topic)
+    if newest is None:
+        return []
+    keys = [key for key in partitions.get_partition_keys() if key not in known]
+    keys = keys[: bisect_right(keys, newest, key=lambda key: _ms(partitions.time_window_for_partition_key(key).start))]
+
+    def cuts(key: str) -> TopicCuts:
+        return cut_topic(settings.cluster, topic, [_ms(partitions.time_window_for_partition_key(key).end)])
+
+    def is_lacking(key: str) -> bool:
+        return any(offset > position.get(partition, 0) for partition, offset in cuts(key).at[0].items())
+
+    def has_begun(key: str) -> bool:
+        found = cuts(key)
+        return any(offset > found.bounds.starts.get(partition, 0) for partition, offset in found.at[0].items())
+
+    keys = keys[: bisect_left(keys, True, key=is_lacking)]
+    return keys[bisect_left(keys, True, key=has_begun) :]
 
 
 def newest_window(

@@ -17,8 +17,9 @@ from fluvial.config import Settings, load_settings
 from fluvial.errors import FluvialError
 from fluvial.orchestration.assets.graph import asset_key, topic_of
 from fluvial.orchestration.assets.policies import Policy
+from fluvial.orchestration.assets.sources import topic_observation
 from fluvial.orchestration.assets.windows import newest_window
-from fluvial.orchestration.checks.lag import log_ends, table_ends
+from fluvial.orchestration.checks.lag import lag_of, log_ends, table_ends
 from fluvial.orchestration.run.instance import is_dead
 from fluvial.orchestration.sensors.sensor_state import Cursor, Standing, decide
 from fluvial.spark.kafka import TopicError
@@ -85,10 +86,22 @@ def offsets_sensor(
                 )
                 for window, tables in runs
             ],
+            asset_events=_observations(standings, followed),
             cursor=cursor.as_text(),
         )
 
     return new_offsets
+
+
+def _observations(standings: Mapping[str, Standing], followed: Mapping[str, Declaration]) -> list[dg.AssetObservation]:
+    """What was seen of each topic, with the lag of its tables."""
+    topics: dict[str, dict[str, int]] = {}
+    ends = {}
+    for table, standing in standings.items():
+        topic = topic_of(followed[table]) or ""
+        ends[topic] = standing.ends
+        topics.setdefault(topic, {})[table] = lag_of(standing.ends, standing.position)
+    return [topic_observation(topic, ends[topic], lag) for topic, lag in topics.items()]
 
 
 def _skip(context: dg.SensorEvaluationContext, reason: str) -> dg.SensorResult:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from fluvial.errors import FluvialError
 from fluvial.spark.warehouse import DATABASES, is_table_name, table_name_of
-from fluvial.tables.declare.folds import Fold
+from fluvial.tables.declare.folds import POSITION_FIELDS, Fold
 from fluvial.tables.declare.reducers import Reduce, Reducer
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class DeclarationError(FluvialError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """
-    Every event of a topic, in a table that only grows.
+    Every event of a topic, in a table that only grows; with `dedupe`, of those with the same id only the first.
     """
 
     kind: ClassVar[str] = "history"
@@ -52,6 +52,7 @@ class History:
     keyless: ClassVar[Keyless] = "stop"  # of no meaning here: a history has every record
     topic: str
     name: str
+    dedupe: str | None = None
 
     @property
     def table(self) -> str:
@@ -181,24 +182,38 @@ Declaration = History | Compacted | State | Pipeline | Publication
 DECLARATION_TYPES = (History, Compacted, State, Pipeline, Publication)
 
 
-def history(topic: str, *, name: str | None = None) -> History:
+def history(topic: str, *, name: str | None = None, dedupe: str | None = None) -> History:
     """
     The history of `topic`, as `history.<name>`; the name is the topic's unless one is given.
+
+    `dedupe` names a field that is an event's id: a record whose id an earlier record of its partition has is left out.
+    Records with the same id must have the same key, or else they may be in different partitions, and both stay.
     """
     _check_topic(topic)
-    return History(topic=topic, name=_checked_name(name, topic, f'history("{topic}")'))
+    what = f'history("{topic}")'
+    if dedupe is not None:
+        _check_column(dedupe, what, "dedupe")
+    return History(topic=topic, name=_checked_name(name, topic, what), dedupe=dedupe)
 
 
-def compacted(topic: str, *, name: str | None = None, key: str | None = None, keyless: Keyless = "stop") -> Compacted:
+def compacted(
+    topic: str,
+    *,
+    name: str | None = None,
+    key: str | None = None,
+    keyless: Keyless = "stop",
+    dedupe: str | None = None,
+) -> Compacted:
     """
     The latest event a key of `topic`, as `compacted.<name>`.
 
     `key` names the column that holds the record key as text; without it, it is the field that the contract names as
     `"fluvial.key"`, or else `key`. `keyless` says what becomes of a record without the key that the contract names: it
-    stops the run, or is put into the quarantine table of the topic.
+    stops the run, or is put into the quarantine table of the topic. Only a history takes `dedupe`.
     """
     _check_topic(topic)
     what = f'compacted("{topic}")'
+    _refuse_dedupe(what, dedupe)
     _check_keyless(what, keyless)
     if key is not None:
         _check_column(key, what, "key")
@@ -216,7 +231,9 @@ def state(
     returns: "str | StructType | None" = None,
     version: str | None = None,
     scd2: bool | str = False,
+    with_position: bool = False,
     keyless: Keyless = "stop",
+    dedupe: str | None = None,
 ) -> State:
     """
     One row an entity as `state.<name>`: the record key as text in column `key`, then the folded `fields` in order.
@@ -231,8 +248,12 @@ def state(
 
     `scd2` keeps a row for each version of an entity: each event that changes the state closes one and begins the next.
     It is the event's time in SQL, or True for the record's own timestamp. `keyless` is as for :func:`compacted`.
+
+    `with_position` adds `_partition`, `_offset` and `_updated_at` of the last record of the log that a row holds.
+    Only a history takes `dedupe`.
     """
     what = f'state("{name}")'
+    _refuse_dedupe(what, dedupe)
     _check_keyless(what, keyless)
     _check_topic(topic)
     _checked_name(name, name, what)
@@ -265,6 +286,8 @@ def state(
     if scd2 and key.lower() in VERSION_COLUMNS:
         raise DeclarationError(f"{what}: {key} is a column that scd2 adds: rename the key")
     _check_folds(what, fields)
+    if with_position:
+        fields = _with_position(what, fields, has_reducer=reducer is not None, has_versions=bool(scd2))
     if isinstance(scd2, str) and not scd2.strip():
         raise DeclarationError(f'{what}: scd2 is {scd2!r}: name a time, as in scd2="event_time", or write scd2=True')
     return State(
@@ -277,6 +300,14 @@ def state(
         scd2="_timestamp" if scd2 is True else scd2 or None,
         keyless=keyless,
     )
+
+
+def _refuse_dedupe(what: str, dedupe: str | None) -> None:
+    if dedupe is not None:
+        raise DeclarationError(
+            f"{what}: a row of this table does not tell which ids it was made from: leave dedupe out, and declare "
+            f'history(…, dedupe="{dedupe}") and a pipeline that aggregates it'
+        )
 
 
 def _check_keyless(what: str, keyless: str) -> None:
@@ -299,6 +330,22 @@ def _checked_reducer(what: str, reduce: object, returns: Any, version: str | Non
         return Reducer.of(reduce, returns, version)
     except ValueError as error:
         raise DeclarationError(f"{what}: {error}") from error
+
+
+def _with_position(
+    what: str, fields: Mapping[str, Fold], *, has_reducer: bool, has_versions: bool
+) -> MappingProxyType[str, Fold]:
+    if has_reducer:
+        raise DeclarationError(
+            f"{what}: with_position is for folds: have the reducer keep the event's _partition, _offset and "
+            "_timestamp in columns of its own"
+        )
+    if has_versions:
+        raise DeclarationError(
+            f"{what}: a version of scd2 has _partition and _offset of the record that it begins with: leave "
+            "with_position out"
+        )
+    return MappingProxyType({**fields, **POSITION_FIELDS})
 
 
 def _check_folds(what: str, fields: Mapping[str, Fold]) -> None:

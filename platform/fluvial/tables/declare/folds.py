@@ -14,7 +14,7 @@ table does not depend on where batches were cut.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 # The place of an event in its topic.
@@ -36,6 +36,9 @@ class Kind(StrEnum):
     MEAN = "mean"
     COLLECT_SET = "collect_set"
     COUNT_DISTINCT = "count_distinct"
+    LAST_PARTITION = "last_partition"
+    LAST_OFFSET = "last_offset"
+    LAST_TIMESTAMP = "last_timestamp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,12 @@ def _placed(choose: str, before: str, condition: str = "{where}") -> _Recipe:
         result="({it}).value",
         remembers=True,
     )
+
+
+def _of_last_record(column: str) -> _Recipe:
+    """What `_placed` makes of a column of the log, by the place in the log whatever order the declaration has."""
+    recipe = _placed("max_by", ">")
+    return replace(recipe, partial=recipe.partial.replace("{place}", PLACE).replace("{expr}", column))
 
 
 def _chosen(expr: str) -> str:
@@ -95,6 +104,9 @@ _RECIPES: Mapping[Kind, _Recipe] = {
         result="hll_sketch_estimate({it})",
         remembers=True,
     ),
+    Kind.LAST_PARTITION: _of_last_record("_partition"),
+    Kind.LAST_OFFSET: _of_last_record("_offset"),
+    Kind.LAST_TIMESTAMP: _of_last_record("_timestamp"),
 }
 _NUMERIC = frozenset({Kind.SUM, Kind.MEAN})
 # Of these a last digit may depend on the order in which floating-point numbers were added.
@@ -150,6 +162,14 @@ class Fold:
     def __str__(self) -> str:
         arguments = ", ".join(part for part in (self.expr, f"where {self.where}" if self.where else None) if part)
         return f"{self.kind}({arguments})"
+
+
+POSITION_FIELDS: Mapping[str, Fold] = {
+    "_partition": Fold(kind=Kind.LAST_PARTITION),
+    "_offset": Fold(kind=Kind.LAST_OFFSET),
+    "_updated_at": Fold(kind=Kind.LAST_TIMESTAMP),
+}
+"""The last record that a row holds: its place in the log and its timestamp."""
 
 
 def latest(expr: str, where: str | None = None) -> Fold:

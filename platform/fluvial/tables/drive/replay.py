@@ -25,6 +25,7 @@ from fluvial.tables.declare.declarations import History
 from fluvial.tables.drive.evolve import contract_of
 from fluvial.tables.drive.runner import ATTEMPTS_MAX, Progress, materialize
 from fluvial.tables.plan import frames
+from fluvial.tables.plan.duplicates import first_of_each
 from fluvial.tables.plan.guards import Care
 from fluvial.tables.plan.result import RunResult
 
@@ -119,11 +120,13 @@ def _rewrite(
         say(f"{declaration.table}: making {span.records_max:,} records of {span.topic} again")
         decoded = decode(read_span(spark, settings.cluster, span), contract)
         rows = frames.history_rows(decoded, contract, Care(undecodable=True))
+        where = _inside(stamp.rewritten)
+        table = spark.read.format("delta").option("versionAsOf", str(position.version)).load(path)
+        if declaration.dedupe is not None:
+            rows = first_of_each(rows, declaration.dedupe, table.where(f"NOT ({where})"))
         rows = rows.coalesce(span.tasks(parallelism(spark))).persist()
         try:
-            where = _inside(stamp.rewritten)
-            table = spark.read.format("delta").option("versionAsOf", str(position.version)).load(path).where(where)
-            _refuse_loss(declaration, table, rows)
+            _refuse_loss(declaration, table.where(where), rows)
             count = rows.count()
             commit = commit_once(log, stamp, above=position.version, write=_writer(rows, path, stamp, where))
         finally:

@@ -32,6 +32,7 @@ from fluvial.tables.declare.declarations import (
 from fluvial.tables.declare.folds import FLOATING
 from fluvial.tables.drive.evolve import contract_of
 from fluvial.tables.plan.checks import compacted_key
+from fluvial.tables.plan.duplicates import first_of_each
 from fluvial.tables.plan.log_rows import rows_of_log
 from fluvial.tables.plan.reducer_plan import ReducerError
 from fluvial.tables.publishing.changes import KEY
@@ -180,8 +181,13 @@ def _compared(
 ) -> tuple[int, int, list[Difference]]:
     log = rows_of_log(declaration, decoded, contract)
     match declaration:
-        case History():
-            return _by_range(log, table.where(_inside(ranges)))
+        case History(dedupe=dedupe):
+            inside = _inside(ranges)
+            if dedupe is not None:
+                # Where the log no longer has its first records, the table has their ids.
+                has_all = not any(start for start, _ in ranges.values())
+                log = first_of_each(log, dedupe, None if has_all else table.where(f"NOT ({inside})"))
+            return _by_range(log, table.where(inside))
         case Compacted():
             return _by_key(log, table, [compacted_key(declaration, contract, decoded.sparkSession)], frozenset())
         case State():

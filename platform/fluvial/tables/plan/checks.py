@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fluvial.delta.errors import TableError
 from fluvial.delta.stamp import Stamp
 from fluvial.spark.avro import Contract, value_type
-from fluvial.tables.declare.declarations import Compacted, Declaration, DeclarationError, State
+from fluvial.tables.declare.declarations import Compacted, Declaration, DeclarationError, History, State
 from fluvial.tables.declare.folds import Fold
 from fluvial.tables.plan.reducer_plan import check_portable, state_type
 
@@ -120,11 +120,15 @@ def state_definition(declaration: State, rename: Callable[[str], str] = lambda t
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def definition_of(declaration: Declaration) -> str | None:
+def definition_of(declaration: Declaration, rename: Callable[[str], str] = lambda text: text) -> str | None:
     """
     What the stamps of a table say of its declaration; None where any declaration gives the same rows.
+
+    `rename` is as for :func:`state_definition`.
     """
-    return state_definition(declaration) if isinstance(declaration, State) else None
+    if isinstance(declaration, History) and declaration.dedupe is not None:
+        return hashlib.sha256(f"dedupe={rename(declaration.dedupe)}".encode()).hexdigest()[:16]
+    return state_definition(declaration, rename) if isinstance(declaration, State) else None
 
 
 def check_definition(declaration: Declaration, stamp: Stamp, contract: Contract) -> None:
@@ -135,21 +139,23 @@ def check_definition(declaration: Declaration, stamp: Stamp, contract: Contract)
     """
     if stamp.definition == definition_of(declaration):
         return
-    if isinstance(declaration, State) and _was_built_as(declaration, stamp.definition, contract.renamed):
+    if _was_built_as(declaration, stamp.definition, contract.renamed):
         return
     built_with = "other fields than are declared now"
     if isinstance(declaration, State) and declaration.reducer is not None:
         built_with = "another reducer or other columns than are declared now"
+    if isinstance(declaration, History):
+        built_with = "another dedupe than is declared now"
     raise TableError(
         f"{declaration.table} was built with {built_with}: `fluvial run --rebuild {declaration.table}` builds it again "
         "from the log; or declare what is new under another name"
     )
 
 
-def _was_built_as(declaration: State, definition: str | None, renamed: Mapping[str, str]) -> bool:
+def _was_built_as(declaration: Declaration, definition: str | None, renamed: Mapping[str, str]) -> bool:
     """Whether the definition is the declaration's with some fields under their older names."""
     older = {name: alias for alias, name in renamed.items()}  # of several aliases the one that was there last
-    return bool(older) and definition == state_definition(
+    return bool(older) and definition == definition_of(
         declaration, lambda text: re.sub(r"\w+", lambda word: older.get(word[0], word[0]), text)
     )
 

@@ -23,14 +23,25 @@ def check_fit(declaration: History | Compacted | State, contract: Contract) -> N
     """
     Raise :class:`DeclarationError` where the key, or a fold of a bare field, cannot be meant as it is written.
     """
-    if isinstance(declaration, History):
-        return
     fields = _fields(contract)
+    if isinstance(declaration, History):
+        if declaration.dedupe is not None:
+            _check_dedupe(f'history("{declaration.topic}")', declaration.dedupe, contract, fields)
+        return
     if declaration.key is not None:
         what = f'{declaration.kind}("{declaration.name}")'
         _check_key(what, declaration.key, contract, fields)
     if isinstance(declaration, State):
         _check_folds(declaration, contract, fields)
+
+
+def _check_dedupe(what: str, dedupe: str, contract: Contract, fields: Mapping[str, str]) -> None:
+    if dedupe not in fields:
+        near = get_close_matches(dedupe, fields, n=1)
+        meant = f'did you mean dedupe="{near[0]}"?' if near else f"it has {', '.join(fields)}"
+        raise DeclarationError(f"{what}: {contract.subject} has no field {dedupe} to tell events apart by; {meant}")
+    if fields[dedupe] in _COMPLEX:
+        raise DeclarationError(f"{what}: dedupe = {dedupe} is {fields[dedupe]}: name a field that is one value")
 
 
 def _check_key(what: str, key: str, contract: Contract, fields: Mapping[str, str]) -> None:

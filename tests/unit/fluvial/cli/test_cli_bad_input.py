@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fluvial_command import FLUVIAL, Cli
 
+from fluvial.cli.old_names import NEW_NAMES
 from fluvial.cli.run.demo import DemoError
 from fluvial.cli.run.demo import load as load_demo
 
@@ -43,14 +44,14 @@ CASES: list[tuple[tuple[str, ...], str]] = [
     (("topic", "describe", "t"), "no Kafka broker"),
     (("topic", "delete", "t"), "no Kafka broker"),
     (("topic", "list", "--bootstrap-server", "nowhere"), "--bootstrap-server: 'nowhere'.*host:port"),
-    (("produce", "t"), "no Kafka broker"),
-    (("produce", "t", "--file", "none.txt"), "--file none.txt: No such file"),
-    (("produce", "t", "--key-field", "a", "--key-separator", ":"), "--key-field and --key-separator"),
-    (("produce", "t", "--key-separator", ""), "--key-separator"),
-    (("consume", "t"), "no Kafka broker"),
-    (("consume", "t", "--max-messages", "0"), "--max-messages"),
-    (("consume", "t", "--format", "xml"), "--format"),
-    (("consume", "t", "--to-end", "--group", "g"), "--to-end and --group"),
+    (("topic", "produce", "t"), "no Kafka broker"),
+    (("topic", "produce", "t", "--file", "none.txt"), "--file none.txt: No such file"),
+    (("topic", "produce", "t", "--key-field", "a", "--key-separator", ":"), "--key-field and --key-separator"),
+    (("topic", "produce", "t", "--key-separator", ""), "--key-separator"),
+    (("topic", "consume", "t"), "no Kafka broker"),
+    (("topic", "consume", "t", "--max-messages", "0"), "--max-messages"),
+    (("topic", "consume", "t", "--format", "xml"), "--format"),
+    (("topic", "consume", "t", "--to-end", "--group", "g"), "--to-end and --group"),
     (("schema", "list"), r"schema registry at http://127\.0\.0\.1:1 does not answer"),
     (("schema", "list", "--registry-url", "host:8081"), "--registry-url: 'host:8081'.*http://"),
     (("schema", "register", "a.avsc"), "a.avsc is a file: name its subject"),
@@ -62,10 +63,16 @@ CASES: list[tuple[tuple[str, ...], str]] = [
     (("schema", "owner", "s-value"), r"schema registry at http://127\.0\.0\.1:1 does not answer"),
     (("run", "state.x", "--project", "no_such_project"), "no project module no_such_project"),
     (("run", "--conf", "x"), "--conf 'x': write KEY=VALUE"),
-    (("adopt",), "Missing argument 'TABLE"),
-    (("adopt", "state.x", "--from", "now"), "--from"),
-    (("adopt", "state.x", "--project", "no_such_project"), "no project module no_such_project"),
-    (("verify", "state.x", "--project", "no_such_project"), "no project module no_such_project"),
+    (
+        (
+            "table",
+            "adopt",
+        ),
+        "Missing argument 'TABLE",
+    ),
+    (("table", "adopt", "state.x", "--from", "now"), "--from"),
+    (("table", "adopt", "state.x", "--project", "no_such_project"), "no project module no_such_project"),
+    (("table", "verify", "state.x", "--project", "no_such_project"), "no project module no_such_project"),
     (("sql",), "Missing argument 'QUERY'"),
     (("sql", "  "), "QUERY is empty"),
     (("sql", "select 1", "--format", "xml"), "--format"),
@@ -95,16 +102,27 @@ def test_a_wrong_file_of_settings_is_named(cli: Cli) -> None:
 
 
 def test_every_command_has_help_with_an_example(cli: Cli) -> None:
-    groups = {"", "topic", "group", "config", "schema", "cluster", "quarantine", "table"}
+    groups = {"", "topic", "topic quarantine", "group", "schema", "cluster", "cluster config", "table"}
     seen = 0
     for group in groups:
-        words = [group] if group else []
+        words = group.split()
         listing = cli.ok(*words, "--help").partition("Commands:")[2]
         for command in re.findall(r"^  ([a-z-]+) ", listing, re.MULTILINE):
-            if command not in groups:
+            if " ".join([*words, command]) not in groups:
                 assert "Example:  fluvial" in cli.ok(*words, command, "--help"), command
                 seen += 1
     assert seen > 30, "the walk over the commands stopped early"
+
+
+def test_a_former_name_of_a_command_says_its_new_one(cli: Cli) -> None:
+    done = cli.run("verify", "--help")
+    assert done.returncode == 0
+    assert done.stdout == cli.ok("table", "verify", "--help")
+    assert done.stderr == "`fluvial verify` is now `fluvial table verify`; the old name goes in the next release\n"
+    assert cli.ok("--debug", "config", "get", "--help") == cli.ok("cluster", "config", "get", "--help")
+    for old, new in NEW_NAMES.items():
+        assert cli.ok(old, "--help") == cli.ok(*new, "--help")
+        assert f"  {old} " not in cli.ok("--help")
 
 
 def test_a_project_names_the_near_table(cli: Cli) -> None:

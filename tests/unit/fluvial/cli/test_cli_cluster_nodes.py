@@ -33,7 +33,7 @@ def judge_settings(cli: Cli) -> None:
     asked = ("min.insync.replicas", "unclean.leader.election.enable", "fluvial.durability")
     held = {each["name"]: each["value"] for each in json.loads(config(cli, "safe", *asked))}
     assert held == dict(zip(asked, ("2", "false", "fsync-quorum"), strict=True))
-    lowered = cli.run("config", "set", "--topic", "safe", "min.insync.replicas=1")
+    lowered = cli.run("cluster", "config", "set", "--topic", "safe", "min.insync.replicas=1")
     assert "acks=all is answered for a single copy" in lowered.stderr
     (cli.cwd / "shop.properties").write_text("acks=1\n")
     judged = cli.run("cluster", "doctor", "--client", "shop.properties", "--format", "json")
@@ -50,13 +50,13 @@ def judge_settings(cli: Cli) -> None:
 
 
 def config(cli: Cli, topic: str, *names: str) -> str:
-    return cli.ok("config", "get", "--topic", topic, *names, "--format", "json")
+    return cli.ok("cluster", "config", "get", "--topic", topic, *names, "--format", "json")
 
 
 def test_a_platform_grows_and_gives_a_dead_node_up(cli: Cli) -> None:
     cli.up()
     cli.ok("topic", "create", "old", "--partitions", "3")
-    cli.ok("produce", "old", stdin="kept\n")
+    cli.ok("topic", "produce", "old", stdin="kept\n")
     cli.ok("up", "--detach", "--brokers", "4")
     # Three vote; what was there stays where it was until somebody moves it, and new topics use the new nodes.
     assert cluster(cli) == {"voters": [0, 1, 2], "up": [0, 1, 2, 3], "bad": []}
@@ -73,8 +73,8 @@ def test_a_platform_grows_and_gives_a_dead_node_up(cli: Cli) -> None:
     assert cluster(cli) == {"voters": [0, 1, 3], "up": [0, 1, 3], "bad": []}
     assert [node["id"] for node in cli.status()["nodes"]] == [0, 1, 3]
     assert 2 not in replicas(cli, "old") | replicas(cli, "new")
-    assert cli.ok("consume", "old", "--from-beginning", "--to-end") == "kept\n"
-    told = cli.ok("events")
+    assert cli.ok("topic", "consume", "old", "--from-beginning", "--to-end") == "kept\n"
+    told = cli.ok("cluster", "events")
     assert "node 3 joined the cluster" in told
     assert "node 2 was struck off the cluster" in told
     assert "topic safe: min.insync.replicas is 1 now (was 2)" in told

@@ -1,4 +1,4 @@
-"""What `fluvial consume` reads and how it prints it, from a broker in this process."""
+"""What `fluvial topic consume` reads and how it prints it, from a broker in this process."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ def broker() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def consume(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Consume:
-    """Runs `fluvial consume hours …`: two partitions of six records, one an hour, the fourth of each an hour late."""
+    """Runs `fluvial topic consume hours …`: two partitions of six records, one an hour, each fourth an hour late."""
     cli = Cli(tmp_path_factory.mktemp("consume"))
     cluster = ("--bootstrap-server", broker)
     cli.ok("topic", "create", "hours", "--partitions", "2", *cluster)
@@ -44,13 +44,13 @@ def consume(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Consume:
                 headers=[("a", b"1"), ("b", None)] if number == 0 else [],
             )
     producer.flush()
-    return lambda *words: cli.ok("consume", "hours", *cluster, *words)
+    return lambda *words: cli.ok("topic", "consume", "hours", *cluster, *words)
 
 
 @pytest.fixture
 def refused(broker: str, tmp_path: Path) -> Consume:
     cli = Cli(tmp_path)
-    return lambda *words: cli.refused("consume", "hours", "--bootstrap-server", broker, *words)
+    return lambda *words: cli.refused("topic", "consume", "hours", "--bootstrap-server", broker, *words)
 
 
 def places(printed: str) -> list[tuple[int, int]]:
@@ -114,7 +114,7 @@ def test_json_has_the_key_as_it_is_read(consume: Consume) -> None:
 
 def test_a_field_that_no_record_has_is_named(broker: str, tmp_path: Path, consume: Consume) -> None:
     done = Cli(tmp_path).run(
-        "consume", "hours", "--bootstrap-server", broker, "--from-beginning", "--to-end", "--filter", "m=3"
+        "topic", "consume", "hours", "--bootstrap-server", broker, "--from-beginning", "--to-end", "--filter", "m=3"
     )
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "none of the 12 records read has a field 'm'\n"

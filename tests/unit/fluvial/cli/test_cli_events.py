@@ -1,4 +1,4 @@
-"""`fluvial events` against a broker."""
+"""`fluvial cluster events` against a broker."""
 
 import json
 import subprocess
@@ -57,7 +57,7 @@ def noted(broker: EmbeddedBroker) -> EmbeddedBroker:
 
 def run(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
     capsys.readouterr()
-    status = execute(["events", *words, "--bootstrap-server", broker.bootstrap_servers])
+    status = execute(["cluster", "events", *words, "--bootstrap-server", broker.bootstrap_servers])
     out, err = capsys.readouterr()
     return status, out.splitlines(), err
 
@@ -103,7 +103,18 @@ def test_a_cluster_that_noted_nothing(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_follow_goes_on_with_what_comes() -> None:
-    words = [sys.executable, "-m", "fluvial.cli.main", "events", "--follow", "--kind", "test", "--format", "json"]
+    words = [
+        sys.executable,
+        "-m",
+        "fluvial.cli.main",
+        "cluster",
+        "events",
+        "--follow",
+        "--kind",
+        "test",
+        "--format",
+        "json",
+    ]
     with log_broker.embedded() as broker:
         tell_story(broker)
         words += ["--bootstrap-server", broker.bootstrap_servers]

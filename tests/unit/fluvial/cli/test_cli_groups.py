@@ -198,9 +198,9 @@ def test_a_misspelt_group_or_partition_is_named(shell: Shell, orders: str) -> No
 
 
 def test_settings_are_shown_with_their_source_set_and_taken_back(shell: Shell, orders: str) -> None:
-    assert shell.json("config", "get", "--topic", orders) == []
-    shell.ok("config", "set", "--topic", orders, "retention.ms=5000", "cleanup.policy=compact")
-    found = {each["name"]: each for each in shell.json("config", "get", "--topic", orders)}
+    assert shell.json("cluster", "config", "get", "--topic", orders) == []
+    shell.ok("cluster", "config", "set", "--topic", orders, "retention.ms=5000", "cleanup.policy=compact")
+    found = {each["name"]: each for each in shell.json("cluster", "config", "get", "--topic", orders)}
     assert found.keys() == {"retention.ms", "cleanup.policy"}
     assert found["retention.ms"] == {
         "name": "retention.ms",
@@ -208,31 +208,31 @@ def test_settings_are_shown_with_their_source_set_and_taken_back(shell: Shell, o
         "source": "DYNAMIC_TOPIC_CONFIG",
         "default": "604800000",
     }
-    shell.ok("config", "set", "--topic", orders, "retention.ms=6000", "--dry-run")
-    shell.ok("config", "delete", "--topic", orders, "cleanup.policy")
-    found = {each["name"]: each["value"] for each in shell.json("config", "get", "--topic", orders)}
+    shell.ok("cluster", "config", "set", "--topic", orders, "retention.ms=6000", "--dry-run")
+    shell.ok("cluster", "config", "delete", "--topic", orders, "cleanup.policy")
+    found = {each["name"]: each["value"] for each in shell.json("cluster", "config", "get", "--topic", orders)}
     assert found == {"retention.ms": "5000"}
-    (one,) = shell.json("config", "get", "--topic", orders, "segment.bytes")
+    (one,) = shell.json("cluster", "config", "get", "--topic", orders, "segment.bytes")
     assert (one["value"], one["source"]) == ("1073741824", "DEFAULT_CONFIG")
-    assert len(shell.json("config", "get", "--topic", orders, "--all")) > 20
-    assert "retention.ms" in shell.ok("config", "get", "--topic", orders)
+    assert len(shell.json("cluster", "config", "get", "--topic", orders, "--all")) > 20
+    assert "retention.ms" in shell.ok("cluster", "config", "get", "--topic", orders)
 
 
 def test_a_brokers_settings_are_shown_and_set(shell: Shell) -> None:
-    shell.ok("config", "set", "--broker", "0", "log.segment.bytes=1000000")
-    found = {each["name"]: each for each in shell.json("config", "get", "--broker", "0")}
+    shell.ok("cluster", "config", "set", "--broker", "0", "log.segment.bytes=1000000")
+    found = {each["name"]: each for each in shell.json("cluster", "config", "get", "--broker", "0")}
     assert found["log.segment.bytes"]["source"] == "DYNAMIC_BROKER_CONFIG"
     assert found["group.min.session.timeout.ms"]["source"] == "STATIC_BROKER_CONFIG"
-    shell.ok("config", "delete", "--broker", "0", "log.segment.bytes")
-    assert "log.segment.bytes" not in {each["name"] for each in shell.json("config", "get", "--broker", "0")}
+    shell.ok("cluster", "config", "delete", "--broker", "0", "log.segment.bytes")
+    assert "log.segment.bytes" not in {each["name"] for each in shell.json("cluster", "config", "get", "--broker", "0")}
 
 
 def test_what_cannot_be_set_is_said(shell: Shell, orders: str) -> None:
-    assert "Invalid value soon" in shell.refused("config", "set", "--topic", orders, "retention.ms=soon")
-    assert "did you mean retention.ms" in shell.refused("config", "get", "--topic", orders, "retention.sm")
-    assert "no broker 7 is up in the cluster; there are 0" in shell.refused("config", "get", "--broker", "7")
-    assert "--topic NAME or --broker ID" in shell.refused("config", "get", status=2)
-    assert "write KEY=VALUE" in shell.refused("config", "set", "--topic", orders, "retention.ms", status=2)
+    assert "Invalid value soon" in shell.refused("cluster", "config", "set", "--topic", orders, "retention.ms=soon")
+    assert "did you mean retention.ms" in shell.refused("cluster", "config", "get", "--topic", orders, "retention.sm")
+    assert "no broker 7 is up in the cluster; there are 0" in shell.refused("cluster", "config", "get", "--broker", "7")
+    assert "--topic NAME or --broker ID" in shell.refused("cluster", "config", "get", status=2)
+    assert "write KEY=VALUE" in shell.refused("cluster", "config", "set", "--topic", orders, "retention.ms", status=2)
 
 
 def test_a_topic_grows_and_takes_settings(shell: Shell, orders: str) -> None:
@@ -240,9 +240,9 @@ def test_a_topic_grows_and_takes_settings(shell: Shell, orders: str) -> None:
     assert status == 0
     assert "5 is no multiple of 3" in said
     assert len(shell.json("topic", "offsets", orders)) == 5
-    assert [each["value"] for each in shell.json("config", "get", "--topic", orders)] == ["1000"]
+    assert [each["value"] for each in shell.json("cluster", "config", "get", "--topic", orders)] == ["1000"]
     shell.ok("topic", "alter", orders, "--delete-config", "retention.ms", "--partitions", "5")
-    assert shell.json("config", "get", "--topic", orders) == []
+    assert shell.json("cluster", "config", "get", "--topic", orders) == []
     assert "multiple" not in shell.run("topic", "alter", orders, "--partitions", "10")[2]
     assert "cannot have fewer" in shell.refused("topic", "alter", orders, "--partitions", "2")
     assert "choose what to change" in shell.refused("topic", "alter", orders, status=2)
@@ -278,10 +278,10 @@ def test_records_are_deleted_only_when_told_to(shell: Shell, orders: str) -> Non
 
 
 def test_no_leader_needs_to_be_elected(shell: Shell, orders: str) -> None:
-    status, out, err = shell.run("elect-leaders", orders)
+    status, out, err = shell.run("cluster", "elect", orders)
     assert (status, out) == (0, "")
     assert "0 leaders elected; 3 of 3 partitions had the right one already" in err
-    assert {each["outcome"] for each in shell.json("elect-leaders", f"{orders}:0,1")} == {"not needed"}
+    assert {each["outcome"] for each in shell.json("cluster", "elect", f"{orders}:0,1")} == {"not needed"}
 
 
 def test_the_shell_completes_names(broker: EmbeddedBroker, orders: str, shell: Shell) -> None:
@@ -306,13 +306,16 @@ def test_the_shell_completes_names(broker: EmbeddedBroker, orders: str, shell: S
         ("group", "describe"),
         ("group", "reset"),
         ("group", "delete"),
-        ("config", "get"),
-        ("config", "set"),
-        ("config", "delete"),
+        ("cluster", "config", "get"),
+        ("cluster", "config", "set"),
+        ("cluster", "config", "delete"),
         ("topic", "alter"),
         ("topic", "delete-records"),
         ("topic", "offsets"),
-        ("elect-leaders",),
+        (
+            "cluster",
+            "elect",
+        ),
     ],
     ids=" ".join,
 )

@@ -1,4 +1,4 @@
-"""What `fluvial produce` makes of CSV, Parquet and JSON lines, with a broker and a registry in this process."""
+"""What `fluvial topic produce` makes of CSV, Parquet and JSON lines, with a broker and a registry in this process."""
 
 import datetime as dt
 import io
@@ -45,14 +45,16 @@ class Sales:
     def produce(self, *words: str, stdin: str | bytes = b"") -> list[dict[str, Any]]:
         """Produce into a new topic; return its records."""
         topic = self.topic()
-        self.cli.ok("produce", topic, *words, *self.cluster, stdin=stdin)
+        self.cli.ok("topic", "produce", topic, *words, *self.cluster, stdin=stdin)
         return self.read(topic)
 
     def refused(self, *words: str, stdin: str | bytes = b"") -> str:
-        return self.cli.refused("produce", self.topic(), *words, *self.cluster, stdin=stdin)
+        return self.cli.refused("topic", "produce", self.topic(), *words, *self.cluster, stdin=stdin)
 
     def read(self, topic: str) -> list[dict[str, Any]]:
-        printed = self.cli.ok("consume", topic, "--from-beginning", "--to-end", "--format", "json", *self.cluster)
+        printed = self.cli.ok(
+            "topic", "consume", topic, "--from-beginning", "--to-end", "--format", "json", *self.cluster
+        )
         return [json.loads(line) for line in printed.splitlines()]
 
     def topic(self) -> str:

@@ -61,12 +61,12 @@ def topic_of(platform: Cli, name: str) -> str:
 
 
 def records_of(platform: Cli, topic: str) -> list[dict[str, Any]]:
-    printed = platform.ok("consume", topic, "--from-beginning", "--to-end", "--format", "json")
+    printed = platform.ok("topic", "consume", topic, "--from-beginning", "--to-end", "--format", "json")
     return [json.loads(line) for line in printed.splitlines()]
 
 
 def waiting(platform: Cli, topic: str) -> dict[str, Any]:
-    rows = json.loads(platform.ok("quarantine", "list", "--json"))
+    rows = json.loads(platform.ok("topic", "quarantine", "list", "--json"))
     return next(row for row in rows if row["topic"] == topic)
 
 
@@ -77,9 +77,9 @@ def test_bad_records_are_shown_repaired_and_replayed_once(platform: Cli, schema_
     listed = waiting(platform, topic)
     assert (listed["records"], listed["waiting"]) == (3, 3)
     assert any("field dest: the bytes end early" in reason for reason in listed["reasons"])
-    assert "flights" in platform.ok("quarantine", "list")
+    assert "flights" in platform.ok("topic", "quarantine", "list")
 
-    rows = [json.loads(line) for line in platform.ok("quarantine", "show", topic, "--json").splitlines()]
+    rows = [json.loads(line) for line in platform.ok("topic", "quarantine", "show", topic, "--json").splitlines()]
     assert [
         (row["key"], row["partition"], row["offset"], row["field"]) for row in sorted(rows, key=lambda r: r["key"])
     ] == [
@@ -90,11 +90,11 @@ def test_bad_records_are_shown_repaired_and_replayed_once(platform: Cli, schema_
     broken = next(row for row in rows if row["key"] == "b")
     assert broken["value"] == {"tail": "N1", "day": "2013-01-01"}
     assert broken["producer_sequence"] == 0
-    shown = platform.ok("quarantine", "show", topic)
+    shown = platform.ok("topic", "quarantine", "show", topic)
     assert "flights-1@0  key b" in shown
     assert 'what can be read: {"tail": "N1", "day": "2013-01-01"}' in shown
 
-    refused = platform.refused("quarantine", "replay", topic)
+    refused = platform.refused("topic", "quarantine", "replay", topic)
     assert "is still bad" in refused
     assert "--set, --file or --call" in refused
     (platform.cwd / "repaired.jsonl").write_text(
@@ -102,11 +102,13 @@ def test_bad_records_are_shown_repaired_and_replayed_once(platform: Cli, schema_
             json.dumps({**row, "value": {"tail": row["key"], "day": "2013-01-01", "dest": None}}) + "\n" for row in rows
         )
     )
-    tried = platform.ok("quarantine", "replay", topic, "--file", "repaired.jsonl", "--dry-run")
+    tried = platform.ok("topic", "quarantine", "replay", topic, "--file", "repaired.jsonl", "--dry-run")
     assert "3 records would be appended to flights" in tried
     assert waiting(platform, topic)["waiting"] == 3
     for count in (3, 0):
-        assert f"{count} records appended" in platform.ok("quarantine", "replay", topic, "--file", "repaired.jsonl")
+        assert f"{count} records appended" in platform.ok(
+            "topic", "quarantine", "replay", topic, "--file", "repaired.jsonl"
+        )
     assert (waiting(platform, topic)["waiting"], waiting(platform, topic)["records"]) == (0, 3)
     found = records_of(platform, topic)
     replayed = {each["key"]: each for each in found if each["key"] in "bde"}
@@ -118,27 +120,27 @@ def test_bad_records_are_shown_repaired_and_replayed_once(platform: Cli, schema_
         ("own", "b"),
         ("fluvial.replayed.from", "flights-1@0"),
     ]
-    assert "--all" not in platform.ok("quarantine", "show", topic, "--all", "-n", "1")
+    assert "--all" not in platform.ok("topic", "quarantine", "show", topic, "--all", "-n", "1")
 
 
 def test_ways_of_repairing(platform: Cli, schema_id: int) -> None:
     topic = topic_of(platform, "ways")
     good = framed(schema_id, tail="N2", day=15_706, dest="EWR")
     sent(platform, topic, {b"a": good[:-3]})
-    assert "1 records appended" in platform.ok("quarantine", "replay", topic, "--set", "dest=LGA")
+    assert "1 records appended" in platform.ok("topic", "quarantine", "replay", topic, "--set", "dest=LGA")
     sent(platform, topic, {b"b": good[:-3], b"c": b"junk", b"d": good[:-3]})
-    assert "the repaired value" in platform.refused("quarantine", "replay", topic, "--set", "day=soon")
+    assert "the repaired value" in platform.refused("topic", "quarantine", "replay", topic, "--set", "day=soon")
     (platform.cwd / "repairs.py").write_text(
         "def repair(record):\n"
         "    if record['key'] == b'c':\n"
         "        return None\n"
         "    return {**record['value'], 'dest': record['key'].decode()}\n"
     )
-    said = platform.ok("quarantine", "replay", topic, "--call", "repairs:repair")
+    said = platform.ok("topic", "quarantine", "replay", topic, "--call", "repairs:repair")
     assert "2 records appended to ways, 1 dropped, 0 left out" in said
     sent(platform, topic, {b"x": b"junk"})
-    assert "1 left out" in platform.ok("quarantine", "replay", topic, "--leave-out")
-    assert "0 left out" in platform.ok("quarantine", "replay", topic, "--leave-out")
+    assert "1 left out" in platform.ok("topic", "quarantine", "replay", topic, "--leave-out")
+    assert "0 left out" in platform.ok("topic", "quarantine", "replay", topic, "--leave-out")
     assert {each["key"]: each["value"]["dest"] for each in records_of(platform, topic)} == {
         "a": "LGA",
         "b": "b",
@@ -155,7 +157,7 @@ def test_what_decodes_by_now_goes_back_as_it_is(platform: Cli, schema_id: int) -
     sent(platform, topic, {b"a": value})
     assert "elsewhere-value, not under late-value" in next(iter(waiting(platform, topic)["reasons"]))
     platform.ok("schema", "register", "more.avsc", "--subject", "late-value")
-    assert "1 records appended" in platform.ok("quarantine", "replay", topic)
+    assert "1 records appended" in platform.ok("topic", "quarantine", "replay", topic)
     assert [each["value"]["note"] for each in records_of(platform, topic)] == ["x"]
 
 
@@ -172,9 +174,9 @@ def test_what_decodes_by_now_goes_back_as_it_is(platform: Cli, schema_id: int) -
     ],
 )
 def test_mistakes_are_told_in_a_line(platform: Cli, schema_id: int, words: tuple[str, ...], says: str) -> None:
-    assert says in platform.refused("quarantine", *words)
+    assert says in platform.refused("topic", "quarantine", *words)
 
 
 def test_a_topic_without_quarantine(platform: Cli, tmp_path: Path) -> None:
     platform.ok("topic", "create", "clean")
-    assert platform.ok("quarantine", "show", "clean") == ""
+    assert platform.ok("topic", "quarantine", "show", "clean") == ""

@@ -29,7 +29,7 @@ def json_lines(rows: list[Any]) -> str:
 
 
 def read_json(platform: Cli, topic: str, *more: str) -> list[dict[str, Any]]:
-    printed = platform.ok("consume", topic, "--from-beginning", "--to-end", "--format", "json", *more)
+    printed = platform.ok("topic", "consume", topic, "--from-beginning", "--to-end", "--format", "json", *more)
     return [json.loads(line) for line in printed.splitlines()]
 
 
@@ -40,7 +40,9 @@ def orders(platform: Cli) -> str:
     avsc.write_text(json.dumps(ORDER))
     platform.ok("topic", "create", "orders", "--partitions", "3", "--config", "fluvial.value.schema.validation=id")
     platform.ok("schema", "register", "order.avsc", "--subject", "orders-value")
-    platform.ok("produce", "orders", "--subject", "orders-value", "--key-field", "id", stdin=json_lines(ORDERS))
+    platform.ok(
+        "topic", "produce", "orders", "--subject", "orders-value", "--key-field", "id", stdin=json_lines(ORDERS)
+    )
     return "orders"
 
 
@@ -57,7 +59,7 @@ def test_a_topic_lives_from_create_to_delete(platform: Cli) -> None:
         "cleanup_policy": "delete",
     }
     assert json.loads(platform.ok("topic", "list", "--json")) == listed
-    platform.ok("produce", "lives", stdin="a\nb\nc\n")
+    platform.ok("topic", "produce", "lives", stdin="a\nb\nc\n")
     described = json.loads(platform.ok("topic", "describe", "lives", "--json"))
     assert described["config"]["retention.ms"] == "-1"
     assert [each["partition"] for each in described["partitions"]] == [0, 1]
@@ -80,7 +82,8 @@ def test_a_table_in_a_pipe_is_not_cut(platform: Cli, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "words", [("status",), ("schema", "list"), ("quarantine", "list"), ("cluster", "features"), ("group", "list")]
+    "words",
+    [("status",), ("schema", "list"), ("topic", "quarantine", "list"), ("cluster", "features"), ("group", "list")],
 )
 def test_every_answer_has_the_same_option(platform: Cli, words: tuple[str, ...]) -> None:
     json.loads(platform.ok(*words, "--format", "json"))
@@ -100,11 +103,11 @@ def test_every_answer_has_the_same_option(platform: Cli, words: tuple[str, ...])
         (("topic", "create", "new", "--config", "retention.ms=soon"), "retention.ms"),
         (("topic", "create", "new", "--config", "colour=red"), "colour"),
         (("topic", "create", "new", "--replication-factor", "3"), "cannot create topic 'new'"),
-        (("produce", "order"), "no topic 'order' in the cluster; did you mean orders?"),
-        (("consume", "order"), "no topic 'order' in the cluster; did you mean orders?"),
-        (("produce", "orders", "--subject", "order-value"), "order-value"),
-        (("consume", "orders", "--subject", "order-value"), "order-value"),
-        (("produce", "orders", "--schema", "none.avsc"), "none.avsc: cannot be read"),
+        (("topic", "produce", "order"), "no topic 'order' in the cluster; did you mean orders?"),
+        (("topic", "consume", "order"), "no topic 'order' in the cluster; did you mean orders?"),
+        (("topic", "produce", "orders", "--subject", "order-value"), "order-value"),
+        (("topic", "consume", "orders", "--subject", "order-value"), "order-value"),
+        (("topic", "produce", "orders", "--schema", "none.avsc"), "none.avsc: cannot be read"),
     ],
 )
 def test_a_wrong_name_or_value_is_told(platform: Cli, orders: str, words: tuple[str, ...], says: str) -> None:
@@ -124,16 +127,18 @@ def test_avro_goes_in_and_comes_out(platform: Cli, orders: str) -> None:
 
 def test_what_consume_prints_produce_reads(platform: Cli, orders: str) -> None:
     platform.ok("topic", "create", "copies")
-    printed = platform.ok("consume", orders, "--from-beginning", "--to-end")
-    platform.ok("produce", "copies", "--subject", "orders-value", stdin=printed)
+    printed = platform.ok("topic", "consume", orders, "--from-beginning", "--to-end")
+    platform.ok("topic", "produce", "copies", "--subject", "orders-value", stdin=printed)
     assert sorted((row["value"] for row in read_json(platform, "copies")), key=ORDERS.index) == ORDERS
 
 
 def test_a_registered_schema_file_is_taken_and_another_is_not(platform: Cli, orders: str) -> None:
-    platform.ok("produce", orders, "--schema", "order.avsc", stdin=json_lines([]))
+    platform.ok("topic", "produce", orders, "--schema", "order.avsc", stdin=json_lines([]))
     other = platform.cwd / "other.avsc"
     other.write_text(json.dumps({**ORDER, "fields": ORDER["fields"][:1]}))
-    assert "not registered under subject orders-value" in platform.refused("produce", orders, "--schema", "other.avsc")
+    assert "not registered under subject orders-value" in platform.refused(
+        "topic", "produce", orders, "--schema", "other.avsc"
+    )
     [row, *_] = read_json(platform, orders, "--schema", "other.avsc")
     assert set(row["value"]) == {"id"}
 
@@ -158,7 +163,7 @@ def test_a_line_that_does_not_fit_is_named_and_those_before_it_are_kept(
     (platform.cwd / "order.avsc").write_text(json.dumps(ORDER))
     platform.ok("schema", "register", "order.avsc", "--subject", f"{topic}-value")
     told = platform.refused(
-        "produce", topic, "--subject", f"{topic}-value", stdin=json_lines([ORDERS[0], line, ORDERS[1]])
+        "topic", "produce", topic, "--subject", f"{topic}-value", stdin=json_lines([ORDERS[0], line, ORDERS[1]])
     )
     assert says in told
     assert "1 record" in told
@@ -167,44 +172,48 @@ def test_a_line_that_does_not_fit_is_named_and_those_before_it_are_kept(
 
 def test_the_broker_refuses_what_its_topic_does_not_allow(platform: Cli, orders: str) -> None:
     before = len(read_json(platform, orders))
-    line = platform.refused("produce", orders, stdin="not framed\n")
+    line = platform.refused("topic", "produce", orders, stdin="not framed\n")
     assert "refused a record for 'orders'" in line
     assert len(read_json(platform, orders)) == before
 
 
 def test_plain_strings_with_keys(platform: Cli) -> None:
     platform.ok("topic", "create", "plain")
-    platform.ok("produce", "plain", "--key-separator", ":", stdin=b"k:v:w\nl:\n\xff:\xfe\n")
-    assert platform.ok("consume", "plain", "--from-beginning", "--max-messages", "2", "--key-separator", "=") == (
-        "k=v:w\nl=\n"
-    )
+    platform.ok("topic", "produce", "plain", "--key-separator", ":", stdin=b"k:v:w\nl:\n\xff:\xfe\n")
+    assert platform.ok(
+        "topic", "consume", "plain", "--from-beginning", "--max-messages", "2", "--key-separator", "="
+    ) == ("k=v:w\nl=\n")
     last = read_json(platform, "plain")[-1]
     assert (last["key_base64"], last["value_base64"]) == ("/w==", "/g==")
-    assert "line 2: holds no ':'" in platform.refused("produce", "plain", "--key-separator", ":", stdin="a:b\nc\n")
+    assert "line 2: holds no ':'" in platform.refused(
+        "topic", "produce", "plain", "--key-separator", ":", stdin="a:b\nc\n"
+    )
 
 
 def test_tombstones(platform: Cli, orders: str) -> None:
     platform.ok("topic", "create", "gone")
-    platform.ok("produce", "gone", "--subject", "orders-value", "--key-separator", "|", stdin="a|null\n")
+    platform.ok("topic", "produce", "gone", "--subject", "orders-value", "--key-separator", "|", stdin="a|null\n")
     [row] = read_json(platform, "gone")
     assert (row["key"], row["value"]) == ("a", None)
 
 
 def test_a_group_goes_on_where_it_stopped(platform: Cli) -> None:
     platform.ok("topic", "create", "shared")
-    platform.ok("produce", "shared", stdin="1\n2\n3\n4\n")
-    words = ("consume", "shared", "--group", "readers", "--from-beginning", "--max-messages", "2")
+    platform.ok("topic", "produce", "shared", stdin="1\n2\n3\n4\n")
+    words = ("topic", "consume", "shared", "--group", "readers", "--from-beginning", "--max-messages", "2")
     assert platform.ok(*words) == "1\n2\n"
     assert platform.ok(*words) == "3\n4\n"
-    assert platform.ok("consume", "shared", "--group", "readers", "--timeout", "1") == ""
+    assert platform.ok("topic", "consume", "shared", "--group", "readers", "--timeout", "1") == ""
 
 
 def test_an_undecodable_value_is_named_and_printed_raw_on_request(platform: Cli, orders: str) -> None:
     platform.ok("topic", "create", "broken")
-    platform.ok("produce", "broken", stdin=b"\0\0\x0f\x42\x3fxyz\n")
-    line = platform.refused("consume", "broken", "--from-beginning", "--to-end")
+    platform.ok("topic", "produce", "broken", stdin=b"\0\0\x0f\x42\x3fxyz\n")
+    line = platform.refused("topic", "consume", "broken", "--from-beginning", "--to-end")
     assert "broken partition 0 offset 0: the value schema id 999999 is not in the registry" in line
-    assert platform.ok("consume", "broken", "--from-beginning", "--to-end", "--format", "raw").endswith("xyz\n")
+    assert platform.ok("topic", "consume", "broken", "--from-beginning", "--to-end", "--format", "raw").endswith(
+        "xyz\n"
+    )
 
 
 def test_contracts_of_a_folder(platform: Cli) -> None:
@@ -304,16 +313,18 @@ def test_every_broker_of_three_checks_the_schema(cli: Cli) -> None:
     assert {each["leader"] for each in described["partitions"]} == {0, 1, 2}
     cli.ok("schema", "register", "order.avsc", "--subject", "spread-value")
     rows = [{**ORDERS[0], "id": str(number)} for number in range(60)]
-    cli.ok("produce", "spread", "--subject", "spread-value", "--key-field", "id", stdin=json_lines(rows))
+    cli.ok("topic", "produce", "spread", "--subject", "spread-value", "--key-field", "id", stdin=json_lines(rows))
     found = read_json(cli, "spread")
     assert {row["partition"] for row in found} == set(range(6))
     assert sorted(row["value"]["id"] for row in found) == sorted(row["id"] for row in rows)
     for key in "abcdefgh":
-        line = cli.refused("produce", "spread", "--key-separator", ":", stdin=b"%s:\0\0\x0f\x42\x3fx\n" % key.encode())
+        line = cli.refused(
+            "topic", "produce", "spread", "--key-separator", ":", stdin=b"%s:\0\0\x0f\x42\x3fx\n" % key.encode()
+        )
         assert "refused a record" in line
     cli.ok("down")
     cli.ok("up", "--detach")
-    cli.ok("produce", "spread", "--subject", "spread-value", "--key-field", "id", stdin=json_lines(rows))
+    cli.ok("topic", "produce", "spread", "--subject", "spread-value", "--key-field", "id", stdin=json_lines(rows))
     assert len(read_json(cli, "spread")) == 2 * len(rows)
 
 
@@ -330,7 +341,7 @@ def keyed_orders(platform: Cli) -> str:
 
 
 def test_the_key_is_the_field_that_the_contract_names(platform: Cli, keyed_orders: str) -> None:
-    platform.ok("produce", keyed_orders, "--subject", "keyed-value", stdin=json_lines(ORDERS))
+    platform.ok("topic", "produce", keyed_orders, "--subject", "keyed-value", stdin=json_lines(ORDERS))
     assert [row["key"] for row in read_json(platform, keyed_orders)] == ["a", "b", "a"]
 
 
@@ -342,20 +353,20 @@ def test_the_key_is_the_field_that_the_contract_names(platform: Cli, keyed_order
     ],
 )
 def test_a_refused_record_has_its_reason(platform: Cli, keyed_orders: str, lines: bytes, says: str) -> None:
-    line = platform.refused("produce", keyed_orders, "--key-separator", ":", stdin=lines)
+    line = platform.refused("topic", "produce", keyed_orders, "--key-separator", ":", stdin=lines)
     assert says in line
     assert "0 records were written" in line
 
 
 def test_a_record_without_the_key_of_its_contract_is_refused(platform: Cli, keyed_orders: str) -> None:
-    line = platform.refused("produce", keyed_orders, stdin="no key\n")
+    line = platform.refused("topic", "produce", keyed_orders, stdin="no key\n")
     assert "the key is null, and the key of a record is its field id" in line
     good = json.dumps(ORDERS[0])
     platform.ok("topic", "create", "mixed", "--config", "cleanup.policy=compact")
-    line = platform.refused("produce", "mixed", "--key-field", "id", stdin=f'{good}\n{{"id": null}}\n{good}\n')
+    line = platform.refused("topic", "produce", "mixed", "--key-field", "id", stdin=f'{good}\n{{"id": null}}\n{good}\n')
     assert "a compacted topic takes no record without a key; 0 records were written" in line
     assert read_json(platform, "mixed") == [], "those that were in order were not sent again"
-    events = [json.loads(each) for each in platform.ok("events", "--format", "json").splitlines()]
+    events = [json.loads(each) for each in platform.ok("cluster", "events", "--format", "json").splitlines()]
     (event,) = (each for each in events if (each.get("cause"), each.get("topic")) == ("no_key", keyed_orders))
     assert event["kind"] == "records_refused"
     assert "its field id" in event["text"]

@@ -1,4 +1,4 @@
-"""`fluvial produce` against a broker whose disk has failed: the reason is told before the records are given up."""
+"""`fluvial topic produce` against a broker whose disk has failed: it tells the reason before it gives records up."""
 
 import io
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from fluvial.cli.topic import produce
 
 def run(broker: Any, monkeypatch: pytest.MonkeyPatch, lines: bytes) -> int:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(lines)))
-    return execute(["produce", "t", "--bootstrap-server", broker.bootstrap_servers])
+    return execute(["topic", "produce", "t", "--bootstrap-server", broker.bootstrap_servers])
 
 
 def test_a_failing_disk_is_told_while_there_is_hope_and_at_the_end(

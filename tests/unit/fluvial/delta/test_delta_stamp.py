@@ -74,7 +74,7 @@ def test_a_restored_table_is_refused_until_it_is_stamped_again(table: Table) -> 
 
 def test_a_table_of_someone_else_is_refused(table: Table) -> None:
     table.commit()
-    with pytest.raises(TableError, match=r"no run of fluvial wrote.*`fluvial adopt history\.t` adopts its rows"):
+    with pytest.raises(TableError, match=r"no run of fluvial wrote.*`fluvial table adopt history\.t` adopts its rows"):
         read_position(table.log, "history.t")
 
 

@@ -56,7 +56,9 @@ class Runner:
         self.asked: list[str] = []
         self.outcomes: dict[str, RunResult | Exception] = {}
 
-    def __call__(self, declaration: Declaration, settings: Settings, spark: Any, *, progress: Any = None) -> RunResult:
+    def __call__(
+        self, declaration: Declaration, settings: Settings, spark: Any, *, progress: Any = None, window: Any = None
+    ) -> RunResult:
         progress(f"reading {declaration.table}")
         self.asked.append(declaration.table)
         outcome = self.outcomes.get(declaration.table, result_of(declaration.table))

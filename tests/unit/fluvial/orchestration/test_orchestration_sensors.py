@@ -15,14 +15,17 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from dagster._core.definitions.sensor_definition import SensorExecutionData
-from miniature import DECLARATIONS, NoSpark, busiest
+from miniature import DECLARATIONS, NoSpark, Runner, busiest, result_of
 
 from fluvial.config import Settings
 from fluvial.orchestration import Alert, Allowed, Policy, assets_for, lag_sensor, offsets_sensor, webhook
+from fluvial.orchestration.assets.graph import contract_key, topic_key
+from fluvial.orchestration.assets.metadata import plain
 from fluvial.orchestration.checks.log_checks import standing
 from fluvial.orchestration.run.dry_run import plan_run
 from fluvial.orchestration.sensors.sensors import SENSOR_TAG
 from fluvial.registry.client import RegistryClient
+from fluvial.registry.contracts import Contract
 from fluvial.tables import Declaration, history, state
 from fluvial.tables.declare.folds import count
 from fluvial.testing.embedded import EmbeddedPlatform, embedded_platform
@@ -124,6 +127,11 @@ def test_new_records_start_one_run_of_the_tables_that_lack_them(live: Settings, 
     (request,) = found.run_requests
     assert tables_of(request) == {"history.orders", "state.customers", "marts.busiest"}
     assert request.tags[SENSOR_TAG] == "new_offsets"
+    (seen,) = found.asset_events
+    assert (seen.asset_key, plain(seen.metadata)) == (
+        topic_key("fresh"),
+        {"offsets": [{"partition": 0, "end_offset": 3}], "lag/history.orders": 3, "lag/state.customers": 3},
+    )
     # The daemon died before it kept the cursor: the same tick asks for the same run, which Dagster knows by its key.
     (again,) = evaluate(live, instance, tables)[0].run_requests
     assert again.run_key == request.run_key
@@ -184,6 +192,75 @@ def test_a_table_with_partitions_is_run_for_the_newest_window_that_has_ended(
     assert tables_of(request) == {"history.orders", "marts.busiest"}
     stand_at(live, "history.orders", "windows", 3, version=0)
     assert evaluate(live, instance, tables, cursor, history__orders=policy)[0].run_requests == []
+
+
+def test_a_run_without_a_partition_reports_those_that_it_completed(
+    live: Settings, instance: dg.DagsterInstance
+) -> None:
+    policy = Policy(partitions=dg.HourlyPartitionsDefinition("2023-11-14-00:00"))
+    make_topic(live, "complete")
+    noon = 1_699_963_200_000  # 2023-11-14 12:00 UTC
+    for hour in (0, 1, 3, 5):
+        send(live, "complete", timestamp=noon + hour * HOUR_MS)
+    declaration, runner = history("complete", name="orders"), Runner()
+    assets = assets_for({declaration.table: declaration}, policy=policy, run=runner)
+    key = dg.AssetKey(["history", "orders"])
+
+    def run(start: int, end: int, partition: str | None = None) -> dg.ExecuteInProcessResult:
+        runner.outcomes = {declaration.table: result_of(declaration.table, offsets={0: (start, end)})}
+        return dg.materialize(
+            assets,
+            selection=[key],
+            instance=instance,
+            partition_key=partition,
+            resources={"spark": NoSpark.of(live)},
+            run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+        )
+
+    done = run(0, 2)
+    # Nothing came between 13:00 and 15:00, and the record of 15:00 is not in the table.
+    assert instance.get_materialized_partitions(key) == {f"2023-11-14-{hour}:00" for hour in (12, 13, 14)}
+    (seen,) = [each for each in done.all_events if each.event_type_value == "ASSET_OBSERVATION"]
+    assert seen.asset_key == topic_key("complete")
+    assert plain(seen.asset_observation_data.asset_observation.metadata)["lag/history.orders"] == 2
+    run(2, 3, partition="2023-11-14-16:00")
+    assert "2023-11-14-15:00" in instance.get_materialized_partitions(key)
+    done = run(3, 4)
+    assert instance.get_materialized_partitions(key) == {f"2023-11-14-{hour}:00" for hour in range(12, 18)}
+    reported = [each.partition for each in done.asset_materializations_for_node("history__orders")]
+    assert reported == ["2023-11-14-17:00", None]
+
+
+def test_a_run_observes_the_contract_of_its_topic(platform: EmbeddedPlatform, tmp_path: Path) -> None:
+    live = platform.settings(tmp_path)
+    with RegistryClient(platform.registry_url) as registry:
+        number = registry.register("agreed-value", ORDERS)
+    make_topic(live, "agreed")
+    contract = Contract(
+        producer="shop",
+        contact="shop@example.org",
+        subject="agreed-value",
+        path=tmp_path / "orders.avsc",
+        schema=json.loads(ORDERS),
+        text=ORDERS,
+        compatibility="BACKWARD",
+        topics=("agreed",),
+    )
+    declaration, runner = history("agreed", name="orders"), Runner()
+    runner.outcomes = {declaration.table: result_of(declaration.table, offsets={0: (0, 0)})}
+    done = dg.materialize(
+        assets_for({declaration.table: declaration}, contracts=[contract], run=runner),
+        selection=["history/orders"],
+        resources={"spark": NoSpark.of(live)},
+        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+    )
+    seen = [
+        each.asset_observation_data.asset_observation
+        for each in done.all_events
+        if each.event_type_value == "ASSET_OBSERVATION"
+    ]
+    assert [each.asset_key for each in seen] == [contract_key("agreed-value"), topic_key("agreed")]
+    assert plain(seen[0].metadata) == {"version": 1, "schema_id": number}
 
 
 def test_the_declarations_of_a_project_are_all_it_needs(settings: Settings) -> None:

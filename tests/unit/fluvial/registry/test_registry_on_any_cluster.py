@@ -1,4 +1,4 @@
-"""`fluvial registry`: several registries over one topic of a cluster that knows nothing of them."""
+"""`fluvial schema serve`: several registries over one topic of a cluster that knows nothing of them."""
 
 import asyncio
 import os
@@ -127,7 +127,7 @@ def test_the_command_serves_until_it_is_stopped(kafka_broker: EmbeddedBroker) ->
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "fluvial.cli.main", "registry", "--port", str(port)]
+    command = [sys.executable, "-m", "fluvial.cli.main", "schema", "serve", "--port", str(port)]
     command += ["--bootstrap-server", kafka_broker.bootstrap_servers]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as process:
         assert process.stderr is not None

@@ -63,6 +63,14 @@ def a_state(**changes: Any) -> Any:
         (lambda: a_state(fields={"n": sum_(" ")}), "write it as a line of SQL"),
         (lambda: a_state(fields={"_fold": count()}), "starts with an underscore"),
         (lambda: a_state(key="a b"), "no column name"),
+        (lambda: a_state(dedupe="id"), r"a row of this table does not tell .* declare history\(…, dedupe=\"id\"\)"),
+        (lambda: compacted("t", dedupe="id"), "leave dedupe out"),
+        (lambda: history("t", dedupe="a.b"), "dedupe 'a.b' is no column name"),
+        (lambda: a_state(with_position=True, scd2=True), "leave with_position out"),
+        (
+            lambda: a_state(with_position=True, fields=None, reduce=lambda state, _: state, returns="n INT"),
+            "have the reducer keep the event's _partition, _offset and _timestamp",
+        ),
         (lambda: pipeline(name="p", inputs=[]), "needs a list of input tables"),
         (lambda: pipeline(name="p", inputs="history.a"), "needs a list of input tables"),
         (lambda: pipeline(name="p", inputs=["flights"]), "is not <database>.<table>"),
@@ -73,6 +81,11 @@ def test_a_mistake_is_said_when_it_is_declared(declare: Callable[[], object], sa
     with pytest.raises(DeclarationError, match=said) as raised:
         declare()
     assert "\n" not in str(raised.value)
+
+
+def test_a_state_has_columns_of_its_position_if_asked() -> None:
+    assert a_state().columns == ("n",)
+    assert a_state(with_position=True).columns == ("n", "_partition", "_offset", "_updated_at")
 
 
 def test_folds_say_what_they_need_to_remember() -> None:

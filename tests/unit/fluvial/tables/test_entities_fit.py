@@ -57,6 +57,20 @@ def test_a_key_that_is_another_field_than_the_contract_says() -> None:
             check_fit(wrong, told)
 
 
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("ordr_id", 'has no field ordr_id to tell events apart by; did you mean dedupe="order_id"'),
+        ("zzz", "it has order_id, customer"),
+        ("tags", "dedupe = tags is array: name a field that is one value"),
+    ],
+)
+def test_an_id_of_events_is_one_of_the_contract(field: str, said: str) -> None:
+    check_fit(history("orders", dedupe="order_id"), contract())
+    with pytest.raises(DeclarationError, match=said):
+        check_fit(history("orders", dedupe=field), contract())
+
+
 @pytest.mark.parametrize("field", ["amount", "price", "number", "AMOUNT", "clock", "either", "amount * 2", "_offset"])
 def test_a_number_may_be_summed_and_what_takes_more_than_a_look_is_left_to_spark(field: str) -> None:
     check_fit(with_fold(sum_(field)), contract())

@@ -1,0 +1,104 @@
+"""What a run says beside its materialisation: of its topic, of its contract, and which windows are complete."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from fluvial.config import Settings
+from fluvial.errors import FluvialError
+from fluvial.orchestration.assets.graph import contract_key, topic_key, topic_of
+from fluvial.orchestration.assets.windows import completed_windows, window_keys
+from fluvial.orchestration.checks.lag import Offsets, end_offsets, lag_of
+from fluvial.registry.contracts import Contract
+from fluvial.spark.kafka import TopicError
+from fluvial.tables import Declaration
+
+if TYPE_CHECKING:
+    from fluvial.tables.plan.result import RunResult
+
+# A run reports so many windows at most, the oldest first: each is an event. The next run goes on.
+WINDOWS_MAX = 1000
+
+logger = logging.getLogger(__name__)
+
+
+def topic_observation(topic: str, ends: Offsets, lag: Mapping[str, int]) -> dg.AssetObservation:
+    """Return what was seen of a topic: the end of each partition, and the lag of tables in records."""
+    rows = [dg.TableRecord({"partition": number, "end_offset": end}) for number, end in sorted(ends.items())]
+    columns = [dg.TableColumn("partition", "int"), dg.TableColumn("end_offset", "long")]
+    return dg.AssetObservation(
+        topic_key(topic),
+        metadata={
+            "offsets": dg.MetadataValue.table(records=rows, schema=dg.TableSchema(columns=columns)),
+            **{f"lag/{table}": records for table, records in lag.items()},
+        },
+    )
+
+
+def observe_sources(
+    context: dg.AssetExecutionContext,
+    declaration: Declaration,
+    settings: Settings,
+    result: "RunResult",
+    contract: Contract | None,
+) -> int | None:
+    """
+    Log observations of the topic that a run has read and of its contract; return the table's lag in records.
+
+    None where the table reads no topic or the log does not answer: this is a remark on the run, no reason to fail.
+    """
+    topic = topic_of(declaration)
+    if topic is None or not result.offsets:
+        return None
+    if contract is not None and (seen := _contract_observation(contract, settings)) is not None:
+        context.log_event(seen)
+    ends = end_offsets(settings, topic)
+    if ends is None:
+        return None
+    lag = lag_of(ends, _position(result))
+    context.log_event(topic_observation(topic, ends, {declaration.table: lag}))
+    return lag
+
+
+def report_windows(
+    context: dg.AssetExecutionContext, declaration: Declaration, settings: Settings, result: "RunResult"
+) -> None:
+    """
+    Log a materialisation for each window of a table with partitions that is in it now and that Dagster lacks.
+
+    A run without a partition, such as that of `fluvial run`, completes windows; one of a window those before it.
+    """
+    partitions, topic = context.assets_def.partitions_def, topic_of(declaration)
+    if not isinstance(partitions, dg.TimeWindowPartitionsDefinition) or topic is None or not result.offsets:
+        return
+    known = {*context.instance.get_materialized_partitions(context.asset_key), *window_keys(context)}
+    try:
+        found = completed_windows(settings, topic, partitions, _position(result), known)
+    except TopicError as error:
+        logger.warning("which partitions of %s are complete is not known: %s", declaration.table, error)
+        return
+    for event in _materialisations(context.asset_key, found[:WINDOWS_MAX]):
+        context.log_event(event)
+
+
+def _materialisations(key: dg.AssetKey, windows: list[str]) -> Iterator[dg.AssetMaterialization]:
+    for window in windows:
+        yield dg.AssetMaterialization(key, partition=window, description="Complete as of this run.")
+
+
+def _contract_observation(contract: Contract, settings: Settings) -> dg.AssetObservation | None:
+    try:
+        with settings.registry.client() as registry:
+            latest = registry.latest(contract.subject)
+    except FluvialError as error:
+        logger.warning("the version of %s is not known: %s", contract.subject, error)
+        return None
+    return dg.AssetObservation(
+        contract_key(contract.subject), metadata={"version": latest.version, "schema_id": latest.id}
+    )
+
+
+def _position(result: "RunResult") -> dict[int, int]:
+    return {partition: end for partition, (_, end) in result.offsets.items()}
