@@ -479,14 +479,14 @@ def _formatted_and_checked(case: Case, parsed: Parsed) -> None:
             continue
     try:
         check = kind.compile_check(parsed)
-        fast = kind.compile_fast(parsed) if isinstance(kind, SkippableKind) else None
+        skip = kind.compile_skip(parsed) if isinstance(kind, SkippableKind) else None
     except RecursionError:
         return  # who compiles says so
     with suppress(UndecodableError):
         check(b"\0\0\0\0\1" + case.data, 5)
-    if fast is not None:
+    if skip is not None:
         with suppress(ValueError, LookupError, RecursionError):
-            fast(case.data, 0)
+            skip(case.data, 0)
 
 
 def main() -> int:

@@ -11,6 +11,8 @@ from cluster_mutations import MUTATIONS
 from hash_seeds import answers_under_two_hash_seeds
 from mutation_hunt import broken, hunt
 
+from log_broker.core.raft.effects import Propose
+from log_broker.core.raft.leader import Leader
 from log_broker.sim.checks import cost_checks
 from log_broker.sim.checks.cost_checks import LONG_TURN
 from log_broker.sim.cli import make_cluster
@@ -87,6 +89,19 @@ def test_a_turn_that_is_long_once_was_the_machines(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(broker_process, "check_turn", stalled)
     assert run_seed(make_cluster, FIRST).failure is None
     assert runs
+
+
+def test_an_assertion_that_a_broker_goes_on_from_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata log begins again from its disk after any error, as it does after one of the disk."""
+
+    def propose(self: Leader, event: Propose) -> None:
+        raise AssertionError("a rule of the quorum")
+
+    monkeypatch.setattr(Leader, "propose", propose)
+    failure = run_seed(make_cluster, FIRST).failure
+    assert failure is not None
+    assert failure.check == "a process raises nothing"
+    assert "a rule of the quorum" in failure.message
 
 
 def test_a_number_out_of_bounds_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,18 +237,22 @@ class BrokerProcess:
 
 
 class TracingHandler(logging.Handler):
-    """Writes what brokers log into the story of the run."""
+    """Writes what brokers log into the story of the run; an assertion among it, which they go on from, is a failure."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, failed: Callable[[str, str], None]) -> None:
         super().__init__(logging.WARNING)
         self._kernel = kernel
+        self._failed = failed
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not self._kernel.tracing:
+        error = record.exc_info[1] if record.exc_info else None
+        is_broken = isinstance(error, AssertionError)
+        if not self._kernel.tracing and not is_broken:
             return
         loop = asyncio._get_running_loop()
         who = loop.host.name if isinstance(loop, VirtualLoop) else "?"
-        text = record.getMessage()
-        if record.exc_info and record.exc_info[1] is not None:
-            text = f"{text}: {record.exc_info[1]!r}"
-        self._kernel.trace(who, f"{record.levelname.lower()}: {text}")
+        text = record.getMessage() if error is None else f"{record.getMessage()}: {error!r}"
+        if is_broken:
+            self._failed(who, text)
+        else:
+            self._kernel.trace(who, f"{record.levelname.lower()}: {text}")

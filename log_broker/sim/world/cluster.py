@@ -126,7 +126,7 @@ class Cluster:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Give the interpreter's time, chance and the broker's log to this cluster for as long as it runs."""
-        handler = TracingHandler(self.kernel)
+        handler = TracingHandler(self.kernel, self.failed)
         logger = logging.getLogger("log_broker")
         logger.addHandler(handler)
         propagates, logger.propagate = logger.propagate, False

@@ -37,7 +37,7 @@ class Compiled(NamedTuple):
     """What data of one schema are checked with; `fault` says why they cannot be."""
 
     check: Check | None = None
-    fast: Skip | None = None
+    skip: Skip | None = None
     takes_null: bool = False
     record_name: str | None = None
     key_field: str | None = None
@@ -91,10 +91,9 @@ class RegistryValidator:
             check = kind.compile_check(parsed)
             if not isinstance(kind, SkippableKind):
                 return Compiled(check)
-            fast = kind.compile_fast(parsed)
             return Compiled(
                 check,
-                fast,
+                kind.compile_skip(parsed),
                 kind.takes_null(parsed),
                 kind.record_name(parsed),
                 kind.key_field(parsed),
@@ -208,8 +207,8 @@ class ContractCheck:
             reason = f"the {self._part} cannot be held against schema id {schema_id}: {compiled.fault}"
             return Violation(reason, cause=Cause.REGISTRY)
         self._checks[frame] = compiled.check
-        if compiled.fast is not None:
-            self.accepted[frame] = compiled.fast
+        if compiled.skip is not None:
+            self.accepted[frame] = compiled.skip
         return None
 
     def _undecodable(self, frame: bytes, datum: bytes) -> Violation | None:

@@ -133,9 +133,9 @@ class SchemaKind(Protocol):
 class SkippableKind(Protocol):
     """A `SchemaKind` of which the broker can ask more than whether bytes decode."""
 
-    def compile_fast(self, parsed: Parsed) -> Callable[[bytes, int], int]:
+    def compile_skip(self, parsed: Parsed) -> Callable[[bytes, int], int]:
         """
-        A function of a buffer and where a datum begins, which returns where it ends, as fast as that can be had.
+        A function of a buffer and where a datum begins, which returns where it ends.
 
         It may only say that something is wrong, by a ValueError, LookupError or RecursionError, or by an end that lies
         behind that of the record; the function of `compile_check` then knows what.

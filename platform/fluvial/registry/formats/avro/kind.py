@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from fluvial.registry.formats.avro import parse, skip
 from fluvial.registry.formats.avro import text as avro_text
 from fluvial.registry.formats.avro.compatibility import Difference, Fault, differences
-from fluvial.registry.formats.avro.compiled import compile_fast
 from fluvial.registry.formats.avro.types import Primitive, Record, Union
 from fluvial.registry.formats.schema_kind import Parsed, Steps, TooComplexError
 
@@ -48,9 +47,9 @@ class AvroKind:
     def compile_check(self, parsed: Parsed) -> Callable[[bytes, int], None]:
         return skip.compile_check(parsed.schema)
 
-    def compile_fast(self, parsed: Parsed) -> skip.Skip:
+    def compile_skip(self, parsed: Parsed) -> skip.Skip:
         """See `SkippableKind`."""
-        return compile_fast(parsed.schema)
+        return skip.compile_skip(parsed.schema)
 
     def takes_null(self, parsed: Parsed) -> bool:
         """Whether the schema is null or a union with it."""

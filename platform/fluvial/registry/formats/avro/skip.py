@@ -156,10 +156,15 @@ def _skip_bytes(buffer: bytes, at: int) -> int:
 
 
 def _skip_string(buffer: bytes, at: int) -> int:
-    length, at = read_long(buffer, at)
-    if length < 0:
-        raise UndecodableError(f"a length of {length}")
-    end = at + length
+    length = buffer[at]
+    if length < 0x80 and not length & 1:
+        at += 1
+        end = at + (length >> 1)
+    else:
+        length, at = read_long(buffer, at)
+        if length < 0:
+            raise UndecodableError(f"a length of {length}")
+        end = at + length
     if end > len(buffer):
         raise IndexError
     text = buffer[at:end]
@@ -242,7 +247,12 @@ class _Compiler:
 
 def _skip_enum(symbols: int) -> Skip:
     def skip(buffer: bytes, at: int) -> int:
-        index, at = read_long(buffer, at)
+        index = buffer[at]
+        if index < 0x80 and not index & 1:
+            index >>= 1
+            at += 1
+        else:
+            index, at = read_long(buffer, at)
         if not 0 <= index < symbols:
             raise UndecodableError(f"{index} is not one of the {symbols} symbols")
         return at
@@ -252,7 +262,12 @@ def _skip_enum(symbols: int) -> Skip:
 
 def _skip_union(branches: list[Skip]) -> Skip:
     def skip(buffer: bytes, at: int) -> int:
-        index, at = read_long(buffer, at)
+        index = buffer[at]
+        if index < 0x80 and not index & 1:
+            index >>= 1
+            at += 1
+        else:
+            index, at = read_long(buffer, at)
         if not 0 <= index < len(branches):
             raise UndecodableError(f"{index} is not one of the {len(branches)} branches of the union")
         return branches[index](buffer, at)
