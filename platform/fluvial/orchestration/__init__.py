@@ -8,6 +8,11 @@ are started by `offsets_sensor`, `schedule`, or the conditions `when_inputs_chan
 `fluvial.orchestration.run.ui.ui_command` shows them.
 """
 
+from fluvial.extras import needed
+
+with needed():
+    import dagster  # noqa: F401
+
 from fluvial.orchestration.assets.assets import assets_for, declaration_of, declarations_in
 from fluvial.orchestration.assets.continuous import continuous_job
 from fluvial.orchestration.assets.delta_io import DeltaIOManager
