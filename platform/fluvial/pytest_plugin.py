@@ -36,8 +36,10 @@ def spark_conf() -> Mapping[str, str]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, spark_conf: Mapping[str, str]) -> "Iterator[SparkSession]":
     """A local Spark session with Delta, Kafka and Avro that all tests share; its settings are quick for few rows."""
-    from pyspark import SparkContext
+    from fluvial.extras import needed
 
+    with needed():
+        from pyspark import SparkContext
     from fluvial.config import Settings
     from fluvial.spark.session import build_session
 

@@ -18,6 +18,7 @@ from fluvial.cli.schema import registry, schemas
 from fluvial.cli.table import table_rows, tables
 from fluvial.cli.topic import configs, consume, produce, quarantines, topic_changes, topic_repair, topics
 from fluvial.errors import FluvialError
+from fluvial.extras import MissingExtraError, needed
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -78,16 +79,21 @@ def version() -> None:
     """Print the version of fluvial and of what it stands on."""
     terminal.answer(f"fluvial {metadata.version('fluvial')}")
     terminal.answer(f"python {sys.version.split()[0]}")
-    for name in ("pyspark", "delta-spark", "dagster", "confluent-kafka"):
-        terminal.answer(f"{name} {metadata.version(name)}")
+    for name in ("confluent-kafka", "pyspark", "delta-spark", "dagster"):
+        try:
+            with needed():
+                terminal.answer(f"{name} {metadata.version(name)}")
+        except MissingExtraError as error:
+            terminal.answer(str(error))
 
 
 def execute(words: Sequence[str]) -> int:
     """Run one command line; return its exit status."""
     try:
-        command = typer.main.get_command(app)
-        give_to_all(command)
-        status = command(args=list(words), prog_name="fluvial", standalone_mode=False)
+        with needed():
+            command = typer.main.get_command(app)
+            give_to_all(command)
+            status = command(args=list(words), prog_name="fluvial", standalone_mode=False)
         sys.stdout.flush()
     except FluvialError as error:
         terminal.complain(str(error))

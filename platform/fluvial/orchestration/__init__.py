@@ -9,6 +9,11 @@ are started by `offsets_sensor`, `schedule`, or the conditions `when_inputs_chan
 
 from typing import Never
 
+from fluvial.extras import needed
+
+with needed():
+    import dagster  # noqa: F401
+
 from fluvial.orchestration.assets.assets import assets_for, declaration_of, declarations_in
 from fluvial.orchestration.assets.continuous import continuous_job
 from fluvial.orchestration.assets.delta_io import DeltaIOManager

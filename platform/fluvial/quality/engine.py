@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from fluvial.extras import needed
 from fluvial.quality.outcome import Finding, Outcome
 from fluvial.quality.suite import Build
 
@@ -60,8 +61,9 @@ def _great_expectations() -> Any:
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its imports use modules that newer Pythons deprecate
-        import great_expectations
-        import great_expectations.expectations
+        with needed():
+            import great_expectations
+            import great_expectations.expectations
     return great_expectations
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from fluvial.errors import FluvialError
+from fluvial.extras import pip_install
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +68,7 @@ def connect(address: str, conf: Mapping[str, str]) -> "SparkSession":
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ConnectError(
-            f'Spark Connect needs packages that are not installed: pip install "fluvial[connect]" ({_sentence(error)})'
+            f"Spark Connect needs packages that are not installed: {pip_install('connect')} ({_sentence(error)})"
         ) from error
     _require_answer(address)
     try:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fluvial.errors import FluvialError
+from fluvial.extras import needed
 from fluvial.spark.cache import cache_folder
 from fluvial.spark.class_archive import ClassArchive
 from fluvial.spark.java import require_java
@@ -81,12 +82,10 @@ def installed_coordinates() -> Coordinates:
     """
     The coordinates that fit the pyspark and delta-spark of this environment.
     """
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import version
 
-    try:
+    with needed():
         return Coordinates(spark=version("pyspark"), delta=version("delta-spark"))
-    except PackageNotFoundError as error:
-        raise JarsError(f"{error.name} is not installed: pip install {error.name}") from error
 
 
 def read_lock(path: Path) -> dict[str, str]:

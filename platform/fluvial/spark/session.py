@@ -16,6 +16,7 @@ from fluvial.delta.errors import SparkFailedError
 from fluvial.delta.failures import explain_failures, explained
 from fluvial.delta.log import TableLog
 from fluvial.errors import FluvialError
+from fluvial.extras import needed
 from fluvial.spark.class_archive import ClassArchive
 from fluvial.spark.connect import connect, is_client, is_remote
 from fluvial.spark.jars import Say, prepare_jars, require_jars
@@ -72,13 +73,14 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
         spark = connect(settings.spark_master, session_conf(settings, []))
         register_tables(spark, settings)
         return spark
+    with needed():
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
     java = require_java()
     is_local = settings.spark_master.startswith("local")
     # The archive is read by a driver on a class path that is known here: on a cluster the jars are copied first.
     jars = prepare_jars(say) if is_local else require_jars(say)
     from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
 
     # Python workers must be this Python, not whatever `python3` is on PATH; on a cluster it may lie elsewhere.
     os.environ.setdefault("PYSPARK_PYTHON", settings.spark_conf.get("spark.pyspark.python", sys.executable))

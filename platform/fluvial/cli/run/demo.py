@@ -10,6 +10,7 @@ import typer
 from fluvial.cli import terminal
 from fluvial.cli.options import BootstrapServer, CommandConfig, DataDir, RegistryUrl, SparkMaster, settings_of
 from fluvial.errors import FluvialError
+from fluvial.extras import pip_install
 from fluvial.modules import look_in_current_folder
 
 MODULE = "pipelines.flights.demo"
@@ -94,6 +95,6 @@ def load(module: str = MODULE) -> Callable[..., None]:
         if error.name is not None and module.startswith(error.name):
             raise DemoError("fluvial demo needs a checkout: clone the repository, and run the command there") from error
         if error.name == DATA_PACKAGE:
-            raise DemoError(f"the flights are not installed: pip install {DATA_PACKAGE}") from error
+            raise DemoError(f"the flights are not installed: {pip_install('demo')}") from error
         raise
     return main

@@ -15,6 +15,7 @@ from fluvial.cli.options import with_registry
 from fluvial.cli.schema.schema_sources import CONTRACTS, Source, Subject, subject_of_file
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
+from fluvial.extras import needed
 
 if TYPE_CHECKING:
     from fluvial.quality import Suite
@@ -249,8 +250,8 @@ def _contracts(client: "RegistryClient", changes: Sequence[Change]) -> "Callable
 
 def _suites() -> "list[Suite]":
     """The suites of the project's Dagster code, where it has some."""
-    from fluvial.orchestration.run.code_location import DEFAULT_MODULE, definitions_module
-    from fluvial.quality.discovery import suites_in
-
+    with needed():
+        from fluvial.orchestration.run.code_location import DEFAULT_MODULE, definitions_module
+        from fluvial.quality.discovery import suites_in
     module = definitions_module(Path.cwd())
     return [] if module == DEFAULT_MODULE else suites_in(module)

