@@ -57,5 +57,6 @@ blocked = frozenset(
     for module, distributions in packages_distributions().items()
     if core.isdisjoint(map(canonicalize_name, distributions))
 )
-assert {"numpy", "pyarrow", "pandas", "pyspark", "dagster", "great_expectations", "matplotlib"} <= blocked
+for package in ("cryptography", "dagster", "great_expectations", "matplotlib", "numpy", "pandas", "pyarrow", "pyspark"):
+    assert package in blocked, package
 sys.meta_path.insert(0, Blocker(blocked))

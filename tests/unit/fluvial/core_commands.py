@@ -9,7 +9,10 @@ import pytest
 import typer
 
 from fluvial.cli.main import app, execute
+from fluvial.cli.run.demo import DemoError, load
 from fluvial.extras import MissingExtraError
+from fluvial.registry.formats.protobuf.parse import parse
+from fluvial.registry.formats.schema_kind import SchemaSyntaxError
 from fluvial.testing import embedded_platform
 from log_broker.server.embedded import EmbeddedBroker
 
@@ -92,6 +95,20 @@ def test_a_changed_contract_with_readers_is_not_checked_by_half(capsys: pytest.C
     assert execute(["schema", "check"]) == 2
     assert 'pip install "fluvial[' in capsys.readouterr().err
     assert execute(["schema", "check", "--registry-only"]) == 1
+
+
+def test_protobuf_schemas() -> None:
+    text = 'syntax = "proto3"; import "{}"; message M {{ int32 n = 1; }}'
+    assert parse(text.format("google/type/date.proto")).text
+    with pytest.raises(SchemaSyntaxError, match=r'pip install "fluvial\[all\]"'):
+        parse(text.format("confluent/meta.proto"))
+
+
+def test_the_demo_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some_demo.py").write_text("import numpy")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DemoError, match=r'needs numpy, which is not installed: pip install "fluvial\[demo\]"'):
+        load("some_demo")
 
 
 def test_programs_are_told_the_extra() -> None:

