@@ -74,8 +74,8 @@ TURNS = (
     Turn("kills at each step of a commit", 6, _pytest("tests/spark/test_spark_killed_commits.py"), ROTA),
     Turn(
         "histories of contracts",
-        12,
-        _pytest("tests/spark/test_spark_schema_histories.py"),
+        10,
+        _pytest("-n2", "tests/spark/test_spark_schema_histories.py"),
         {"FLUVIAL_HISTORIES": "6:66"},
     ),
     Turn("clients, one broker", 15, ("-m", "tests.compat.run")),
