@@ -198,9 +198,13 @@ def _say_plan(settings: Settings, selection: list[str] | None, answer_format: Fo
         )
     else:
         terminal.table(("table", "reads", "records", "version", "outcome"), rows)
-    problems = [f"{each.table}: {each.problem}" for each in planned if each.problem]
+    problems = [_named(each.table, each.problem) for each in planned if each.problem]
     if problems:
         raise TablesStoppedError("; ".join(problems))
+
+
+def _named(table: str, problem: str) -> str:
+    return problem if problem.startswith(table) else f"{table}: {problem}"
 
 
 def _check_before(settings: Settings, selection: list[str] | None, *, is_rebuild: bool) -> None:
@@ -218,7 +222,7 @@ def _check_before(settings: Settings, selection: list[str] | None, *, is_rebuild
     chosen = [each for name, each in declared.items() if selection is None or name in selection]
     problems = problems_of(chosen, declared, settings, is_rebuild=is_rebuild)
     if problems and len(problems) == len(chosen):
-        raise TablesStoppedError("; ".join(f"{table}: {problem}" for table, problem in problems.items()))
+        raise TablesStoppedError("; ".join(_named(table, str(problem)) for table, problem in problems.items()))
 
 
 def _skips(settings: Settings, selection: list[str] | None, texts: list[str]) -> "dict[str, SkipsWanted]":
