@@ -48,6 +48,11 @@ class Weather:
         """Each day as it was corrected last."""
         return pd.concat([self.days, self.corrections]).drop_duplicates("day", keep="last").sort_values("day")
 
+    @property
+    def unusual(self) -> int:
+        """The number of readings that the suite lets not pass."""
+        return int((~self.readings["temp"].between(39, 75)).sum())
+
     def stations(self) -> list[dict[str, Any]]:
         """What `state.stations` has to hold."""
         found = []

@@ -60,10 +60,9 @@ def sound_days(gxe):
 '''
 
 ANSWERS = '''\
-"""Every table as JSON, whose times are UTC."""
+"""Every table as JSON, with times in the time zone of the process."""
 
 import json
-import os
 
 from fluvial.config import load_settings
 from fluvial.spark.session import build_session, run_sql
@@ -75,7 +74,6 @@ QUERIES = {
     "state.bands": "select station, band, valid_from, valid_to from state.bands",
     "marts.kinds": "select weather, days, rain, warmest from marts.kinds",
 }
-os.environ["TZ"] = "UTC"
 settings = load_settings()
 spark = build_session(settings)
 answers = {name: [row.asDict() for row in run_sql(spark, settings, sql).collect()] for name, sql in QUERIES.items()}

@@ -124,13 +124,15 @@ def look_at_the_page(journey: Journey, data: Weather) -> None:
         browser.open("/assets/history/readings?view=checks&checkDetail=usual_temperatures")
         browser.see("No hour is hotter than 75 degrees")
         browser.window.get_by_text("Failed", exact=True).first.wait_for()
+        browser.see("failing_rows")
+        assert str(data.unusual) in browser.text().split()
         browser.shoot("journey-check")
         browser.open("/assets/compacted/days")
         browser.launch("Materialize")
-        wait_for_runs(url)
+        wait_for_runs(url, newest=1)
         browser.open("/assets/marts/kinds")
         browser.launch("Materialize")
-        wait_for_runs(url)
+        wait_for_runs(url, newest=1)
         browser.shoot("journey-run")
         assert browser.hosts == {url.removeprefix("http://")}
 
@@ -154,8 +156,12 @@ def frame(rows: list[Mapping[str, Any]], *times: str) -> pd.DataFrame:
     return found.assign(**{name: pd.to_datetime(found[name], utc=True) for name in times})
 
 
+def in_millis(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(**{name: rows[name].dt.as_unit("ms") for name in rows.select_dtypes("datetimetz")})
+
+
 def assert_same(found: pd.DataFrame, wanted: pd.DataFrame, *keys: str) -> None:
     """Rows in any order; a sum of doubles may differ in its last digit by the order in which it was added."""
     order = list(keys)
-    found, wanted = (each.sort_values(order, ignore_index=True) for each in (found, wanted))
+    found, wanted = (in_millis(each).sort_values(order, ignore_index=True) for each in (found, wanted))
     pd.testing.assert_frame_equal(found[list(wanted)], wanted, check_dtype=False, rtol=1e-12)
