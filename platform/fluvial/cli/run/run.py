@@ -201,9 +201,13 @@ def _say_plan(settings: Settings, selection: list[str] | None, answer_format: Fo
         )
     else:
         terminal.table(("table", "reads", "records", "version", "outcome"), rows)
-    problems = [f"{each.table}: {each.problem}" for each in planned if each.problem]
+    problems = [_named(each.table, each.problem) for each in planned if each.problem]
     if problems:
         raise TablesStoppedError("; ".join(problems))
+
+
+def _named(table: str, problem: str) -> str:
+    return problem if problem.startswith(table) else f"{table}: {problem}"
 
 
 def _check_before(settings: Settings, selection: list[str] | None, *, is_rebuild: bool) -> "Contracts":
@@ -221,7 +225,7 @@ def _check_before(settings: Settings, selection: list[str] | None, *, is_rebuild
     chosen = [each for name, each in declared.items() if selection is None or name in selection]
     found = look_ahead(chosen, declared, settings, is_rebuild=is_rebuild)
     if found.problems and len(found.problems) == len(chosen):
-        raise TablesStoppedError("; ".join(f"{table}: {problem}" for table, problem in found.problems.items()))
+        raise TablesStoppedError("; ".join(_named(table, str(problem)) for table, problem in found.problems.items()))
     return found.contracts
 
 
