@@ -30,6 +30,7 @@ def journey(tmp_path: Path) -> Iterator[Journey]:
         journey.run("down")
 
 
+@pytest.mark.rota  # eight starts of Spark
 def test_data_of_ones_own_from_the_wheel_to_tables_that_equal_pandas(journey: Journey) -> None:
     chromium()
     data = Weather.load()
