@@ -80,14 +80,14 @@ class Care:
 
     def after(self, error: BaseException) -> "Care | None":
         """
-        The care that the guard behind a failed job asks for; None when the failure was none of a guard's.
+        The care that the guard behind a failed job asks for; None for another failure, and for a guard that this has.
         """
         match raised(error):
-            case (Guard.UNDECODABLE, _):
+            case (Guard.UNDECODABLE, _) if not self.undecodable:
                 return replace(self, undecodable=True)
-            case (Guard.TOMBSTONE, _):
+            case (Guard.TOMBSTONE, _) if not self.tombstones:
                 return replace(self, tombstones=True)
-            case (Guard.KEYLESS, _) if self.takes_keyless:
+            case (Guard.KEYLESS, _) if self.takes_keyless and not self.keyless:
                 return replace(self, keyless=True)
         return None
 
