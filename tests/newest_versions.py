@@ -39,7 +39,7 @@ def _run(folder: Path, until: str) -> int:
     pip = (str(python), "-m", "pip", "--disable-pip-version-check")
     for words in (
         (sys.executable, "-m", "venv", str(folder / "venv")),
-        (*pip, "install", "--quiet", f"{ROOT}[demo]"),
+        (*pip, "install", "--quiet", f"{ROOT}[all]"),
         (*pip, "check"),
     ):
         if status := _call(*words):

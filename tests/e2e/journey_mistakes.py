@@ -65,7 +65,7 @@ def write_inputs(project: Path) -> None:
 
 TABLES = "weather/tables.py"
 DRY_RUN = ("run", "--dry-run")
-PRODUCE = ("produce", "days")
+PRODUCE = ("topic", "produce", "days")
 LAST_FIELD = '"name": "weather",'
 
 MISTAKES = (
@@ -132,7 +132,7 @@ MISTAKES = (
     ),
     Mistake(
         name="table that no run has built",
-        command=("verify", "state.stations"),
+        command=("table", "verify", "state.stations"),
         says=("state.stations does not exist", "`fluvial run state.stations`"),
     ),
     Mistake(

@@ -48,7 +48,7 @@ def test_data_of_ones_own_from_the_wheel_to_tables_that_equal_pandas(journey: Jo
     journey.ok("topic", "alter", "days", "--config", "fluvial.value.schema.validation=payload")
     journey.ok("schema", "register")
     for name in ("readings", "days"):
-        journey.ok("produce", name, "--subject", f"{name}-value", "-f", f"{name}.parquet", *AS_PARQUET)
+        journey.ok("topic", "produce", name, "--subject", f"{name}-value", "-f", f"{name}.parquet", *AS_PARQUET)
 
     write_inputs(journey.project)
     assert len(MISTAKES) >= MISTAKES_MIN
@@ -61,10 +61,10 @@ def test_data_of_ones_own_from_the_wheel_to_tables_that_equal_pandas(journey: Jo
     check_answers(journey, Weather(readings=data.readings, days=data.days, corrections=data.corrections[:0]))
 
     put_an_old_contract_back(journey)
-    journey.ok("produce", "days", "--subject", "days-value", "-f", "corrections.parquet", *AS_PARQUET)
+    journey.ok("topic", "produce", "days", "--subject", "days-value", "-f", "corrections.parquet", *AS_PARQUET)
     look_at_the_page(journey, data)
     check_answers(journey, data)
-    journey.ok("verify")
+    journey.ok("table", "verify")
 
     journey.ok("down")
     no_broker = Mistake(
