@@ -5,40 +5,28 @@ A row of the table is of an earlier record of its partition, so that what a batc
 those rows alone, wherever batches are cut.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fluvial.delta.commit import append
-from fluvial.delta.stamp import Stamp
-
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
-def append_history(
-    session: "SparkSession",
-    rows: "DataFrame",
-    column: str | None,
-    path: str,
-    *,
-    version: int | None,
-    stamp: Stamp,
-    properties: Mapping[str, str],
-    files: int,
-) -> None:
+@contextmanager
+def without_duplicates(rows: "DataFrame", column: str | None, path: str, version: int | None) -> "Iterator[DataFrame]":
     """
-    Append the rows of a batch to a history that is at `version`, None for one that is not there.
+    The rows of a batch that a history at `version`, None for one that is not there, takes; to be written within.
 
     Those that are duplicates by `column` are left out; None leaves out none.
     """
     if column is None or version is None:
-        rows = rows if column is None else first_of_each(rows, column, None)
-        append(rows.coalesce(files), path, stamp, properties)
+        yield rows if column is None else first_of_each(rows, column, None)
         return
     rows = rows.persist()
     try:
-        table = session.read.format("delta").option("versionAsOf", str(version)).load(path)
-        append(first_of_each(rows, column, table).coalesce(files), path, stamp, properties)
+        table = rows.sparkSession.read.format("delta").option("versionAsOf", str(version)).load(path)
+        yield first_of_each(rows, column, table)
     finally:
         rows.unpersist()
 
