@@ -340,11 +340,11 @@ class _TopicRun:
         path, stamp, version = self.path, batch.stamp, batch.position.version
         files = batch.span.tasks(parallelism(session))
         match self.declaration:
-            case History(dedupe=dedupe):
+            case History() as history:
                 rows = frames.history_rows(decoded, batch.contract, care)
 
                 def write() -> None:
-                    with without_duplicates(rows, dedupe, path, version) as kept:
+                    with without_duplicates(rows, history, path, version) as kept:
                         append(kept.coalesce(files), path, stamp, TABLE if version is None else {})
 
                 return write

@@ -128,7 +128,8 @@ def definition_of(declaration: Declaration, rename: Callable[[str], str] = lambd
     `rename` is as for :func:`state_definition`.
     """
     if isinstance(declaration, History) and declaration.dedupe is not None:
-        return hashlib.sha256(f"dedupe={rename(declaration.dedupe)}".encode()).hexdigest()[:16]
+        within = "" if declaration.dedupe_within is None else f"\nwithin={declaration.dedupe_within}"
+        return hashlib.sha256(f"dedupe={rename(declaration.dedupe)}{within}".encode()).hexdigest()[:16]
     return state_definition(declaration, rename) if isinstance(declaration, State) else None
 
 
