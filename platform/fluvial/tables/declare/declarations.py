@@ -188,7 +188,7 @@ DECLARATION_TYPES = (History, Compacted, State, Pipeline, Publication)
 
 
 def history(
-    topic: str, *, name: str | None = None, dedupe: str | None = None, dedupe_within: str | timedelta | None = None
+    topic: str, *, name: str | None = None, dedupe: str | None = None, dedupe_within: str | None = None
 ) -> History:
     """
     The history of `topic`, as `history.<name>`; the name is the topic's unless one is given.
@@ -326,15 +326,12 @@ def _refuse_dedupe(what: str, dedupe: str | None) -> None:
         )
 
 
-def _checked_duration(what: str, argument: str, given: str | timedelta) -> timedelta:
+def _checked_duration(what: str, argument: str, text: str) -> timedelta:
     """Read a duration as the watermarks of Structured Streaming are written: a number and a unit."""
-    duration = given
-    if isinstance(duration, str):
-        found = _DURATION.fullmatch(duration.strip())
-        duration = timedelta(**{f"{found['unit']}s": int(found["number"])}) if found else timedelta(0)
-    if not isinstance(duration, timedelta) or duration < timedelta(milliseconds=1):
-        raise DeclarationError(f'{what}: {argument} is {given!r}: write a duration such as "10 minutes" or "1 day"')
-    return duration
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or not int(found["number"]):
+        raise DeclarationError(f'{what}: {argument} is {text!r}: write a duration such as "10 minutes" or "1 day"')
+    return timedelta(**{f"{found['unit']}s": int(found["number"])})
 
 
 def _check_keyless(what: str, keyless: str) -> None:
