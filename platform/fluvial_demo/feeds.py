@@ -5,17 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pipelines.flights import source
-from pipelines.flights.events import flight_events
+from fluvial_demo import source
+from fluvial_demo.events import flight_events
+from fluvial_demo.project import CONTRACTS
 
-CONTRACTS = Path(__file__).parents[2] / "schemas"
 TOPICS = ("planes", "airports", "airlines", "weather", "flight_events")
 PARTITIONS = {"flight_events": 6, "weather": 3}
 

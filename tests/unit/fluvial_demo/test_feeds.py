@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fluvial.registry.contracts import load_contracts
-from pipelines.flights.feeds import CONTRACTS, Feed, all_feeds
+from fluvial_demo.feeds import CONTRACTS, Feed, all_feeds
 
 
 def by_topic(feeds: list[Feed]) -> dict[str, Feed]:

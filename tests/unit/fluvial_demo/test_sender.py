@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from fluvial.kafka import KafkaCluster
-from pipelines.flights.sender import Outgoing, Sender
-from pipelines.flights.topic_log import PublishError
+from fluvial_demo.sender import Outgoing, Sender
+from fluvial_demo.topic_log import PublishError
 
 
 @pytest.fixture

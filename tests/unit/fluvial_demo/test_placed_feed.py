@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.flights.feeds import Feed
-from pipelines.flights.placed_feed import PlacedFeed
-from pipelines.flights.topic_log import ForeignLogError, StoredRecord
+from fluvial_demo.feeds import Feed
+from fluvial_demo.placed_feed import PlacedFeed
+from fluvial_demo.topic_log import ForeignLogError, StoredRecord
 
 Log = list[list[StoredRecord]]
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from fluvial.config import Settings
-from pipelines.flights import chart, demo
+from fluvial_demo import chart, demo
 from pipelines.flights.transforms import BANDS
 
 

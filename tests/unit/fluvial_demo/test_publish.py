@@ -24,11 +24,11 @@ from fluvial.registry.errors import RegistryError
 from fluvial.registry.formats.avro.parse import parse
 from fluvial.registry.formats.avro.skip import compile_check
 from fluvial.registry.formats.schema_kind import UndecodableError
+from fluvial_demo.feeds import DAMAGED_EVENTS, Feed, all_feeds, contract_of
+from fluvial_demo.placed_feed import PlacedFeed
+from fluvial_demo.publish import Publisher
+from fluvial_demo.topic_log import ForeignLogError, PublishError, StoredRecord, decided_ends
 from log_broker.interfaces import Contract, Violation
-from pipelines.flights.feeds import DAMAGED_EVENTS, Feed, all_feeds, contract_of
-from pipelines.flights.placed_feed import PlacedFeed
-from pipelines.flights.publish import Publisher
-from pipelines.flights.topic_log import ForeignLogError, PublishError, StoredRecord, decided_ends
 
 SCHEMA_ID = 1
 CONTRACT = contract_of("airline_operations", "flight_events")

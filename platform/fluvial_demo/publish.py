@@ -3,7 +3,7 @@ Publishing the feeds with `confluent-kafka`: idempotent, compressed, and only wh
 
 As a process of its own, against any cluster:
 
-    python -m pipelines.flights.publish --bootstrap-server HOST:PORT --registry-url http://HOST:PORT
+    python -m fluvial_demo.publish --bootstrap-server HOST:PORT --registry-url http://HOST:PORT
 
 Killed at any time and started again, it reads where each partition of the log ends, checks that the record there is
 the feed's, and goes on with the next one.
@@ -37,10 +37,10 @@ from fluvial.quarantine.records import Quarantined
 from fluvial.quarantine.repair import Repairing
 from fluvial.quarantine.replay import replay
 from fluvial.registry.client import RegistryClient
-from pipelines.flights.feeds import FIRST_DAY_END, TOPICS, Feed, all_feeds
-from pipelines.flights.placed_feed import PlacedFeed
-from pipelines.flights.sender import Sender, log
-from pipelines.flights.topic_log import (
+from fluvial_demo.feeds import FIRST_DAY_END, TOPICS, Feed, all_feeds
+from fluvial_demo.placed_feed import PlacedFeed
+from fluvial_demo.sender import Sender, log
+from fluvial_demo.topic_log import (
     ForeignLogError,
     begins_of,
     decided_ends,
@@ -232,7 +232,7 @@ def parse_until(text: str) -> datetime:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the publisher as a command; return its exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m pipelines.flights.publish",
+        prog="python -m fluvial_demo.publish",
         description="Publish the flights of 2013 from New York; run again, it goes on where the log ends.",
     )
     parser.add_argument("--bootstrap-server", metavar="HOST:PORT", help="the cluster; the local platform if not given")

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from fluvial.local.state import Platform
-from pipelines.flights.node_loss import NodeLoss, NodeLossError
+from fluvial_demo.node_loss import NodeLoss, NodeLossError
 
 
 @pytest.mark.parametrize("brokers", [None, 1, 2])

@@ -6,8 +6,8 @@ import fastavro
 import pandas as pd
 import pytest
 
-from pipelines.flights.encode import RowEncoder, framing
-from pipelines.flights.feeds import Feed
+from fluvial_demo.encode import RowEncoder, framing
+from fluvial_demo.feeds import Feed
 
 
 @pytest.fixture(scope="module", params=[0, 1, 2, 3, 4], ids=["planes", "airports", "airlines", "weather", "events"])

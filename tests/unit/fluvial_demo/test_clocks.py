@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from pipelines.flights.clocks import first_on_clock_after
+from fluvial_demo.clocks import first_on_clock_after
 
 
 def arrival(departed: str, hhmm: int, zone: str) -> str:

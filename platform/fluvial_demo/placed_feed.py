@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.flights.encode import FRAMING_BYTES, RowEncoder, framing
-from pipelines.flights.feeds import Feed
-from pipelines.flights.placement import offsets_of, partitions_of
-from pipelines.flights.sender import Outgoing
-from pipelines.flights.topic_log import ForeignLogError, StoredRecord
+from fluvial_demo.encode import FRAMING_BYTES, RowEncoder, framing
+from fluvial_demo.feeds import Feed
+from fluvial_demo.placement import offsets_of, partitions_of
+from fluvial_demo.sender import Outgoing
+from fluvial_demo.topic_log import ForeignLogError, StoredRecord
 
 CHUNK_ROWS = 16_384
 UNREGISTERED_ID = 2**31 - 1

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from pipelines.flights import events, source
-from pipelines.flights.feeds import Feed, all_feeds
+from fluvial_demo import events, source
+from fluvial_demo.feeds import Feed, all_feeds
 
 
 @pytest.fixture(scope="session")

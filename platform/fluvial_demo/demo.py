@@ -25,11 +25,11 @@ from fluvial.local.credentials import passwords_for
 from fluvial.local.start import Layout, start
 from fluvial.registry.contracts import Registered, load_contracts, register_all
 from fluvial.spark.java import require_java
-from pipelines.flights import source
-from pipelines.flights.feeds import CONTRACTS, all_feeds
-from pipelines.flights.node_loss import NodeLoss
-from pipelines.flights.publish import Published, Publisher, publish_all
-from pipelines.flights.questions import CHART_QUERY, QUESTIONS
+from fluvial_demo import source
+from fluvial_demo.feeds import all_feeds
+from fluvial_demo.node_loss import NodeLoss
+from fluvial_demo.project import CONTRACTS, SOURCE, ensure_project
+from fluvial_demo.publish import Published, Publisher, publish_all
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,12 +74,15 @@ def main(
     """
     Run the whole job: what it finds out goes to `answers`, how it gets on to `progress`.
 
-    The local platform of `settings.data_dir` is started with `layout`; None leaves it alone and works on the cluster
+    The tables are those of the project in the working directory, which is written if there is none. The local platform
+    of `settings.data_dir` is started with `layout`; None leaves it alone and works on the cluster
     that `settings` name. `until` takes only what happened before it. With `kill_a_node` a leader of the local platform
     dies while events are published and returns while tables are built. Raises FluvialError for what a user can repair.
     """
     require_java()
     source.data_folder()
+    if written := ensure_project(Path.cwd()):
+        progress.print(f"The project of the demo is in this folder now, yours to change: {', '.join(written)}")
     clock = Stopwatch()
     with clock.step("platform"):
         settings = start_platform(settings, layout, progress) if layout is not None else settings
@@ -203,6 +206,7 @@ def materialize_tables(settings: Settings, progress: Console, loss: NodeLoss | N
 def show_answers(spark: "SparkSession", settings: Settings, answers: Console) -> None:
     """Ask each question and print its answer as a table."""
     from fluvial.spark.session import register_tables, run_sql
+    from fluvial_demo.questions import QUESTIONS
 
     register_tables(spark, settings)
     answers.print("5/5 the answers, in Spark SQL\n", style="bold")
@@ -240,7 +244,8 @@ def _shown(column: str, value: Any) -> str:
 def draw_chart(spark: "SparkSession", settings: Settings) -> Path:
     """Draw the mart; return the picture's path."""
     from fluvial.spark.session import run_sql
-    from pipelines.flights.chart import draw
+    from fluvial_demo.chart import draw
+    from fluvial_demo.questions import CHART_QUERY
 
     path = settings.data_dir / CHART
     draw(run_sql(spark, settings, CHART_QUERY).collect(), path)
@@ -264,7 +269,7 @@ def say_how_to_go_on(settings: Settings, answers: Console) -> None:
     fluvial = command_name()
     where = data_dir_words(settings.data_dir)
     query = "select * from state.aircraft order by miles desc limit 5"
-    ui = "make ui" if not where and Path("Makefile").exists() else f"{fluvial} ui{where}"
+    ui = "make ui" if not where and Path.cwd() == SOURCE else f"{fluvial} ui{where}"
     answers.print("Go on with", style="bold")
     for command, purpose in (
         (f'{fluvial} sql{where} "{query}"', "ask your own"),

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pipelines.flights.clocks import MINUTE_MS, Millis, first_on_clock_after
+from fluvial_demo.clocks import MINUTE_MS, Millis, first_on_clock_after
 
 DEPARTED, ARRIVED, CANCELLED = "DEPARTED", "ARRIVED", "CANCELLED"
 

@@ -5,7 +5,7 @@ from datetime import datetime
 import pandas as pd
 import pytest
 
-from pipelines.flights import events
+from fluvial_demo import events
 
 
 def millis(text: str) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fluvial.kafka import KafkaCluster
-from pipelines.flights.topic_log import PublishError
+from fluvial_demo.topic_log import PublishError
 
 QUEUED_MESSAGES_MAX = 200_000
 POLL_S = 0.05

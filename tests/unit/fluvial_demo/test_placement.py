@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.flights.placement import murmur2, offsets_of, partition_of_key, partitions_of
+from fluvial_demo.placement import murmur2, offsets_of, partition_of_key, partitions_of
 
 
 @pytest.mark.parametrize(
