@@ -63,8 +63,8 @@ def test_the_demo_runs_outside_a_checkout_and_leaves_a_project_that_goes_on(inst
     assert here == {".fluvial", "dagster_project", "pipelines", "pyproject.toml", "schemas"}
 
     declarations = installed.folder / "pipelines" / "flights" / "declarations.py"
-    added = 'zones = state("zones", topic="airports", key="tzone", fields={"airports": count()})'
+    added = 'places = state("places", topic="airports", key="faa", fields={"zone": latest("tzone")})'
     declarations.write_text(f"{declarations.read_text()}\n{added}\n")
     installed.run("run")
-    (row,) = json.loads(installed.run("table", "get", "state.zones", "America/New_York", "--format", "json").stdout)
-    assert row["airports"] == 519
+    (row,) = json.loads(installed.run("table", "get", "state.places", "LGA", "--format", "json").stdout)
+    assert row["zone"] == "America/New_York"

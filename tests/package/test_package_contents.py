@@ -10,7 +10,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
-from conftest import EPOCH, ROOT, build
+from package_build import EPOCH, ROOT, build
 
 
 def tracked(*folders: str) -> set[str]:
