@@ -296,4 +296,7 @@ def _comparable(frame: "DataFrame", name: str, of: str = "") -> str:
 def _same(left: str, right: str, *, close: bool) -> str:
     if not close:
         return f"{left} <=> {right}"
-    return f"({left} <=> {right} OR abs({left} - {right}) <= {_CLOSE} * greatest(abs({left}), abs({right})))"
+    # To Spark, NaN is equal to itself and greater than any other number; a difference from null is null.
+    difference, larger = f"abs({left} - {right})", f"greatest(abs({left}), abs({right}))"
+    is_close = f"{difference} < double('infinity') AND {difference} <= {_CLOSE} * {larger}"
+    return f"({left} <=> {right} OR coalesce({is_close}, false))"
