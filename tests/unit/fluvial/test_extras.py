@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
-PAGE = HERE.parents[2] / "docs" / "kafka-for-pytest.md"
+ROOT = HERE.parents[2]
 
 
 def run_with_the_core_alone(tests: Path, folder: Path) -> None:
@@ -34,8 +36,10 @@ def test_the_core_does_without_the_packages_of_extras(tmp_path: Path) -> None:
     run_with_the_core_alone(HERE / "core_commands.py", tmp_path)
 
 
-def test_the_page_on_kafka_for_pytest_does_too(tmp_path: Path) -> None:
-    """Its blocks of Python are one module of tests, as they stand there."""
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize("page", ["docs/kafka-for-pytest.md", "README.md"])
+def test_the_python_of_pages_does_too(page: str, tmp_path: Path) -> None:
+    """A page's blocks of Python are one module of tests, as they stand there."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "test_page.py").write_text("\n\n".join(blocks), encoding="utf-8")
     run_with_the_core_alone(tmp_path / "test_page.py", tmp_path)
