@@ -56,6 +56,7 @@ TURNS = (
     Turn("kills of the main job", 4, _pytest("tests/e2e/test_kill.py"), ROTA),
     Turn("loss of a broker", 3, _pytest("tests/e2e/test_broker_loss.py"), ROTA),
     Turn("runs from the page", 3, _pytest("tests/e2e/test_web_page.py"), ROTA),
+    Turn("kill of a driver of tables", 2, _pytest("tests/e2e/test_kill_tables.py"), ROTA),
     Turn("kills of tables", 10, ("tests/e2e/kill_tables_run.py", "--kills", "4", "--seed", "{seed}")),
     Turn("kills of executors", 12, ("tests/e2e/kill_tables_run.py", "--kills", "4", "--executors", "--seed", "{seed}")),
     Turn(
@@ -80,7 +81,7 @@ TURNS = (
     ),
     Turn("clients, one broker", 15, ("-m", "tests.compat.run")),
     Turn("clients, three brokers", 18, ("-m", "tests.compat.run", "--brokers", "3")),
-    Turn("daemon for minutes", 6, _pytest("tests/e2e/test_daemon.py"), ROTA),
+    Turn("daemon for minutes", 7, _pytest("tests/e2e/test_daemon.py"), ROTA),
     Turn("journey", 5, _pytest("tests/e2e/test_journey.py"), ROTA),
     Turn("newest versions", 5, ("tests/newest_versions.py",)),
     Turn("Spark Connect", 4, _pytest("tests/spark/test_spark_connect.py"), ROTA),

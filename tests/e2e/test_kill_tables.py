@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from kill_tables import DRIVER, run_kills, session
 from local_platform import LocalPlatform
 
 
+@pytest.mark.rota
 def test_a_killed_driver_leaves_tables_and_topic_exact(platform: LocalPlatform, tmp_path: Path) -> None:
     report = run_kills(platform, session(tmp_path / "beside"), 1, 1, others_max=0, with_commands=False)
     assert not report.problems, report.problems

@@ -115,18 +115,17 @@ def test_a_tables_keys_keep_their_order_while_its_topic_grows(
     admin.create_partitions([NewPartitions(topic.name, 4)])[topic.name].result(30)
     for knowing in ([4, 2], [4, 4]):
         writers.counts = knowing
-        for _ in range(2):
-            writers.write(40, dice)
-            bring_up(patient, times=None if records_max is None else 3)
-            for stamp in stamps.values():
-                assert stamp is not None
-                assert stamp.growth is not None
-                assert stamp.growth.count == 4
-                assert set(stamp.offsets) == {0, 1}
+        writers.write(80, dice)
+        bring_up(patient, times=None if records_max is None else 3)
+        for stamp in stamps.values():
+            assert stamp is not None
+            assert stamp.growth is not None
+            assert stamp.growth.count == 4
+            assert set(stamp.offsets) == {0, 1}
     planned = plan_run({each.table: each for each in declarations(topic)}, patient)
     assert [(set(each.ranges), each.problem) for each in planned] == [({0, 1}, None)] * 3
     # Now everyone knows of them.
-    for _ in range(3):
+    for _ in range(2):
         bring_up(joining, times=2)
         writers.write(40, dice)
     bring_up(joining)
