@@ -81,7 +81,7 @@ TURNS = (
     ),
     Turn("clients, one broker", 15, ("-m", "tests.compat.run")),
     Turn("clients, three brokers", 18, ("-m", "tests.compat.run", "--brokers", "3")),
-    Turn("daemon for minutes", 7, _pytest("tests/e2e/test_daemon.py"), ROTA),
+    Turn("daemon for minutes", 6, _pytest("tests/e2e/test_daemon.py"), ROTA),
     Turn("journey", 5, _pytest("tests/e2e/test_journey.py"), ROTA),
     Turn("newest versions", 5, ("tests/newest_versions.py",)),
     Turn("Spark Connect", 4, _pytest("tests/spark/test_spark_connect.py"), ROTA),

@@ -212,7 +212,6 @@ def shop(platform: LocalPlatform, tmp_path: Path, request: Any) -> Iterator[Shop
     made.end()
 
 
-@pytest.mark.rota
 @pytest.mark.parametrize("shop", [False], indirect=True)
 def test_new_events_start_runs_also_after_the_broker_was_away(shop: Shop) -> None:
     shop.send(500)
