@@ -22,12 +22,15 @@ from plain_fold import FIELDS
 
 from fluvial.config import Settings
 from fluvial.delta import row_swap
-from fluvial.tables import Declaration, compacted, history, state
-from fluvial.tables.drive import runner
+from fluvial.tables import Declaration, compacted, history, pipeline, state
+from fluvial.tables.drive import key_refresh, runner
 
 STEPS = ("planned", "files written", "commit begun", "committed", "shown")
 # An append is one call of Spark's: its commit has no beginning that Python sees.
 APPEND_STEPS = tuple(step for step in STEPS if step != "commit begun")
+# A mart reads tables, and has no position in a topic to show.
+MART_STEPS = tuple(step for step in STEPS if step != "shown")
+MART_INPUT = "history.killed_input"
 
 
 def table_of(kind: str, topic: str) -> Declaration:
@@ -37,6 +40,9 @@ def table_of(kind: str, topic: str) -> Declaration:
             return history(topic, name="killed")
         case "compacted":
             return compacted(topic, name="killed", key="id")
+        case "mart":
+            declare = pipeline(name="killed", inputs=[MART_INPUT], key="customer", version="1")
+            return declare(lambda rows: rows.groupBy("customer").agg({"amount": "sum"}))
         case _:
             return state("killed", topic=topic, key="id", fields=FIELDS)
 
@@ -85,13 +91,13 @@ def main(order: dict[str, str]) -> None:
     spark = build_session(settings, "fluvial killed driver")
     match order["step"]:
         case "planned":
-            runner.commit_once = kill
+            runner.commit_once = key_refresh.commit_once = kill
         case "files written":
             kill_at_a_new_file(Path(settings.warehouse, table.table.replace(".", "/")))
         case "commit begun":
             row_swap._Transaction.commit = kill  # type: ignore[method-assign,assignment]
         case "committed":
-            runner.commit_once = killed_after(runner.commit_once)
+            runner.commit_once = key_refresh.commit_once = killed_after(runner.commit_once)
         case "shown":
             runner.show_position = killed_after(runner.show_position)
     runner.materialize(table, settings, spark)
