@@ -42,7 +42,9 @@ def table_of(kind: str, topic: str) -> Declaration:
             return compacted(topic, name="killed", key="id")
         case "mart":
             declare = pipeline(name="killed", inputs=[MART_INPUT], key="customer", version="1")
-            return declare(lambda rows: rows.groupBy("customer").agg({"amount": "sum"}))
+            return declare(
+                lambda rows: rows.groupBy("customer").sum("amount").withColumnRenamed("sum(amount)", "spent")
+            )
         case _:
             return state("killed", topic=topic, key="id", fields=FIELDS)
 
