@@ -25,9 +25,11 @@ AGGREGATES: Sequence[Callable[[], Any]] = (
 )
 
 
-def random_pipeline(random: Random) -> Pipeline:
+SHAPES = ("cities", "days", "aggregate", "join", "left", "full", "window", "python")
+
+
+def random_pipeline(random: Random, shape: str) -> Pipeline:
     """A pipeline by customer, or by customer and day, or by the city that both inputs lead to."""
-    shape = random.choice(("aggregate", "days", "join", "left", "full", "window", "python", "cities"))
     chosen = [make() for make in random.sample(AGGREGATES, random.randint(1, 4))]
     least = random.choice((None, 3))
 
