@@ -123,15 +123,16 @@ def table_of(path: Path, read: Mapping[str, Any], name: str) -> Iterator[tuple[s
     table = read.get(name, {})
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: {name}: write a table, [{name}] and a line for each property")
-    for key, value in _flat(table):
+    for key, value in flat(table):
         if not isinstance(value, str | int | float):
             raise ConfigError(f"{path}: {name}.{key}: write a string, a number, true or false")
         yield key, str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the keys of tables in tables with dots between, as `a.b = 1` and `"a.b" = 1` are one."""
     for key, value in table.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

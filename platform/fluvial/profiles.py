@@ -2,11 +2,12 @@
 The profiles of `fluvial.toml`: `[profiles.prod]` overrides the file's settings where prod is chosen.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from fluvial.client_settings import flat
 from fluvial.errors import ConfigError
 
 VARIABLE = "FLUVIAL_PROFILE"
@@ -37,8 +38,8 @@ def with_profile(path: Path, document: Mapping[str, Any], name: str | None) -> d
         near = get_close_matches(name, profiles, n=1)
         known = f"it has {', '.join(profiles)}" if profiles else f"write [{TABLE}.{name}]"
         raise ConfigError(f"{path}: no profile {name!r}; {f'did you mean {near[0]}?' if near else known}")
-    over = dict(_flat(profiles[name]))
-    kept = {key: value for key, value in _flat(base) if not _is_overridden(key, over)}
+    over = dict(flat(profiles[name]))
+    kept = {key: value for key, value in flat(base) if not _is_overridden(key, over)}
     merged: dict[str, Any] = {}
     for key, value in {**kept, **over}.items():
         table, dot, inner = key.partition(".")
@@ -55,12 +56,3 @@ def _is_overridden(key: str, over: Mapping[str, Any]) -> bool:
     if key.startswith(_CLIENTS) and "command_config" in over:
         return True
     return any(key in same and not same.isdisjoint(over) for same in _SAME)
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the keys of tables in tables with dots between, as `a.b = 1` and `"a.b" = 1` are one."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,10 +40,18 @@ def chromium() -> str:
 def served(settings: Settings) -> Iterator[str]:
     """Serve the page of the project in the working directory; gives its URL once it answers."""
     command = ui_command(settings)
-    with subprocess.Popen(command.argv, env={**os.environ, **command.environment}, start_new_session=True) as server:
+    environment = {**os.environ, **command.environment}
+    with served_by(command.argv, command.url, cwd=Path.cwd(), env=environment) as url:
+        yield url
+
+
+@contextmanager
+def served_by(argv: Sequence[str], url: str, *, cwd: Path, env: Mapping[str, str]) -> Iterator[str]:
+    """Serve the page by a command, until it is interrupted; gives its URL once it answers."""
+    with subprocess.Popen(argv, cwd=cwd, env=env, start_new_session=True) as server:
         try:
-            wait_for_page(command.url, server)
-            yield command.url
+            wait_for_page(url, server)
+            yield url
         finally:
             server.send_signal(signal.SIGINT)
             try:
@@ -82,11 +90,13 @@ def stop_sensors(url: str, code_location: str) -> None:
         assert ask(url, stop)["stopSensor"], sensor
 
 
-def wait_for_runs(url: str) -> None:
-    """Wait until every run that the page knows has ended; fail where one did not succeed."""
+def wait_for_runs(url: str, *, newest: int = 1000) -> None:
+    """Wait until the newest runs that the page knows have ended; fail where one did not succeed."""
     deadline = time.monotonic() + STEP_SECONDS_MAX
     while True:
-        runs = ask(url, "{ runsOrError { ... on Runs { results { status } } } }")["runsOrError"]["results"]
+        runs = ask(url, f"{{ runsOrError(limit: {newest}) {{ ... on Runs {{ results {{ status }} }} }} }}")[
+            "runsOrError"
+        ]["results"]
         found = {run["status"] for run in runs}
         if found == {"SUCCESS"}:
             return

@@ -1,5 +1,5 @@
 """
-A driver that kills itself, with the JVM that it has started, at a step of bringing one table up to date.
+A driver that ends at a step of bringing one table up to date; as a program, it kills itself and its JVM there.
 
     python tests/spark/killed_driver.py '{"step": "files written", "kind": "state", "topic": "t", …}'
 
@@ -13,10 +13,11 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from plain_fold import FIELDS
 
@@ -54,28 +55,59 @@ def kill(*_arguments: object, **_keywords: object) -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def killed_after(real: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        real(*arguments, **keywords)
-        kill()
+@contextmanager
+def ending_at(step: str, folder: Path, end: Callable[..., None] = kill) -> Iterator[None]:
+    """Have the next run of the table in `folder` call `end` at a step, if it comes to it."""
 
-    return call
+    def after(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            done = real(*arguments, **keywords)
+            end()
+            return done
+
+        return call
+
+    match step:
+        case "planned":
+            with patch.object(runner, "commit_once", end), patch.object(key_refresh, "commit_once", end):
+                yield
+        case "files written":
+            with _ending_at_a_new_file(folder, end):
+                yield
+        case "commit begun":
+            with patch.object(row_swap._Transaction, "commit", end):
+                yield
+        case "committed":
+            done = after(runner.commit_once)
+            with patch.object(runner, "commit_once", done), patch.object(key_refresh, "commit_once", done):
+                yield
+        case "shown":
+            with patch.object(runner, "show_position", after(runner.show_position)):
+                yield
+        case _:
+            raise ValueError(step)
 
 
-def kill_at_a_new_file(folder: Path) -> None:
-    """Kill as soon as a data file lies there that was not there before."""
+@contextmanager
+def _ending_at_a_new_file(folder: Path, end: Callable[[], None]) -> Iterator[None]:
+    """Call `end` as soon as a data file lies there that was not there before."""
 
     def data_files() -> set[str]:
         return {path.name for path in folder.glob("*.parquet")}
 
-    before = data_files()
+    before, is_over = data_files(), threading.Event()
 
     def watch() -> None:
         while data_files() == before:
-            time.sleep(0.001)
-        kill()
+            if is_over.wait(0.001):
+                return
+        end()
 
     threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 def main(order: dict[str, str]) -> None:
@@ -91,18 +123,8 @@ def main(order: dict[str, str]) -> None:
     )
     table = table_of(order["kind"], order["topic"])
     spark = build_session(settings, "fluvial killed driver")
-    match order["step"]:
-        case "planned":
-            runner.commit_once = key_refresh.commit_once = kill
-        case "files written":
-            kill_at_a_new_file(Path(settings.warehouse, table.table.replace(".", "/")))
-        case "commit begun":
-            row_swap._Transaction.commit = kill  # type: ignore[method-assign,assignment]
-        case "committed":
-            runner.commit_once = key_refresh.commit_once = killed_after(runner.commit_once)
-        case "shown":
-            runner.show_position = killed_after(runner.show_position)
-    runner.materialize(table, settings, spark)
+    with ending_at(order["step"], Path(settings.warehouse, table.table.replace(".", "/"))):
+        runner.materialize(table, settings, spark)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import fastavro
 from log_topic import Sent, Topic, framed
 
 from fluvial.spark.avro import Contract, read_contract
+from fluvial.tables import Declaration, compacted, count, history, last_non_null, latest, state, sum_
 
 KEYS = ("a", "b", "c", "d")
 SYMBOLS = ("RED", "GREEN", "BLUE")
@@ -31,6 +32,16 @@ FIRST = {
         {"name": "x1", "type": "string"},
     ],
 }
+
+
+def declared(kind: str, topic: str, name: str) -> Declaration:
+    """The table of a kind, keyed where it has keys by the record's key, which no field of the contract is."""
+    if kind == "history":
+        return history(topic, name=name)
+    if kind == "compacted":
+        return compacted(topic, name=name, key="id")
+    fields = {"events": count(), "total": sum_("n"), "last": latest("n"), "known": last_non_null("s")}
+    return state(name, topic=topic, key="id", fields=fields)
 
 
 @dataclass

@@ -2,7 +2,9 @@
 A history that leaves duplicates out holds the first record of each id, wherever batches are cut.
 """
 
+import math
 import random
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -24,6 +26,9 @@ SCHEMA = {
     "fields": [{"name": "purchase_id", "type": ["null", "string"], "default": None}, {"name": "n", "type": "int"}],
 }
 
+FIRST_MS = 1_767_225_600_000  # 2026-01-01
+HOUR_MS = 3_600_000
+
 
 def random_purchases(dice: random.Random, number: int, partitions: int) -> list[Sent]:
     """Purchases of which about half come again; some have no id, some are tombstones, some do not decode."""
@@ -37,22 +42,24 @@ def random_purchases(dice: random.Random, number: int, partitions: int) -> list[
             case share if share < 0.1:
                 sent.append(Sent(key=name, partition=partition, raw=b"no purchase"))
             case _:
-                sent.append(Sent(key=name, value=value, partition=partition))
+                time_ms = FIRST_MS + dice.randrange(6 * HOUR_MS)
+                sent.append(Sent(key=name, value=value, partition=partition, timestamp_ms=time_ms))
     return sent
 
 
-def first_records(topic: Topic) -> list[tuple[int, int, int | None]]:
+def first_records(topic: Topic, within_ms: float = math.inf) -> list[tuple[int, int, int | None]]:
     """(partition, offset, n) of what is kept, by plain Python, one record after another."""
-    seen: set[tuple[int, str]] = set()
+    seen: dict[tuple[int, str], list[int]] = defaultdict(list)
     kept: list[tuple[int, int, int | None]] = []
     for partition, offset, record in topic.in_order():
         if not record.decodes:
             continue
         identity = record.value["purchase_id"] if record.value is not None else None
-        if identity is None or (partition, identity) not in seen:
-            kept.append((partition, offset, record.value["n"] if record.value is not None else None))
-        if identity is not None:
-            seen.add((partition, identity))
+        times = [] if identity is None else seen[partition, identity]
+        if any(abs(record.timestamp_ms - time_ms) <= within_ms for time_ms in times):
+            continue
+        kept.append((partition, offset, record.value["n"] if record.value is not None else None))
+        times.append(record.timestamp_ms)
     return kept
 
 
@@ -61,20 +68,22 @@ def rows_of(spark: Any) -> list[tuple[int, int, int | None]]:
     return [(row._partition, row._offset, row.n) for row in rows]
 
 
+@pytest.mark.parametrize("within", [None, "1 hour"], ids=["ever", "an hour"])
 def test_the_first_record_of_each_id_stays_wherever_batches_are_cut(
-    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+    within: str | None, spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:
     topic = make_topic(SCHEMA, partitions=2)
     seed = random.randrange(1_000_000)
     print(f"seed {seed}")
     dice = random.Random(seed)
     events = random_purchases(dice, 120, partitions=2)
-    declaration = history(topic.name, name="purchases", dedupe="purchase_id")
+    declaration = history(topic.name, name="purchases", dedupe="purchase_id", dedupe_within=within)
+    within_ms = math.inf if within is None else HOUR_MS
     cuts = sorted(dice.sample(range(1, 120), 3))
     for start, end in zip([0, *cuts], [*cuts, 120], strict=True):
         topic.send(events[start:end])
         materialize(declaration, settings, spark, schemas=schemas)
-        assert rows_of(spark) == first_records(topic)
+        assert rows_of(spark) == first_records(topic, within_ms)
     assert verify(declaration, settings, spark, schemas=schemas).is_exact
     expected = rows_of(spark)
     rewrite(declaration, settings, spark, {0: (10, 30), 1: (0, 20)}, schemas=schemas)

@@ -185,6 +185,8 @@ def test_the_numbers_of_a_run(spark: Any, settings: Settings, schemas: Schemas, 
         ({"x": sum_("amuont")}, "amuont"),
         ({"x": sum_("kind")}, "needs a number, and kind is string"),
         ({"x": last_non_null("amount +")}, "field x"),
+        ({"x": last_non_null("amount +")}, "Syntax error at or near"),
+        ({"x": last_non_null("amount", "amount <")}, "Syntax error at or near"),
         ({"x": last_non_null("amount", "kind")}, "needs a condition, and kind is string"),
     ],
 )

@@ -39,8 +39,8 @@ class Replica(Protocol):
 class ReplicaLife:
     """What asyncio offers to one life of a replica."""
 
-    def __init__(self, quorum: Replica) -> None:
-        self._quorum = quorum
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._jobs: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()  # the first is being done
@@ -57,7 +57,7 @@ class ReplicaLife:
             self._timer.cancel()
             self._timer = None
         if deadline_ms is not None and self._alive:
-            self._timer = self._loop.call_at(deadline_ms / 1000 + 0.001, self._quorum.tick)
+            self._timer = self._loop.call_at(deadline_ms / 1000 + 0.001, self._replica.tick)
 
     def store(self, job: Callable[[], None], done: Callable[[], None]) -> None:
         if not self._alive:
@@ -69,7 +69,7 @@ class ReplicaLife:
 
     def send_request(self, to: int, request_id: int, body: RaftRequest) -> None:
         if self._alive:
-            self._quorum.ask(to, request_id, body)
+            self._replica.ask(to, request_id, body)
 
     def send_response(self, token: Any, body: RaftResponse) -> None:
         settle(token, body)
@@ -96,20 +96,20 @@ class ReplicaLife:
             task.cancel()
 
     def _work(self) -> None:
-        self._quorum.submit(self._jobs[0][0], self._worked)
+        self._replica.submit(self._jobs[0][0], self._worked)
 
     def _worked(self, error: BaseException | None) -> None:
         if not self._alive:
             return
         if error is not None:
-            self._quorum.failed(error)
+            self._replica.failed(error)
             return
         _, done = self._jobs.popleft()
         if self._jobs:
             self._work()
         else:
             self._idle.set()
-        self._quorum.stored(done)
+        self._replica.stored(done)
 
 
 def settle(promise: "asyncio.Future[Any]", result: Any) -> None:

@@ -52,12 +52,12 @@ def tokens(cluster: KafkaCluster) -> Exchange:
     Raises SignInError for a mechanism that is not spoken here, and for a broker that does not know the password.
     """
     mechanism, name, password = (
-        cluster.properties.get(f"sasl.{each}") for each in ("mechanism", "username", "password")
+        cluster.properties.get(f"sasl.{each}") or "" for each in ("mechanism", "username", "password")
     )
     if mechanism == "PLAIN":
         yield f"\0{name}\0{password}".encode()
     elif mechanism in _HASHES:
-        yield from scram(_HASHES[mechanism], name or "", password or "", base64.b64encode(os.urandom(24)).decode())
+        yield from scram(_HASHES[mechanism], name, password, base64.b64encode(os.urandom(24)).decode())
     else:
         raise SignInError(f"this command signs in by a name and password, not by {mechanism}")
 

@@ -19,6 +19,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parseaddr
+from http import HTTPStatus
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -34,6 +35,10 @@ from fluvial.registry.model.compatibility import LEVELS
 OWNER_FILE = "owner.toml"
 KEYS = frozenset({"producer", "contact", "subjects", "compatibility", "topics", "credentials", "tags", "links"})
 SUFFIXES = ("-value", "-key")
+
+# What Confluent's registry says of an incompatible schema: each finding, and the version that it was found against.
+_DESCRIPTION = re.compile(r"description:'(.*)', additionalInfo:", re.DOTALL)
+_OLD_VERSION = re.compile(r"\{oldSchemaVersion: (\d+)\}")
 
 # What a catalogue takes for the value of a tag.
 _TAG = re.compile(r"[A-Za-z0-9_.-]{1,63}")
@@ -185,12 +190,28 @@ def register_all(
             schema_id = known.id if known is not None else client.register(contract.subject, contract.text)
             outdated = None if known is None else _outdated(client, known, str(contract.path))
         except RegistryError as error:
-            raise RegistryError(f"{contract.path}: {error}", code=error.code, status=error.status) from error
+            why = _why_incompatible(client, contract) if error.code == HTTPStatus.CONFLICT else None
+            raise RegistryError(f"{contract.path}: {why or error}", code=error.code, status=error.status) from error
         registered = Registered(contract=contract, id=schema_id, is_new=known is None, outdated=outdated)
         done.append(registered)
         if on_progress is not None:
             on_progress(registered)
     return done
+
+
+def _why_incompatible(client: RegistryClient, contract: Contract) -> str | None:
+    """Why a contract may not follow what is registered, without the schemas that the registry repeats for it."""
+    messages = client.check(contract.subject, contract.text)
+    found = [_DESCRIPTION.search(each) for each in messages]
+    whys = [match[1] for match in found if match]
+    if not whys:
+        return None
+    versions = [match[1] for match in map(_OLD_VERSION.fullmatch, messages) if match]
+    repair = ": give it a default" if any("READER_FIELD_MISSING_DEFAULT_VALUE" in each for each in messages) else ""
+    return (
+        f"Schema being registered is incompatible with version {', '.join(versions)} of {contract.subject} "
+        f"({contract.compatibility}): {'; '.join(whys)}{repair}"
+    )
 
 
 def _sign_in(anyone: RegistryClient, contract: Contract, password: str | None) -> tuple[RegistryClient, bool]:

@@ -59,8 +59,8 @@ def test_topics_records_and_schemas(capfd: pytest.CaptureFixture[str]) -> None:
     avro = ("--subject", "orders-value", "--key-field", "customer", "--file", "orders.json")
     assert execute(["topic", "list"]) == 0
     assert execute(["schema", "list"]) == 0
-    assert execute(["produce", "orders", *avro]) == 0
-    assert execute(["consume", "orders", "--from-beginning", "--to-end"]) == 0
+    assert execute(["topic", "produce", "orders", *avro]) == 0
+    assert execute(["topic", "consume", "orders", "--from-beginning", "--to-end"]) == 0
     assert '"order_id": "a1"' in capfd.readouterr().out
 
 
@@ -68,12 +68,12 @@ def test_topics_records_and_schemas(capfd: pytest.CaptureFixture[str]) -> None:
     ("words", "extra"),
     [
         ("sql x", "spark"),
-        ("verify state.customers", "spark"),
-        ("adopt state.customers", "spark"),
+        ("table verify state.customers", "spark"),
+        ("table adopt state.customers", "spark"),
         ("run", "dagster"),
         ("run --dry-run", "dagster"),
         ("ui", "dagster"),
-        ("produce orders --file x.parquet --input-format parquet --subject orders-value", "spark"),
+        ("topic produce orders --file x.parquet --input-format parquet --subject orders-value", "spark"),
     ],
 )
 @pytest.mark.usefixtures("project")

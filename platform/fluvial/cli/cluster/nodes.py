@@ -9,12 +9,15 @@ import typer
 
 from fluvial.cli import terminal
 from fluvial.cli.options import AnswerFormat, DataDir, Form, settings_of, with_json
+from fluvial.cli.schema.schema_sources import CONTRACTS
 from fluvial.cli.signals import StopAsked, stop_signals_raise, stop_signals_wait
 from fluvial.config import data_dir_words
+from fluvial.errors import FluvialError
 from fluvial.local.errors import LocalPlatformError
 from fluvial.local.state import OPEN_TO_THE_NETWORK, is_loopback
 
 if TYPE_CHECKING:
+    from fluvial.config import Settings
     from fluvial.local.errors import SilentNodeError
     from fluvial.local.start import Running
     from fluvial.local.status import NodeStatus
@@ -140,13 +143,19 @@ def down(node: Node = None, data_dir: DataDir = None, timeout: Timeout = 30.0) -
 
 @with_json
 def status(data_dir: DataDir = None, answer_format: AnswerFormat = Form.TABLE) -> None:
-    """Show which nodes of the local platform are up, those that answer on their port, and which disks failed."""
+    """
+    Show which nodes of the local platform are up, those that answer on their port, and which disks failed.
+
+    Where the working directory has contracts in schemas/, also those that differ from the registry's latest versions.
+    """
     from fluvial.local.status import status_of
 
     settings = settings_of(data_dir)
     found = status_of(settings.data_dir)
+    contracts = _contracts(settings) if any(each.pid is not None for each in found.nodes) else {}
     if answer_format is Form.JSON:
-        terminal.answer(json.dumps({"profile": settings.profile, **found.as_json()}, indent=2))
+        shown = {"profile": settings.profile, **found.as_json(), "contracts": contracts}
+        terminal.answer(json.dumps(shown, indent=2))
         return
     if settings.profile is not None:
         terminal.answer(f"profile   {settings.profile}")
@@ -158,6 +167,23 @@ def status(data_dir: DataDir = None, answer_format: AnswerFormat = Form.TABLE) -
         )
         for line in _details(each):
             terminal.answer(f"          {line}")
+    differing = [f"{subject} ({state})" for subject, state in contracts.items() if state != "unchanged"]
+    if differing:
+        terminal.answer(f"contracts {', '.join(differing)}; `fluvial schema check` says more")
+
+
+def _contracts(settings: "Settings") -> dict[str, str]:
+    """How each contract of the working directory stands with the registry; none where that cannot be said."""
+    from fluvial.registry.contracts import check_all, load_contracts
+
+    if not CONTRACTS.is_dir():
+        return {}
+    try:
+        with settings.registry.client() as client:
+            return {each.contract.subject: each.status for each in check_all(client, load_contracts(CONTRACTS))}
+    except FluvialError as error:
+        terminal.say(f"contracts cannot be compared with the registry: {error}")
+        return {}
 
 
 def _condition(each: "NodeStatus") -> str:

@@ -1,8 +1,9 @@
 """`fluvial run`: materialize tables of the project."""
 
 import json
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +15,17 @@ from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from fluvial.orchestration.run.progress import AssetFinished, RunEvent
     from fluvial.spark.avro import Contract
+    from fluvial.tables import Declaration
     from fluvial.tables.plan.result import RunResult
     from fluvial.tables.plan.skips import SkipsWanted
 
     Contracts = Mapping[str, Contract]
+
+_log = logging.getLogger(__name__)
 
 ALL = "all"
 
@@ -201,9 +207,13 @@ def _say_plan(settings: Settings, selection: list[str] | None, answer_format: Fo
         )
     else:
         terminal.table(("table", "reads", "records", "version", "outcome"), rows)
-    problems = [f"{each.table}: {each.problem}" for each in planned if each.problem]
+    problems = [_named(each.table, each.problem) for each in planned if each.problem]
     if problems:
         raise TablesStoppedError("; ".join(problems))
+
+
+def _named(table: str, problem: str) -> str:
+    return problem if problem.startswith(table) else f"{table}: {problem}"
 
 
 def _check_before(settings: Settings, selection: list[str] | None, *, is_rebuild: bool) -> "Contracts":
@@ -221,7 +231,7 @@ def _check_before(settings: Settings, selection: list[str] | None, *, is_rebuild
     chosen = [each for name, each in declared.items() if selection is None or name in selection]
     found = look_ahead(chosen, declared, settings, is_rebuild=is_rebuild)
     if found.problems and len(found.problems) == len(chosen):
-        raise TablesStoppedError("; ".join(f"{table}: {problem}" for table, problem in found.problems.items()))
+        raise TablesStoppedError("; ".join(_named(table, str(problem)) for table, problem in found.problems.items()))
     return found.contracts
 
 
@@ -239,19 +249,13 @@ def _skips(settings: Settings, selection: list[str] | None, texts: list[str]) ->
 def _run_skipping(
     settings: Settings, selection: list[str] | None, contracts: "Contracts", skips: "dict[str, SkipsWanted]"
 ) -> None:
-    from fluvial.spark.session import build_session
-    from fluvial.tables.declare.project import load_project
     from fluvial.tables.drive.runner import materialize
 
-    declared = load_project(settings.project)
-    spark = build_session(settings, say=terminal.say)
-    try:
-        for name in declared if selection is None else selection:
-            skip = skips.get(getattr(declared[name], "topic", ""))
-            done = materialize(declared[name], settings, spark, contract=contracts.get(name), skip=skip)
-            terminal.say(_batch_line(done))
-    finally:
-        spark.stop()
+    def run(declaration: "Declaration", spark: "SparkSession") -> "RunResult":
+        skip = skips.get(getattr(declaration, "topic", ""))
+        return materialize(declaration, settings, spark, contract=contracts.get(declaration.table), skip=skip)
+
+    _run_each(settings, selection, run)
 
 
 def _rebuild(
@@ -262,27 +266,58 @@ def _rebuild(
     *,
     from_what_is_left: bool,
 ) -> None:
-    from fluvial.spark.session import build_session
-    from fluvial.tables.declare.project import load_project
     from fluvial.tables.drive.rebuild import rebuild
 
+    def run(declaration: "Declaration", spark: "SparkSession") -> "RunResult":
+        return rebuild(
+            declaration,
+            settings,
+            spark,
+            contract=contracts.get(declaration.table),
+            from_what_is_left=from_what_is_left,
+            skip=skips.get(getattr(declaration, "topic", "")),
+            progress=lambda batch: None if batch.skipped else terminal.say(f"beside it: {_batch_line(batch)}"),
+            say=terminal.say,
+        )
+
+    _run_each(settings, selection, run)
+
+
+def _run_each(
+    settings: Settings, selection: list[str] | None, run: "Callable[[Declaration, SparkSession], RunResult]"
+) -> None:
+    """Run the tables one after the other, each by `run`."""
+    from fluvial.spark.session import build_session
+    from fluvial.tables.declare.project import load_project
+
     declared = load_project(settings.project)
-    spark = build_session(settings, say=terminal.say)
+    done: dict[str, RunResult] = {}
+    with _reported(settings, done):
+        spark = build_session(settings, say=terminal.say)
+        try:
+            for name in declared if selection is None else selection:
+                done[name] = run(declared[name], spark)
+                terminal.say(_batch_line(done[name]))
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def _reported(settings: Settings, results: "Mapping[str, RunResult]") -> Iterator[None]:
+    """Show on Dagster's page, once this is over, the last result of each table; a page that cannot be is left out."""
+    from importlib.util import find_spec
+
     try:
-        for name in declared if selection is None else selection:
-            done = rebuild(
-                declared[name],
-                settings,
-                spark,
-                contract=contracts.get(name),
-                from_what_is_left=from_what_is_left,
-                skip=skips.get(getattr(declared[name], "topic", "")),
-                progress=lambda batch: None if batch.skipped else terminal.say(f"beside it: {_batch_line(batch)}"),
-                say=terminal.say,
-            )
-            terminal.say(_batch_line(done))
+        yield
     finally:
-        spark.stop()
+        if results and find_spec("dagster") is not None:
+            from fluvial.orchestration.run.reports import report_results
+
+            try:
+                report_results(settings, results.values())
+            except Exception as error:  # of the project's own definitions: the tables are as they should be
+                _log.debug("the results are not shown", exc_info=True)
+                terminal.say(f"Dagster's page does not show this run: {error}")
 
 
 class TablesStoppedError(FluvialError):
@@ -300,20 +335,31 @@ def _follow(settings: Settings, selection: list[str] | None, contracts: "Contrac
     declared = load_project(settings.project)
     chosen = [each for name, each in declared.items() if selection is None or name in selection]
     stop = Event()
+    done: dict[str, RunResult] = {}
+
+    def on_batch(result: "RunResult") -> None:
+        done[result.table] = result
+        terminal.say(_batch_line(result))
+
     former = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        spark = build_session(settings, say=terminal.say)
-        try:
-            terminal.say(f"following {', '.join(each.table for each in chosen)}; Ctrl-C stops after the current batch")
-            watcher = Watcher(
-                batch=lambda result: terminal.say(_batch_line(result)),
-                waiting=terminal.say,
-                stopped=lambda table, error: terminal.say(f"{table} stopped: {error}"),
-            )
-            with settings.registry.client() as schemas:
-                errors = follow(chosen, settings, spark, stop, schemas=schemas, contracts=contracts, watcher=watcher)
-        finally:
-            spark.stop()
+        with _reported(settings, done):
+            spark = build_session(settings, say=terminal.say)
+            try:
+                terminal.say(
+                    f"following {', '.join(each.table for each in chosen)}; Ctrl-C stops after the current batch"
+                )
+                watcher = Watcher(
+                    batch=on_batch,
+                    waiting=terminal.say,
+                    stopped=lambda table, error: terminal.say(f"{table} stopped: {error}"),
+                )
+                with settings.registry.client() as schemas:
+                    errors = follow(
+                        chosen, settings, spark, stop, schemas=schemas, contracts=contracts, watcher=watcher
+                    )
+            finally:
+                spark.stop()
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

@@ -1,6 +1,7 @@
-"""`fluvial schema generate`: from a contract to what is written by hand otherwise."""
+"""`fluvial schema generate`: from a contract to what is written by hand otherwise, and from a Parquet file to it."""
 
 import json
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 class Kind(StrEnum):
     """What is generated."""
 
+    AVRO = "avro"
     SPARK = "spark"
     DDL = "ddl"
     DATACLASSES = "dataclasses"
@@ -44,8 +46,8 @@ def generate(
         Kind,
         typer.Argument(
             metavar="KIND",
-            help="spark: a StructType; ddl: a Delta table; dataclasses: Python; expectations: a suite of Great "
-            "Expectations; dictionary: a page of Markdown.",
+            help="avro: the schema itself; spark: a StructType; ddl: a Delta table; dataclasses: Python; "
+            "expectations: a suite of Great Expectations; dictionary: a page of Markdown.",
             show_default=False,
         ),
     ],
@@ -56,9 +58,35 @@ def generate(
     from_registry: Annotated[
         bool, typer.Option("--from-registry", help="Take what is registered, not what is in the files.")
     ] = False,
+    from_parquet: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-parquet",
+            metavar="FILE",
+            help="Take the columns of this file as the contract of the one subject.",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key", metavar="COLUMN", help="Of a Parquet file, the column that is the record key.", show_default=False
+        ),
+    ] = None,
 ) -> None:
-    """Write code, statements or a page that follow from contracts, on stdout."""
-    found = _registered(settings, subjects) if from_registry else _declared(contracts, subjects)
+    """
+    Write code, statements or a page that follow from contracts, on stdout.
+
+    With --from-parquet FILE, `avro` is a contract to begin with: a column without nulls is required.
+    """
+    if from_parquet is not None:
+        if from_registry or len(subjects or ()) != 1:
+            raise typer.BadParameter("--from-parquet is the contract of one subject: name it, without --from-registry")
+        found = [_of_parquet(from_parquet, (subjects or [""])[0], key)]
+    elif key is not None:
+        raise typer.BadParameter("--key names a column of --from-parquet")
+    else:
+        found = _registered(settings, subjects) if from_registry else _declared(contracts, subjects)
     terminal.answer(_text(kind, found))
 
 
@@ -66,6 +94,8 @@ def _text(kind: Kind, contracts: "list[Contract]") -> str:
     from fluvial.registry import generate
 
     match kind:
+        case Kind.AVRO:
+            parts = [json.dumps(each.schema, indent=2, ensure_ascii=False) for each in contracts]
         case Kind.SPARK:
             parts = [generate.struct_type_source(each.schema, each.topic.upper()) for each in contracts]
         case Kind.DDL:
@@ -89,6 +119,25 @@ def _declared(folder: Path, subjects: list[str] | None) -> "list[Contract]":
             known = ", ".join(by_subject) or "none"
             raise UnknownSubjectError(f"{subject}: no contract in {folder} has this subject; the subjects are {known}")
     return [by_subject[subject] for subject in subjects or by_subject]
+
+
+def _of_parquet(path: Path, subject: str, key: str | None) -> "Contract":
+    from fluvial.registry.contracts import Contract
+    from fluvial.registry.generate import record_of_parquet
+
+    topic = subject.removesuffix("-value").removesuffix("-key")
+    name = re.sub(r"\W", "_", topic, flags=re.ASCII)
+    schema = record_of_parquet(path, f"_{name}" if name[0].isdigit() else name, key=key)
+    return Contract(
+        producer="anyone",
+        contact="nobody owns it",
+        subject=subject,
+        path=path,
+        schema=schema,
+        text=json.dumps(schema),
+        compatibility="BACKWARD",
+        topics=(topic,),
+    )
 
 
 def _registered(settings: Settings, subjects: list[str] | None) -> "list[Contract]":

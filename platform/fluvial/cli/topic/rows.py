@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any
 
 from fluvial.errors import FluvialError
@@ -109,7 +110,10 @@ class RowReader:
 
 def _field(value: Any, name: str | None, purpose: str) -> Any:
     if not isinstance(value, dict) or name not in value:
-        raise FluvialError(f"has no field {name!r} for {purpose}")
+        known = value if isinstance(value, dict) else {}
+        near = get_close_matches(name or "", known, n=1)
+        hint = f": did you mean {near[0]}?" if near else f"; its fields are {', '.join(known)}" if known else ""
+        raise FluvialError(f"has no field {name!r} for {purpose}{hint}")
     return value[name]
 
 

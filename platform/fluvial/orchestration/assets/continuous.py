@@ -5,20 +5,26 @@ Batches follow their topics within a second, without the start of a Spark sessio
 page as a materialisation of its table as soon as it is committed; ending the run lets the batch under way finish.
 """
 
+import math
 import threading
+import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from fluvial.errors import FluvialError
 from fluvial.orchestration.assets.graph import asset_key
 from fluvial.orchestration.assets.metadata import run_metadata
+from fluvial.orchestration.assets.sources import completed
 from fluvial.orchestration.run.spark_resource import SparkResource
 from fluvial.tables import Declaration
 
 if TYPE_CHECKING:
     from fluvial.tables.plan.result import RunResult
+
+# A batch comes within a second of the last one; the windows that are complete by it are looked for less often.
+WINDOWS_EVERY_SECONDS = 60.0
 
 Work = Callable[[threading.Event], Mapping[str, FluvialError]]
 
@@ -83,8 +89,20 @@ def _follow(
 ) -> Mapping[str, FluvialError]:
     from fluvial.tables.drive.continuous import Watcher, follow
 
+    graph, shown = context.repository_def.asset_graph, dict[str, float]()
+
+    def on_batch(result: "RunResult") -> None:
+        context.instance.report_runless_asset_event(batch_event(result, context.run_id))
+        key, now = asset_key(result.table), time.monotonic()
+        if now - shown.get(result.table, -math.inf) < WINDOWS_EVERY_SECONDS or not graph.has(key):
+            return
+        shown[result.table] = now
+        declaration, partitions = declarations[result.table], graph.get(key).partitions_def
+        for event in completed(context.instance, partitions, declaration, spark.settings, result):
+            context.instance.report_runless_asset_event(event)
+
     watcher = Watcher(
-        batch=lambda result: context.instance.report_runless_asset_event(batch_event(result, context.run_id)),
+        batch=on_batch,
         waiting=context.log.warning,
         stopped=lambda table, error: context.log.error(f"{table} stopped: {error}"),
     )
@@ -94,8 +112,10 @@ def _follow(
         )
 
 
-def batch_event(result: "RunResult", run_id: str) -> dg.AssetMaterialization:
-    """Return what the page shows of one batch of a long run."""
-    metadata: dict[str, Any] = {**run_metadata(result, lag=None), "run": dg.MetadataValue.dagster_run(run_id)}
+def batch_event(result: "RunResult", run_id: str | None = None) -> dg.AssetMaterialization:
+    """Return what the page shows of one batch of a long run, or of a run that is none of Dagster's."""
+    metadata = run_metadata(result, lag=None)
+    if run_id is not None:
+        metadata["run"] = dg.MetadataValue.dagster_run(run_id)
     tags = {"dagster/data_version": f"delta-{result.version_after}"}
     return dg.AssetMaterialization(asset_key=asset_key(result.table), metadata=metadata, tags=tags)

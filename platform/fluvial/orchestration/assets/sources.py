@@ -1,14 +1,14 @@
 """What a run says beside its materialisation: of its topic, of its contract, and which windows are complete."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
-from fluvial.orchestration.assets.graph import contract_key, topic_key, topic_of
+from fluvial.orchestration.assets.graph import asset_key, contract_key, topic_key, topic_of
 from fluvial.orchestration.assets.windows import completed_windows, window_keys
 from fluvial.orchestration.checks.lag import Offsets, end_offsets, lag_of
 from fluvial.registry.contracts import Contract
@@ -70,21 +70,35 @@ def report_windows(
 
     A run without a partition, such as that of `fluvial run`, completes windows; one of a window those before it.
     """
-    partitions, topic = context.assets_def.partitions_def, topic_of(declaration)
+    partitions = context.assets_def.partitions_def
+    for event in completed(context.instance, partitions, declaration, settings, result, beside=window_keys(context)):
+        context.log_event(event)
+
+
+def completed(
+    instance: dg.DagsterInstance,
+    partitions: dg.PartitionsDefinition | None,
+    declaration: Declaration,
+    settings: Settings,
+    result: "RunResult",
+    *,
+    beside: Iterable[str] = (),
+) -> Iterator[dg.AssetMaterialization]:
+    """
+    Return a materialisation for each time window that is in a table as of `result` and that `instance` lacks.
+
+    Those in `beside` are left out, and so are all where the log does not answer: the next run reports them.
+    """
+    topic, key = topic_of(declaration), asset_key(declaration.table)
     if not isinstance(partitions, dg.TimeWindowPartitionsDefinition) or topic is None or not result.offsets:
         return
-    known = {*context.instance.get_materialized_partitions(context.asset_key), *window_keys(context)}
+    known = {*instance.get_materialized_partitions(key), *beside}
     try:
         found = completed_windows(settings, topic, partitions, _position(result), known)
     except TopicError as error:
         logger.warning("which partitions of %s are complete is not known: %s", declaration.table, error)
         return
-    for event in _materialisations(context.asset_key, found[:WINDOWS_MAX]):
-        context.log_event(event)
-
-
-def _materialisations(key: dg.AssetKey, windows: list[str]) -> Iterator[dg.AssetMaterialization]:
-    for window in windows:
+    for window in found[:WINDOWS_MAX]:
         yield dg.AssetMaterialization(key, partition=window, description="Complete as of this run.")
 
 

@@ -8,6 +8,7 @@ contract is checked before the first event is read. Either way a :class:`Declara
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # A topic's name as Kafka allows it.
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_DURATION = re.compile(r"(?P<number>[0-9]{1,6}) +(?P<unit>second|minute|hour|day|week)s?")
 FOLD_COLUMN = "_fold"
 TOPICS = "topics"
 # The databases of tables that have one row a key.
@@ -45,6 +47,8 @@ class DeclarationError(FluvialError):
 class History:
     """
     Every event of a topic, in a table that only grows; with `dedupe`, of those with the same id only the first.
+
+    With `dedupe_within` only events of so much time are compared with each other.
     """
 
     kind: ClassVar[str] = "history"
@@ -53,6 +57,7 @@ class History:
     topic: str
     name: str
     dedupe: str | None = None
+    dedupe_within: timedelta | None = None
 
     @property
     def table(self) -> str:
@@ -186,18 +191,29 @@ Declaration = History | Compacted | State | Pipeline | Publication
 DECLARATION_TYPES = (History, Compacted, State, Pipeline, Publication)
 
 
-def history(topic: str, *, name: str | None = None, dedupe: str | None = None) -> History:
+def history(
+    topic: str, *, name: str | None = None, dedupe: str | None = None, dedupe_within: str | None = None
+) -> History:
     """
     The history of `topic`, as `history.<name>`; the name is the topic's unless one is given.
 
     `dedupe` names a field that is an event's id: a record whose id an earlier record of its partition has is left out.
     Records with the same id must have the same key, or else they may be in different partitions, and both stay.
+    `dedupe_within`, such as "1 hour", leaves out only those whose timestamp is at most so far from the timestamp of an
+    earlier record with the id that was kept, so that a batch is compared with the rows of that time and not with all.
     """
     _check_topic(topic)
     what = f'history("{topic}")'
     if dedupe is not None:
         _check_column(dedupe, what, "dedupe")
-    return History(topic=topic, name=_checked_name(name, topic, what), dedupe=dedupe)
+    elif dedupe_within is not None:
+        raise DeclarationError(f"{what}: dedupe_within needs dedupe, the field that is an event's id")
+    return History(
+        topic=topic,
+        name=_checked_name(name, topic, what),
+        dedupe=dedupe,
+        dedupe_within=None if dedupe_within is None else _checked_duration(what, "dedupe_within", dedupe_within),
+    )
 
 
 def compacted(
@@ -312,6 +328,14 @@ def _refuse_dedupe(what: str, dedupe: str | None) -> None:
             f"{what}: a row of this table does not tell which ids it was made from: leave dedupe out, and declare "
             f'history(…, dedupe="{dedupe}") and a pipeline that aggregates it'
         )
+
+
+def _checked_duration(what: str, argument: str, text: str) -> timedelta:
+    """Read a duration as the watermarks of Structured Streaming are written: a number and a unit."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or not int(found["number"]):
+        raise DeclarationError(f'{what}: {argument} is {text!r}: write a duration such as "10 minutes" or "1 day"')
+    return timedelta(**{f"{found['unit']}s": int(found["number"])})
 
 
 def _check_keyless(what: str, keyless: str) -> None:

@@ -122,8 +122,7 @@ def _rewrite(
         rows = frames.history_rows(decoded, contract, Care(undecodable=True))
         where = _inside(stamp.rewritten)
         table = spark.read.format("delta").option("versionAsOf", str(position.version)).load(path)
-        if declaration.dedupe is not None:
-            rows = first_of_each(rows, declaration.dedupe, table.where(f"NOT ({where})"))
+        rows = first_of_each(rows, declaration, table.where(f"NOT ({where})"))
         rows = rows.coalesce(span.tasks(parallelism(spark))).persist()
         try:
             _refuse_loss(declaration, table.where(where), rows)

@@ -33,7 +33,7 @@ from fluvial.tables.drive.transforms import materialize_pipeline
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.changes import IS_CURRENT, is_stepwise, state_rows
 from fluvial.tables.plan.checks import check_definition, check_state, compacted_key, definition_of
-from fluvial.tables.plan.duplicates import append_history
+from fluvial.tables.plan.duplicates import without_duplicates
 from fluvial.tables.plan.fit import check_fit
 from fluvial.tables.plan.growth import cut, in_order
 from fluvial.tables.plan.guards import Care, KeylessError
@@ -340,12 +340,14 @@ class _TopicRun:
         path, stamp, version = self.path, batch.stamp, batch.position.version
         files = batch.span.tasks(parallelism(session))
         match self.declaration:
-            case History(dedupe=dedupe):
+            case History() as history:
                 rows = frames.history_rows(decoded, batch.contract, care)
-                properties = TABLE if version is None else {}
-                return lambda: append_history(
-                    session, rows, dedupe, path, version=version, stamp=stamp, properties=properties, files=files
-                )
+
+                def write() -> None:
+                    with without_duplicates(rows, history, path, version) as kept:
+                        append(kept.coalesce(files), path, stamp, TABLE if version is None else {})
+
+                return write
             case Compacted():
                 key = compacted_key(self.declaration, batch.contract, session)
                 latest = frames.compacted_rows(decoded, batch.contract, care, key=key)

@@ -141,12 +141,11 @@ def _compared(
 ) -> tuple[int, int, list[Difference]]:
     log = rows_of_log(declaration, decoded, contract)
     match declaration:
-        case History(dedupe=dedupe):
+        case History():
             inside = _inside(ranges)
-            if dedupe is not None:
-                # Where the log no longer has its first records, the table has their ids.
-                has_all = not any(start for start, _ in ranges.values())
-                log = first_of_each(log, dedupe, None if has_all else table.where(f"NOT ({inside})"))
+            # Where the log no longer has its first records, the table has their ids.
+            has_all = not any(start for start, _ in ranges.values())
+            log = first_of_each(log, declaration, None if has_all else table.where(f"NOT ({inside})"))
             return _by_range(log, table.where(inside))
         case Compacted():
             return _by_key(log, table, [compacted_key(declaration, contract, decoded.sparkSession)], frozenset())

@@ -58,7 +58,7 @@ def state_problems(declaration: State, contract: Contract, spark: "SparkSession"
             )
     if declaration.scd2 is not None:
         try:
-            found = events.selectExpr(f"{declaration.scd2} AS it").schema["it"].dataType.simpleString()
+            found = events.selectExpr(f"({declaration.scd2}) AS it").schema["it"].dataType.simpleString()
             wrong = None if found == "timestamp" else f"is {found} and no timestamp: make it one"
         except (AnalysisException, ParseException) as error:
             wrong = sentence(error)
@@ -87,15 +87,16 @@ def state_problems(declaration: State, contract: Contract, spark: "SparkSession"
 def _type_problem(events: "DataFrame", fold: Fold, subject: str) -> str | None:
     from pyspark.sql.types import BooleanType, NumericType
 
-    if fold.expr is not None and fold.is_numeric:
-        found = events.selectExpr(f"{fold.expr} AS it").schema["it"].dataType
-        if not isinstance(found, NumericType):
+    # In parentheses: an expression that breaks off is refused as such, and does not take the name for its end.
+    if fold.expr is not None:
+        found = events.selectExpr(f"({fold.expr}) AS it").schema["it"].dataType
+        if fold.is_numeric and not isinstance(found, NumericType):
             return (
                 f"needs a number, and {fold.expr} is {found.simpleString()} in {subject}: make it one, as in "
                 f'"cast({fold.expr} as double)"'
             )
     if fold.where is not None:
-        found = events.selectExpr(f"{fold.where} AS it").schema["it"].dataType
+        found = events.selectExpr(f"({fold.where}) AS it").schema["it"].dataType
         if not isinstance(found, BooleanType):
             return (
                 f"needs a condition, and {fold.where} is {found.simpleString()} in {subject}: write one that is true "
@@ -127,7 +128,8 @@ def definition_of(declaration: Declaration, rename: Callable[[str], str] = lambd
     `rename` is as for :func:`state_definition`.
     """
     if isinstance(declaration, History) and declaration.dedupe is not None:
-        return hashlib.sha256(f"dedupe={rename(declaration.dedupe)}".encode()).hexdigest()[:16]
+        within = "" if declaration.dedupe_within is None else f"\nwithin={declaration.dedupe_within}"
+        return hashlib.sha256(f"dedupe={rename(declaration.dedupe)}{within}".encode()).hexdigest()[:16]
     return state_definition(declaration, rename) if isinstance(declaration, State) else None
 
 

@@ -29,24 +29,32 @@ class Guard(StrEnum):
     KEYLESS = "no key"
 
 
-_RAISED = re.compile(rf"\[USER_RAISED_EXCEPTION\] fluvial-guard: ({'|'.join(Guard)}) at (\S+)-(\d+), offset (\d+)")
+_RAISED = re.compile(
+    rf"\[USER_RAISED_EXCEPTION\] fluvial-guard: ({'|'.join(Guard)})(?: at (\S+)-(\d+), offset (\d+))? SQLSTATE"
+)
 _REDUCER = re.compile(re.escape(MARK) + r"(\{.*\})")
 
 
 def unless(condition: str, guard: Guard) -> str:
     """
     The SQL condition that is true of every row, and stops the job at one for which `condition` holds.
+
+    Only of a record without a key is its place told; otherwise the plan does without these columns.
     """
-    told = f"concat('fluvial-guard: {guard} at ', _topic, '-', _partition, ', offset ', _offset)"
+    told = f"'fluvial-guard: {guard}'"
+    if guard is Guard.KEYLESS:
+        told = f"concat({told}, ' at ', _topic, '-', _partition, ', offset ', _offset)"
     return f"CASE WHEN {condition} THEN CAST(raise_error({told}) AS BOOLEAN) ELSE true END"
 
 
-def raised(error: BaseException) -> tuple[Guard, str, int, int] | None:
+def raised(error: BaseException) -> tuple[Guard, tuple[str, int, int] | None] | None:
     """
-    The guard that made a job fail, with the topic, partition and offset of the record; None for any other failure.
+    The guard that made a job fail, with the topic, partition and offset where it tells; None for any other failure.
     """
     found = _RAISED.search(texts_of(error))
-    return None if found is None else (Guard(found[1]), found[2], int(found[3]), int(found[4]))
+    if found is None:
+        return None
+    return Guard(found[1]), (found[2], int(found[3]), int(found[4])) if found[2] else None
 
 
 def reducer_failure(error: BaseException) -> dict[str, Any] | None:
@@ -72,14 +80,14 @@ class Care:
 
     def after(self, error: BaseException) -> "Care | None":
         """
-        The care that the guard behind a failed job asks for; None when the failure was none of a guard's.
+        The care that the guard behind a failed job asks for; None for another failure, and for a guard that this has.
         """
         match raised(error):
-            case (Guard.UNDECODABLE, *_):
+            case (Guard.UNDECODABLE, _) if not self.undecodable:
                 return replace(self, undecodable=True)
-            case (Guard.TOMBSTONE, *_):
+            case (Guard.TOMBSTONE, _) if not self.tombstones:
                 return replace(self, tombstones=True)
-            case (Guard.KEYLESS, *_) if self.takes_keyless:
+            case (Guard.KEYLESS, _) if self.takes_keyless and not self.keyless:
                 return replace(self, keyless=True)
         return None
 
@@ -99,7 +107,7 @@ class KeylessError(TableError):
         The record that made a job fail; None when it was something else.
         """
         match raised(error):
-            case (Guard.KEYLESS, topic, partition, offset):
+            case (Guard.KEYLESS, (topic, partition, offset)):
                 return cls(
                     f"{table}: the record of {topic}-{partition} at offset {offset} has no key, and by "
                     f'{contract.subject} the key is {contract.key_field} (its "fluvial.key"): nothing of the batch was '

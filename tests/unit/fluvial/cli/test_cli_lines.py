@@ -44,6 +44,16 @@ def test_a_line_is_a_record(reader: LineReader, line: bytes, record: Record | No
     [
         (LineReader(key_separator="|"), b"a:b", r"line 3: holds no '\|'"),
         (LineReader(rows=RowReader(key_field="id")), b"[]", "line 3: has no field 'id'"),
+        (
+            LineReader(rows=RowReader(key_field="day")),
+            b'{"dya": 1}',
+            r"line 3: has no field 'day' .*: did you mean dya\?",
+        ),
+        (
+            LineReader(rows=RowReader(key_field="id")),
+            b'{"a": 1, "b": 2}',
+            "line 3: has no field 'id' .*fields are a, b",
+        ),
         (LineReader(rows=RowReader(key_field="id")), b'{"id": [1]}', r"line 3: the field 'id' is \[1\]"),
         (LineReader(rows=RowReader(encode=encode)), b"{", "line 3: not JSON"),
         (LineReader(rows=RowReader(encode=encode)), b"\xff", "line 3: not JSON"),

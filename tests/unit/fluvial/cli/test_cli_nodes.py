@@ -1,5 +1,6 @@
 """`up`, `down` and `status` with real nodes: started, killed, stopped, moved, and kept from starting."""
 
+import json
 import os
 import resource
 import signal
@@ -63,6 +64,27 @@ def test_up_returns_when_broker_and_registry_answer(cli: Cli) -> None:
     assert "fluvial.node" in psutil.Process(node["pid"]).cmdline()
     assert Path(node["data_dir"]).is_dir()
     assert f"process {node['pid']}" in cli.ok("status")
+
+
+def test_status_shows_contracts_that_differ_from_the_registry(cli: Cli) -> None:
+    folder = cli.cwd / "schemas" / "shop"
+    folder.mkdir(parents=True)
+    owner = 'producer = "shop"\ncontact = "shop@example.org"\nsubjects = ["orders-value"]\ntopics = ["orders"]\n'
+    (folder / "owner.toml").write_text(owner)
+    contract = folder / "orders.avsc"
+    older, newer = (
+        json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}, *more]})
+        for more in ([], [{"name": "amount", "type": "int", "default": 0}])
+    )
+    cli.up()
+    contract.write_text(older)
+    assert cli.status()["contracts"] == {"orders-value": "new"}
+    cli.ok("schema", "register")
+    assert "orders-value" not in cli.ok("status")
+    contract.write_text(newer)
+    cli.ok("schema", "register")
+    contract.write_text(older)
+    assert "contracts orders-value (outdated); `fluvial schema check` says more" in cli.ok("status")
 
 
 def test_metrics_are_served_where_they_are_asked_for_and_shown(cli: Cli) -> None:

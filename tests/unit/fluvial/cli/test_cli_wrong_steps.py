@@ -104,6 +104,7 @@ def test_a_table_that_is_declared_wrong(shop: Cli, before: str, after: str, says
     for each in says:
         assert each in line
     assert not (shop.cwd / ".fluvial" / "dagster").exists()
+    assert not line.startswith("error: state.customers: state.customers")
     dry = shop.run("run", "--dry-run")
     assert dry.returncode == 1
     assert dry.stderr.splitlines()[-1] == line

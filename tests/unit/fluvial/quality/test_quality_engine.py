@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def events(spark: "SparkSession") -> "DataFrame":
     """100 events on two partitions: 25 of an unknown type, one without a key, keys otherwise unique."""
     return spark.sql(

@@ -158,6 +158,9 @@ def test_checking_changes_nothing_and_says_how_things_stand(schemas, client) -> 
     with pytest.raises(RegistryError, match=r"weather.avsc: Schema being registered is incompatible") as refused:
         register_all(client, load_contracts(schemas))
     assert refused.value.code == 409
+    assert "incompatible with version 1 of weather-value (BACKWARD): The field 'gust'" in str(refused.value)
+    assert str(refused.value).endswith(": give it a default")
+    assert "oldSchema" not in str(refused.value)
 
 
 def test_a_file_that_was_put_back_to_an_older_version_is_named(schemas, client) -> None:

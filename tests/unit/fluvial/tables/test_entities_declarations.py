@@ -75,6 +75,9 @@ def a_state(**changes: Any) -> Any:
         (lambda: a_state(dedupe="id"), r"a row of this table does not tell .* declare history\(…, dedupe=\"id\"\)"),
         (lambda: compacted("t", dedupe="id"), "leave dedupe out"),
         (lambda: history("t", dedupe="a.b"), "dedupe 'a.b' is no column name"),
+        (lambda: history("t", dedupe_within="1 hour"), "dedupe_within needs dedupe"),
+        (lambda: history("t", dedupe="id", dedupe_within="1h"), "dedupe_within is '1h': write a duration such as"),
+        (lambda: history("t", dedupe="id", dedupe_within="0 days"), 'such as "10 minutes" or "1 day"'),
         (lambda: a_state(with_position=True, scd2=True), "leave with_position out"),
         (
             lambda: a_state(with_position=True, fields=None, reduce=lambda state, _: state, returns="n INT"),
