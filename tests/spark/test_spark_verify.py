@@ -11,7 +11,7 @@ from plain_fold import FIELDS, SCHEMA, random_events
 
 from fluvial.config import Settings
 from fluvial.spark.warehouse import Warehouse
-from fluvial.tables import Declaration, compacted, history, latest, state
+from fluvial.tables import Declaration, compacted, history, latest, mean, state
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.verify import Verdict, verify
 
@@ -74,6 +74,32 @@ def test_what_runs_leave_is_exact_and_what_others_did_is_found(
     assert not wrong.is_exact
     assert wrong.differences[0].where.startswith("partition 0, offsets 0 to")
     assert "rows for" in wrong.differences[0].what
+
+
+def test_only_floats_of_another_order_may_differ(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(SCHEMA, partitions=1)
+    table = state("readings", topic=topic.name, key="id", fields={"weight": mean("weight")})
+    weights = {"close": 3.0, "nan": 3.0, "infinite": 3.0, "null": 3.0, "far": 3.0, "number": None}
+    topic.send(
+        [Sent(key=key, value={"kind": "up", "amount": 1, "weight": weight, "at": 0}) for key, weight in weights.items()]
+    )
+    materialize(table, settings, spark, schemas=schemas)
+    others = {
+        "close": "weight + 1e-12",
+        "nan": "double('NaN')",
+        "infinite": "double('infinity')",
+        "null": "NULL",
+        "far": "3.1",
+        "number": "3",
+    }
+    path = Warehouse.at(settings.warehouse).path(table.table)
+    for key, other in others.items():
+        spark.sql(f"UPDATE delta.`{path}` SET weight = {other} WHERE id = '{key}'")
+    verdict = verify(table, settings, spark, schemas=schemas)
+    assert verdict.different == len(others) - 1
+    assert {each.where for each in verdict.differences} == {f"id {key}" for key in others if key != "close"}
 
 
 def test_an_order_of_their_own_guards_against_events_that_come_late(

@@ -72,7 +72,7 @@ def same_value(left: str, right: str, *, close: bool) -> str:
     """
     if not close:
         return f"{left} <=> {right}"
-    # Spark has NaN equal to itself and above all other numbers, infinity too.
-    difference = f"abs({left} - {right})"
-    bound = f"{CLOSE} * greatest(abs({left}), abs({right}))"
-    return f"({left} <=> {right} OR ({difference} < double('infinity') AND {difference} <= {bound}))"
+    # To Spark, NaN is equal to itself and greater than any other number; a difference from null is null.
+    difference, larger = f"abs({left} - {right})", f"greatest(abs({left}), abs({right}))"
+    is_close = f"{difference} < double('infinity') AND {difference} <= {CLOSE} * {larger}"
+    return f"({left} <=> {right} OR coalesce({is_close}, false))"
