@@ -11,9 +11,11 @@ from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import MartStamp, Refresh, newest_made
 from fluvial.tables import DeclarationError, Pipeline, pipeline
+from fluvial.tables.drive import key_plan, key_refresh
 from fluvial.tables.drive.explain import as_lines, explain
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.verify import verify
+from fluvial.tables.plan import refresh_cost
 from fluvial.tables.plan.key_locality import check_key_locality, marked
 
 pytestmark = pytest.mark.spark
@@ -23,6 +25,13 @@ CUSTOMERS = "state.customers"
 CITIES = "compacted.cities"
 NO_SCHEMAS = cast("Any", None)
 """Pipelines read no contract."""
+
+
+@pytest.fixture(autouse=True)
+def tables_of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have keys be cheaper, as a test's tables are too small for that, but in a test of costs."""
+    if "costs" not in request.function.__name__:
+        monkeypatch.setattr(key_plan, "why_full", lambda _work: None)
 
 
 def path(settings: Settings, table: str) -> str:
@@ -163,6 +172,93 @@ def test_a_table_without_a_key_is_verified_by_its_rows(spark: Any, inputs: Setti
     assert [(each.where, each.what) for each in verdict.differences] == [("customer 3", "has other values")]
 
 
+def test_a_row_of_a_key_that_did_not_change_is_no_answer(spark: Any, inputs: Settings) -> None:
+    all_alike = pipeline(name="alike", inputs=[ORDERS], key="customer", version="1")(
+        lambda orders: orders.groupBy("customer").applyInPandas(
+            lambda rows: rows.head(1).assign(customer="0"), orders.schema
+        )
+    )
+    materialize(all_alike, inputs, spark)
+    write(spark, inputs, ORDERS, "SELECT '3' AS customer, 0.1D AS amount, 1000L AS id")
+    with pytest.raises(DeclarationError, match=r"a row of a key that it had no rows of \(customer 0\)"):
+        materialize(all_alike, inputs, spark)
+    assert TableLog(spark, path(inputs, "marts.alike")).newest_version() == 0
+
+
+def test_only_files_that_may_hold_a_changed_key_are_read(spark: Any, inputs: Settings) -> None:
+    for number in range(1, 8):
+        write(
+            spark,
+            inputs,
+            ORDERS,
+            f"SELECT concat('{number} ', id) AS customer, 1D AS amount, {number}000 + id AS id FROM range(50)",
+        )
+    by_two = pipeline(name="two", inputs=[ORDERS], key=["customer", "amount"], version="1")(
+        lambda orders: orders.groupBy("customer", "amount").agg(sql.max("id").alias("id"))
+    )
+    materialize(spend_by_customer, inputs, spark)
+    materialize(by_two, inputs, spark)
+    write(
+        spark,
+        inputs,
+        ORDERS,
+        "SELECT * FROM VALUES ('2 7', 5D, 9000L), ('2 7', 1D, 9001L), ('6 31', 1D, 9002L) AS t(customer, amount, id)",
+    )
+    (read, _) = explain(spend_by_customer, inputs, spark).reads
+    assert read.files == (4, 9)
+    assert "the rows of these keys in 4 of 9 files" in "\n".join(as_lines(explain(spend_by_customer, inputs, spark)))
+    materialize(spend_by_customer, inputs, spark)
+    materialize(by_two, inputs, spark)
+    assert_is_batch(spark, inputs, spend_by_customer)
+    assert_is_batch(spark, inputs, by_two)
+    # Null is within no bounds.
+    write(spark, inputs, ORDERS, "SELECT NULL AS customer, 5D AS amount, 9003L AS id")
+    materialize(spend_by_customer, inputs, spark)
+    write(
+        spark, inputs, ORDERS, "SELECT * FROM VALUES (NULL, 6D, 9004L), ('3 1', 6D, 9005L) AS t(customer, amount, id)"
+    )
+    assert explain(spend_by_customer, inputs, spark).reads[0].files == (5, 11)
+    materialize(spend_by_customer, inputs, spark)
+    assert_is_batch(spark, inputs, spend_by_customer)
+
+
+def test_the_costs_decide_and_the_commit_says_so(spark: Any, inputs: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    materialize(spend_by_customer, inputs, spark)
+    write(spark, inputs, ORDERS, "SELECT '3' AS customer, 0.1D AS amount, 1000L AS id")
+    materialize(spend_by_customer, inputs, spark)
+    refresh = road(spark, inputs, spend_by_customer)
+    assert refresh.road == "full"
+    assert refresh.reason == "it is cheaper: 1 rows changed, the inputs have 57 rows and the table 7"
+    assert refresh.costs is not None
+    assert refresh.costs[0] > refresh.costs[1] == 57 + 7
+
+    monkeypatch.setattr(refresh_cost, "FIXED", 0)
+    write(spark, inputs, ORDERS, "SELECT '3' AS customer, 0.1D AS amount, 1001L AS id")
+    found = explain(spend_by_customer, inputs, spark)
+    assert (found.road, found.costs) == ("keys", (19, 65))
+    assert "by keys: 1 keys changed by 1 rows (cost by keys 19, of the full query 65)" in "\n".join(as_lines(found))
+    write(spark, inputs, ORDERS, "SELECT CAST(id AS STRING) AS customer, 0.1D AS amount, 2000L AS id FROM range(6)")
+    assert (explain(spend_by_customer, inputs, spark).reason or "").startswith("it is cheaper: 6 keys changed")
+    assert_is_batch(spark, inputs, spend_by_customer)
+
+
+def test_a_client_of_spark_connect_takes_the_full_query(
+    spark: Any, inputs: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    materialize(spend_by_customer, inputs, spark)
+    write(spark, inputs, ORDERS, "SELECT '3' AS customer, 0.1D AS amount, 1000L AS id")
+    with monkeypatch.context() as as_client:
+        for module in (key_plan, key_refresh):
+            as_client.setattr(module, "is_client", lambda _session: True)
+        reason = "a client of Spark Connect cannot read which rows changed"
+        assert f"why not better: {reason}" in "\n".join(as_lines(explain(spend_by_customer, inputs, spark)))
+        said: list[str] = []
+        materialize(spend_by_customer, inputs, spark, progress=said.append)
+        assert f"marts.spend: the full query, because {reason}" in said
+    assert road(spark, inputs, spend_by_customer).reason == reason
+    assert_is_batch(spark, inputs, spend_by_customer)
+
+
 def test_explain_says_which_road_and_what_the_last_refresh_did(spark: Any, inputs: Settings) -> None:
     assert "the table is new" in "\n".join(as_lines(explain(spend_by_customer, inputs, spark)))
     materialize(spend_by_customer, inputs, spark)
@@ -230,6 +326,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "key not returned": (lambda orders: totals(orders).select("spent"), "customer is no column"),
     "random": (lambda orders: orders.withColumn("r", sql.rand()), "rand gives another value each time"),
+    "uuid": (lambda orders: orders.withColumn("r", sql.expr("uuid()")), "uuid gives another value each time"),
     "time": (lambda orders: orders.withColumn("at", sql.current_timestamp()), "depend on when it runs"),
     "unsorted list": (
         lambda orders: orders.groupBy("customer").agg(sql.collect_list("id")),

@@ -31,6 +31,7 @@ class Refresh:
 
     `road` is "keys" where the rows of changed keys were replaced and "full" where the transform ran over the whole
     inputs, for `reason`. `keys` changed, by `changed` rows that came or went. It began at `began_ms` of Unix time.
+    `costs` are those that were weighed, by keys and of the full query, in rows that this one reads and writes.
     """
 
     road: Road
@@ -38,6 +39,7 @@ class Refresh:
     began_ms: int
     keys: int | None = None
     changed: int | None = None
+    costs: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,12 @@ class MartStamp:
         if self.refresh is not None:
             refresh = self.refresh
             body["refresh"] = {"road": refresh.road, "began": refresh.began_ms}
-            optional = {"reason": refresh.reason, "keys": refresh.keys, "changed": refresh.changed}
+            optional = {
+                "reason": refresh.reason,
+                "keys": refresh.keys,
+                "changed": refresh.changed,
+                "costs": refresh.costs,
+            }
             body["refresh"] |= {name: value for name, value in optional.items() if value is not None}
         if self.removed:
             body["removed"] = self.removed
@@ -123,6 +130,7 @@ class MartStamp:
                     began_ms=refresh["began"],
                     keys=refresh.get("keys"),
                     changed=refresh.get("changed"),
+                    costs=_pair(refresh.get("costs")),
                 ),
                 batch=body.get("batch", 0),
                 removed=body.get("removed", 0),
@@ -133,6 +141,10 @@ class MartStamp:
                 f"version {commit.version} of the table says what it was made from in a format that this fluvial does "
                 f"not support ({error!r}): if a newer fluvial wrote it, upgrade this one"
             ) from error
+
+
+def _pair(found: list[int] | None) -> tuple[int, int] | None:
+    return None if found is None else (found[0], found[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

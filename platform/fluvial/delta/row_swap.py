@@ -8,7 +8,8 @@ knows them, and they are used only with the versions of Delta that they were tri
 Delta table.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -135,6 +136,14 @@ def file_sizes(session: "SparkSession", path: str) -> list[int]:
         return [int(add.size()) for add in _all_files(session, snapshot)]
     row = session.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
     return [] if row is None or not row["numFiles"] else [row["sizeInBytes"] // row["numFiles"]] * row["numFiles"]
+
+
+def actions_of_files(session: "SparkSession", snapshot: Any) -> Iterator[dict[str, Any]]:
+    """
+    The actions that added the files of a snapshot, as they stand in the log.
+    """
+    for add in _all_files(session, snapshot):
+        yield json.loads(add.json())
 
 
 def checkpoint(session: "SparkSession", path: str, *, commits_min: int) -> bool:

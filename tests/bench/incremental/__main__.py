@@ -3,8 +3,9 @@ A mart by key beside the full query and a hand-written refresh: `make bench-incr
 
 Each batch appends rows to a history; then each side brings its table up to date, in turn, in one Spark session. The
 hand-written side is a stream over the history whose `foreachBatch` recomputes the touched keys and merges them. The
-tables are compared after each batch, and a difference is an error. Printed are the seconds of each side, the first
-batch left out.
+tables are compared after each batch, and a difference is an error. Printed are the seconds of each side and those of
+the processor, which other work on the machine disturbs less; the first batch is left out. The rows of a batch are of
+keys from everywhere, or with `--in-order` of neighbouring ones, in a history whose files hold keys in their order.
 """
 
 import argparse
@@ -14,14 +15,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from fluvial.config import Settings
+from fluvial.delta.log import TableLog
+from fluvial.delta.mart_stamp import newest_made
 from fluvial.spark.session import build_session
 from fluvial.tables import pipeline
 from fluvial.tables.drive.runner import materialize
@@ -41,6 +45,15 @@ class Work:
     keys: int
     changed: int
     batches: int
+    in_order: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Seconds that a refresh took, and those of the processor in this process and its JVM."""
+
+    wall: float
+    processor: float
 
 
 def spend(orders: "DataFrame") -> "DataFrame":
@@ -95,20 +108,24 @@ def main() -> int:
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--changed", type=int, default=10_000, help="rows that a batch adds")
     parser.add_argument("--batches", type=int, default=4, help="of which the first warms")
-    options = parser.parse_args()
-    work = Work(rows=options.rows, keys=options.keys, changed=options.changed, batches=options.batches)
+    parser.add_argument("--in-order", action="store_true", help="neighbouring keys change")
+    work = Work(**vars(parser.parse_args()))
     with tempfile.TemporaryDirectory(prefix="bench-incremental-") as temporary, Progress(transient=True) as progress:
-        seconds = _measure(work, Path(temporary), progress)
-    table = Table("side", "mean s", "median s", "beside by key")
-    for side, taken in seconds.items():
-        table.add_row(side, f"{mean(taken):.2f}", f"{median(taken):.2f}", f"{mean(taken) / mean(seconds[OURS]):.1f}")
+        taken, roads = _measure(work, Path(temporary), progress)
+    table = Table("side", "median s", "beside by key", "median processor s", "beside by key")
+    wall = {side: median(each.wall for each in found) for side, found in taken.items()}
+    processor = {side: median(each.processor for each in found) for side, found in taken.items()}
+    for side in taken:
+        ratios = [f"{of[side] / of[OURS]:.1f}" for of in (wall, processor)]
+        table.add_row(side, f"{wall[side]:.2f}", ratios[0], f"{processor[side]:.2f}", ratios[1])
     console = Console()
     console.print(f"{work.changed:,} new rows, {work.keys:,} keys, a history of {work.rows:,} rows")
+    console.print(f"by key took the roads: {', '.join(roads)}")
     console.print(table)
     return 0
 
 
-def _measure(work: Work, folder: Path, progress: Progress) -> dict[str, list[float]]:
+def _measure(work: Work, folder: Path, progress: Progress) -> tuple[dict[str, list[Taken]], list[str]]:
     settings = Settings(warehouse=str(folder / "warehouse"), spark_master="local[*]")
     spark = build_session(settings, "fluvial bench")
     history = f"{settings.warehouse}/{HISTORY.replace('.', '/')}"
@@ -125,7 +142,8 @@ def _measure(work: Work, folder: Path, progress: Progress) -> dict[str, list[flo
         FULL: f"{settings.warehouse}/marts/whole",
         BY_HAND: by_hand.path,
     }
-    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    taken: dict[str, list[Taken]] = {side: [] for side in sides}
+    roads = []
     try:
         _add(spark, history, work, 0, work.rows)
         task = progress.add_task("batches", total=work.batches + 1)
@@ -135,21 +153,41 @@ def _measure(work: Work, folder: Path, progress: Progress) -> dict[str, list[flo
             # Each side is the first to read what is new in turn.
             order = [*sides][number % 3 :] + [*sides][: number % 3]
             for side in order:
-                began = time.monotonic()
+                began = Taken(time.monotonic(), _processor())
                 sides[side]()
                 if number > 1:
-                    seconds[side].append(time.monotonic() - began)
+                    taken[side].append(Taken(time.monotonic() - began.wall, _processor() - began.processor))
+            made = newest_made(TableLog(spark, paths[OURS]))
+            assert made is not None
+            assert made.stamp.refresh is not None
+            roads.append(made.stamp.refresh.road)
             _compare(spark, paths)
             progress.advance(task)
     finally:
         spark.stop()
-    return seconds
+    return taken, roads
+
+
+def _processor() -> float:
+    """The seconds of the processor that this process and its JVM have had."""
+    own = psutil.Process()
+    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
 
 
 def _add(spark: "SparkSession", history: str, work: Work, first: int, count: int) -> None:
-    rows = spark.range(first, first + count, numPartitions=4).selectExpr(
+    key = f"abs(xxhash64(id, 1)) % {work.keys}"
+    if work.in_order:
+        # The history at first has keys in the order of its rows; of a batch they are a hundredth of all, side by side.
+        batch = first // work.changed
+        key = (
+            f"id * {work.keys} DIV {work.rows}"
+            if first == 0
+            else f"({batch * 7919} + id % ({work.keys} DIV 100)) % {work.keys}"
+        )
+    rows = spark.range(first, first + count, numPartitions=max(4, count // 250_000)).selectExpr(
         "id",
-        f"concat('customer ', abs(xxhash64(id, 1)) % {work.keys}) AS customer",
+        f"concat('customer ', lpad(CAST({key} AS STRING), 9, '0')) AS customer",
         "concat('item ', abs(xxhash64(id, 2)) % 1000) AS item",
         "abs(xxhash64(id, 3)) % 10000 AS amount",
         "timestamp_micros(id * 1000000) AS at",

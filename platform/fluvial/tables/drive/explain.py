@@ -2,7 +2,9 @@
 How a pipeline's table would be brought to the newest versions of its inputs, and what the last refresh did.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from fluvial.delta.failures import explain_failures
@@ -11,6 +13,7 @@ from fluvial.delta.mart_stamp import Made, Road, newest_made
 from fluvial.spark.connect import session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Declaration, DeclarationError, Pipeline
+from fluvial.tables.drive.key_plan import Some
 from fluvial.tables.drive.key_refresh import KeyRefresh
 from fluvial.tables.drive.pipeline_inputs import wanted_stamp
 
@@ -25,13 +28,15 @@ class Read:
     """
     What a refresh would read of an input: the rows of the changed keys at version `until`, or the whole of it.
 
-    `since` is the version that the table was made from, None where there is none.
+    `since` is the version that the table was made from, None where there is none. `files` are those that may hold such
+    rows, and how many there are; None where all are read.
     """
 
     table: str
     whole: bool
     since: int | None
     until: int
+    files: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +44,7 @@ class Last:
     """
     What the newest refresh did: `rows` and `bytes` written, `removed` rows taken away, in `seconds`.
 
-    `road`, `reason`, `keys` and `changed` are as in its stamp; None where it had no key.
+    `road`, `reason`, `keys`, `changed` and `costs` are as in its stamp; None where it had no key.
     """
 
     version: int
@@ -47,6 +52,7 @@ class Last:
     reason: str | None
     keys: int | None
     changed: int | None
+    costs: tuple[int, int] | None
     rows: int
     removed: int
     bytes: int
@@ -58,7 +64,8 @@ class Explanation:
     """
     The road that the next refresh takes, "none" where nothing has changed, and for what `reason` no better one.
 
-    `keys` changed by `changed` rows.
+    `keys` changed by `changed` rows. `costs` are those that were weighed, by keys and of the full query; None where
+    nothing was.
     """
 
     table: str
@@ -68,6 +75,7 @@ class Explanation:
     keys: int | None
     changed: int | None
     last: Last | None
+    costs: tuple[int, int] | None = None
 
 
 def explain(declaration: Declaration, settings: "Settings", spark: "SparkSession") -> Explanation:
@@ -115,17 +123,32 @@ def _by_key(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession", 
         table=declaration.table,
         road="none" if not is_new else "full" if changed is None else "keys",
         reason=plan.reason,
-        reads=_reads(declaration, made, {table: at.version for table, at in plan.wanted.inputs.items()}, restricted),
+        reads=_reads(
+            declaration, made, {table: at.version for table, at in plan.wanted.inputs.items()}, restricted, plan.pruned
+        ),
         keys=None if changed is None else changed.keys,
         changed=None if changed is None else changed.rows,
         last=_last(made),
+        costs=plan.costs if is_new else None,
     )
 
 
-def _reads(declaration: Pipeline, made: Made | None, until: dict[str, int], restricted: set[str]) -> tuple[Read, ...]:
+def _reads(
+    declaration: Pipeline,
+    made: Made | None,
+    until: dict[str, int],
+    restricted: set[str],
+    pruned: Mapping[str, Some] = MappingProxyType({}),
+) -> tuple[Read, ...]:
     since = {} if made is None else {table: at.version for table, at in made.stamp.inputs.items()}
     return tuple(
-        Read(table=table, whole=table not in restricted, since=since.get(table), until=until[table])
+        Read(
+            table=table,
+            whole=table not in restricted,
+            since=since.get(table),
+            until=until[table],
+            files=(len(pruned[table].files), pruned[table].among) if table in pruned else None,
+        )
         for table in declaration.inputs
     )
 
@@ -141,6 +164,7 @@ def _last(made: Made | None) -> Last | None:
         reason=None if refresh is None else refresh.reason,
         keys=None if refresh is None else refresh.keys,
         changed=None if refresh is None else refresh.changed,
+        costs=None if refresh is None else refresh.costs,
         rows=commit.metric("numOutputRows"),
         removed=made.stamp.removed,
         bytes=commit.metric("numOutputBytes"),
@@ -157,12 +181,16 @@ def as_lines(explanation: Explanation) -> list[str]:
         "full": "the full query",
         "none": "nothing has changed",
     }[explanation.road]
+    if explanation.costs is not None:
+        by_keys, full = explanation.costs
+        road += f" (cost by keys {by_keys:,}, of the full query {full:,})"
     lines = [f"{explanation.table}: {road}"]
     if explanation.reason is not None:
         lines.append(f"  why not better: {explanation.reason}")
     for read in explanation.reads if explanation.road != "none" else ():
         since = "" if read.since is None else f", changes since version {read.since}"
-        what = "the whole of it" if read.whole else f"the rows of these keys{since}"
+        among = "" if read.files is None else f" in {read.files[0]:,} of {read.files[1]:,} files"
+        what = "the whole of it" if read.whole else f"the rows of these keys{among}{since}"
         lines.append(f"  reads {read.table} version {read.until}: {what}")
     last = explanation.last
     if last is None:

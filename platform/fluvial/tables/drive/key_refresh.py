@@ -7,6 +7,7 @@ Delta refuses when another was first. A run that is killed leaves nothing, and t
 cannot be done, or would cost more, the full query runs, and the commit's stamp says why.
 """
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,53 +17,24 @@ from typing import TYPE_CHECKING
 from fluvial.delta.commit import KEYED_TABLE, commit_once, replace_table
 from fluvial.delta.errors import TableError
 from fluvial.delta.log import Commit, TableLog
-from fluvial.delta.mart_stamp import MartStamp, Refresh, newest_made
+from fluvial.delta.mart_stamp import MartStamp, Refresh
 from fluvial.delta.row_swap import FILE, ROW, WRITTEN, can_swap, located, swap_located
 from fluvial.delta.upkeep import compact_files, is_due, write_checkpoint
 from fluvial.spark.connect import is_client, parallelism, session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
-from fluvial.tables.drive.pipeline_inputs import read_input, transformed, wanted_stamp
-from fluvial.tables.plan.changed_keys import (
-    ChangedKeys,
-    UnreadableChangesError,
-    changed_keys,
-    check_commits,
-    has_changes,
-)
+from fluvial.tables.drive.key_plan import KeyPlanner, Plan
+from fluvial.tables.drive.pipeline_inputs import read_input, transformed
+from fluvial.tables.plan.changed_keys import KNOWN, ChangedKeys
 from fluvial.tables.plan.key_locality import check_key_locality, marked
 from fluvial.tables.plan.result import RunResult
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 ATTEMPTS_MAX = 8
-KEYS_MIN = 1000
-"""So many keys are always cheaper than the full query, or both are cheap."""
-SHARE_MAX = 0.3
-"""The changed keys for each row of the table above which the full query is cheaper: each of their rows is moved."""
 KEYS_A_FILE = 100_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """
-    How a table is brought to the versions of `wanted`: by the keys that changed, or for a `reason` by the full query.
-
-    `before` is the table's version. `changed` must be let go of (:meth:`release`).
-    """
-
-    wanted: MartStamp
-    before: int | None
-    changed: ChangedKeys | None
-    reason: str | None
-
-    def release(self) -> None:
-        """
-        Let Spark forget the keys.
-        """
-        if self.changed is not None:
-            self.changed.frame.unpersist()
+_STRAY = re.compile(r"_fluvial_stray<(.*)>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,21 +63,10 @@ class KeyRefresh:
 
     def plan(self, *, rebuild: bool = False) -> Plan:
         """
-        Decide how; the commits of the inputs are read for it, no more.
+        Decide how (:class:`~fluvial.tables.drive.key_plan.KeyPlanner`).
         """
-        wanted = wanted_stamp(self.declaration, self.warehouse, self.session)
-        before = self.log.newest_version()
-        changed, reason = None, "a rebuild was asked for" if rebuild else self._obstacle(wanted, before)
-        if reason is None:
-            try:
-                changed = self._changed(wanted)
-                reason = self._too_many(changed)
-            except UnreadableChangesError as error:
-                reason = str(error)
-        if reason is not None and changed is not None:
-            changed.frame.unpersist()
-            changed = None
-        return Plan(wanted=wanted, before=before, changed=changed, reason=reason)
+        planner = KeyPlanner(declaration=self.declaration, warehouse=self.warehouse, session=self.session)
+        return planner.plan(rebuild=rebuild)
 
     def answer(self, plan: Plan) -> "DataFrame":
         """
@@ -117,8 +78,11 @@ class KeyRefresh:
         for number, (table, at) in enumerate(plan.wanted.inputs.items()):
             frame = read_input(self.session, self.warehouse.path(table), at.version)
             path = self.declaration.paths[table]
-            restricted = frame if plan.changed is None or path is None else plan.changed.of(frame, path)
-            frames.append(marked(restricted, number))
+            if plan.changed is not None and path is not None:
+                if table in plan.pruned:
+                    frame = plan.changed.within(frame, plan.pruned[table].files, path)
+                frame = plan.changed.of(frame, path)
+            frames.append(marked(frame, number))
         answer = transformed(self.declaration, frames)
         if not is_client(self.session):
             check_key_locality(self.declaration, frames, answer)
@@ -138,44 +102,6 @@ class KeyRefresh:
             return self._write_whole(answer, plan, began_ms)
         return self._swap(answer, plan, plan.changed, began_ms)
 
-    def _obstacle(self, wanted: MartStamp, before: int | None) -> str | None:
-        """Why the full query must run, as far as it is known before changes are read."""
-        made = None if before is None else newest_made(self.log)
-        if made is None:
-            return "the table is new" if before is None else "no pipeline made the table"
-        stamp = made.stamp
-        reasons = {
-            "it was made from other inputs": stamp.pipeline != wanted.pipeline
-            or stamp.inputs.keys() != wanted.inputs.keys(),
-            "the code has changed": stamp.code != wanted.code,
-            "the key is declared in another way": stamp.key != wanted.key,
-            "a client of Spark Connect cannot read which rows changed": is_client(self.session),
-        }
-        for commit in self.log.newest_first(above=made.commit.version):
-            is_foreign = bool(self.log.data_changes(commit.version) & {"add", "remove"})
-            reasons[f"version {commit.version} of the table is not fluvial's ({commit.operation})"] = is_foreign
-        return next((reason for reason, holds in reasons.items() if holds), None)
-
-    def _changed(self, wanted: MartStamp) -> ChangedKeys:
-        made = newest_made(self.log)
-        assert made is not None, "there is no obstacle"
-        since, until = made.stamp.inputs, {table: at.version for table, at in wanted.inputs.items()}
-        logs = {table: TableLog(self.session, self.warehouse.path(table)) for table in until}
-        for table, path in self.declaration.paths.items():
-            if path is not None:
-                check_commits(logs[table], table, since[table], until[table])
-            elif has_changes(logs[table], table, since[table], until[table]):
-                raise UnreadableChangesError(f"{table}, which is read whole, has changed")
-        return changed_keys(self.session, self.declaration, logs, since, until)
-
-    def _too_many(self, changed: ChangedKeys) -> str | None:
-        if changed.keys <= KEYS_MIN:
-            return None
-        rows = self.session.read.format("delta").load(self.path).count()
-        if changed.keys <= SHARE_MAX * rows:
-            return None
-        return f"{changed.keys:,} keys changed, and the table has {rows:,} rows: the full query is cheaper"
-
     def _write_whole(self, answer: "DataFrame", plan: Plan, began_ms: int) -> Commit | None:
         before = plan.before
         if before is not None:
@@ -183,7 +109,7 @@ class KeyRefresh:
         stamp = replace(
             plan.wanted,
             batch=0 if before is None else before + 1,
-            refresh=Refresh(road="full", reason=plan.reason, began_ms=began_ms),
+            refresh=Refresh(road="full", reason=plan.reason, began_ms=began_ms, costs=plan.costs),
         )
         return commit_once(
             self.log, stamp, above=before, write=lambda: replace_table(answer, self.path, stamp, KEYED_TABLE)
@@ -204,34 +130,43 @@ class KeyRefresh:
         stamp = replace(
             plan.wanted,
             batch=version + 1,
-            refresh=Refresh(road="keys", reason=None, began_ms=began_ms, keys=changed.keys, changed=changed.rows),
+            refresh=Refresh(
+                road="keys", reason=None, began_ms=began_ms, keys=changed.keys, changed=changed.rows, costs=plan.costs
+            ),
         )
-        old = changed.of(located(self.session, self.path, version), [f"`{column}`" for column in key])
+        steps = [f"`{column}`" for column in key]
+        old = changed.of(located(self.session, self.path, version), steps)
         columns = [f"`{name}`" for name in old.columns if name not in {FILE, ROW}]
-        answer = answer.persist()
-        try:
-            self._check_keys(answer, changed)
-            came = answer.selectExpr(
-                *columns, f"CAST(NULL AS STRING) AS {FILE}", f"CAST(NULL AS BIGINT) AS {ROW}", f"true AS {WRITTEN}"
-            )
-            rows = came.unionAll(old.selectExpr(*columns, FILE, ROW, f"false AS {WRITTEN}"))
-            files = max(1, min(parallelism(self.session), changed.keys // KEYS_A_FILE))
+        # Null for a row that is new; of a key that did not change it fails.
+        came = changed.known(answer.select(*columns), steps, self._stray()).selectExpr(
+            *columns, f"CAST(NULL AS STRING) AS {FILE}", f"CAST(NULL AS BIGINT) AS {ROW}", f"{KNOWN} AS {WRITTEN}"
+        )
+        rows = came.unionAll(old.selectExpr(*columns, FILE, ROW, f"false AS {WRITTEN}"))
+        files = max(1, min(parallelism(self.session), changed.keys // KEYS_A_FILE))
 
-            def write() -> None:
+        def write() -> None:
+            try:
                 swap_located(self.session, self.path, rows, version=version, stamp=stamp, files=files)
+            except Exception as error:
+                stray = _STRAY.search(str(error))
+                if stray is None:
+                    raise
+                raise DeclarationError(
+                    f'pipeline("{self.declaration.name}") returned a row of a key that it had no rows of ({stray[1]}): '
+                    "have each row keep the key of the rows that it is made of, or leave key out"
+                ) from error
 
-            return commit_once(self.log, stamp, above=version, write=write)
-        finally:
-            answer.unpersist()
+        return commit_once(self.log, stamp, above=version, write=write)
 
-    def _check_keys(self, answer: "DataFrame", changed: ChangedKeys) -> None:
-        other = changed.not_of(answer, [f"`{column}`" for column in self.declaration.key]).first()
-        if other is not None:
-            shown = ", ".join(f"{column} {other[column]}" for column in self.declaration.key)
-            raise DeclarationError(
-                f'pipeline("{self.declaration.name}") returned a row of a key that it had no rows of ({shown}): '
-                "have each row keep the key of the rows that it is made of, or leave key out"
-            )
+    def _stray(self) -> "Column":
+        """The text that a row of another key fails with."""
+        from pyspark.sql.functions import coalesce, col, concat, lit
+
+        shown: list[Column] = []
+        for column in self.declaration.key:
+            value = coalesce(col(f"`{column}`").cast("string"), lit("null"))
+            shown.extend((lit(f"{', ' if shown else ''}{column} "), value))
+        return concat(lit("_fluvial_stray<"), *shown, lit(">"))
 
 
 def refresh_by_keys(
