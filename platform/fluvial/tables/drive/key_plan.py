@@ -3,6 +3,7 @@ How a table with a key is to be brought to the newest versions of its inputs: by
 query. The inputs' logs and the rows that changed are read for it, no more.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -201,9 +202,19 @@ class KeyPlanner:
                 read += rows_of_some
             else:
                 read += rows
-        work = replace(work, read=read, changed=changed.rows, keys=changed.keys)
+        work = replace(work, read=read, changed=changed.rows, keys=changed.keys, replaced=self._replaced(changed))
         reason = why_full(work)
         if reason is not None:
             changed.frame.unpersist()
             return replace(whole, reason=reason, work=work)
         return replace(whole, changed=changed, pruned=pruned, work=work)
+
+    def _replaced(self, changed: ChangedKeys) -> int:
+        """How many rows the table has of these keys: about as many for each as the last refresh by keys found."""
+        assert self._made is not None, "there is no obstacle"
+        last = self._made.stamp.refresh
+        if last is not None and last.keys:
+            rows = max(self._made.stamp.removed, self._made.commit.metric("numOutputRows"))
+            return math.ceil(changed.keys * rows / last.keys)
+        table = self.session.read.format("delta").load(self._log.path)
+        return int(changed.of(table, [f"`{column}`" for column in self.declaration.key]).count())

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS_MAX = 8
 KEYS_A_FILE = 100_000
-_STRAY = re.compile(r"_fluvial_stray<(.*)>", re.DOTALL)
+# The text of an error of `raise_error`; plans, which other errors may quote, have the first part alone.
+_STRAY = re.compile(r"USER_RAISED_EXCEPTION\] _fluvial_stray<(.*?)>_fluvial_stray", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +167,7 @@ class KeyRefresh:
         for column in self.declaration.key:
             value = coalesce(col(f"`{column}`").cast("string"), lit("null"))
             shown.extend((lit(f"{', ' if shown else ''}{column} "), value))
-        return concat(lit("_fluvial_stray<"), *shown, lit(">"))
+        return concat(lit("_fluvial_stray<"), *shown, lit(">_fluvial_stray"))
 
 
 def refresh_by_keys(

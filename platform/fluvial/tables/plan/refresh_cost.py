@@ -1,9 +1,9 @@
 """
 Whether a refresh by keys or the full query is cheaper, from numbers of rows that the tables' logs have.
 
-The unit is a row that the full query reads from an input, moves, and aggregates. The weights were measured with
-`make bench-incremental`; what the transform itself does with a row is not known, and taken to be the same on both
-roads.
+The unit is a row that the full query reads from an input, moves, and aggregates. The weights are rounded from the
+processor time of a few refreshes of the tables of `make bench-incremental`, with 1 and 4 million rows; that of replaced
+rows is a guess. What the transform itself does with a row is not known, and taken to be the same on both roads.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class Work:
     The rows that both roads would have to do with.
 
     `inputs` are the rows of the inputs, `read` those of them in files that may hold a key that changed, `table` the
-    rows of the table. `changed` rows came or went in the inputs; `keys` are the keys that they name, None while they
-    have not been read.
+    rows of the table. `changed` rows came or went in the inputs; `keys` are the keys that they name and `replaced` the
+    table's rows of these, None while the changes have not been read.
     """
 
     inputs: int
@@ -31,13 +31,14 @@ class Work:
     table: int
     changed: int
     keys: int | None = None
+    replaced: int | None = None
 
     @property
     def share(self) -> float:
         """
-        The part of the table's rows that is replaced; at least that of one row for each key.
+        The part of the table's rows that is replaced, which that of the inputs' rows is taken to be as well.
         """
-        return min(1.0, (1 if self.keys is None else self.keys) / max(self.table, 1))
+        return min(1.0, (1 if self.replaced is None else self.replaced) / max(self.table, 1))
 
     @property
     def full(self) -> int:

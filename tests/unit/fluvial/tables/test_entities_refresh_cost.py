@@ -18,12 +18,13 @@ def work(**numbers: int) -> Work:
 @pytest.mark.parametrize(
     ("numbers", "road"),
     [
-        ({"keys": 9_500}, "keys"),
-        ({"keys": 80_000}, "full"),
-        ({"inputs": 300_000, "read": 300_000, "table": 30_000, "keys": 1}, "full"),
+        ({"keys": 9_500, "replaced": 9_500}, "keys"),
+        ({"keys": 80_000, "replaced": 80_000}, "full"),
+        ({"keys": 365, "replaced": 100_000}, "full"),
+        ({"inputs": 300_000, "read": 300_000, "table": 30_000, "keys": 1, "replaced": 1}, "full"),
         ({"inputs": 300_000, "read": 300_000, "table": 30_000}, "full"),
         ({"changed": 20_000_000}, "full"),
-        ({"table": 0, "keys": 0}, "keys"),
+        ({"table": 0, "keys": 0, "replaced": 0}, "keys"),
     ],
 )
 def test_the_cheaper_road_is_taken(numbers: dict[str, int], road: str) -> None:
@@ -31,7 +32,7 @@ def test_the_cheaper_road_is_taken(numbers: dict[str, int], road: str) -> None:
 
 
 def test_files_that_are_left_out_make_a_refresh_by_keys_cheaper() -> None:
-    wide, narrow = work(keys=500), work(keys=500, read=100_000)
+    wide, narrow = work(keys=500, replaced=500), work(keys=500, replaced=500, read=100_000)
     assert narrow.by_keys < wide.by_keys
     assert narrow.full == wide.full
 
