@@ -6,7 +6,7 @@ WORKERS ?= 2
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-incremental fuzz kill kill-tables chaos rota clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-incremental fuzz kill kill-tables chaos rota sbom site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,6 +117,12 @@ rota: java $(READY) ## what is too long for `make test`, that which has waited l
 	@$(BIN)/python -m fluvial.spark.jars
 	@$(BIN)/python -m tests.compat.run --prepare
 	@$(BIN)/python tests/rota.py --minutes $(or $(MINUTES),20) $(ROTA)
+
+sbom: $(READY) ## write dist/fluvial.cdx.json, the bill of materials of what the locks pin (CycloneDX)
+	@$(BIN)/python infra/sbom.py dist/fluvial.cdx.json
+
+site: $(READY) ## build the site of the documentation in build/site
+	@$(BIN)/mkdocs build --strict --quiet
 
 clean: ## stop the local platform and remove what the project made here
 	@if [ -x $(BIN)/fluvial ]; then $(BIN)/fluvial down || true; fi

@@ -1,1 +1,1 @@
-"""The flights that left New York in 2013: their events, their tables, and the demo that runs the whole path on them."""
+"""The flights that left New York in 2013: their tables, declared, and the one transform that is code."""

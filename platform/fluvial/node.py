@@ -26,6 +26,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from fluvial.errors import FluvialError
+from fluvial.health import WithHealth
 from fluvial.local.child import READY
 from fluvial.local.errors import DataDirError, LocalPlatformError, PortTakenError
 from fluvial.local.lock import NODE_LOCK, FolderLock, holder
@@ -96,7 +97,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
                         request_bytes_max=lambda: node.config.fluvial_registry_request_max_bytes,
                     )
                     served = _served(
-                        app,
+                        WithHealth(app, node),
                         options.registry_port,
                         node,
                         stopping,
@@ -108,7 +109,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
                 from log_broker.server.ops.exposition import metrics_app
 
                 with _explain_bind_errors(broker.data_dir, broker.host, options.metrics_port, "--metrics-port"):
-                    app = metrics_app(node)
+                    app = WithHealth(metrics_app(node), node)
                     await stack.enter_async_context(_served(app, options.metrics_port, node, stopping))
             if not is_loopback(broker.host):
                 log.warning(OPEN_TO_THE_NETWORK.format(broker.host))

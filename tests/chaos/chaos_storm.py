@@ -114,7 +114,9 @@ def storm(
         report.broken += workload.problems
         report.given_up += workload.given_up if isinstance(workload, Copying) else 0
     logs = {
-        f"idempotent-{at}": read_log(cluster.nodes[cluster.brokers[0]].partition_dir("idempotent", at))
+        f"idempotent-{at}": read_log(
+            cluster.nodes[cluster.partition("idempotent", at).replicas[0]].partition_dir("idempotent", at)
+        )
         for at in range(PARTITIONS)
     }
     judge(report, history.ops, sent_again(end, logs))

@@ -1,5 +1,8 @@
 """The names that a session gives to the tables of a warehouse."""
 
+import subprocess
+import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,3 +43,45 @@ def test_a_session_reads_its_classes_from_the_archive(spark: Any) -> None:
     if not mapped.exists():
         pytest.skip("what a process has mapped is not told here")
     assert str(archive.file) in mapped.read_text()
+
+
+WITH_JARS_OF_ONES_OWN = """
+from dataclasses import replace
+from fluvial.config import load_settings
+from fluvial.spark.session import build_session, run_sql
+
+settings = load_settings()
+spark = build_session(settings)
+loader = spark._jvm.Thread.currentThread().getContextClassLoader()
+print([loader.getResource(name) is not None for name in ("in-the-class-path.txt", "among-the-jars.txt")])
+spark.range(3).write.format("delta").save(settings.warehouse + "/history/numbers")
+print(spark.read.format("delta").load(settings.warehouse + "/history/numbers").count())
+print("APP" in [row[0] for row in spark.sql("show namespaces in shop").collect()])
+print(spark.sql("describe history delta.`" + settings.warehouse + "/history/numbers`").count())
+spark.stop()
+"""
+
+
+def test_delta_is_there_beside_jars_and_a_catalog_of_ones_own(tmp_path: Path) -> None:
+    for name in ("in-the-class-path", "among-the-jars"):
+        with zipfile.ZipFile(tmp_path / f"{name}.jar", "w") as jar:
+            jar.writestr(f"{name}.txt", "mine")
+    catalog = "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"
+    (tmp_path / "fluvial.toml").write_text(f"""
+warehouse = "{tmp_path}/warehouse"
+[spark]
+master = "local[1]"
+driver.extraClassPath = "{tmp_path}/in-the-class-path.jar"
+jars = "{tmp_path}/among-the-jars.jar"
+sql.extensions = "org.example.NotThere"
+"sql.catalog.shop" = "{catalog}"
+"sql.catalog.shop.url" = "jdbc:derby:memory:shop;create=true"
+"sql.catalog.shop.driver" = "org.apache.derby.iapi.jdbc.AutoloadedDriver"
+""")
+    program = tmp_path / "program.py"
+    program.write_text(WITH_JARS_OF_ONES_OWN)
+    done = subprocess.run(
+        [sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[True, True]", "3", "True", "1"]

@@ -48,10 +48,15 @@ class MetricsHost(Cluster, HasAuthority, HasCounters, HasMemory, HasReplicas, Pa
 
 def metrics_app(node: MetricsHost) -> Any:
     """Return an ASGI application that answers with the node's metrics; it must run in the node's event loop."""
+    return make_asgi_app(metrics_registry(node))
+
+
+def metrics_registry(node: MetricsHost) -> CollectorRegistry:
+    """Return the registry that collects the node's metrics and its process's; to be read in the node's event loop."""
     registry = CollectorRegistry()
     registry.register(NodeCollector(node))
     ProcessCollector(registry=registry)
-    return make_asgi_app(registry)
+    return registry
 
 
 class NodeCollector(Collector):
@@ -92,7 +97,9 @@ class NodeCollector(Collector):
         )
         seconds.add_metric([], _cumulated(lag.durations), lag.durations.sum_micros / 1e6)
         yield seconds
-        yield _gauge("event_loop_lag_longest_seconds", "The longest since the node started.", lag.longest_seconds)
+        yield _gauge(
+            "event_loop_lag_longest_seconds", "The latest that a timer ran since the node started.", lag.longest_seconds
+        )
 
     def _requests(self) -> Iterator[Metric]:
         counters = self._node.counters
@@ -129,7 +136,7 @@ class NodeCollector(Collector):
         yield _gauge("partitions", "Replicas of partitions on this node.", partitions)
         yield self._refused()
         offline += len(self._node.logs.unidentified)
-        yield _gauge("offline_partitions", "Of these, those that take no writes after a disk error.", offline)
+        yield _gauge("offline_partitions", "Replicas here that take no writes after a disk error.", offline)
         yield _counter("storage_errors", "Writes, syncs and reads of logs that the disk failed.", storage_errors)
         plain = "Batches of producers that are not idempotent, whose retries may be stored twice."
         for family, of_topic in (
@@ -170,7 +177,9 @@ class NodeCollector(Collector):
             GaugeMetricFamily("log_broker_unsynced_offset", "First offset a power cut would take.", labels=places),
             GaugeMetricFamily("log_broker_unsynced_records", "Records that a power cut would take.", labels=places),
             GaugeMetricFamily("log_broker_unsynced_bytes", "Bytes that a power cut would take.", labels=places),
-            GaugeMetricFamily("log_broker_unsynced_seconds", "Age of the oldest of them, at the most.", labels=places),
+            GaugeMetricFamily(
+                "log_broker_unsynced_seconds", "Age of the oldest record that is not synced.", labels=places
+            ),
         ]
         records = size = age_ms = 0
         for runtime in self._node.logs.partitions():
@@ -186,7 +195,9 @@ class NodeCollector(Collector):
         yield from families
         yield _gauge("all_unsynced_records", "Records that a power cut would take, of all topics.", records)
         yield _gauge("all_unsynced_bytes", "Bytes that a power cut would take, of all topics.", size)
-        yield _gauge("all_unsynced_seconds", "Age of the oldest of them, at the most.", age_ms / 1000)
+        yield _gauge(
+            "all_unsynced_seconds", "Age of the oldest record of all topics that is not synced.", age_ms / 1000
+        )
 
     def _replication(self) -> Iterator[Metric]:
         """What Kafka has in ReplicaManager, BrokerTopicMetrics, FetcherLagMetrics and KafkaController."""
@@ -201,9 +212,13 @@ class NodeCollector(Collector):
                     under_min_isr += in_sync < needed
                     at_min_isr += in_sync == needed
         yield _gauge("leaders", "Partitions that this node leads.", leaders)
-        yield _gauge("under_replicated_partitions", "Of these, those with replicas out of sync.", under_replicated)
-        yield _gauge("under_min_isr_partitions", "Of these, those that take no acks=all.", under_min_isr)
-        yield _gauge("at_min_isr_partitions", "Of these, those that would not without one more.", at_min_isr)
+        yield _gauge("under_replicated_partitions", "Partitions led here with replicas out of sync.", under_replicated)
+        yield _gauge("under_min_isr_partitions", "Partitions led here that take no acks=all.", under_min_isr)
+        yield _gauge(
+            "at_min_isr_partitions",
+            "Partitions led here that would take no acks=all with one replica less in sync.",
+            at_min_isr,
+        )
         if node.authority.is_active:
             leaderless = sum(
                 not node.cluster.is_alive(partition.leader)

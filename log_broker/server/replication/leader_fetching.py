@@ -160,7 +160,8 @@ class LeaderFetching:
             case Truncate(place, token, offset, leader_epoch):
                 runtime = self._runtimes.get(place)
                 if runtime is not None:
-                    runtime.following.truncate(offset, partial(self._truncated, Appended(place, token), leader_epoch))
+                    done = partial(self._truncated, runtime, Appended(place, token), leader_epoch)
+                    runtime.following.truncate(offset, done)
             case RestartAt(place, token, offset):
                 runtime = self._runtimes.get(place)
                 if runtime is not None:
@@ -196,9 +197,9 @@ class LeaderFetching:
 
         runtime.following.append_fetched(memoryview(records), leader_epoch, high_watermark, log_start_offset, done)
 
-    def _truncated(self, done: Appended, leader_epoch: int, lost: Lost | None) -> None:
-        runtime = self._runtimes.get(done.place)
-        if lost is not None and runtime is not None:
+    def _truncated(self, runtime: PartitionRuntime, done: Appended, leader_epoch: int, lost: Lost | None) -> None:
+        # It may be followed here no longer, as one that has become the leader while it was cut.
+        if lost is not None:
             self._fetchers.reports.dropped(runtime, self.leader_id, leader_epoch, lost)
         self._cut(done)
 

@@ -3,12 +3,11 @@
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Annotated
 
 import typer
 
-from fluvial.cli import terminal
+from fluvial.cli import terminal, version
 from fluvial.cli.cluster import clusters, nodes
 from fluvial.cli.group import groups
 from fluvial.cli.old_names import Tree
@@ -18,7 +17,7 @@ from fluvial.cli.schema import registry, schemas
 from fluvial.cli.table import explain, table_rows, tables
 from fluvial.cli.topic import configs, consume, produce, quarantines, topic_changes, topic_repair, topics
 from fluvial.errors import FluvialError
-from fluvial.extras import MissingExtraError, needed
+from fluvial.extras import needed
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -46,6 +45,7 @@ sql.add_to(app)
 ui.add_to(app)
 demo.add_to(app)
 certify.add_to(app)
+version.add_to(app)
 for added in (produce, consume, topic_changes, topic_repair):
     added.add_to(topics.app)
 topics.app.add_typer(quarantines.app, name="quarantine")
@@ -73,19 +73,6 @@ def _options(
     if debug:
         os.environ[DEBUG] = "1"
     choose(profile)
-
-
-@app.command(epilog="Example:  fluvial version")
-def version() -> None:
-    """Print the version of fluvial and of what it stands on."""
-    terminal.answer(f"fluvial {metadata.version('fluvial')}")
-    terminal.answer(f"python {sys.version.split()[0]}")
-    for name in ("confluent-kafka", "pyspark", "delta-spark", "dagster"):
-        try:
-            with needed():
-                terminal.answer(f"{name} {metadata.version(name)}")
-        except MissingExtraError as error:
-            terminal.answer(str(error))
 
 
 def execute(words: Sequence[str]) -> int:

@@ -13,6 +13,8 @@ from enum import Enum
 
 SESSION_MS = 9_000  # broker.session.timeout.ms where nobody tells
 REPLICAS_MAX = 4_000  # of one broker: beyond it a failover of all takes many seconds
+CLOCK_SECONDS_MAX = 5.0
+DISK_FREE_MIN = 0.1  # a share of the whole
 
 
 class Severity(Enum):
@@ -37,10 +39,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """A topic: the fewest replicas that any of its partitions has, and the settings that hold."""
+    """A topic: the fewest replicas of any of its partitions, how many these are if known, and its settings."""
 
     name: str
     replicas: int
+    partitions: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -53,14 +56,44 @@ class TopicFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """A table: the records of its topic that were deleted before it read them, and those that soon will be."""
+
+    name: str
+    topic: str
+    lost: int = 0
+    old: int = 0
+    """Records that it has not read and that are older than half of the topic's retention.ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskFacts:
+    """A broker's disk in bytes, None where it does not tell, and the directories on it that have failed."""
+
+    total_bytes: int | None = None
+    usable_bytes: int | None = None
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that is looked at. `clients` maps the name of each to its settings, as `client_settings` reads them."""
+    """
+    All that is looked at. `clients` maps the name of each to its settings, as `client_settings` reads them.
+
+    `clocks` maps the address of a registry to the seconds that its machine's clock is ahead of this one's; `supported`
+    each broker to the highest metadata.version that it supports, and `level` is the cluster's.
+    """
 
     brokers: int
     topics: tuple[TopicFacts, ...] = ()
     broker_settings: Mapping[str, str] = field(default_factory=dict)
     replicas_by_broker: Mapping[int, int] = field(default_factory=dict)
     clients: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    tables: tuple[TableFacts, ...] = ()
+    disks: Mapping[int, DiskFacts] = field(default_factory=dict)
+    clocks: Mapping[str, float] = field(default_factory=dict)
+    supported: Mapping[int, int] = field(default_factory=dict)
+    level: int = 0
 
 
 Rule = Callable[[Facts], Iterable[Finding]]
@@ -311,6 +344,97 @@ def _consumers(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def _few_partitions(facts: Facts) -> Iterator[Finding]:
+    for topic in facts.topics:
+        if 0 < topic.partitions < facts.brokers:
+            yield Finding(
+                severity=Severity.NOTE,
+                rule="few partitions",
+                about=f"topic {topic.name}",
+                text=f"has {topic.partitions} partitions for {facts.brokers} brokers: the others lead none of it, and "
+                "partitions that are added later take over keys of those that are there",
+                repair=f"make it with {2 * facts.brokers} partitions, or more if more consumers of a group are to read",
+            )
+
+
+def _retention(facts: Facts) -> Iterator[Finding]:
+    for table in facts.tables:
+        if table.lost:
+            yield Finding(
+                severity=Severity.LOSES,
+                rule="retention",
+                about=f"table {table.name}",
+                text=f"has not read {table.lost} records that topic {table.topic} has deleted",
+                repair=f"a longer retention.ms or retention.bytes of topic {table.topic}, and runs more often",
+            )
+        if table.old:
+            yield Finding(
+                severity=Severity.LOSES,
+                rule="retention",
+                about=f"table {table.name}",
+                text=f"has not read {table.old} records that are older than half of the retention.ms of topic "
+                f"{table.topic}, and will be deleted",
+                repair=f"fluvial run {table.name}, more often, or a longer retention.ms",
+            )
+
+
+def _disks(facts: Facts) -> Iterator[Finding]:
+    for broker, disk in sorted(facts.disks.items()):
+        for directory in disk.failed:
+            yield Finding(
+                severity=Severity.STOPS,
+                rule="failed disk",
+                about=f"broker {broker}",
+                text=f"{directory} has failed: its partitions take no records",
+                repair="repair the disk and start the broker again",
+            )
+        if disk.total_bytes and disk.usable_bytes is not None and disk.usable_bytes < DISK_FREE_MIN * disk.total_bytes:
+            yield Finding(
+                severity=Severity.STOPS,
+                rule="full disk",
+                about=f"broker {broker}",
+                text=f"has {100 * disk.usable_bytes // disk.total_bytes} % of its disk left: on a full one it takes no "
+                "records",
+                repair="a larger disk, fewer partitions on it, or a shorter retention",
+            )
+
+
+def _clocks(facts: Facts) -> Iterator[Finding]:
+    for address, seconds in sorted(facts.clocks.items()):
+        if abs(seconds) > CLOCK_SECONDS_MAX:
+            yield Finding(
+                severity=Severity.CONTRADICTS,
+                rule="clocks",
+                about=address,
+                text=f"its clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'after'} this machine's: the "
+                "times of records, retention and hours of tables go by it",
+                repair="keep the clocks of all machines by NTP",
+            )
+
+
+def _versions(facts: Facts) -> Iterator[Finding]:
+    if not facts.supported:
+        return
+    lowest, highest = min(facts.supported.values()), max(facts.supported.values())
+    older = [str(broker) for broker, level in sorted(facts.supported.items()) if level < highest]
+    if older:
+        yield Finding(
+            severity=Severity.CONTRADICTS,
+            rule="versions",
+            about="brokers",
+            text=f"{', '.join(older)} run an older release than the others",
+            repair="complete the rolling upgrade",
+        )
+    elif 0 < facts.level < lowest:
+        yield Finding(
+            severity=Severity.NOTE,
+            rule="versions",
+            about="cluster",
+            text=f"is at metadata.version {facts.level}, and all brokers support {lowest}",
+            repair="fluvial cluster features upgrade",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     _one_copy,
     _single_copy_acknowledged,
@@ -322,6 +446,11 @@ RULES: tuple[Rule, ...] = (
     _acks,
     _retries,
     _consumers,
+    _few_partitions,
+    _retention,
+    _disks,
+    _clocks,
+    _versions,
 )
 
 

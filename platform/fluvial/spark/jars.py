@@ -77,6 +77,13 @@ class Coordinates:
         digest = hashlib.sha256("\n".join(self.packages).encode()).hexdigest()
         return f"spark-{self.spark}-delta-{self.delta}-{digest[:8]}"
 
+    @property
+    def folder(self) -> Path:
+        """
+        Their folder in the cache; it may not be there yet.
+        """
+        return cache_folder("jars") / self.key
+
 
 def installed_coordinates() -> Coordinates:
     """
@@ -86,6 +93,16 @@ def installed_coordinates() -> Coordinates:
 
     with needed():
         return Coordinates(spark=version("pyspark"), delta=version("delta-spark"))
+
+
+def locked_coordinates() -> Coordinates:
+    """
+    The coordinates that the lock of this fluvial is for.
+    """
+    sums = read_lock(packaged(LOCK_NAME))
+    versions = {match["artifact"]: match["version"] for match in map(_RESOLVED_JAR.match, sums) if match}
+    delta = next(version for artifact, version in versions.items() if artifact.startswith("delta-spark"))
+    return Coordinates(spark=versions["spark-avro_2.13"], delta=delta)
 
 
 def read_lock(path: Path) -> dict[str, str]:
@@ -112,7 +129,7 @@ def require_jars(say: Say | None = None, *, coordinates: Coordinates | None = No
     """
     wanted = coordinates or installed_coordinates()
     say = say or (lambda _line: None)
-    folder = cache_folder("jars") / wanted.key
+    folder = wanted.folder
     locked = _locked_for(wanted)
     if locked is None:
         raise JarsError(_no_pair(wanted))
@@ -133,7 +150,7 @@ def prepare_jars(say: Say | None = None) -> tuple[Path, ...]:
     """
     As :func:`require_jars`; where they had to be fetched, their classes are laid out as well.
     """
-    known = (cache_folder("jars") / installed_coordinates().key / _COMPLETE).exists()
+    known = (installed_coordinates().folder / _COMPLETE).exists()
     jars = require_jars(say)
     if not known:
         lay_out_classes(jars, say)
@@ -178,15 +195,10 @@ def write_lock(path: Path) -> int:
 
 def _no_pair(wanted: Coordinates) -> str:
     """The reason why the installed versions are refused, with the command that installs those of the lock."""
-    sums = read_lock(packaged(LOCK_NAME))
-    versions = {match["artifact"]: match["version"] for match in map(_RESOLVED_JAR.match, sums) if match}
-    spark, delta = (
-        versions["spark-avro_2.13"],
-        next(v for name, v in versions.items() if name.startswith("delta-spark")),
-    )
+    locked = locked_coordinates()
     return (
         f"pyspark {wanted.spark} and delta-spark {wanted.delta} are installed, and this fluvial has the jars of "
-        f"another pair: pip install pyspark=={spark} delta-spark=={delta}"
+        f"another pair: pip install pyspark=={locked.spark} delta-spark=={locked.delta}"
     )
 
 

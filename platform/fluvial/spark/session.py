@@ -35,6 +35,13 @@ _log = logging.getLogger(__name__)
 # Whose tables the names of a session stand for.
 _WAREHOUSE_NAMED = "spark.fluvial.warehouse"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+# Lists that both sides have a part of: ours comes first, the user's adds to it. Each with what separates its entries.
+_ADDED_TO = {
+    _JAVA_OPTIONS: " ",
+    "spark.driver.extraClassPath": os.pathsep,
+    "spark.jars": ",",
+    "spark.sql.extensions": ",",
+}
 # PySpark logs each refused query with its whole JVM stack on stderr, beside raising it.
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 # Delta's own statements take `history` for their keyword, so that as a database's name they want it quoted.
@@ -132,8 +139,15 @@ def session_conf(settings: "Settings", jars: Sequence[str], archive: ClassArchiv
     if archive is not None:
         conf[_JAVA_OPTIONS] = f"{conf[_JAVA_OPTIONS]} {archive.options}".rstrip()
     for key, value in settings.spark_conf.items():
-        conf[key] = f"{conf[key]} {value}" if key == _JAVA_OPTIONS else value
+        separator = _ADDED_TO.get(key)
+        conf[key] = value if separator is None else _joined(conf.get(key, ""), value, separator)
     return conf
+
+
+def _joined(ours: str, users: str, separator: str) -> str:
+    """The entries of both, each once."""
+    entries = (entry.strip() for text in (ours, users) for entry in text.split(separator))
+    return separator.join(dict.fromkeys(filter(None, entries)))
 
 
 def read_conf(text: str) -> dict[str, str]:

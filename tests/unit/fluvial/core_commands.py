@@ -46,7 +46,9 @@ def test_each_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["version"]) == 0
-    assert "confluent-kafka" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    for name in ("fluvial", "python", "librdkafka", "confluent-kafka", "jars delta-spark", "java"):
+        assert name in said
 
 
 def test_a_broker_for_tests(kafka_broker: EmbeddedBroker) -> None:

@@ -13,6 +13,8 @@ import pytest
 from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
+PROBES = ("healthz", "readyz")
+
 
 def free_ports(count: int) -> list[int]:
     probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
@@ -23,9 +25,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def test_metrics_are_served_on_a_port_of_their_own(tmp_path: Path) -> None:
-    port, metrics_port = free_ports(2)
+    port, metrics_port, registry_port = free_ports(3)
     told, notify = os.pipe()
     command = [sys.executable, "-m", "fluvial.node", "--port", str(port), "--metrics-port", str(metrics_port)]
+    command += ["--registry-port", str(registry_port)]
     command += ["--data-dir", str(tmp_path / "node"), "--notify-fd", str(notify)]
     command += ["--set", "fluvial.http.allowed.hosts=node-0.example"]
     with (tmp_path / "log").open("wb") as log:
@@ -47,6 +50,9 @@ def test_metrics_are_served_on_a_port_of_their_own(tmp_path: Path) -> None:
         }
         assert samples["log_broker_topic_records_total", "measured"] == 1
         assert samples["process_open_fds",] > 0
+        for health in (f"http://127.0.0.1:{at}/{path}" for at in (metrics_port, registry_port) for path in PROBES):
+            asked = httpx.get(health)
+            assert (asked.status_code, asked.text) == (200, "ok\n"), health
         for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
             assert httpx.get(f"http://127.0.0.1:{metrics_port}/metrics", headers=headers).status_code == 403
         named = httpx.get(f"http://127.0.0.1:{metrics_port}/metrics", headers={"Host": "node-0.example"})

@@ -1,4 +1,4 @@
-"""`fluvial cluster doctor`: settings that lose data or stop work in the next outage."""
+"""`fluvial cluster doctor`: what loses data or stops work in the next outage."""
 
 import json
 from pathlib import Path
@@ -35,10 +35,11 @@ def doctor(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Report settings that lose data or stop work in the next outage, or that contradict each other.
+    Report what loses data or stops work in the next outage, or contradicts each other.
 
-    Checks the brokers, every topic, and the clients whose files are given, together. The status is 1 if a setting loses
-    data.
+    Checks the settings of the brokers, every topic, and the clients whose files are given, together; releases, disks
+    and clocks of the nodes; and whether a topic deletes records before tables on this machine read them. The status is
+    1 if something loses data.
     """
     from fluvial.cluster.doctor import Severity, examine
     from fluvial.cluster.picture import picture_of
@@ -46,7 +47,7 @@ def doctor(
 
     clients = {str(path): _read(path) for path in client or ()}
     with ClusterLink(settings.cluster) as cluster:
-        findings = examine(facts_of(cluster, picture_of(cluster), clients))
+        findings = examine(facts_of(settings, cluster, picture_of(cluster), clients))
     if answer_format is Form.JSON:
         rows = [{"severity": each.severity.value, **_fields(each)} for each in findings]
         terminal.answer(json.dumps(rows, indent=2))
@@ -59,20 +60,29 @@ def doctor(
         raise typer.Exit(1)
 
 
-def facts_of(cluster: "ClusterLink", picture: "Picture", clients: dict[str, dict[str, str]]) -> "Facts":
-    """Read from a cluster what the rules check; raises WireError."""
+def facts_of(
+    settings: Settings, cluster: "ClusterLink", picture: "Picture", clients: dict[str, dict[str, str]]
+) -> "Facts":
+    """Read from a cluster, its registry and the warehouse what the rules check; raises WireError."""
     from collections import Counter
 
+    from fluvial.cli.cluster.doctor_facts import clock_facts, disk_facts, table_facts, version_facts
     from fluvial.cluster.doctor import Facts
 
     topics = topic_facts(cluster, picture)
     brokers = [str(broker) for broker in picture.brokers]
+    supported, level = version_facts(cluster)
     return Facts(
         brokers=len(brokers),
         topics=topics,
         broker_settings=_settings(cluster, BROKER, brokers[:1]).get(brokers[0], {}) if brokers else {},
         replicas_by_broker=Counter(node for each in picture.partitions.values() for node in each.replicas),
         clients=clients,
+        tables=table_facts(settings, {topic.name: topic for topic in topics}),
+        disks=disk_facts(cluster, picture),
+        clocks=clock_facts(settings),
+        supported=supported,
+        level=level,
     )
 
 
@@ -81,13 +91,18 @@ def topic_facts(cluster: "ClusterLink", picture: "Picture", only: str | None = N
     from fluvial.cluster.doctor import TopicFacts
 
     fewest: dict[str, int] = {}
+    partitions: dict[str, int] = {}
     for each in picture.partitions.values():
         name = each.tp.topic
         if name.startswith("_") or each.is_internal or only not in {None, name}:
             continue
+        partitions[name] = partitions.get(name, 0) + 1
         fewest[name] = min(fewest.get(name, len(each.replicas)), len(picture.replicas_of(each.tp)))
     held = _settings(cluster, TOPIC, sorted(fewest))
-    return tuple(TopicFacts(name=name, replicas=count, settings=held.get(name, {})) for name, count in fewest.items())
+    return tuple(
+        TopicFacts(name=name, replicas=count, partitions=partitions[name], settings=held.get(name, {}))
+        for name, count in fewest.items()
+    )
 
 
 def warn_of_topic(kafka: "KafkaCluster", topic: str) -> None:

@@ -1,4 +1,4 @@
-"""`fluvial demo`: the main job on real data, which lives in the checkout and not in the package."""
+"""`fluvial demo`: the main job on real data, which is a package of its own and needs extras."""
 
 import importlib
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from fluvial.errors import FluvialError
 from fluvial.extras import pip_install
 from fluvial.modules import look_in_current_folder
 
-MODULE = "pipelines.flights.demo"
+MODULE = "fluvial_demo.demo"
 
 
 class DemoError(FluvialError):
@@ -63,7 +63,8 @@ def demo(
     """
     Run the main job on the 336,776 flights that left New York in 2013, and show the answers.
 
-    Starts the local platform unless another cluster is given. Run it again to complete an interrupted demo; a complete
+    Starts the local platform unless another cluster is given, and writes the project of the demo into the working
+    directory unless it is there. Run it again to complete an interrupted demo; a complete
     one does not change.
     """
     from fluvial.local.start import Layout
@@ -86,12 +87,10 @@ def demo(
 
 
 def load(module: str = MODULE) -> Callable[..., None]:
-    """Import the demo from the working directory's checkout; raises DemoError that says what is missing."""
-    look_in_current_folder()
+    """Import the demo; raises DemoError that says which package is missing."""
+    look_in_current_folder()  # where the project is, or will be
     try:
         main: Callable[..., None] = importlib.import_module(module).main
     except ModuleNotFoundError as error:
-        if error.name is not None and module.startswith(error.name):
-            raise DemoError("fluvial demo needs a checkout: clone the repository, and run the command there") from error
         raise DemoError(f"the demo needs {error.name}, which is not installed: {pip_install('demo')}") from error
     return main

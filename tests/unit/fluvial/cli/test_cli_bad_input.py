@@ -8,8 +8,6 @@ import pytest
 from fluvial_command import FLUVIAL, Cli
 
 from fluvial.cli.old_names import NEW_NAMES
-from fluvial.cli.run.demo import DemoError
-from fluvial.cli.run.demo import load as load_demo
 
 AVSC = '{"type": "record", "name": "A", "fields": [{"name": "a", "type": "long"}]}'
 
@@ -144,8 +142,3 @@ def test_an_answer_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.decode().startswith("error: ")
     assert b"Traceback" not in done.stderr
-
-
-def test_the_demo_says_what_it_needs() -> None:
-    with pytest.raises(DemoError, match="needs a checkout"):
-        load_demo("no_such_project.flights.demo")

@@ -4,7 +4,17 @@ from collections.abc import Mapping
 
 import pytest
 
-from fluvial.cluster.doctor import RULES, Facts, Severity, TopicFacts, client_settings, counts, examine
+from fluvial.cluster.doctor import (
+    RULES,
+    DiskFacts,
+    Facts,
+    Severity,
+    TableFacts,
+    TopicFacts,
+    client_settings,
+    counts,
+    examine,
+)
 from fluvial.cluster.profiles import PROFILES
 
 SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "fluvial.durability": "fsync-quorum"}
@@ -81,6 +91,31 @@ def test_the_brokers() -> None:
     assert found(Facts(brokers=1, topics=(topic(1),))) == {("note", "one broker")}
 
 
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (Facts(brokers=3, topics=(TopicFacts(name="t", replicas=3, partitions=3, settings=SAFE),)), set()),
+        (
+            Facts(brokers=3, topics=(TopicFacts(name="t", replicas=3, partitions=2, settings=SAFE),)),
+            {("note", "few partitions")},
+        ),
+        (Facts(brokers=3, tables=(TableFacts(name="state.t", topic="t"),)), set()),
+        (Facts(brokers=3, tables=(TableFacts(name="state.t", topic="t", lost=1),)), {("loses data", "retention")}),
+        (Facts(brokers=3, tables=(TableFacts(name="state.t", topic="t", old=1),)), {("loses data", "retention")}),
+        (Facts(brokers=3, disks={0: DiskFacts(total_bytes=100, usable_bytes=10), 1: DiskFacts()}), set()),
+        (Facts(brokers=3, disks={0: DiskFacts(total_bytes=100, usable_bytes=9)}), {("stops work", "full disk")}),
+        (Facts(brokers=3, disks={0: DiskFacts(failed=("/data",))}), {("stops work", "failed disk")}),
+        (Facts(brokers=3, clocks={"a": 4.0, "b": -4.0}), set()),
+        (Facts(brokers=3, clocks={"a": -6.0}), {("contradiction", "clocks")}),
+        (Facts(brokers=3, supported={0: 2, 1: 2}, level=2), set()),
+        (Facts(brokers=3, supported={0: 2, 1: 3}, level=2), {("contradiction", "versions")}),
+        (Facts(brokers=3, supported={0: 3, 1: 3}, level=2), {("note", "versions")}),
+    ],
+)
+def test_nodes_and_tables(facts: Facts, expected: set[tuple[str, str]]) -> None:
+    assert found(facts) == expected
+
+
 def test_the_worst_comes_first_and_every_rule_has_been_heard() -> None:
     clients = {"c": client_settings("acks=1\nretries=0\ngroup.id=g")}
     facts = Facts(
@@ -94,7 +129,7 @@ def test_the_worst_comes_first_and_every_rule_has_been_heard() -> None:
     assert order == sorted(order)
     assert counts(findings)[Severity.LOSES] == 4
     assert all(finding.repair and finding.text for finding in findings)
-    assert len(RULES) == 10
+    assert len(RULES) == 15
 
 
 def test_the_profiles_are_what_they_say() -> None:

@@ -31,6 +31,28 @@ def test_jars_go_where_the_master_wants_them() -> None:
     assert "spark.driver.host" not in cluster
 
 
+def test_what_a_user_has_of_jars_extensions_and_catalogs_adds_to_ours() -> None:
+    delta = "io.delta.sql.DeltaSparkSessionExtension"
+    mine = {
+        "spark.driver.extraClassPath": "/mine.jar",
+        "spark.jars": "/other.jar, /a.jar",
+        "spark.sql.extensions": f"org.example.Mine,{delta}",
+        "spark.sql.catalog.shop": "org.example.Catalog",
+    }
+    local = session_conf(Settings(spark_master="local[2]", spark_conf=mine), ["/a.jar", "/b.jar"])
+    assert local["spark.driver.extraClassPath"] == "/a.jar:/b.jar:/mine.jar"
+    assert local["spark.jars"] == "/other.jar,/a.jar"
+    assert local["spark.sql.extensions"] == f"{delta},org.example.Mine"
+    assert local["spark.sql.catalog.shop"] == "org.example.Catalog"
+    assert local["spark.sql.catalog.spark_catalog"] == "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+    cluster = session_conf(Settings(spark_master="spark://host:7077", spark_conf=mine), ["/a.jar", "/b.jar"])
+    assert cluster["spark.jars"] == "/a.jar,/b.jar,/other.jar"
+    assert cluster["spark.driver.extraClassPath"] == "/mine.jar"
+    # A driver that is started with these gets them once more from the settings.
+    again = session_conf(Settings(spark_master="local[2]", spark_conf=local), ["/a.jar", "/b.jar"])
+    assert {key: again[key] for key in mine} == {key: local[key] for key in mine}
+
+
 YARN = """
 [spark]
 master = "yarn"

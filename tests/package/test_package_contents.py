@@ -1,0 +1,109 @@
+"""What the wheel and the sdist hold, and that the same tree gives the same bytes."""
+
+import hashlib
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from package_build import EPOCH, ROOT, build
+
+
+def tracked(*folders: str) -> set[str]:
+    """The files of the repository under these folders, those that are about to be committed too."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def names_in(wheel: Path) -> set[str]:
+    return {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith("/")}
+
+
+def metadata_of(wheel: Path) -> tuple[dict[str, list[str]], str]:
+    """The fields of METADATA, and the long description."""
+    (name,) = (name for name in names_in(wheel) if name.endswith(".dist-info/METADATA"))
+    message = Parser().parsestr(zipfile.ZipFile(wheel).read(name).decode())
+    return {field: message.get_all(field, []) for field in message}, message.get_payload()
+
+
+def test_the_wheel_holds_the_packages_and_the_worked_example(wheel: Path) -> None:
+    sys.path.insert(0, str(ROOT / "platform"))
+    from fluvial_demo.project import PARTS
+
+    code = {
+        name.removeprefix("platform/") for name in tracked("log_broker", "platform") if name != "platform/README.md"
+    }
+    example = {f"fluvial_demo/project/{name}" for part in PARTS for name in tracked(part)}
+    spark = {f"fluvial/spark/{Path(name).name}" for name in tracked("infra/spark") if not name.endswith(".md")}
+    found = names_in(wheel)
+    about = {name for name in found if ".dist-info/" in name}
+    assert found - about == code | example | spark
+    assert {name.partition("/")[2] for name in about} == {
+        *("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
+    }
+
+
+def test_the_sdist_holds_what_the_wheel_is_built_from(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        found = {name.partition("/")[2] for name in archive.getnames()}
+    folders = ("log_broker", "platform", "infra/spark", "pipelines", "schemas", "dagster_project")
+    alone = {"CHANGELOG.md", "LICENSE", "README.md", "hatch_build.py", "pyproject.toml"}
+    assert found == tracked(*folders) | alone | {"PKG-INFO", ".gitignore"}
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_a_second_build_has_the_same_bytes(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    first: Path = request.getfixturevalue(kind)
+    assert digest(build(ROOT, kind, tmp_path)) == digest(first)
+
+
+def test_the_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    assert digest(build(source, "wheel", tmp_path)) == digest(wheel)
+
+
+def test_times_are_those_of_the_build(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        assert {member.mtime for member in archive.getmembers()} == {int(EPOCH)}
+
+
+def test_the_metadata_say_what_it_is(wheel: Path) -> None:
+    fields, _ = metadata_of(wheel)
+    assert fields["License-Expression"] == ["Apache-2.0"]
+    assert fields["License-File"] == ["LICENSE"]
+    assert fields["Author"] == ["The maintainers of fluvial"]
+    assert {"kafka for pytest", "kafka without docker", "pytest"} <= set(fields["Keywords"][0].split(","))
+    assert "Framework :: Pytest" in fields["Classifier"]
+
+
+def test_pyspark_and_delta_are_the_pair_that_the_jars_are_for(wheel: Path) -> None:
+    needs = {need.partition(";")[0] for need in metadata_of(wheel)[0]["Requires-Dist"]}
+    first_line = (ROOT / "infra" / "spark" / "jars.lock").read_text().splitlines()[0]
+    pair = re.findall(r"(pyspark|delta-spark) (\d[\d.]*\d)", first_line)
+    assert {need for need in needs if need.startswith(("pyspark", "delta-spark"))} == {"==".join(each) for each in pair}
+
+
+def test_the_description_needs_nothing_beside_it(wheel: Path) -> None:
+    """An index shows neither pictures nor diagrams of the repository, and its links would lead nowhere."""
+    fields, text = metadata_of(wheel)
+    assert fields["Description-Content-Type"] == ["text/markdown"]
+    assert "mermaid" not in text
+    assert re.findall(r"\]\((?!https?:)", text) == []
+    assert 'pip install "fluvial[all]"' in text
+    assert text.count("\n## ") == (ROOT / "README.md").read_text().count("\n## ")
