@@ -6,7 +6,7 @@ WORKERS ?= 2
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale fuzz kill kill-tables chaos rota sbom site clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-incremental fuzz kill kill-tables chaos rota sbom site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,10 @@ bench-metadata: $(READY) ## measure the controller with 10 to 1,000 brokers that
 bench-executors: java $(READY) ## measure transforms that keep nothing on 1, 2, 4 … executors of a core each (about five minutes)
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.bench.executors
+
+bench-incremental: java $(READY) ## measure a mart by key beside the full query and a hand-written refresh (about ten minutes)
+	$(BIN)/python -m fluvial.spark.jars
+	$(BIN)/python -m tests.bench.incremental $(BENCH)
 
 bench-scale: $(READY) ## measure one broker beside three under more clients, cores and partitions (about five minutes)
 	$(BIN)/python -m tests.bench.scale

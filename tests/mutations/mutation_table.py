@@ -518,8 +518,8 @@ COMMITS = (
         [f"{UNIT_DELTA}/test_delta_commit.py"],
         (
             "the commit of another run is taken for ours",
-            "if found is not None and found.run == stamp.run:",
-            "if found is not None:",
+            'if isinstance(found, dict) and found.get("run") == stamp.run:',
+            "if isinstance(found, dict):",
         ),
         (
             "a commit below newer ones is not found",
@@ -631,7 +631,7 @@ COMMITS = (
         "test_a_batch_is_swapped_in_once_whatever_its_checksum_says",
         (
             "a swap does not count its batch",
-            "        self.java.updateSetTransaction(app_id(stamp), stamp.batch, none(self.session))\n",
+            "        self.java.updateSetTransaction(stamp.app_id, stamp.batch, none(self.session))\n",
             "",
         ),
         ("a batch that is in the table is swapped in again", " or transaction.holds(stamp):", ":"),

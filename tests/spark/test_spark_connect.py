@@ -41,12 +41,17 @@ FEW_ROWS = {
 }
 FOLDS = ("events", "total", "mean_amount", "latest_amount", "known_down", "amounts")
 TABLES = f"""
-from fluvial.tables import compacted, history, state
+from fluvial.tables import compacted, history, pipeline, state
 from plain_fold import FIELDS
 
 events = history("readings")
 newest = compacted("readings", key="id")
 folded = state("readings", topic="readings", key="id", fields={{name: FIELDS[name] for name in {FOLDS}}})
+
+
+@pipeline(name="kinds", inputs=["history.readings"], key="kind", version="1")
+def kinds(readings):
+    return readings.groupBy("kind").count()
 """
 CLIENT = """
 import json
@@ -55,6 +60,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from fluvial.config import load_settings
 from fluvial.tables.declare.project import load_project
+from fluvial.tables.drive.explain import as_lines, explain
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.verify import verify
 from fluvial.registry.client import RegistryClient
@@ -74,6 +80,8 @@ with RegistryClient(settings.registry_url) as schemas:
     # Two at once: each range enters the table by one of them.
     with ThreadPoolExecutor() as both:
         list(both.map(bring_up, ["state.readings"] * 2))
+    bring_up("marts.kinds")
+    print("\\n".join(as_lines(explain(declared["marts.kinds"], settings, spark))))
     for table in declared:
         print("verified", table, verify(declared[table], settings, spark, schemas=schemas).is_exact)
 for table in declared:
@@ -199,8 +207,10 @@ def test_a_client_without_a_jvm_makes_the_same_tables_also_when_killed(place: Pl
             _, table, text = line.split(" ", 2)
             rows[table] = json.loads(text)
     assert {line for line in lines if line.startswith("verified")} == {
-        f"verified {table} True" for table in ("history.readings", "compacted.readings", "state.readings")
+        f"verified {table} True"
+        for table in ("history.readings", "compacted.readings", "state.readings", "marts.kinds")
     }
+    assert "the full query (a client of Spark Connect cannot read which rows changed)" in said
     assert "jvm False" in lines
     sent = [(partition, offset) for partition, offset, record in place.topic.in_order() if record.decodes]
     assert sorted((row["_partition"], row["_offset"]) for row in rows["history.readings"]) == sent

@@ -13,9 +13,13 @@ from log_topic import Schemas, Sent
 from plain_fold import FIELDS, SCHEMA, plain_compacted, plain_state, random_events
 
 from fluvial.config import Settings
+from fluvial.delta.log import TableLog
+from fluvial.delta.mart_stamp import newest_made
 from fluvial.registry.client import RegisteredSchema
 from fluvial.registry.errors import RegistryError
+from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import compacted, history, pipeline, state
+from fluvial.tables.drive import key_plan
 from fluvial.tables.drive.continuous import POOL, Watcher, follow
 from fluvial.tables.plan.result import RunResult
 
@@ -102,6 +106,38 @@ def test_tables_follow_their_topic_in_batches_until_told_to_stop(
     assert found == {key: (row["_partition"], row["_offset"]) for key, row in plain_compacted(topic).items()}
     rows = {row.id: {name: row[name] for name in FIELDS} for row in spark.table("state.readings").collect()}
     assert rows == plain_state(topic)
+
+
+def test_a_mart_with_a_key_follows_by_the_keys_that_changed(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tables of this size are cheaper by the full query.
+    monkeypatch.setattr(key_plan, "why_full", lambda _work: None)
+    topic = make_topic(SCHEMA)
+
+    def send(*keys: str) -> None:
+        topic.send([Sent(key=key, value={"kind": key, "amount": 1, "weight": None, "at": 0}) for key in keys])
+
+    @pipeline(name="kinds", inputs=["history.readings"], key="kind", version="1")
+    def kinds(readings: Any) -> Any:
+        return readings.groupBy("kind").count()
+
+    def counts() -> dict[str, int]:
+        return {row.kind: row["count"] for row in spark.table("marts.kinds").collect()}
+
+    send("up", "up", "down")
+    follower = Follower([history(topic.name, name="readings"), kinds], settings, spark, schemas)
+    try:
+        follower.until(lambda: any(result.table == "marts.kinds" for result in follower.results))
+        send("up", "flat")
+        follower.until(lambda: counts() == {"up": 3, "down": 1, "flat": 1})
+    finally:
+        follower.end()
+    assert follower.errors == {}
+    made = newest_made(TableLog(spark, Warehouse.at(settings.warehouse).path("marts.kinds")))
+    assert made is not None
+    assert made.stamp.refresh is not None
+    assert (made.stamp.refresh.road, made.stamp.refresh.keys) == ("keys", 2)
 
 
 def test_a_registry_that_does_not_answer_is_waited_for_and_one_that_refuses_is_not(

@@ -15,10 +15,13 @@ import dagster as dg
 import pytest
 
 from fluvial.config import Settings
+from fluvial.delta.log import TableLog
+from fluvial.delta.mart_stamp import newest_made
 from fluvial.orchestration import SparkResource, assets_for, continuous_job, reconciliation_checks
 from fluvial.spark.session import register_tables
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Declaration, count, history, latest, pipeline, publish, state, sum_
+from fluvial.tables.drive import key_plan
 from fluvial.testing import EmbeddedPlatform, embedded_platform, events
 
 pytestmark = [
@@ -153,6 +156,32 @@ def test_a_table_that_is_not_what_the_log_says_holds_back_what_reads_it(
     assert "partition 0, offsets 0 to" in verdict.description
     assert "21 rows for 22 records" in verdict.description
     assert second.asset_materializations_for_node("marts__by_tail") == []
+
+
+def test_an_asset_with_a_key_is_brought_up_to_date_by_the_keys_that_changed(
+    platform: EmbeddedPlatform, own_settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tables of this size are cheaper by the full query.
+    monkeypatch.setattr(key_plan, "why_full", lambda _work: None)
+
+    @pipeline(name="by_tail", inputs=["history.flight_events"], key="tailnum", version="1")
+    def by_tail(flights: Any) -> Any:
+        return flights.groupBy("tailnum").count()
+
+    job = definitions(own_settings, FLIGHT_EVENTS, by_tail).resolve_implicit_global_asset_job_def()
+    roads = []
+    for _ in range(2):
+        send(platform, 20)
+        result = job.execute_in_process(run_config=QUIET)
+        assert result.success
+        (shown,) = result.asset_materializations_for_node("marts__by_tail")
+        made = newest_made(TableLog(spark, Warehouse.at(own_settings.warehouse).path("marts.by_tail")))
+        assert made is not None
+        assert made.stamp.refresh is not None
+        assert shown.metadata["delta_version"].value == made.commit.version
+        roads.append(made.stamp.refresh.road)
+    assert roads == ["full", "keys"]
+    assert {row.tailnum: row["count"] for row in spark.table("marts.by_tail").collect()} == {"N1": 20, "N2": 20}
 
 
 class NoSpark(SparkResource):

@@ -12,13 +12,16 @@ from typing import Any
 
 import killed_driver
 import pytest
-from killed_driver import APPEND_STEPS, STEPS, table_of
-from log_topic import Schemas, Topic
+from killed_driver import APPEND_STEPS, MART_INPUT, MART_STEPS, STEPS, table_of
+from log_topic import Schemas
 from plain_fold import SCHEMA, random_events
 
 from fluvial.config import Settings
 from fluvial.delta.log import TableLog
+from fluvial.delta.mart_stamp import newest_made
 from fluvial.delta.stamp import read_position
+from fluvial.tables import Pipeline
+from fluvial.tables.drive import key_plan
 from fluvial.tables.drive.runner import materialize
 
 pytestmark = pytest.mark.spark
@@ -38,7 +41,7 @@ IN_TURN = pytest.mark.rota  # a Spark for each step
     ],
 )
 def test_a_driver_killed_at_a_step_leaves_whole_batches_once(
-    kind: str, steps: Sequence[str], spark: Any, settings: Settings, platform: Any, schemas: Schemas, make_topic: Any
+    kind: str, steps: Sequence[str], spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:
     topic = make_topic(SCHEMA, partitions=2)
     table = table_of(kind, topic.name)
@@ -51,7 +54,7 @@ def test_a_driver_killed_at_a_step_leaves_whole_batches_once(
         assert before.version is not None
         is_committed = step in {"committed", "shown"}
         for _ in range(ATTEMPTS_MAX):
-            assert killed(step, kind, topic, settings, platform.registry_url) == -signal.SIGKILL
+            assert killed(step, kind, topic.name, settings) == -signal.SIGKILL
             after = read_position(log, table.table)
             # Whoever watches the folder may see a file only when its commit is there as well.
             if step != "files written" or after.version == before.version:
@@ -70,14 +73,50 @@ def test_a_driver_killed_at_a_step_leaves_whole_batches_once(
     assert sorted(map(str, found.collect())) == sorted(map(str, expected.select(found.columns).collect()))
 
 
-def killed(step: str, kind: str, topic: Topic, settings: Settings, registry_url: str) -> int:
+@pytest.mark.parametrize(
+    "steps",
+    [pytest.param(["commit begun"], id="one step"), pytest.param(MART_STEPS, id="all steps", marks=IN_TURN)],
+)
+def test_a_driver_killed_while_it_refreshes_a_mart_leaves_whole_versions(
+    steps: Sequence[str], spark: Any, warehouse_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_plan, "why_full", lambda _work: None)
+    mart = table_of("mart", "no topic")
+    assert isinstance(mart, Pipeline)
+    log = TableLog(spark, f"{warehouse_settings.warehouse}/marts/killed")
+    history = f"{warehouse_settings.warehouse}/{MART_INPUT.replace('.', '/')}"
+
+    def add() -> None:
+        rows = spark.range(60).selectExpr("CAST(id % 40 AS STRING) AS customer", "id AS amount")
+        rows.sample(0.5).write.format("delta").mode("append").save(history)
+
+    add()
+    materialize(mart, warehouse_settings, spark)
+    for step in steps:
+        add()
+        before = log.newest_version()
+        assert before is not None
+        assert killed(step, "mart", "no topic", warehouse_settings) == -signal.SIGKILL
+        if step != "files written":  # the watcher may see the file when the commit is there as well
+            assert log.newest_version() == before + (step == "committed"), step
+        materialize(mart, warehouse_settings, spark)
+        assert materialize(mart, warehouse_settings, spark).skipped
+        found, rows = (spark.read.format("delta").load(path) for path in (log.path, history))
+        assert sorted(map(str, found.collect())) == sorted(map(str, mart(rows).select(found.columns).collect())), step
+        refresh = newest_made(log)
+        assert refresh is not None
+        assert refresh.stamp.refresh is not None
+        assert refresh.stamp.refresh.road == "keys"
+
+
+def killed(step: str, kind: str, topic: str, settings: Settings) -> int:
     """Run a driver of its own, which kills itself at a step; return the status that it ended with."""
     order = {
         "step": step,
         "kind": kind,
-        "topic": topic.name,
-        "bootstrap_servers": topic.bootstrap_servers,
-        "registry_url": registry_url,
+        "topic": topic,
+        "bootstrap_servers": settings.bootstrap_servers,
+        "registry_url": settings.registry_url,
         "warehouse": settings.warehouse,
     }
     words = [sys.executable, killed_driver.__file__, json.dumps(order)]

@@ -14,7 +14,7 @@ from fluvial.cli.old_names import Tree
 from fluvial.cli.profile import FLAG, HELP, choose, give_to_all
 from fluvial.cli.run import adopt, certify, demo, init, run, sql, ui, verify
 from fluvial.cli.schema import registry, schemas
-from fluvial.cli.table import table_rows, tables
+from fluvial.cli.table import explain, table_rows, tables
 from fluvial.cli.topic import configs, consume, produce, quarantines, topic_changes, topic_repair, topics
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
@@ -52,6 +52,7 @@ topics.app.add_typer(quarantines.app, name="quarantine")
 clusters.app.add_typer(configs.app, name="config")
 registry.add_to(schemas.app)
 table_rows.add_to(tables.app)
+explain.add_to(tables.app)
 verify.add_to(tables.app)
 adopt.add_to(tables.app)
 app.add_typer(topics.app, name="topic")

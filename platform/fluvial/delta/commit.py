@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fluvial.delta.failures import LOST_RACE
 from fluvial.delta.log import Commit, TableLog
+from fluvial.delta.mart_stamp import MartStamp
 from fluvial.delta.stamp import Stamp
 
 if TYPE_CHECKING:
@@ -24,15 +25,18 @@ TABLE = {"delta.checkpointInterval": "100"}
 KEYED_TABLE = TABLE | {"delta.enableDeletionVectors": "true"}
 
 
+AnyStamp = Stamp | MartStamp
+
+
 class LostRaceError(Exception):
     """
     The table is not at the version that a batch was made for: another writer was first.
     """
 
 
-def _stamp_options(stamp: Stamp) -> dict[str, str]:
+def _stamp_options(stamp: AnyStamp) -> dict[str, str]:
     """What makes a write carry its stamp, and lets Delta refuse a batch that is in the table."""
-    return {"txnAppId": app_id(stamp), "txnVersion": str(stamp.batch), "userMetadata": stamp.as_json()}
+    return {"txnAppId": stamp.app_id, "txnVersion": str(stamp.batch), "userMetadata": stamp.as_json()}
 
 
 def append(frame: "DataFrame", path: str, stamp: Stamp, properties: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -64,7 +68,7 @@ def replace_rows(frame: "DataFrame", path: str, stamp: Stamp, where: str) -> Non
 
 
 def replace_table(
-    frame: "DataFrame", path: str, stamp: Stamp, properties: Mapping[str, str] = MappingProxyType({})
+    frame: "DataFrame", path: str, stamp: AnyStamp, properties: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """
     Put rows in the place of all that the table holds, with the columns of `frame` as its own.
@@ -83,20 +87,13 @@ def stamp_session(session: "SparkSession", stamp: Stamp) -> None:
     """
     Have the next MERGE of this session carry the stamp. MERGE takes it from the session, so it must be the table's own.
     """
-    session.conf.set("spark.databricks.delta.write.txnAppId", app_id(stamp))
+    session.conf.set("spark.databricks.delta.write.txnAppId", stamp.app_id)
     session.conf.set("spark.databricks.delta.write.txnVersion", str(stamp.batch))
     session.conf.set("spark.databricks.delta.commitInfo.userMetadata", stamp.as_json())
     session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
 
 
-def app_id(stamp: Stamp) -> str:
-    """
-    The name under which a table's batches are counted.
-    """
-    return f"fluvial/{stamp.topic}"
-
-
-def commit_once(log: TableLog, stamp: Stamp, *, above: int | None, write: Callable[[], None]) -> Commit | None:
+def commit_once(log: TableLog, stamp: AnyStamp, *, above: int | None, write: Callable[[], None]) -> Commit | None:
     """
     Run `write` and return the commit that it made; None when another writer was first and nothing of it was written.
 
@@ -108,8 +105,8 @@ def commit_once(log: TableLog, stamp: Stamp, *, above: int | None, write: Callab
         if not is_lost_race(error):
             raise
     for commit in log.newest_first(above=-1 if above is None else above):
-        found = Stamp.of(commit)
-        if found is not None and found.run == stamp.run:
+        found = (commit.user_metadata or {}).get("fluvial")
+        if isinstance(found, dict) and found.get("run") == stamp.run:
             return commit
     return None
 

@@ -8,18 +8,18 @@ knows them, and they are used only with the versions of Delta that they were tri
 Delta table.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from fluvial.delta.commit import LostRaceError, app_id
+from fluvial.delta.commit import AnyStamp, LostRaceError
 from fluvial.delta.deletion_vectors import PORTABLE_MAGIC, Vectors
 from fluvial.delta.errors import plain_path
 from fluvial.delta.jvm import be_active, delta_log, delta_version, none, scala_object
 from fluvial.delta.log import TableLog
 from fluvial.delta.recent import Recent
-from fluvial.delta.stamp import Stamp
 from fluvial.spark.connect import is_client
 
 if TYPE_CHECKING:
@@ -138,6 +138,14 @@ def file_sizes(session: "SparkSession", path: str) -> list[int]:
     return [] if row is None or not row["numFiles"] else [row["sizeInBytes"] // row["numFiles"]] * row["numFiles"]
 
 
+def actions_of_files(session: "SparkSession", snapshot: Any) -> Iterator[dict[str, Any]]:
+    """
+    The actions that added the files of a snapshot, as they stand in the log.
+    """
+    for add in _all_files(session, snapshot):
+        yield json.loads(add.json())
+
+
 def checkpoint(session: "SparkSession", path: str, *, commits_min: int) -> bool:
     """
     Write a checkpoint of the table's newest version if its last is `commits_min` versions old, and let Delta clear up
@@ -160,7 +168,7 @@ def swap_located(
     rows: "DataFrame",
     *,
     version: int,
-    stamp: Stamp,
+    stamp: AnyStamp,
     files: int,
     vectors: "Recent[BitMap64] | None" = None,
 ) -> Swapped:
@@ -192,7 +200,7 @@ def swap_rows(
     gone: Mapping[str, Any],
     *,
     version: int,
-    stamp: Stamp,
+    stamp: AnyStamp,
     files: int,
     vectors: "Recent[BitMap64] | None" = None,
 ) -> Swapped:
@@ -251,9 +259,9 @@ class _Transaction:
     def version(self) -> int:
         return int(self.java.readVersion())
 
-    def holds(self, stamp: Stamp) -> bool:
+    def holds(self, stamp: AnyStamp) -> bool:
         """Whether the table has this batch; another writer's that comes meanwhile is a conflict from here on."""
-        name = app_id(stamp)
+        name = stamp.app_id
         known = _in_checksum(self.session, self.java.snapshot(), "setTransactions")
         if known is None:
             return int(self.java.txnVersion(name)) >= stamp.batch
@@ -295,14 +303,14 @@ class _Transaction:
         finally:
             writer.close()
 
-    def commit(self, actions: Iterable[Any], stamp: Stamp) -> int:
+    def commit(self, actions: Iterable[Any], stamp: AnyStamp) -> int:
         """Commit and return the version that it made."""
         delta = self.session._jvm.org.apache.spark.sql.delta
         update = self.session._jvm.org.apache.spark.sql.streaming.OutputMode.Update()
         operation = getattr(delta, "DeltaOperations$StreamingUpdate")(
-            update, app_id(stamp), stamp.batch, self._some(stamp.as_json())
+            update, stamp.app_id, stamp.batch, self._some(stamp.as_json())
         )
-        self.java.updateSetTransaction(app_id(stamp), stamp.batch, none(self.session))
+        self.java.updateSetTransaction(stamp.app_id, stamp.batch, none(self.session))
         return int(self.java.commit(self._sequence(actions), operation))
 
     def _files(self, names: Iterable[str]) -> dict[str, Any]:

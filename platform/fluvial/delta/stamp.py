@@ -61,6 +61,13 @@ class Stamp:
     run: str = field(default_factory=new_run_id)
 
     @property
+    def app_id(self) -> str:
+        """
+        The name under which Delta counts a table's batches.
+        """
+        return f"fluvial/{self.topic}"
+
+    @property
     def read(self) -> Mapping[int, Range]:
         """
         The ranges whose rows the commit wrote.

@@ -131,11 +131,16 @@ class _Written:
 
 
 _FOLDS = Mapping[str, FoldOf] | None
+_INPUTS = Sequence[str] | Mapping[str, str | Sequence[str] | None]
 _WRITTEN: Mapping[str, _Written] = {
     "fields": _Written(
         # Dagster finds its way into lists by itself, and not into mappings.
         Annotated[_FOLDS, dg.Resolver(lambda _context, fields: fields, model_field_type=_FOLDS)],
         lambda fields: {column: fold.made(column) for column, fold in fields.items()},
+    ),
+    "inputs": _Written(
+        Annotated[_INPUTS, dg.Resolver(lambda _context, inputs: inputs, model_field_type=_INPUTS)],
+        lambda inputs: inputs,
     ),
     "reduce": _Written(str | None, partial(_function, argument="reduce")),
     "transform": _Written(str, partial(_function, argument="transform")),
@@ -145,8 +150,8 @@ _WRITTEN: Mapping[str, _Written] = {
 }
 _DESCRIBED: Mapping[str, str] = {
     "fields": "Columns and their folds: {spent: {fold: sum, expr: amount}}.",
-    "inputs": "Tables such as history.orders.",
-    "key": "The column of the record key.",
+    "inputs": "Tables such as history.orders; for a key also what leads to it: {history.orders: customer}.",
+    "key": "The column of the record key; of a pipeline the columns by which its rows are replaced.",
     "name": "The table's name; that of the topic it is made from unless given.",
     "order": "A line of SQL that says which event comes later.",
     "reduce": "A function in the place of folds, as package.module:name or package.module.name.",

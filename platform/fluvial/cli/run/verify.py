@@ -1,4 +1,4 @@
-"""`fluvial table verify`: compare tables with the log."""
+"""`fluvial table verify`: compare tables with the log, or with the tables that they are made from."""
 
 import io
 import json
@@ -13,14 +13,14 @@ from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
-    from fluvial.tables.drive.verify import Verdict
+    from fluvial.tables.drive.comparison import Verdict
 
 
 _COLUMNS = ("table", "version", "records", "rows", "differences", "exact")
 
 
 class NotExactError(FluvialError):
-    """A table differs from the log."""
+    """A table differs from what it should be."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -41,16 +41,16 @@ def verify(
     """
     Read the log again up to each table's position, and compare: same rows, same values, no duplicates.
 
+    A pipeline's table is compared with the batch query at the versions of its inputs that it was made from.
     If a table differs or cannot be compared, the status is 1, and the first differences are listed. Without names,
     tables that no run has built yet are left out.
     """
     from fluvial.spark.session import build_session
-    from fluvial.tables.declare.declarations import Pipeline
     from fluvial.tables.declare.project import load_project
-    from fluvial.tables.drive.verify import NotBuiltError
+    from fluvial.tables.drive.comparison import CLOSE, NotBuiltError
     from fluvial.tables.drive.verify import verify as compare
 
-    declared = {name: each for name, each in load_project(settings.project).items() if not isinstance(each, Pipeline)}
+    declared = load_project(settings.project)
     require_declared(tables or [], list(declared), settings.project)
     verdicts: list[Verdict] = []
     failed: list[str] = []
@@ -74,6 +74,9 @@ def verify(
                     failed.append(str(error))
         finally:
             spark.stop()
+        for verdict in verdicts:
+            if verdict.close:
+                terminal.say(f"{verdict.table}: equal within {CLOSE:g} of the value: {', '.join(verdict.close)}")
         stdout.write(_text([_row(each) for each in verdicts], answer_format).encode())
     failed += [_complaint(each) for each in verdicts if not each.is_exact]
     if failed:
@@ -102,10 +105,12 @@ def _row(verdict: "Verdict") -> dict[str, Any]:
         "rows": verdict.rows,
         "differences": verdict.different,
         "exact": verdict.is_exact,
+        "inputs": dict(verdict.inputs),
+        "close": list(verdict.close),
     }
 
 
 def _complaint(verdict: "Verdict") -> str:
     shown = ", ".join(f"{each.where} {each.what}" for each in verdict.differences)
     more = " …" if verdict.different > len(verdict.differences) else ""
-    return f"{verdict.table} differs from the log: {shown}{more}"
+    return f"{verdict.table} differs from {'the batch query' if verdict.inputs else 'the log'}: {shown}{more}"

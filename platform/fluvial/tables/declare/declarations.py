@@ -136,7 +136,9 @@ class Pipeline:
     An ordinary Spark transform from tables to a table of the `marts` database, written again when an input has changed.
 
     Calling it calls the transform, so that a test may hand it DataFrames of its own. `co_partitioned` demands of the
-    topics of its inputs that they have equally many partitions.
+    topics of its inputs that they have equally many partitions. With a `key`, columns of the table, only the rows of
+    keys that changed are written again; `paths` then has for each input the SQL expressions of the key's columns, None
+    for an input that is read whole.
     """
 
     kind: ClassVar[str] = "pipeline"
@@ -145,6 +147,8 @@ class Pipeline:
     transform: Callable[..., Any]
     version: str | None = None
     co_partitioned: bool = False
+    key: tuple[str, ...] = ()
+    paths: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict, hash=False)
 
     @property
     def table(self) -> str:
@@ -381,14 +385,28 @@ def _check_folds(what: str, fields: Mapping[str, Fold]) -> None:
                 raise DeclarationError(f"{what}: the {role} of field {column} is {text!r}: write it as a line of SQL")
 
 
+KeyPath = str | Sequence[str] | None
+"""What leads from an input to the key: a column or SQL expression for each column of the key; None for no path."""
+
+
 def pipeline(
-    *, name: str, inputs: Sequence[str], version: str | None = None, co_partitioned: bool = False
+    *,
+    name: str,
+    inputs: Sequence[str] | Mapping[str, KeyPath],
+    key: str | Sequence[str] = (),
+    version: str | None = None,
+    co_partitioned: bool = False,
 ) -> Callable[[Callable[..., Any]], Pipeline]:
     """
     Declare the decorated function as `marts.<name>`; it gets one DataFrame for each of `inputs`, in their order.
 
     The table is written again when a table among `inputs` has a new version, or when the code has: `version` says so
     by hand, and without it the text of the function's module does.
+
+    `key` names columns of the table: then only the rows of keys that changed are computed and replaced, from the rows
+    of these keys in the inputs. An input has the columns of the key by the same names, or `inputs` is a mapping that
+    says for each what leads to them: `inputs={"history.orders": "customer", "state.customers": "id"}`. None is for an
+    input that is read whole; a change of it runs the full query.
 
     `co_partitioned` says that the topics of the inputs are also joined by readers that go by partitions: with different
     numbers of partitions they are refused (:mod:`fluvial.tables.declare.co_partitioning`).
@@ -405,15 +423,57 @@ def pipeline(
             )
     if f"marts.{name}" in inputs:
         raise DeclarationError(f"{what} reads the table that it writes: give it another name")
+    key = _checked_key(what, key)
+    paths = MappingProxyType(_paths(what, inputs, key))
     if co_partitioned:
-        _check_co_partitioned(what, inputs)
+        _check_co_partitioned(what, list(inputs))
 
     def declare(transform: Callable[..., Any]) -> Pipeline:
         return Pipeline(
-            name=name, inputs=tuple(inputs), transform=transform, version=version, co_partitioned=co_partitioned
+            name=name,
+            inputs=tuple(inputs),
+            transform=transform,
+            version=version,
+            co_partitioned=co_partitioned,
+            key=key,
+            paths=paths,
         )
 
     return declare
+
+
+def _checked_key(what: str, key: str | Sequence[str]) -> tuple[str, ...]:
+    columns = (key,) if isinstance(key, str) else tuple(key)
+    for column in columns:
+        _check_column(column, what, "key")
+    if len({column.lower() for column in columns}) < len(columns):
+        raise DeclarationError(f"{what}: key names a column twice: {', '.join(columns)}")
+    return columns
+
+
+def _paths(
+    what: str, inputs: Sequence[str] | Mapping[str, KeyPath], key: tuple[str, ...]
+) -> dict[str, tuple[str, ...] | None]:
+    """What leads from each input to the key."""
+    if not isinstance(inputs, Mapping):
+        return dict.fromkeys(inputs, key) if key else {}
+    if not key:
+        raise DeclarationError(
+            f'{what}: inputs say what leads to a key, and there is none: name it, as in key="customer", or list the '
+            "inputs only"
+        )
+    found: dict[str, tuple[str, ...] | None] = {}
+    for table, path in inputs.items():
+        steps = (path,) if isinstance(path, str) else None if path is None else tuple(path)
+        if steps is not None and (len(steps) != len(key) or not all(isinstance(each, str) and each for each in steps)):
+            raise DeclarationError(
+                f"{what}: {path!r} of input {table} must be one column or SQL expression for each column of the key "
+                f"({', '.join(key)}), or None for an input that is read whole"
+            )
+        found[table] = steps
+    if all(steps is None for steps in found.values()):
+        raise DeclarationError(f"{what}: no input leads to the key: say for at least one which column does")
+    return found
 
 
 def _check_co_partitioned(what: str, inputs: Sequence[str]) -> None:

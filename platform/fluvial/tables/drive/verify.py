@@ -8,7 +8,6 @@ digits, as they were added in another order. Columns that the contract got after
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.errors import TableError
@@ -23,14 +22,15 @@ from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import (
     FOLD_COLUMN,
     Compacted,
-    DeclarationError,
     History,
     Pipeline,
     Publication,
     State,
 )
 from fluvial.tables.declare.folds import FLOATING
+from fluvial.tables.drive.comparison import SHOWN_MAX, Difference, NotBuiltError, Verdict, comparable, same_value
 from fluvial.tables.drive.evolve import contract_of
+from fluvial.tables.drive.verify_pipeline import verify_pipeline
 from fluvial.tables.plan.checks import compacted_key
 from fluvial.tables.plan.duplicates import first_of_each
 from fluvial.tables.plan.log_rows import rows_of_log
@@ -46,61 +46,21 @@ if TYPE_CHECKING:
     from fluvial.tables.declare.declarations import Declaration
 
 OFFSETS_A_RANGE = 100_000
-SHOWN_MAX = 5
-_CLOSE = 1e-9
-
-
-class NotBuiltError(TableError):
-    """
-    No run has made the table yet.
-    """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """
-    One thing that the table has otherwise than the log: `where` is a range of offsets or a key.
-    """
-
-    where: str
-    what: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """
-    What a table was found to be. `rows` were expected, `differences` hold the first few of `different`.
-
-    `ranges` are the offsets by partition that were compared.
-    """
-
-    table: str
-    version: int
-    ranges: dict[int, tuple[int, int]]
-    rows: int
-    different: int
-    differences: tuple[Difference, ...]
-
-    @property
-    def is_exact(self) -> bool:
-        """
-        Whether the table is what the log says.
-        """
-        return self.different == 0
 
 
 def verify(
     declaration: "Declaration", settings: "Settings", spark: "SparkSession", *, schemas: SchemaSource
 ) -> Verdict:
     """
-    Compare a table with the log, or a topic with the table that is published to it.
+    Compare a table with the log, a pipeline's with the batch query, or a topic with the table published to it.
 
     Raises :class:`~fluvial.delta.errors.TableError` when the log no longer holds enough, or the table cannot be read.
     """
-    if isinstance(declaration, Pipeline):
-        raise DeclarationError(f"{declaration.table} is made from tables, not from a topic: verify its inputs")
-    path = Warehouse.at(settings.warehouse).path(declaration.table)
+    warehouse = Warehouse.at(settings.warehouse)
+    path = warehouse.path(declaration.table)
     with explain_failures(declaration.table, path):
+        if isinstance(declaration, Pipeline):
+            return verify_pipeline(declaration, warehouse, spark)
         if isinstance(declaration, Publication):
             return _verify_publication(declaration, settings, spark, schemas)
         return _verify_table(declaration, settings, spark, schemas, path)
@@ -245,7 +205,7 @@ def _checksums(rows: "DataFrame") -> dict[tuple[int, int], tuple[int, int]]:
     """(rows, checksum) of each (partition, range of offsets)."""
     from pyspark.sql.functions import expr
 
-    columns = ", ".join(_comparable(rows, name) for name in rows.columns)
+    columns = ", ".join(comparable(rows, name) for name in rows.columns)
     grouped = (
         rows.selectExpr("_partition", f"_offset DIV {OFFSETS_A_RANGE} AS _range", f"xxhash64({columns}) AS _hash")
         .groupBy("_partition", "_range")
@@ -263,7 +223,7 @@ def _by_key(
     columns = [name for name in log.columns if name in table.columns and name not in keys]
     floating = {field.name for field in log.schema if field.dataType.simpleString() in {"double", "float"}} & loose
     same = " AND ".join(
-        _same(*(_comparable(log, name, of) for of in ("l.", "t.")), close=name in floating) for name in columns
+        same_value(*(comparable(log, name, of) for of in ("l.", "t.")), close=name in floating) for name in columns
     )
     key = f"`{keys[0]}`"
     verdict = (
@@ -285,18 +245,3 @@ def _by_key(
     finally:
         compared.unpersist()
     return rows, different, [Difference(where=row._where, what=row._what) for row in shown]
-
-
-def _comparable(frame: "DataFrame", name: str, of: str = "") -> str:
-    """The column in a form that can be hashed and compared, which maps cannot."""
-    column = f"{of}`{name}`"
-    return f"to_json({column})" if "map<" in frame.schema[name].dataType.simpleString() else column
-
-
-def _same(left: str, right: str, *, close: bool) -> str:
-    if not close:
-        return f"{left} <=> {right}"
-    # To Spark, NaN is equal to itself and greater than any other number; a difference from null is null.
-    difference, larger = f"abs({left} - {right})", f"greatest(abs({left}), abs({right}))"
-    is_close = f"{difference} < double('infinity') AND {difference} <= {_CLOSE} * {larger}"
-    return f"({left} <=> {right} OR coalesce({is_close}, false))"

@@ -46,6 +46,15 @@ def test_a_pipeline_is_still_its_function() -> None:
     assert (sums.table, sums.inputs) == ("marts.sums", ("history.a", "state.b"))
 
 
+def test_a_pipeline_knows_what_leads_from_its_inputs_to_its_key() -> None:
+    declared = pipeline(name="p", inputs=["history.a", "state.b"], key="c")(lambda *_: None)
+    assert (declared.key, dict(declared.paths)) == (("c",), {"history.a": ("c",), "state.b": ("c",)})
+    paths = {"history.a": ["customer", "date(at)"], "state.b": None}
+    declared = pipeline(name="p", inputs=paths, key=["c", "day"])(lambda *_: None)
+    assert declared.inputs == ("history.a", "state.b")
+    assert dict(declared.paths) == {"history.a": ("customer", "date(at)"), "state.b": None}
+
+
 def a_state(**changes: Any) -> Any:
     arguments: dict[str, Any] = {"topic": "t", "key": "k", "fields": {"n": count()}}
     return state("s", **{**arguments, **changes})
@@ -78,6 +87,11 @@ def a_state(**changes: Any) -> Any:
         (lambda: pipeline(name="p", inputs="history.a"), "needs a list of input tables"),
         (lambda: pipeline(name="p", inputs=["flights"]), "is not <database>.<table>"),
         (lambda: pipeline(name="p", inputs=["marts.p"]), "reads the table that it writes"),
+        (lambda: pipeline(name="p", inputs={"history.a": "x"}), 'there is none: name it, as in key="customer"'),
+        (lambda: pipeline(name="p", inputs=["history.a"], key="a b"), "no column name"),
+        (lambda: pipeline(name="p", inputs=["history.a"], key=["a", "A"]), "names a column twice"),
+        (lambda: pipeline(name="p", inputs={"history.a": "x"}, key=["x", "y"]), "for each column of the key"),
+        (lambda: pipeline(name="p", inputs={"history.a": None}, key="x"), "no input leads to the key"),
     ],
 )
 def test_a_mistake_is_said_when_it_is_declared(declare: Callable[[], object], said: str) -> None:

@@ -1,0 +1,168 @@
+"""
+The stamp of a pipeline's commits: the versions of the inputs that the table was made from, and by which road.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fluvial.delta.errors import TableError
+from fluvial.delta.log import Commit, TableLog
+from fluvial.delta.stamp import new_run_id
+
+Road = Literal["full", "keys"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputVersion:
+    """
+    A version of an input, and the id of the commit that made it: a table made again counts its versions from 0.
+    """
+
+    version: int
+    commit: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refresh:
+    """
+    How a table with a key was brought to the versions of its inputs.
+
+    `road` is "keys" where the rows of changed keys were replaced and "full" where the transform ran over the whole
+    inputs, for `reason`. `keys` changed, by `changed` rows that came or went. It began at `began_ms` of Unix time.
+    `costs` are those that were weighed, by keys and of the full query, in rows that this one reads and writes.
+    """
+
+    road: Road
+    reason: str | None
+    began_ms: int
+    keys: int | None = None
+    changed: int | None = None
+    costs: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MartStamp:
+    """
+    What a pipeline's table was made from: the version of each input by table, and the version of the code.
+
+    `key` is how the key is declared, column by column, `refresh` of a table with a key. `batch`, of a table with a
+    key, is the version that the commit makes, or a lower one that no earlier batch has, whoever else writes to the
+    table. `removed` is the number of rows that the commit took away.
+    """
+
+    pipeline: str
+    code: str
+    inputs: Mapping[str, InputVersion]
+    key: Mapping[str, Any] | None = None
+    refresh: Refresh | None = None
+    batch: int = 0
+    removed: int = 0
+    run: str = field(default_factory=new_run_id)
+
+    @property
+    def app_id(self) -> str:
+        """
+        The name under which Delta counts the table's batches.
+        """
+        return f"fluvial/marts/{self.pipeline}"
+
+    def is_of(self, other: "MartStamp") -> bool:
+        """
+        Whether a table with the other stamp has the same rows: the same inputs, code and key.
+        """
+        return (self.pipeline, self.code, self.inputs, self.key) == (
+            other.pipeline,
+            other.code,
+            other.inputs,
+            other.key,
+        )
+
+    def as_json(self) -> str:
+        """
+        The text for `userMetadata`.
+        """
+        body: dict[str, Any] = {
+            "pipeline": self.pipeline,
+            "code": self.code,
+            "inputs": {table: {"version": at.version, "commit": at.commit} for table, at in self.inputs.items()},
+        }
+        if self.key is not None:
+            body |= {"key": self.key, "batch": self.batch}
+        if self.refresh is not None:
+            refresh = self.refresh
+            body["refresh"] = {"road": refresh.road, "began": refresh.began_ms}
+            optional = {
+                "reason": refresh.reason,
+                "keys": refresh.keys,
+                "changed": refresh.changed,
+                "costs": refresh.costs,
+            }
+            body["refresh"] |= {name: value for name, value in optional.items() if value is not None}
+        if self.removed:
+            body["removed"] = self.removed
+        return json.dumps({"fluvial": {**body, "run": self.run}})
+
+    @classmethod
+    def of(cls, commit: Commit) -> "MartStamp | None":
+        """
+        The stamp of a commit; None for a commit that no pipeline made. Raises TableError for one that is not as ours.
+        """
+        body = (commit.user_metadata or {}).get("fluvial")
+        if not isinstance(body, dict) or "pipeline" not in body:
+            return None
+        try:
+            refresh = body.get("refresh")
+            return cls(
+                pipeline=body["pipeline"],
+                code=body["code"],
+                inputs={
+                    table: InputVersion(version=at["version"], commit=at["commit"])
+                    for table, at in body["inputs"].items()
+                },
+                key=body.get("key"),
+                refresh=None
+                if refresh is None
+                else Refresh(
+                    road=refresh["road"],
+                    reason=refresh.get("reason"),
+                    began_ms=refresh["began"],
+                    keys=refresh.get("keys"),
+                    changed=refresh.get("changed"),
+                    costs=_pair(refresh.get("costs")),
+                ),
+                batch=body.get("batch", 0),
+                removed=body.get("removed", 0),
+                run=body["run"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise TableError(
+                f"version {commit.version} of the table says what it was made from in a format that this fluvial does "
+                f"not support ({error!r}): if a newer fluvial wrote it, upgrade this one"
+            ) from error
+
+
+def _pair(found: list[int] | None) -> tuple[int, int] | None:
+    return None if found is None else (found[0], found[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """
+    Where a pipeline's table stands: its newest commit that a pipeline made, and that one's stamp.
+    """
+
+    commit: Commit
+    stamp: MartStamp
+
+
+def newest_made(log: TableLog, *, above: int = -1) -> Made | None:
+    """
+    The newest commit of a pipeline above a version; None where there is none.
+    """
+    for commit in log.newest_first(above=above):
+        stamp = MartStamp.of(commit)
+        if stamp is not None:
+            return Made(commit=commit, stamp=stamp)
+    return None

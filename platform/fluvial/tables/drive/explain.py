@@ -1,0 +1,213 @@
+"""
+How a pipeline's table would be brought to the newest versions of its inputs, and what the last refresh did.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from fluvial.delta.failures import explain_failures
+from fluvial.delta.log import TableLog
+from fluvial.delta.mart_stamp import Made, Road, newest_made
+from fluvial.spark.connect import session_of_its_own
+from fluvial.spark.warehouse import Warehouse
+from fluvial.tables.declare.declarations import Declaration, DeclarationError, Pipeline
+from fluvial.tables.drive.key_plan import Some
+from fluvial.tables.drive.key_refresh import KeyRefresh
+from fluvial.tables.drive.pipeline_inputs import wanted_stamp
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from fluvial.config import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """
+    What a refresh would read of an input: the rows of the changed keys at version `until`, or the whole of it.
+
+    `since` is the version that the table was made from, None where there is none. `files` are those that may hold such
+    rows, and how many there are; None where all are read.
+    """
+
+    table: str
+    whole: bool
+    since: int | None
+    until: int
+    files: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Last:
+    """
+    What the newest refresh did: `rows` and `bytes` written, `removed` rows taken away, in `seconds`.
+
+    `road`, `reason`, `keys`, `changed` and `costs` are as in its stamp; None where it had no key.
+    """
+
+    version: int
+    road: Road
+    reason: str | None
+    keys: int | None
+    changed: int | None
+    costs: tuple[int, int] | None
+    rows: int
+    removed: int
+    bytes: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """
+    The road that the next refresh takes, "none" where nothing has changed, and for what `reason` no better one.
+
+    `keys` changed by `changed` rows. `costs` are those that were weighed, by keys and of the full query; None where
+    nothing was.
+    """
+
+    table: str
+    road: Road | Literal["none"]
+    reason: str | None
+    reads: tuple[Read, ...]
+    keys: int | None
+    changed: int | None
+    last: Last | None
+    costs: tuple[int, int] | None = None
+
+
+def explain(declaration: Declaration, settings: "Settings", spark: "SparkSession") -> Explanation:
+    """
+    Say what a refresh of a pipeline's table would do; the inputs' commits are read for it, and nothing is written.
+
+    Raises DeclarationError for another table, and for a transform that cannot be computed by its key.
+    """
+    if not isinstance(declaration, Pipeline):
+        raise DeclarationError(f"{declaration.table} is made from a topic, of which it reads the new records: only "
+                               "tables of pipelines are explained")  # fmt: skip
+    warehouse = Warehouse.at(settings.warehouse)
+    with explain_failures(declaration.table, warehouse.path(declaration.table)):
+        log = TableLog(spark, warehouse.path(declaration.table))
+        log.check()
+        made = newest_made(log)
+        if not declaration.key:
+            wanted = wanted_stamp(declaration, warehouse, spark)
+            reason = 'it has no key: with key="…" only the rows of keys that changed are written'
+            is_new = made is None or not made.stamp.is_of(wanted)
+            return Explanation(
+                table=declaration.table,
+                road="full" if is_new else "none",
+                reason=reason,
+                reads=_reads(declaration, made, {table: at.version for table, at in wanted.inputs.items()}, set()),
+                keys=None,
+                changed=None,
+                last=_last(made),
+            )
+        return _by_key(declaration, warehouse, spark, made)
+
+
+def _by_key(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession", made: Made | None) -> Explanation:
+    with session_of_its_own(spark) as session:
+        refresh = KeyRefresh(declaration=declaration, warehouse=warehouse, session=session)
+        plan = refresh.plan()
+        try:
+            refresh.answer(plan)
+        finally:
+            plan.release()
+    changed = plan.changed
+    is_new = made is None or not made.stamp.is_of(plan.wanted)
+    restricted = set() if changed is None else {table for table, path in declaration.paths.items() if path is not None}
+    return Explanation(
+        table=declaration.table,
+        road="none" if not is_new else "full" if changed is None else "keys",
+        reason=plan.reason,
+        reads=_reads(
+            declaration, made, {table: at.version for table, at in plan.wanted.inputs.items()}, restricted, plan.pruned
+        ),
+        keys=None if changed is None else changed.keys,
+        changed=None if changed is None else changed.rows,
+        last=_last(made),
+        costs=plan.costs if is_new else None,
+    )
+
+
+def _reads(
+    declaration: Pipeline,
+    made: Made | None,
+    until: dict[str, int],
+    restricted: set[str],
+    pruned: Mapping[str, Some] = MappingProxyType({}),
+) -> tuple[Read, ...]:
+    since = {} if made is None else {table: at.version for table, at in made.stamp.inputs.items()}
+    return tuple(
+        Read(
+            table=table,
+            whole=table not in restricted,
+            since=since.get(table),
+            until=until[table],
+            files=(len(pruned[table].files), pruned[table].among) if table in pruned else None,
+        )
+        for table in declaration.inputs
+    )
+
+
+def _last(made: Made | None) -> Last | None:
+    if made is None:
+        return None
+    refresh, commit = made.stamp.refresh, made.commit
+    took_ms = None if refresh is None or commit.timestamp_ms is None else commit.timestamp_ms - refresh.began_ms
+    return Last(
+        version=commit.version,
+        road="full" if refresh is None else refresh.road,
+        reason=None if refresh is None else refresh.reason,
+        keys=None if refresh is None else refresh.keys,
+        changed=None if refresh is None else refresh.changed,
+        costs=None if refresh is None else refresh.costs,
+        rows=commit.metric("numOutputRows"),
+        removed=made.stamp.removed,
+        bytes=commit.metric("numOutputBytes"),
+        seconds=None if took_ms is None else took_ms / 1000,
+    )
+
+
+def as_lines(explanation: Explanation) -> list[str]:
+    """
+    The explanation in words.
+    """
+    road = {
+        "keys": f"by keys: {explanation.keys or 0:,} keys changed by {explanation.changed or 0:,} rows",
+        "full": "the full query",
+        "none": "nothing has changed",
+    }[explanation.road]
+    if explanation.costs is not None:
+        by_keys, full = explanation.costs
+        road += f" (cost by keys {by_keys:,}, of the full query {full:,})"
+    lines = [f"{explanation.table}: {road}"]
+    if explanation.reason is not None:
+        lines.append(f"  why not better: {explanation.reason}")
+    for read in explanation.reads if explanation.road != "none" else ():
+        since = "" if read.since is None else f", changes since version {read.since}"
+        among = "" if read.files is None else f" in {read.files[0]:,} of {read.files[1]:,} files"
+        what = "the whole of it" if read.whole else f"the rows of these keys{among}{since}"
+        lines.append(f"  reads {read.table} version {read.until}: {what}")
+    last = explanation.last
+    if last is None:
+        lines.append("  it has not been written yet")
+        return lines
+    how = f"{last.keys:,} keys, {last.changed:,} changed rows" if last.keys is not None else "the full query"
+    why = "" if last.reason is None else f" ({last.reason})"
+    took = "" if last.seconds is None else f", {last.seconds:.1f} s"
+    lines.append(
+        f"  last refresh, version {last.version}: {how}{why}; {last.rows:,} rows written, {last.removed:,} removed, "
+        f"{last.bytes:,} bytes{took}"
+    )
+    return lines
+
+
+def as_json(explanation: Explanation) -> dict[str, Any]:
+    """
+    The explanation for programs.
+    """
+    return asdict(explanation)

@@ -1,0 +1,220 @@
+"""
+How a table with a key is to be brought to the newest versions of its inputs: by the keys that changed, or by the full
+query. The inputs' logs and the rows that changed are read for it, no more.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fluvial.delta.file_stats import FileStats, comparable_type, table_stats
+from fluvial.delta.log import TableLog
+from fluvial.delta.mart_stamp import Made, MartStamp, newest_made
+from fluvial.spark.connect import is_client
+from fluvial.spark.warehouse import Warehouse
+from fluvial.tables.declare.declarations import Pipeline
+from fluvial.tables.drive.pipeline_inputs import read_input, wanted_stamp
+from fluvial.tables.plan.changed_keys import (
+    ChangedKeys,
+    UnreadableChangesError,
+    changed_keys,
+    check_commits,
+    has_changes,
+    rows_changed,
+)
+from fluvial.tables.plan.refresh_cost import Work, why_full
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS_HERE_MAX = 200_000
+"""So many changed rows' keys are taken into this process."""
+PRUNED_MIN = 0.2
+"""Files are left out where they hold this part of an input's rows or more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Some:
+    """
+    The `files` of an input that may hold rows of a key that changed, of so many `among`.
+    """
+
+    files: Sequence[FileStats]
+    among: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """
+    How a table is brought to the versions of `wanted`: by the keys that changed, or for a `reason` by the full query.
+
+    `before` is the table's version. `changed` must be let go of (:meth:`release`). `pruned` has the inputs,
+    by table, of which files are left out. `work` is what was weighed,
+    None where nothing was.
+    """
+
+    wanted: MartStamp
+    before: int | None
+    changed: ChangedKeys | None
+    reason: str | None
+    pruned: Mapping[str, Some] = field(default_factory=dict)
+    work: Work | None = None
+
+    @property
+    def costs(self) -> tuple[int, int] | None:
+        """
+        What was weighed: the cost by keys and that of the full query.
+        """
+        return None if self.work is None else (self.work.by_keys, self.work.full)
+
+    def release(self) -> None:
+        """
+        Let Spark forget the keys.
+        """
+        if self.changed is not None:
+            self.changed.frame.unpersist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyPlanner:
+    """
+    One look at a table and its inputs, in a session of the table's own.
+    """
+
+    declaration: Pipeline
+    warehouse: Warehouse
+    session: "SparkSession"
+
+    def plan(self, *, rebuild: bool = False) -> Plan:
+        """
+        Decide how. Raises TableError for an input that is not there.
+        """
+        reason = "a rebuild was asked for" if rebuild else self._obstacle()
+        whole = Plan(wanted=self._wanted, before=self._before, changed=None, reason=reason)
+        if reason is not None:
+            return whole
+        try:
+            work = self._work()
+            reason = why_full(work)
+            if reason is not None:
+                return replace(whole, reason=reason, work=work)
+            return self._by_keys(whole, work)
+        except UnreadableChangesError as error:
+            return replace(whole, reason=str(error))
+
+    @cached_property
+    def _wanted(self) -> MartStamp:
+        return wanted_stamp(self.declaration, self.warehouse, self.session)
+
+    @cached_property
+    def _log(self) -> TableLog:
+        return TableLog(self.session, self.warehouse.path(self.declaration.table))
+
+    @cached_property
+    def _before(self) -> int | None:
+        return self._log.newest_version()
+
+    @cached_property
+    def _made(self) -> Made | None:
+        return None if self._before is None else newest_made(self._log)
+
+    @property
+    def _since(self) -> MartStamp:
+        assert self._made is not None, "there is no obstacle"
+        return self._made.stamp
+
+    def _obstacle(self) -> str | None:
+        """Why the full query must run, as far as it is known before changes are looked at."""
+        made, wanted = self._made, self._wanted
+        if made is None:
+            return "the table is new" if self._before is None else "no pipeline made the table"
+        stamp = made.stamp
+        reasons = {
+            "it was made from other inputs": stamp.pipeline != wanted.pipeline
+            or stamp.inputs.keys() != wanted.inputs.keys(),
+            "the code has changed": stamp.code != wanted.code,
+            "the key is declared in another way": stamp.key != wanted.key,
+            "a client of Spark Connect cannot read which rows changed": is_client(self.session),
+        }
+        for commit in self._log.newest_first(above=made.commit.version):
+            is_foreign = bool(self._log.data_changes(commit.version) & {"add", "remove"})
+            reasons[f"version {commit.version} of the table is not fluvial's ({commit.operation})"] = is_foreign
+        return next((reason for reason, holds in reasons.items() if holds), None)
+
+    @cached_property
+    def _input_logs(self) -> Mapping[str, TableLog]:
+        return {table: TableLog(self.session, self.warehouse.path(table)) for table in self.declaration.inputs}
+
+    @cached_property
+    def _files(self) -> Mapping[str, tuple[int, Sequence[FileStats]]]:
+        """The rows of each input, and its files where these are known at the version that is read."""
+        found = {}
+        for table, path in self.declaration.paths.items():
+            at, where = self._wanted.inputs[table].version, self.warehouse.path(table)
+            kinds = dict(read_input(self.session, where, at).dtypes) if path is not None else {}
+            columns = {step: kinds[step] for step in path or () if step.isidentifier() and step in kinds}
+            columns = {name: kind for name, kind in columns.items() if comparable_type(kind)}
+            stats = table_stats(self.session, where, columns)
+            if stats is None:
+                raise UnreadableChangesError("this Spark or this version of Delta does not tell which rows changed")
+            found[table] = stats.rows, stats.files if stats.version == at else ()
+        return found
+
+    def _work(self) -> Work:
+        """What there is to do, before the changed keys are known."""
+        since, changed = self._since.inputs, 0
+        for table, path in self.declaration.paths.items():
+            log, until = self._input_logs[table], self._wanted.inputs[table].version
+            if path is not None:
+                check_commits(log, table, since[table], until)
+                changed += rows_changed(log, since[table].version, until)
+            elif has_changes(log, table, since[table], until):
+                raise UnreadableChangesError(f"{table}, which is read whole, has changed")
+        own = table_stats(self.session, self._log.path, {})
+        whole = sum(rows for table, (rows, _) in self._files.items() if self.declaration.paths[table] is None)
+        return Work(
+            inputs=sum(rows for rows, _ in self._files.values()),
+            read=whole,
+            table=0 if own is None else own.rows,
+            changed=changed,
+        )
+
+    def _by_keys(self, whole: Plan, work: Work) -> Plan:
+        changed = changed_keys(
+            self.session,
+            self.declaration,
+            self._input_logs,
+            self._since.inputs,
+            {table: at.version for table, at in self._wanted.inputs.items()},
+            few=work.changed <= ROWS_HERE_MAX,
+        )
+        pruned, read = {}, work.read
+        for table, path in self.declaration.paths.items():
+            rows, files = self._files[table]
+            if path is None:
+                continue
+            some = changed.in_files(files, path)
+            rows_of_some = sum(file.rows for file in some)
+            if files and rows_of_some <= (1 - PRUNED_MIN) * rows:
+                pruned[table] = Some(files=some, among=len(files))
+                read += rows_of_some
+            else:
+                read += rows
+        work = replace(work, read=read, changed=changed.rows, keys=changed.keys, replaced=self._replaced(changed))
+        reason = why_full(work)
+        if reason is not None:
+            changed.frame.unpersist()
+            return replace(whole, reason=reason, work=work)
+        return replace(whole, changed=changed, pruned=pruned, work=work)
+
+    def _replaced(self, changed: ChangedKeys) -> int:
+        """How many rows the table has of these keys: about as many for each as the last refresh by keys found."""
+        assert self._made is not None, "there is no obstacle"
+        last = self._made.stamp.refresh
+        if last is not None and last.keys:
+            rows = max(self._made.stamp.removed, self._made.commit.metric("numOutputRows"))
+            return math.ceil(changed.keys * rows / last.keys)
+        table = self.session.read.format("delta").load(self._log.path)
+        return int(changed.of(table, [f"`{column}`" for column in self.declaration.key]).count())

@@ -1,0 +1,246 @@
+"""
+The keys of a pipeline whose rows may differ from those that its table has, and the inputs' rows of these keys.
+
+They are the keys of all rows that came to an input or went since the version that the table was made from.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from fluvial.delta.file_stats import FileStats, Key, comparable_type, marked_rows, of_action, ranges
+from fluvial.delta.log import TableLog
+from fluvial.delta.mart_stamp import InputVersion
+from fluvial.delta.row_swap import row_changes
+from fluvial.tables.declare.declarations import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+# Beyond so many keys they are not sent to every task whole.
+BROADCAST_MAX = 1_000_000
+VALUES_MAX = 50_000
+"""So many keys are compared with the bounds of each file."""
+RANGES_MAX = 8
+"""Each row that is read is compared with so many ranges."""
+KNOWN = "_fluvial_known"
+_KEY = "_fluvial_key_"
+_ROWS = "_fluvial_rows"
+# Commits that change single rows, or none; a WRITE that removes no file adds rows.
+_OF_ROWS = frozenset(
+    {"STREAMING UPDATE", "MERGE", "UPDATE", "DELETE", "WRITE", "OPTIMIZE", "VACUUM START", "VACUUM END",
+     "SET TBLPROPERTIES", "UNSET TBLPROPERTIES"}
+)  # fmt: skip
+_PLAIN = frozenset({"string", "tinyint", "smallint", "int", "bigint", "boolean", "date", "timestamp", "timestamp_ntz"})
+_COMMITS_MAX = 1000
+_LOST_FILE = ("FileNotFoundException", "FILE_NOT_EXIST", "DELTA_FILE_NOT_FOUND")
+
+
+class UnreadableChangesError(Exception):
+    """
+    What changed in an input cannot be read from its commits; the text says why.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedKeys:
+    """
+    The `frame` of `keys` that changed, a row each, by `rows` that came or went.
+
+    `values` has for each column of the key those that occur, ascending, and whether null does; None where they are too
+    many or of a type whose bounds files do not tell.
+    """
+
+    frame: "DataFrame"
+    keys: int
+    rows: int
+    values: tuple[tuple[Sequence[Key], bool] | None, ...] = ()
+
+    def of(self, rows: "DataFrame", path: Sequence[str]) -> "DataFrame":
+        """
+        The rows whose expressions `path` are a key that changed.
+        """
+        return rows.join(self._sent(), self._same(path), "left_semi")
+
+    def in_files(self, files: Sequence[FileStats], path: Sequence[str]) -> list[FileStats]:
+        """
+        Those of an input's files that may hold rows of a key that changed.
+        """
+        known = [(step, found) for step, found in zip(path, self.values, strict=False) if found is not None]
+        return [
+            file
+            for file in files
+            if all(
+                step not in file.bounds or file.bounds[step].may_hold(keys, null=null) for step, (keys, null) in known
+            )
+        ]
+
+    def within(self, rows: "DataFrame", files: Sequence[FileStats], path: Sequence[str]) -> "DataFrame":
+        """
+        The rows of an input by conditions that let Delta leave out files beside `files` (:meth:`in_files`).
+        """
+        from pyspark.sql.functions import col, expr
+
+        for step, found in zip(path, self.values, strict=False):
+            if found is None or not all(step in file.bounds for file in files):
+                continue
+            is_inside = col(f"`{step}`").isNull() if found[1] else expr("false")
+            for least, most in ranges((file.bounds[step] for file in files), RANGES_MAX):
+                is_inside |= col(f"`{step}`").between(least, most)
+            rows = rows.where(is_inside)
+        return rows
+
+    def known(self, rows: "DataFrame", path: Sequence[str], refusal: "Column") -> "DataFrame":
+        """
+        The same rows, which fail with the text `refusal` where one is of another key as they are read.
+
+        They have the column KNOWN, which must be read.
+        """
+        from pyspark.sql.functions import col, expr, raise_error, when
+
+        flagged = rows.join(self._sent().withColumn(KNOWN, expr("true")), self._same(path), "left_outer")
+        is_known = when(col(KNOWN), expr("true")).otherwise(raise_error(refusal).cast("boolean"))
+        return flagged.select(*(f"`{name}`" for name in rows.columns), is_known.alias(KNOWN))
+
+    def _sent(self) -> "DataFrame":
+        keys = self.frame.drop(_ROWS)
+        return keys.hint("broadcast") if self.keys <= BROADCAST_MAX else keys
+
+    def _same(self, path: Sequence[str]) -> "Column":
+        from pyspark.sql.functions import expr
+
+        # A key may be null, and is then one like others.
+        return expr(" AND ".join(f"({step}) <=> {_KEY}{index}" for index, step in enumerate(path)))
+
+
+def rows_changed(log: TableLog, since: int, until: int) -> int:
+    """
+    How many rows came or went with the commits after a version, as far as these tell: no data file is read.
+    """
+    total = 0
+    for version in range(since + 1, until + 1):
+        files: dict[str, dict[str, Any]] = defaultdict(dict)
+        for action in log.actions(version):
+            for kind in ("add", "remove"):
+                file = action.get(kind)
+                if file is not None and file.get("dataChange", True):
+                    files[file["path"]][kind] = file
+        for file in files.values():
+            if len(file) == 1:
+                total += sum(of_action(each, {}).rows for each in file.values())
+            else:  # one that stays, in which other rows are marked
+                total += abs(marked_rows(file["add"]) - marked_rows(file["remove"]))
+    return total
+
+
+def check_commits(log: TableLog, table: str, since: InputVersion, until: int) -> None:
+    """
+    Raise :class:`UnreadableChangesError` where the commits after a version do not tell which rows came and went.
+    """
+    versions = {commit.version: commit for commit in log.newest_first(above=since.version - 1)}
+    if since.version not in versions or versions[since.version].txn_id != since.commit:
+        known = since.version in versions
+        raise UnreadableChangesError(
+            f"{table} was made again"
+            if known or since.version > until
+            else f"the log of {table} no longer has version {since.version}"
+        )
+    if until - since.version > _COMMITS_MAX:
+        raise UnreadableChangesError(f"{table} has {until - since.version:,} new versions")
+    for version in range(since.version + 1, until + 1):
+        commit = versions.get(version)
+        if commit is None:
+            raise UnreadableChangesError(f"the log of {table} no longer has version {version}")
+        changes = log.data_changes(version)
+        if "metaData" in changes and commit.operation not in {"SET TBLPROPERTIES", "UNSET TBLPROPERTIES"}:
+            raise UnreadableChangesError(f"the columns of {table} changed with version {version}")
+        if commit.operation not in _OF_ROWS or (commit.operation == "WRITE" and "remove" in changes):
+            raise UnreadableChangesError(f"{table} was written whole by version {version} ({commit.operation})")
+
+
+def has_changes(log: TableLog, table: str, since: InputVersion, until: int) -> bool:
+    """
+    Whether commits after a version changed rows or columns. Raises as :func:`check_commits` does.
+    """
+    check_commits(log, table, since, until)
+    return any(log.data_changes(version) for version in range(since.version + 1, until + 1))
+
+
+def changed_keys(
+    session: "SparkSession",
+    declaration: Pipeline,
+    logs: Mapping[str, TableLog],
+    since: Mapping[str, InputVersion],
+    until: Mapping[str, int],
+    *,
+    few: bool,
+) -> ChangedKeys:
+    """
+    Read the keys that changed in the inputs between two versions of each; the frame may be persisted and must be let
+    go. With `few`, the changed rows fit into this process.
+
+    Raises :class:`UnreadableChangesError`.
+    """
+    from pyspark.errors import AnalysisException
+
+    parts = []
+    for table, path in declaration.paths.items():
+        if until[table] == since[table].version or path is None:
+            continue
+        try:
+            changes = row_changes(session, logs[table].path, since=since[table].version, until=until[table])
+        except AnalysisException as error:
+            raise UnreadableChangesError(f"the changes of {table} cannot be read") from error
+        if changes is None:
+            raise UnreadableChangesError("this Spark or this version of Delta does not tell which rows changed")
+        parts.append(_keys_of(changes, path))
+    if not parts:
+        # Nothing but files that were written together.
+        table, path = next((table, path) for table, path in declaration.paths.items() if path is not None)
+        parts.append(_keys_of(session.read.format("delta").load(logs[table].path), path).where("false"))
+    together = reduce(lambda one, other: one.unionAll(other), parts)
+    try:
+        return _collected(together) if few and _are_plain(together) else _counted(together)
+    except Exception as error:
+        if any(mark in str(error) for mark in _LOST_FILE):
+            raise UnreadableChangesError("files of the versions in between are gone (VACUUM)") from error
+        raise
+
+
+def _are_plain(rows: "DataFrame") -> bool:
+    """Whether keys can be compared here as they are there."""
+    return all(kind in _PLAIN or kind.startswith("decimal") for _, kind in rows.dtypes)
+
+
+def _collected(rows: "DataFrame") -> ChangedKeys:
+    """The keys by one job that reads the changes: without a shuffle of them, and none is read a second time."""
+    import pyarrow.compute as pc
+
+    changed = rows.toArrow()
+    keys = changed.group_by(changed.column_names).aggregate([]) if changed.num_rows else changed
+    values = tuple(
+        (sorted(pc.unique(keys[name]).drop_null().to_pylist()), keys[name].null_count > 0)
+        if comparable_type(kind) and keys.num_rows <= VALUES_MAX
+        else None
+        for name, kind in rows.dtypes
+    )
+    frame = rows.sparkSession.createDataFrame(keys, schema=rows.schema)
+    return ChangedKeys(frame=frame, keys=keys.num_rows, rows=changed.num_rows, values=values)
+
+
+def _counted(rows: "DataFrame") -> ChangedKeys:
+    from pyspark.sql.functions import expr
+
+    keys = rows.groupBy(*rows.columns).agg(expr(f"count(*) AS {_ROWS}")).persist()
+    try:
+        count, changed = keys.selectExpr("count(*)", f"coalesce(sum({_ROWS}), 0)").collect()[0]
+    except Exception:
+        keys.unpersist()
+        raise
+    return ChangedKeys(frame=keys, keys=count, rows=changed)
+
+
+def _keys_of(rows: "DataFrame", path: Sequence[str]) -> "DataFrame":
+    return rows.selectExpr(*(f"{step} AS {_KEY}{index}" for index, step in enumerate(path)))

@@ -1,0 +1,66 @@
+"""
+Whether a refresh by keys or the full query is cheaper, from numbers of rows that the tables' logs have.
+
+The unit is a row that the full query reads from an input, moves, and aggregates. The weights are rounded from the
+processor time of a few refreshes of the tables of `make bench-incremental`, with 1 and 4 million rows; that of replaced
+rows is a guess. What the transform itself does with a row is not known, and taken to be the same on both roads.
+"""
+
+from dataclasses import dataclass
+
+FIXED = 1_500_000
+"""What a refresh by keys costs whatever its size: Spark's jobs for the changes, the old rows and the swap."""
+READ = 0.1
+"""A row of an input that is read, and left out as its key is not among those that changed."""
+SWAPPED = 4.0
+"""A row of the table that is found, marked as gone and written again, beside one that is written in a whole table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """
+    The rows that both roads would have to do with.
+
+    `inputs` are the rows of the inputs, `read` those of them in files that may hold a key that changed, `table` the
+    rows of the table. `changed` rows came or went in the inputs; `keys` are the keys that they name and `replaced` the
+    table's rows of these, None while the changes have not been read.
+    """
+
+    inputs: int
+    read: int
+    table: int
+    changed: int
+    keys: int | None = None
+    replaced: int | None = None
+
+    @property
+    def share(self) -> float:
+        """
+        The part of the table's rows that is replaced, which that of the inputs' rows is taken to be as well.
+        """
+        return min(1.0, (1 if self.replaced is None else self.replaced) / max(self.table, 1))
+
+    @property
+    def full(self) -> int:
+        """
+        The cost of the full query.
+        """
+        return self.inputs + self.table
+
+    @property
+    def by_keys(self) -> int:
+        """
+        The cost of a refresh by keys; a lower bound of it while the keys are not known.
+        """
+        moved = self.share * (self.inputs + SWAPPED * self.table)
+        return round(FIXED + self.changed + READ * self.read + moved)
+
+
+def why_full(work: Work) -> str | None:
+    """
+    Why the full query is cheaper; None where it is not, and while that depends on keys that are not known.
+    """
+    if work.full >= work.by_keys:
+        return None
+    said = f"{work.changed:,} rows changed" if work.keys is None else f"{work.keys:,} keys changed"
+    return f"it is cheaper: {said}, the inputs have {work.inputs:,} rows and the table {work.table:,}"
