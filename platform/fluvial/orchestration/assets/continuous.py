@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import dagster as dg
+from dagster_shared.check import CheckError
 
 from fluvial.errors import FluvialError
 from fluvial.orchestration.assets.graph import asset_key
@@ -89,16 +90,15 @@ def _follow(
 ) -> Mapping[str, FluvialError]:
     from fluvial.tables.drive.continuous import Watcher, follow
 
-    graph, shown = context.repository_def.asset_graph, dict[str, float]()
+    shown: dict[str, float] = {}
 
     def on_batch(result: "RunResult") -> None:
         context.instance.report_runless_asset_event(batch_event(result, context.run_id))
-        key, now = asset_key(result.table), time.monotonic()
-        if now - shown.get(result.table, -math.inf) < WINDOWS_EVERY_SECONDS or not graph.has(key):
+        partitions, now = _partitions_of(context, asset_key(result.table)), time.monotonic()
+        if partitions is None or now - shown.get(result.table, -math.inf) < WINDOWS_EVERY_SECONDS:
             return
         shown[result.table] = now
-        declaration, partitions = declarations[result.table], graph.get(key).partitions_def
-        for event in completed(context.instance, partitions, declaration, spark.settings, result):
+        for event in completed(context.instance, partitions, declarations[result.table], spark.settings, result):
             context.instance.report_runless_asset_event(event)
 
     watcher = Watcher(
@@ -110,6 +110,15 @@ def _follow(
         return follow(
             list(declarations.values()), spark.settings, spark.session, stop, schemas=schemas, watcher=watcher
         )
+
+
+def _partitions_of(context: dg.OpExecutionContext, key: dg.AssetKey) -> dg.PartitionsDefinition | None:
+    """What the code location says of an asset; a run within the process that defines it knows no location."""
+    try:
+        graph = context.repository_def.asset_graph
+    except CheckError:
+        return None
+    return graph.get(key).partitions_def if graph.has(key) else None
 
 
 def batch_event(result: "RunResult", run_id: str | None = None) -> dg.AssetMaterialization:
