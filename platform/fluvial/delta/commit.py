@@ -24,6 +24,9 @@ TABLE = {"delta.checkpointInterval": "100"}
 # Rows are replaced by marking the old ones, which a table must be made for.
 KEYED_TABLE = TABLE | {"delta.enableDeletionVectors": "true"}
 
+# Losing a race to another driver means that the other made progress; a handful in a row means something else.
+ATTEMPTS_MAX = 8
+
 
 AnyStamp = Stamp | MartStamp
 

@@ -93,6 +93,16 @@ class ForeignChangeError(TableError):
         super().__init__(f"{table} was changed by another writer ({what}): {repair}")
 
 
+class OvertakenError(TableError):
+    """
+    Other writers were first in each of `attempts`. Nothing was committed.
+    """
+
+    def __init__(self, table: str, attempts: int, *, doing: str = "run") -> None:
+        self.table = table
+        super().__init__(f"{table}: other runs were first {attempts} times in a row; stop them and {doing} again")
+
+
 class StorageError(TableError):
     """
     The system refuses to write or read where the table lies. Nothing of the batch was committed.

@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fluvial.delta.commit import KEYED_TABLE, commit_once, replace_table
-from fluvial.delta.errors import TableError
+from fluvial.delta.commit import ATTEMPTS_MAX, KEYED_TABLE, commit_once, replace_table
+from fluvial.delta.errors import OvertakenError
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.mart_stamp import MartStamp, Refresh
 from fluvial.delta.row_swap import FILE, ROW, WRITTEN, can_swap, located, swap_located
@@ -32,7 +32,6 @@ from fluvial.tables.plan.result import RunResult
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-ATTEMPTS_MAX = 8
 KEYS_A_FILE = 100_000
 # The text of an error of `raise_error`; plans, which other errors may quote, have the first part alone.
 _STRAY = re.compile(r"USER_RAISED_EXCEPTION\] _fluvial_stray<(.*?)>_fluvial_stray", re.DOTALL)
@@ -210,6 +209,4 @@ def refresh_by_keys(
                 rows=commit.metric("numOutputRows") + (0 if stamp is None else stamp.removed),
                 bytes=commit.metric("numOutputBytes"),
             )
-    raise TableError(
-        f"{declaration.table}: other runs were first {ATTEMPTS_MAX} times in a row; stop them and run again"
-    )
+    raise OvertakenError(declaration.table, ATTEMPTS_MAX)

@@ -8,8 +8,8 @@ has those that do not decode, and stays where it is: what is there of the others
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fluvial.delta.commit import append, commit_once
-from fluvial.delta.errors import TableError
+from fluvial.delta.commit import ATTEMPTS_MAX, append, commit_once
+from fluvial.delta.errors import OvertakenError, TableError
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Position, Stamp, read_position
 from fluvial.spark.kafka import Span, TopicBounds
@@ -20,7 +20,6 @@ from fluvial.tables.plan.frames import keyless_rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_ATTEMPTS_MAX = 8
 _PLACE = ["_partition", "_offset"]
 
 
@@ -35,7 +34,7 @@ def quarantine_keyless(
     path = warehouse.path(table)
     log = TableLog(spark, path)
     say(f"{table}: putting aside the records of {span.topic} that have no key")
-    for _ in range(_ATTEMPTS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         position = read_position(log, table)
         stamp = _stamp(position, span, bounds, table, path)
         rows = _lacking(spark, keyless_rows(decoded), position, path).coalesce(1)
@@ -46,7 +45,7 @@ def quarantine_keyless(
             if position.version is None:
                 register_table(spark, table, path)
             return commit.metric("numOutputRows")
-    raise TableError(f"{table}: other runs were first {_ATTEMPTS_MAX} times in a row; stop them and run again")
+    raise OvertakenError(table, ATTEMPTS_MAX)
 
 
 def _lacking(spark: "SparkSession", rows: "DataFrame", position: Position, path: str) -> "DataFrame":

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fluvial.delta.commit import KEYED_TABLE, commit_once, replace_table
-from fluvial.delta.errors import BrokenLogError, TableError, TableFileError, folder_of, plain_path
+from fluvial.delta.commit import ATTEMPTS_MAX, KEYED_TABLE, commit_once, replace_table
+from fluvial.delta.errors import BrokenLogError, OvertakenError, TableError, TableFileError, folder_of, plain_path
 from fluvial.delta.failures import explain_failures
 from fluvial.delta.jvm import forget_log
 from fluvial.delta.log import Commit, TableLog
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 ASIDE = "_rebuild"
 BROKEN = "_broken"
 RECORDS_MAX = 1_000_000
-_ATTEMPTS_MAX = 8
 
 Result = TypeVar("Result")
 
@@ -152,7 +151,7 @@ class _Rebuild:
         self, schemas: "SchemaSource | None", progress: Callable[[RunResult], None], skips: SkipsWanted
     ) -> RunResult:
         """Build the table aside until it holds what the topic does, and put it in the place of the live one."""
-        for _ in range(_ATTEMPTS_MAX):
+        for _ in range(ATTEMPTS_MAX):
             last = None
             while last is None or not last.skipped:
                 last = materialize(
@@ -169,9 +168,7 @@ class _Rebuild:
             if done is not None:
                 self.remove_staging()
                 return done
-        raise TableError(
-            f"{self.table}: other runs were first {_ATTEMPTS_MAX} times in a row; stop them and rebuild again"
-        )
+        raise OvertakenError(self.table, ATTEMPTS_MAX, doing="rebuild")
 
     def write_pipeline(self) -> RunResult:
         """Write the table of a pipeline again, whatever it was made from."""

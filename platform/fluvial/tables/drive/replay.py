@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fluvial.delta.commit import commit_once, replace_rows
-from fluvial.delta.errors import TableError
+from fluvial.delta.commit import ATTEMPTS_MAX, commit_once, replace_rows
+from fluvial.delta.errors import OvertakenError, TableError
 from fluvial.delta.failures import explain_failures
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Position, Range, Stamp, read_position
@@ -23,7 +23,7 @@ from fluvial.spark.offset_times import Window, cut_topic
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import History
 from fluvial.tables.drive.evolve import contract_of
-from fluvial.tables.drive.runner import ATTEMPTS_MAX, Progress, materialize
+from fluvial.tables.drive.runner import Progress, materialize
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.duplicates import first_of_each
 from fluvial.tables.plan.guards import Care
@@ -143,9 +143,7 @@ def _rewrite(
                 bytes=commit.metric("numOutputBytes"),
             )
         say(f"{declaration.table}: another run was first; planning again")
-    raise TableError(
-        f"{declaration.table}: other runs were first {ATTEMPTS_MAX} times in a row; stop them and run again"
-    )
+    raise OvertakenError(declaration.table, ATTEMPTS_MAX)
 
 
 def _writer(rows: "DataFrame", path: str, stamp: Stamp, where: str) -> Callable[[], None]:

@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from fluvial.delta.commit import KEYED_TABLE, TABLE, append, commit_once
-from fluvial.delta.errors import TableError
+from fluvial.delta.commit import ATTEMPTS_MAX, KEYED_TABLE, TABLE, append, commit_once
+from fluvial.delta.errors import OvertakenError, TableError
 from fluvial.delta.failures import explain_failures, explained
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import Growth, Position, Stamp, read_position
@@ -56,9 +56,6 @@ _log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
 Background = Callable[[Callable[[], None]], object]
 """Runs what no batch waits for, at once or beside the next ones, one after the other."""
-
-# Losing a race to another driver means that the other made progress; a handful in a row means something else.
-ATTEMPTS_MAX = 8
 
 
 def group_of(table: str) -> str:
@@ -195,7 +192,7 @@ class _TopicRun:
                 self._show({partition: end for partition, (_, end) in batch.span.ranges.items()})
                 self._keep_up(batch.stamp, log)
                 return self._done(batch, commit, quarantined, lag_before)
-        raise TableError(f"{self.table}: other runs were first {ATTEMPTS_MAX} times in a row; stop them and run again")
+        raise OvertakenError(self.table, ATTEMPTS_MAX)
 
     def _contract(self, position: Position, *, given: Contract | None) -> Contract:
         """The contract that is given, unless the table knows a newer version, or else as the registry has it now."""
@@ -409,7 +406,7 @@ class _TopicRun:
                 if position.version is None:
                     register_table(self.spark, table, path)
                 return commit.metric("numOutputRows")
-        raise TableError(f"{table}: other runs were first {ATTEMPTS_MAX} times in a row; stop them and run again")
+        raise OvertakenError(table, ATTEMPTS_MAX)
 
     def _skipped(self, position: Position, lag_before: int) -> RunResult:
         return RunResult(

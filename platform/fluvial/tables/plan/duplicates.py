@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fluvial.tables.declare.declarations import History
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, GroupedData
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -60,16 +60,19 @@ def first_of_each(rows: "DataFrame", declaration: History, table: "DataFrame | N
     )
     if table is None:
         return first
-    earlier = (
-        _of_ids(table, column, rows)
-        .groupBy(expr("_partition AS _in"), expr(f"`{column}` AS _id"))
-        .agg(expr("min(_offset) AS _first_offset"))
-    )
+    earlier = _by_id(_of_ids(table, column, rows), column).agg(expr("min(_offset) AS _first_offset"))
     return first.join(
         earlier.hint("broadcast"),
         expr(f"_partition = _in AND `{column}` = _id AND _first_offset < _offset"),
         "left_anti",
     )
+
+
+def _by_id(rows: "DataFrame", column: str) -> "GroupedData":
+    """The rows in groups of one partition, `_in`, and one id, `_id`."""
+    from pyspark.sql.functions import expr
+
+    return rows.groupBy(expr("_partition AS _in"), expr(f"`{column}` AS _id"))
 
 
 def _of_ids(table: "DataFrame", column: str, rows: "DataFrame") -> "DataFrame":
@@ -90,8 +93,7 @@ def _first_within(rows: "DataFrame", column: str, within_ms: int, table: "DataFr
     from pyspark.sql.functions import expr
 
     at = "collect_list(struct(_offset, unix_millis(_timestamp) AS ms))"
-    ids = rows.where(f"`{column}` IS NOT NULL").groupBy(expr("_partition AS _in"), expr(f"`{column}` AS _id"))
-    batch = ids.agg(expr(f"array_sort({at}) AS _batch"))
+    batch = _by_id(rows.where(f"`{column}` IS NOT NULL"), column).agg(expr(f"array_sort({at}) AS _batch"))
     earlier = "array()"
     if table is not None:
         [(low, high)] = rows.selectExpr("unix_millis(min(_timestamp))", "unix_millis(max(_timestamp))").collect()
@@ -99,8 +101,8 @@ def _first_within(rows: "DataFrame", column: str, within_ms: int, table: "DataFr
         near = table.where(f"_timestamp >= timestamp_millis({(low or 0) - within_ms})").where(
             f"_timestamp <= timestamp_millis({(high or 0) + within_ms})"
         )
-        ids = _of_ids(near, column, rows).groupBy(expr("_partition AS _in"), expr(f"`{column}` AS _id"))
-        batch = batch.join(ids.agg(expr(f"{at} AS _earlier")).hint("broadcast"), ["_in", "_id"], "left")
+        rows_before = _by_id(_of_ids(near, column, rows), column).agg(expr(f"{at} AS _earlier"))
+        batch = batch.join(rows_before.hint("broadcast"), ["_in", "_id"], "left")
         earlier = "coalesce(_earlier, array())"
     kept = (
         f"aggregate(array_sort(concat({earlier}, _batch)), CAST(array() AS array<struct<_offset: bigint, ms: bigint>>),"
