@@ -105,12 +105,23 @@ def _messages() -> dict[type[FluvialError], list[str]]:
         waiting += error.__subclasses__()
     for module in modules:
         for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Raise) and isinstance(call := node.exc, ast.Call) and call.args:
-                raised = getattr(module, call.func.id, None) if isinstance(call.func, ast.Name) else None
-                text = _template(call.args[0])
-                if raised in found and text.strip("… "):
-                    found[raised].append(text)
+            for name, text in _said_by(node):
+                named = getattr(module, name, None)
+                if named in found and re.search(r"\w", text):
+                    found[named].append(text)
     return {error: sorted(set(said)) for error, said in found.items()}
+
+
+def _said_by(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """The name of a class and a text: of what is raised with one, and of a class that makes its own."""
+    match node:
+        case ast.Raise(exc=ast.Call(func=ast.Name(id=name), args=[first, *_])):
+            yield name, _template(first)
+        case ast.ClassDef(name=name):
+            for call in ast.walk(node):
+                match call:
+                    case ast.Call(func=ast.Attribute(attr="__init__"), args=[first, *_]):
+                        yield name, _template(first)
 
 
 def _template(node: ast.expr) -> str:
