@@ -13,6 +13,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Protocol, cast
 
+from log_broker.core.security.principal import ANONYMOUS
 from log_broker.records.batch import Buffer
 from log_broker.server.net.dispatch import LARGE_ANSWERS, DispatchHost
 from log_broker.server.net.memory_budget import FREE_BYTES
@@ -78,11 +79,11 @@ class Connection(asyncio.BufferedProtocol):
         self._bytes_held = 0
         self._flush_asked = False
         self._work_asked = False
-        self._reading = True
-        self._writable = True
+        self._reading = self._writable = True
         self._transport: asyncio.Transport | None = None
         self.is_closed = False
         self.host = self.peer = "?"
+        self.principal = ANONYMOUS
         self.last_active = self._loop.time()
         self._unread_since = 0.0  # while the client does not read its answers
         self._paused_at = 0.0

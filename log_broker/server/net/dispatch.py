@@ -16,6 +16,7 @@ from inspect import iscoroutinefunction
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
+from log_broker.core.security.principal import ANONYMOUS, Principal
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.net.memory_budget import CONGESTED_RETRY_SECONDS
 from log_broker.server.net.peers import CLIENT_ID
@@ -249,8 +250,10 @@ class _Nested:
 
     is_closed = False
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, principal: Principal = ANONYMOUS) -> None:
         self.peer = peer
+        self.host = peer.rpartition(":")[0]
+        self.principal = principal
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def must_wait(self, slot: Slot) -> bool:

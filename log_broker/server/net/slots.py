@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from log_broker.core.security.principal import Principal
 from log_broker.records.batch import Buffer
 from log_broker.server.process.counters import Durations
 
@@ -11,7 +12,9 @@ class SlotOwner(Protocol):
     """What a slot asks of its connection."""
 
     is_closed: bool
+    host: str
     peer: str
+    principal: Principal
 
     def must_wait(self, slot: "Slot") -> bool: ...
     def hold(self, size: int) -> None: ...
@@ -52,6 +55,16 @@ class Slot:
     def peer(self) -> str:
         """The client's address, `host:port`."""
         return self._connection.peer
+
+    @property
+    def host(self) -> str:
+        """The client's address without its port."""
+        return self._connection.host
+
+    @property
+    def principal(self) -> Principal:
+        """Whoever the connection acts for."""
+        return self._connection.principal
 
     def hold(self, size: int) -> None:
         """Count bytes that the request keeps in memory beside its own, until it is answered."""
