@@ -90,6 +90,7 @@ TURNS = (
     Turn("clients, three brokers", 18, ("-m", "tests.compat.run", "--brokers", "3")),
     Turn("daemon for minutes", 6, _pytest("tests/e2e/test_daemon.py"), ROTA),
     Turn("journey", 5, _pytest("tests/e2e/test_journey.py"), ROTA),
+    Turn("rolling upgrade", 4, _pytest("tests/e2e/test_rolling_upgrade.py"), ROTA),
     Turn("newest versions", 5, ("tests/newest_versions.py",)),
     Turn("Spark Connect", 4, _pytest("tests/spark/test_spark_connect.py"), ROTA),
     Turn("other clusters", 12, _pytest("tests/e2e/test_existing_clusters.py"), {"FLUVIAL_TEST_CLUSTERS": "1"}),

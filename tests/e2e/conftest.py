@@ -1,9 +1,11 @@
 """Platforms for the end-to-end tests: an empty one for each that breaks something, one filled for those that read."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from installed import Installed
 from local_platform import LocalPlatform
 
 
@@ -29,3 +31,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPlatform]:
     local.run(*local.demo_words())
     yield local
     local.down()
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel of this tree, installed outside of it; FLUVIAL_INSTALL=all installs all that it needs, too."""
+    found = Installed(tmp_path_factory.mktemp("installed"))
+    found.make(whole=os.environ.get("FLUVIAL_INSTALL") == "all")
+    return found

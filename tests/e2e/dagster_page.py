@@ -21,7 +21,7 @@ from fluvial.config import Settings
 from fluvial.orchestration.run.ui import ui_command
 
 # A run starts a process and Spark in it; a loaded machine takes its time.
-STEP_SECONDS_MAX = 120
+STEP_SECONDS_MAX = 400
 SIZE = {"width": 1500, "height": 900}
 
 

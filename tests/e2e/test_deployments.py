@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.peers.python_programs import python_of
 
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
@@ -164,6 +168,40 @@ def test_three_nodes_are_a_cluster(supervisor: Callable[[int, str], Started], tm
         assert record.value() == b"a book"
         consumer.close()
         assert httpx.get(f"http://{addresses[1]}:8081/subjects").json() == []
+
+
+def test_kubernetes_would_take_the_manifests() -> None:
+    """Each document fits the schema of its kind; another field, or one of another type, does not."""
+    check = (
+        "import sys, yaml, kubernetes_validate as kubernetes\n"
+        "for document in yaml.safe_load_all(sys.stdin):\n"
+        "    kubernetes.validate(document, kubernetes.latest_version(), strict=True)"
+    )
+    python = python_of("kubernetes-validate")
+
+    def refused(text: str) -> str:
+        done = subprocess.run(
+            [python, "-c", check], input=text, capture_output=True, text=True, timeout=120, check=False
+        )
+        return done.stderr if done.returncode else ""
+
+    manifests = (INFRA / "kubernetes" / "fluvial.yaml").read_text()
+    assert refused(manifests) == ""
+    assert "replikas" in refused(manifests.replace("replicas:", "replikas:"))
+    assert "'three' is not of type" in refused(manifests.replace(f"replicas: {NODES}", "replicas: three"))
+
+
+def test_the_image_takes_the_wheel_from_where_it_is_built() -> None:
+    """Each step is one of a Dockerfile's, and its first line says where the only file comes from that is copied."""
+    text = (INFRA / "docker" / "Dockerfile").read_text()
+    steps = re.findall(r"^([A-Z]+) (.*)", text.replace("\\\n", " "), re.MULTILINE)
+    assert [step for step, _ in steps] == ["FROM", "RUN", "COPY", "RUN", "ENV", "RUN", "USER", "ENTRYPOINT"]
+    assert "python -m hatchling build -t wheel &&" in text.splitlines()[0]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    source, _ = dict(steps)["COPY"].split()
+    assert fnmatch(f"dist/{project['name']}-{project['version']}-py3-none-any.whl", source)
+    installed = next(words for step, words in steps if "pip install" in words)
+    assert f"/opt/dist/{Path(source).name}" in installed
 
 
 def test_ports_probes_and_names_of_the_manifests_are_those_of_the_node() -> None:

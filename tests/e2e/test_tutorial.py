@@ -1,14 +1,13 @@
 """
-The tutorial, command by command as the page has them, on a real platform in an empty folder.
+README and tutorial, command by command as the pages have them, from the installed wheel in an empty folder.
 
-The commands get free ports; nothing else of them is changed. The clicks that the page asks for are made in a browser.
+The commands get free ports; nothing else of them is changed. The clicks of the tutorial are made in a browser.
 """
 
 import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,16 +15,17 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from dagster_page import STEP_SECONDS_MAX, browser_at, chromium, wait_for_page, wait_for_runs
-from local_platform import free_port
+from installed import Installed
+from local_platform import ROOT, free_port
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
-COMMANDS_MAX = 9
-BIN = Path(sys.executable).parent
+TUTORIAL, README = ROOT / "docs" / "tutorial.md", ROOT / "README.md"
+TUTORIAL_COMMANDS_MAX = 9
+README_COMMANDS_MIN = 10
 
 
-def commands(page: str) -> list[str]:
+def commands(page: Path) -> list[str]:
     """The commands of a page's shell blocks; one with its text below is one command."""
-    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     found = []
     for block in blocks:
         found += re.findall(r"^[^\n]*<<'END'\n.*?^END$|^[^\n]+$", block, re.MULTILINE | re.DOTALL)
@@ -44,38 +44,56 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             continue
 
 
-def test_the_tutorial_runs_as_it_is_written(folder: Path) -> None:
-    chromium()
-    told = commands(PAGE.read_text(encoding="utf-8"))
-    assert told[0] == "fluvial init my_platform"
-    assert told[-1] == "dg dev"
-    assert len(told) <= COMMANDS_MAX
-    project = folder / "my_platform"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("FLUVIAL_", "DAGSTER_"))}
-    environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"
-    environment["DAGSTER_HOME"] = str(project / ".fluvial" / "dagster")
-    ports = {
-        "fluvial up --detach": f" --port {free_port()} --registry-port {free_port()}",
-        "dg dev": f" --port {(page_port := free_port())}",
-    }
-    lines = [f"{command}{ports[command]}" if command in ports else command for command in told]
+def walk(lines: list[str], folder: Path, environment: dict[str, str]) -> str:
+    """Run the lines in one shell, which ends with the first that fails; return what they printed."""
+    ports = f" --port {free_port()} --registry-port {free_port()}"
+    script = "\n".join(f"{line}{ports}" if line == "fluvial up --detach" else line for line in lines)
     walked = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", "\n".join(lines[:-1])],
+        ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=STEP_SECONDS_MAX,
+        timeout=STEP_SECONDS_MAX * len(lines),
         check=False,
     )
     assert walked.returncode == 0, walked.stdout
-    assert walked.stdout.count("200 orders sent to orders") == 2
-    assert "state.customers" in walked.stdout
+    return walked.stdout
 
-    with subprocess.Popen(lines[-1].split(), cwd=project, env=environment, start_new_session=True) as dg:
+
+def test_the_readme_runs_as_it_is_written(folder: Path, installed: Installed) -> None:
+    told = commands(README)
+    # What follows adds nodes to the same cluster, which tests of clusters do.
+    told = told[: next(place for place, line in enumerate(told) if "--brokers" in line)]
+    assert told[0] == "fluvial up --detach"
+    assert told[-1].startswith("fluvial sql ")
+    assert len(told) >= README_COMMANDS_MIN
+    # As it says of records that violate the contract.
+    (rubbish,) = re.findall(r"`(echo rubbish [^`]+)`", README.read_text(encoding="utf-8"))
+    refused = f"if {rubbish}; then echo it was taken; exit 1; fi"
+    said = walk([*told, refused, "fluvial status", "fluvial down"], folder, installed.environment)
+    rows = re.findall(r"(ada|bob)\W+(\d+)\W+([\d.]+)\W+(\w\d)\b", said)
+    assert rows == [("ada", "2", "42.5", "a2"), ("bob", "1", "7.25", "b1")], said
+    assert {path.name for path in folder.iterdir()} == {".fluvial", "pipelines", "schemas"}
+
+
+def test_the_tutorial_runs_as_it_is_written(folder: Path, installed: Installed) -> None:
+    chromium()
+    told = commands(TUTORIAL)
+    assert told[0] == "fluvial init my_platform"
+    assert told[-1] == "dg dev"
+    assert len(told) <= TUTORIAL_COMMANDS_MAX
+    project = folder / "my_platform"
+    environment = installed.environment | {"DAGSTER_HOME": str(project / ".fluvial" / "dagster")}
+    said = walk(told[:-1], folder, environment)
+    assert said.count("200 orders sent to orders") == 2
+    assert "state.customers" in said
+
+    page = [str(installed.bin / "dg"), *told[-1].split()[1:], "--port", str(port := free_port())]
+    with subprocess.Popen(page, cwd=project, env=environment, start_new_session=True) as dg:
         try:
-            look_at_the_page(f"http://127.0.0.1:{page_port}", dg, folder)
+            look_at_the_page(f"http://127.0.0.1:{port}", dg, folder)
         finally:
             dg.send_signal(signal.SIGINT)
             dg.wait(60)
