@@ -19,7 +19,7 @@ from fluvial.tables.declare.declarations import DeclarationError, Pipeline, chec
 from fluvial.tables.declare.folds import Fold, Kind
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 ROWS, PARTS = "_rows", "_parts"
 """Columns of the table: how many rows a key has, and what fields need beside their values."""
@@ -294,10 +294,10 @@ def aggregate(
     Declare `marts.<name>`: of the rows of `table` where `where` holds one row for each value of the columns `by`.
 
     `by` are columns, or a mapping of columns to the SQL expressions that they are. `fields` are `count`, `sum_`,
-    `mean`, `min_`, `max_`, `count_distinct` (exact here) and `top`. A refresh reads the rows that came and went, and the
-    table's rows of their keys. The rows of a key are read again where a minimum, a maximum or a top may have gone, and
-    where something went from a sum or mean of floating point numbers; with `approximate` it is subtracted, and what
-    `fluvial table verify` finds may be further off than 1e-9 where a sum has become much smaller.
+    `mean`, `min_`, `max_`, `count_distinct` (exact here) and `top`. A refresh reads the rows that came and went, and
+    the table's rows of their keys. The rows of a key are read again where a minimum, a maximum or a top may have gone,
+    and where something went from a sum or mean of floating point numbers; with `approximate` it is subtracted, and
+    `fluvial table verify` may find more than 1e-9 where a sum has become much smaller.
 
     The columns `_rows` and `_parts` of the table are what the next refresh goes on from.
     """
@@ -333,7 +333,7 @@ def aggregate(
     return replace(declare(aggregation), aggregation=aggregation)
 
 
-def _expr(text: str) -> "Callable[..., object]":
+def _expr(text: str) -> "Column":
     from pyspark.sql.functions import expr
 
     return expr(text)

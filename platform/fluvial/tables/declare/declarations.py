@@ -310,11 +310,7 @@ def state(
     if scd2 and key.lower() in VERSION_COLUMNS:
         raise DeclarationError(f"{what}: {key} is a column that scd2 adds: rename the key")
     check_folds(what, fields)
-    for column, fold in fields.items():
-        if fold.kind is Kind.TOP:
-            raise DeclarationError(
-                f"{what}: field {column}: top is a field of aggregate(…): declare one over a history"
-            )
+    _refuse_top(what, fields)
     if with_position:
         fields = _with_position(what, fields, has_reducer=reducer is not None, has_versions=bool(scd2))
     if isinstance(scd2, str) and not scd2.strip():
@@ -337,6 +333,14 @@ def _refuse_dedupe(what: str, dedupe: str | None) -> None:
             f"{what}: a row of this table does not tell which ids it was made from: leave dedupe out, and declare "
             f'history(…, dedupe="{dedupe}") and a pipeline that aggregates it'
         )
+
+
+def _refuse_top(what: str, fields: Mapping[str, Fold]) -> None:
+    for column, fold in fields.items():
+        if fold.kind is Kind.TOP:
+            raise DeclarationError(
+                f"{what}: field {column}: top is a field of aggregate(…): declare one over a history"
+            )
 
 
 def _checked_duration(what: str, argument: str, text: str) -> timedelta:
