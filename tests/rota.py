@@ -47,7 +47,7 @@ def _pytest(*words: str) -> tuple[str, ...]:
 
 
 ROTA = {"FLUVIAL_ROTA": "1"}
-EVERY_WAY = ("partition_growth", "random_marts", "reducers", "tables")
+EVERY_WAY = ("partition_growth", "reducers", "tables")
 TURNS = (
     Turn("scenarios", 14, _pytest("tests/chaos/test_chaos_scenarios.py"), {"FLUVIAL_CHAOS": "all"}),
     Turn("storm", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--seed", "{seed}")),
@@ -74,9 +74,10 @@ TURNS = (
     Turn("mutations of the cluster", 18, ("tests/sim/cluster_mutations.py",)),
     Turn("mutations of rules", 20, ("tests/mutations/rules_mutations.py",)),
     Turn("kills at each step of a commit", 6, _pytest("tests/spark/test_spark_killed_commits.py"), ROTA),
+    Turn("random marts", 8, _pytest("tests/spark/test_spark_random_marts.py"), ROTA),
     Turn(
         "tables every way",
-        20,
+        12,
         _pytest("-n2", "-m", "rota", *(f"tests/spark/test_spark_{name}.py" for name in EVERY_WAY)),
         ROTA,
     ),
