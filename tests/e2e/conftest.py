@@ -25,9 +25,10 @@ def platform(tmp_path: Path) -> Iterator[LocalPlatform]:
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPlatform]:
-    """The main job on all of the data, run once for every test that only reads its answers."""
-    local = LocalPlatform(tmp_path_factory.mktemp("demo") / "data")
+def demo(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPlatform]:
+    """The main job on all of the data, run once, from the wheel in a folder that held nothing, for all who read it."""
+    folder = tmp_path_factory.mktemp("demo")
+    local = LocalPlatform(folder / ".fluvial", installed.bin / "fluvial", folder, installed.environment)
     local.run(*local.demo_words())
     yield local
     local.down()

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,25 +27,28 @@ def free_port() -> int:
 
 @dataclass
 class LocalPlatform:
-    """One data directory with its own ports, driven through the command line only."""
+    """One data directory with its own ports, driven through the command line only: `program`, run in `folder`."""
 
     data_dir: Path
+    program: Path = FLUVIAL
+    folder: Path = ROOT
+    inherited: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     port: int = field(default_factory=free_port)
     registry_port: int = field(default_factory=free_port)
     started: list["subprocess.Popen[str]"] = field(default_factory=list)
 
     def command(self, *words: str) -> list[str]:
-        return [str(FLUVIAL), *words, "--data-dir", str(self.data_dir)]
+        return [str(self.program), *words, "--data-dir", str(self.data_dir)]
 
     def environment(self) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("FLUVIAL_")}
+        inherited = {name: value for name, value in self.inherited.items() if not name.startswith("FLUVIAL_")}
         return {**inherited, "COLUMNS": "160", "NO_COLOR": "1"}
 
     def run(self, *words: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run `fluvial WORDS…` to its end."""
         done = subprocess.run(
             self.command(*words),
-            cwd=ROOT,
+            cwd=self.folder,
             env=self.environment(),
             capture_output=True,
             text=True,
@@ -65,7 +68,7 @@ class LocalPlatform:
         with (self.data_dir / "started.log").open("a") as log:
             process = subprocess.Popen(
                 self.command(*words),
-                cwd=ROOT,
+                cwd=self.folder,
                 env=self.environment(),
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -130,3 +130,18 @@ def test_a_wrong_name_is_answered_with_the_right_one(demo: LocalPlatform, words:
     assert done.stdout == ""
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_it_leaves_a_project_that_goes_on(demo: LocalPlatform) -> None:
+    here = {path.name for path in demo.folder.iterdir()}
+    assert here == {".fluvial", "dagster_project", "pipelines", "pyproject.toml", "schemas"}
+    before = demo.versions()
+    declarations = demo.folder / "pipelines" / "flights" / "declarations.py"
+    added = 'places = state("places", topic="airports", key="faa", fields={"zone": latest("tzone")})'
+    declarations.write_text(f"{declarations.read_text()}\n{added}\n")
+    demo.run("run", "state.places")
+    (row,) = json.loads(demo.run("table", "get", "state.places", "LGA", "--format", "json").stdout)
+    assert row["zone"] == "America/New_York"
+    after = demo.versions()
+    assert after.keys() - before.keys() == {"state.places"}
+    assert {name: after[name] for name in before} == before
