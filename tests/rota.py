@@ -47,6 +47,7 @@ def _pytest(*words: str) -> tuple[str, ...]:
 
 
 ROTA = {"FLUVIAL_ROTA": "1"}
+EVERY_WAY = ("partition_growth", "reducers", "tables")
 TURNS = (
     Turn("scenarios", 14, _pytest("tests/chaos/test_chaos_scenarios.py"), {"FLUVIAL_CHAOS": "all"}),
     Turn("storm", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--seed", "{seed}")),
@@ -73,11 +74,18 @@ TURNS = (
     Turn("mutations of the cluster", 18, ("tests/sim/cluster_mutations.py",)),
     Turn("mutations of rules", 20, ("tests/mutations/rules_mutations.py",)),
     Turn("kills at each step of a commit", 6, _pytest("tests/spark/test_spark_killed_commits.py"), ROTA),
+    Turn("random marts", 8, _pytest("tests/spark/test_spark_random_marts.py"), ROTA),
+    Turn(
+        "tables every way",
+        12,
+        _pytest("-n2", "-m", "rota", *(f"tests/spark/test_spark_{name}.py" for name in EVERY_WAY)),
+        ROTA,
+    ),
     Turn(
         "histories of contracts",
         10,
         _pytest("-n2", "tests/spark/test_spark_schema_histories.py"),
-        {"FLUVIAL_HISTORIES": "6:66"},
+        {"FLUVIAL_HISTORIES": "3:63"},
     ),
     Turn("clients, one broker", 15, ("-m", "tests.compat.run")),
     Turn("clients, three brokers", 18, ("-m", "tests.compat.run", "--brokers", "3")),

@@ -122,7 +122,6 @@ def test_the_chart_is_a_picture(demo: LocalPlatform) -> None:
     [
         (("sql", "select * from history.flight_event"), "history.flight_events"),
         (("run", "state.aircrafts"), "state.aircraft"),
-        (("sql", "selec 1"), "selec"),
     ],
 )
 def test_a_wrong_name_is_answered_with_the_right_one(demo: LocalPlatform, words: tuple[str, ...], says: str) -> None:
@@ -131,9 +130,3 @@ def test_a_wrong_name_is_answered_with_the_right_one(demo: LocalPlatform, words:
     assert done.stdout == ""
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_csv_is_a_header_and_all_rows(demo: LocalPlatform) -> None:
-    done = demo.run("sql", "--format", "csv", "select carrier, name from compacted.airlines order by 1")
-    expected = sorted((row["carrier"], row["name"]) for row in csv_truth.rows("airlines.csv"))
-    assert done.stdout.splitlines() == ["carrier,name", *(f"{carrier},{name}" for carrier, name in expected)]

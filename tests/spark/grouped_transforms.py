@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import functions as sql
 from pyspark.sql.window import Window
 
-from fluvial.tables import Pipeline, pipeline
+from fluvial.tables import Pipeline, aggregate, count, count_distinct, max_, mean, min_, pipeline, sum_, top
 
 ORDERS, CUSTOMERS = "history.orders", "state.customers"
 CUSTOMER_COUNT = 12
@@ -25,22 +25,39 @@ AGGREGATES: Sequence[Callable[[], Any]] = (
 )
 
 
-SHAPES = ("cities", "days", "aggregate", "join", "left", "full", "window", "python")
+FIELDS = {
+    "n": count(),
+    "few": count("amount < 4"),
+    "spent": sum_("amount"),
+    "least": min_("at"),
+    "latest": max_("struct(at, id)"),
+    "mean": mean("amount", "item <> 'b'"),
+    "items": count_distinct("item"),
+    "cities": count_distinct("city", "amount > 2"),
+    "best": top("struct(amount, id)", 3),
+    "weight": sum_("weight"),
+}
+
+SHAPES = ("parts", "cities", "days", "aggregate", "join", "left", "full", "window", "python")
 
 
 def random_pipeline(random: Random, shape: str) -> Pipeline:
-    """A pipeline by customer, or by customer and day, or by the city that both inputs lead to."""
+    """A pipeline or an aggregate by customer, by customer and day, or by the city that both inputs lead to."""
+    if shape == "parts":
+        fields = {name: FIELDS[name] for name in random.sample(sorted(FIELDS), random.randint(1, 5))}
+        by = random.choice(({"customer": "customer"}, {"customer": "customer", "day": DAY}, {"city": "city"}))
+        return aggregate(ORDERS, name="random_parts", by=by, fields=fields, where=random.choice((None, "amount > 3")))
     chosen = [make() for make in random.sample(AGGREGATES, random.randint(1, 4))]
     least = random.choice((None, 3))
 
     def orders_of(orders: Any) -> Any:
         return orders if least is None else orders.where(sql.col("amount") > least)
 
-    def by(*keys: Any) -> Callable[[Any], Any]:
+    def grouped(*keys: Any) -> Callable[[Any], Any]:
         return lambda orders: orders_of(orders).groupBy(*keys).agg(*chosen)
 
     def joined(how: str) -> Callable[[Any, Any], Any]:
-        return lambda orders, customers: by("customer")(orders).join(
+        return lambda orders, customers: grouped("customer")(orders).join(
             customers.withColumnRenamed("id", "customer"), "customer", how
         )
 
@@ -50,19 +67,19 @@ def random_pipeline(random: Random, shape: str) -> Pipeline:
 
     def python(orders: Any) -> Any:
         def spread(rows: Any) -> Any:
-            return rows.groupby("customer", dropna=False, as_index=False).agg(n=("id", "size"), last=("id", "max"))
+            return rows.groupgrouped("customer", dropna=False, as_index=False).agg(n=("id", "size"), last=("id", "max"))
 
         return orders_of(orders).groupBy("customer").applyInPandas(spread, "customer string, n bigint, last bigint")
 
     def cities(orders: Any, customers: Any) -> Any:
         people = customers.groupBy("city").agg(sql.count("*").alias("people"))
-        return by("city")(orders).join(people, "city", "full_outer")
+        return grouped("city")(orders).join(people, "city", "full_outer")
 
     both = {ORDERS: "customer", CUSTOMERS: "id"}
     one: dict[str, Any] = {ORDERS: "customer"}
     declared: dict[str, tuple[dict[str, Any], Any, Callable[..., Any]]] = {
-        "aggregate": (one, "customer", by("customer")),
-        "days": ({ORDERS: ["customer", DAY]}, ["customer", "day"], by("customer", sql.expr(DAY).alias("day"))),
+        "aggregate": (one, "customer", grouped("customer")),
+        "days": ({ORDERS: ["customer", DAY]}, ["customer", "day"], grouped("customer", sql.expr(DAY).alias("day"))),
         "join": (both, "customer", joined("inner")),
         "left": (both, "customer", joined("left")),
         "full": (both, "customer", joined("full_outer")),

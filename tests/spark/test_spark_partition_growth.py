@@ -87,7 +87,7 @@ def rows_of(spark: Any, table: str, *columns: str) -> dict[str, Any]:
     return {row[0]: row[1:] for row in spark.table(table).select(*columns).collect()}
 
 
-@pytest.mark.parametrize(("seed", "records_max"), [(1, None), (2, 25)])
+@pytest.mark.parametrize(("seed", "records_max"), [(1, None), pytest.param(2, 25, marks=pytest.mark.rota)])
 def test_a_tables_keys_keep_their_order_while_its_topic_grows(
     settings: Settings, spark: Any, admin: AdminClient, make_topic: Any, schemas: Schemas, seed: int, records_max: Any
 ) -> None:
@@ -205,7 +205,9 @@ def test_an_open_transaction_in_an_old_partition_is_waited_for(
     assert not joins(2 * HOUR_MS), "not every producer knows of it"
 
 
-@pytest.mark.parametrize("swaps", [True, False], ids=["swap", "merge"])
+@pytest.mark.parametrize(
+    "swaps", [pytest.param(True, id="swap"), pytest.param(False, id="merge", marks=pytest.mark.rota)]
+)
 def test_records_of_added_partitions_come_though_the_old_ones_have_none(
     settings: Settings,
     spark: Any,

@@ -25,7 +25,7 @@ from fluvial.config import Settings
 
 pytestmark = pytest.mark.spark
 
-FIRST_SEED, END_SEED = map(int, os.environ.get("FLUVIAL_HISTORIES", "0:6").split(":"))
+FIRST_SEED, END_SEED = map(int, os.environ.get("FLUVIAL_HISTORIES", "0:3").split(":"))
 KINDS = ("history", "compacted", "state")
 # A killed driver takes its session with it, which takes as long to make as a history.
 KILLS = 0.25

@@ -11,7 +11,7 @@ from fluvial.delta.errors import TableError
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import new_run_id
 
-Road = Literal["full", "keys"]
+Road = Literal["full", "keys", "parts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,10 @@ class Refresh:
     """
     How a table with a key was brought to the versions of its inputs.
 
-    `road` is "keys" where the rows of changed keys were replaced and "full" where the transform ran over the whole
-    inputs, for `reason`. `keys` changed, by `changed` rows that came or went. It began at `began_ms` of Unix time.
-    `costs` are those that were weighed, by keys and of the full query, in rows that this one reads and writes.
+    `road` is "keys" where the rows of changed keys were replaced, "parts" where they were made from the changed rows
+    alone but for `again` keys, and "full" where the transform ran over the whole inputs, for `reason`. `keys` changed,
+    by `changed` rows that came or went. It began at `began_ms` of Unix time. `costs` are those that were weighed, by
+    keys or parts and of the full query, in rows that this one reads and writes.
     """
 
     road: Road
@@ -40,6 +41,7 @@ class Refresh:
     keys: int | None = None
     changed: int | None = None
     costs: tuple[int, int] | None = None
+    again: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,7 @@ class MartStamp:
                 "keys": refresh.keys,
                 "changed": refresh.changed,
                 "costs": refresh.costs,
+                "again": refresh.again,
             }
             body["refresh"] |= {name: value for name, value in optional.items() if value is not None}
         if self.removed:
@@ -131,6 +134,7 @@ class MartStamp:
                     keys=refresh.get("keys"),
                     changed=refresh.get("changed"),
                     costs=_pair(refresh.get("costs")),
+                    again=refresh.get("again"),
                 ),
                 batch=body.get("batch", 0),
                 removed=body.get("removed", 0),

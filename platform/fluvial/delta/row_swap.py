@@ -177,20 +177,33 @@ def swap_located(
 
     A row has the table's columns, :data:`WRITTEN`, and the place of the row that it replaces, null where there is none.
     """
+    rows = rows.persist()
+    try:
+        return swap_persisted(session, path, rows, version=version, stamp=stamp, files=files, vectors=vectors)
+    finally:
+        rows.unpersist()
+
+
+def swap_persisted(
+    session: "SparkSession",
+    path: str,
+    rows: "DataFrame",
+    *,
+    version: int,
+    stamp: AnyStamp,
+    files: int,
+    vectors: "Recent[BitMap64] | None" = None,
+) -> Swapped:
+    """
+    Do what :func:`swap_located` does with rows that Spark has computed and keeps.
+    """
     import pyarrow.compute as pc
     from pyspark.sql.functions import col
 
-    rows = rows.persist()
-    try:
-        gone = rows.where(col(FILE).isNotNull()).select(FILE, ROW, WRITTEN).toArrow()
-        stamp = replace(stamp, removed=gone.num_rows - (pc.sum(gone[WRITTEN]).as_py() or 0))
-        written = rows.where(WRITTEN).drop(WRITTEN, FILE, ROW)
-        gone_by_file = _by_file(gone)
-        return swap_rows(
-            session, path, written, gone_by_file, version=version, stamp=stamp, files=files, vectors=vectors
-        )
-    finally:
-        rows.unpersist()
+    gone = rows.where(col(FILE).isNotNull()).select(FILE, ROW, WRITTEN).toArrow()
+    stamp = replace(stamp, removed=gone.num_rows - (pc.sum(gone[WRITTEN]).as_py() or 0))
+    written = rows.where(WRITTEN).drop(WRITTEN, FILE, ROW)
+    return swap_rows(session, path, written, _by_file(gone), version=version, stamp=stamp, files=files, vectors=vectors)
 
 
 def swap_rows(

@@ -25,6 +25,7 @@ A declaration is a frozen value; `fluvial.tables.drive.runner.materialize` bring
 package imports no Spark.
 """
 
+from fluvial.tables.declare.aggregates import aggregate
 from fluvial.tables.declare.declarations import (
     Compacted,
     Declaration,
@@ -51,6 +52,7 @@ from fluvial.tables.declare.folds import (
     mean,
     min_,
     sum_,
+    top,
 )
 
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
     "Pipeline",
     "Publication",
     "State",
+    "aggregate",
     "collect_set",
     "compacted",
     "count",
@@ -77,4 +80,5 @@ __all__ = [
     "publish",
     "state",
     "sum_",
+    "top",
 ]

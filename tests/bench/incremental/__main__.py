@@ -1,11 +1,12 @@
 """
-A mart by key beside the full query and a hand-written refresh: `make bench-incremental`.
+A mart by key and an aggregate beside the full query and a hand-written refresh: `make bench-incremental`.
 
 Each batch appends rows to a history; then each side brings its table up to date, in turn, in one Spark session. The
 hand-written side is a stream over the history whose `foreachBatch` recomputes the touched keys and merges them. The
 tables are compared after each batch, and a difference is an error. Printed are the seconds of each side and those of
 the processor, which other work on the machine disturbs less; the first batch is left out. The rows of a batch are of
-keys from everywhere, or with `--in-order` of neighbouring ones, in a history whose files hold keys in their order.
+keys from everywhere, or with `--in-order` of neighbouring ones, in a history whose files hold keys in their order. With
+`--plain` the tables have no number of different items.
 """
 
 import argparse
@@ -27,14 +28,14 @@ from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import newest_made
 from fluvial.spark.session import build_session
-from fluvial.tables import pipeline
+from fluvial.tables import aggregate, count_distinct, max_, pipeline, sum_
 from fluvial.tables.drive.runner import materialize
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HISTORY = "history.orders"
-OURS, FULL, BY_HAND = "by key", "full query", "by hand"
+OURS, PARTS, FULL, BY_HAND = "by key", "aggregate", "full query", "by hand"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ class Work:
     changed: int
     batches: int
     in_order: bool
+    plain: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,20 @@ def spend(orders: "DataFrame") -> "DataFrame":
     )
 
 
+def spend_plain(orders: "DataFrame") -> "DataFrame":
+    """The same without the number of different items."""
+    from pyspark.sql import functions as sql
+
+    return orders.groupBy("customer").agg(sql.sum("amount").alias("spent"), sql.max("id").alias("last_order"))
+
+
 class ByHand:
     """A stream over the history that recomputes the keys of each batch and merges them."""
 
-    def __init__(self, spark: "SparkSession", history: str, folder: Path) -> None:
-        self._spark, self._history = spark, history
+    def __init__(
+        self, spark: "SparkSession", history: str, folder: Path, transform: "Callable[[DataFrame], DataFrame]"
+    ) -> None:
+        self._spark, self._history, self._spend = spark, history, transform
         self.path, self._checkpoint = str(folder / "table"), str(folder / "checkpoint")
 
     def refresh(self) -> None:
@@ -89,10 +100,10 @@ class ByHand:
         session = batch.sparkSession
         history = session.read.format("delta").load(self._history)
         if number == 0:
-            spend(history).write.format("delta").option("delta.enableDeletionVectors", "true").save(self.path)
+            self._spend(history).write.format("delta").option("delta.enableDeletionVectors", "true").save(self.path)
             return
         keys = sql.broadcast(batch.select("customer").distinct())
-        spend(history.join(keys, "customer", "left_semi")).createOrReplaceTempView("touched")
+        self._spend(history.join(keys, "customer", "left_semi")).createOrReplaceTempView("touched")
         session.sql(
             f"MERGE INTO delta.`{self.path}` AS t USING touched AS s ON t.customer = s.customer "
             "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
@@ -109,18 +120,19 @@ def main() -> int:
     parser.add_argument("--changed", type=int, default=10_000, help="rows that a batch adds")
     parser.add_argument("--batches", type=int, default=4, help="of which the first warms")
     parser.add_argument("--in-order", action="store_true", help="neighbouring keys change")
+    parser.add_argument("--plain", action="store_true", help="sums and maxima only")
     work = Work(**vars(parser.parse_args()))
     with tempfile.TemporaryDirectory(prefix="bench-incremental-") as temporary, Progress(transient=True) as progress:
         taken, roads = _measure(work, Path(temporary), progress)
-    table = Table("side", "median s", "beside by key", "median processor s", "beside by key")
+    table = Table("side", "median s", "full query beside it", "median processor s", "full query beside it")
     wall = {side: median(each.wall for each in found) for side, found in taken.items()}
     processor = {side: median(each.processor for each in found) for side, found in taken.items()}
     for side in taken:
-        ratios = [f"{of[side] / of[OURS]:.1f}" for of in (wall, processor)]
+        ratios = [f"{of[FULL] / of[side]:.1f}" for of in (wall, processor)]
         table.add_row(side, f"{wall[side]:.2f}", ratios[0], f"{processor[side]:.2f}", ratios[1])
     console = Console()
     console.print(f"{work.changed:,} new rows, {work.keys:,} keys, a history of {work.rows:,} rows")
-    console.print(f"by key took the roads: {', '.join(roads)}")
+    console.print(f"by key and aggregate took the roads: {', '.join(roads)}")
     console.print(table)
     return 0
 
@@ -129,16 +141,23 @@ def _measure(work: Work, folder: Path, progress: Progress) -> tuple[dict[str, li
     settings = Settings(warehouse=str(folder / "warehouse"), spark_master="local[*]")
     spark = build_session(settings, "fluvial bench")
     history = f"{settings.warehouse}/{HISTORY.replace('.', '/')}"
-    by_key = pipeline(name="by_key", inputs=[HISTORY], key="customer", version="1")(spend)
-    whole = pipeline(name="whole", inputs=[HISTORY], version="1")(spend)
-    by_hand = ByHand(spark.newSession(), history, folder / "by_hand")
+    transform = spend_plain if work.plain else spend
+    by_key = pipeline(name="by_key", inputs=[HISTORY], key="customer", version="1")(transform)
+    whole = pipeline(name="whole", inputs=[HISTORY], version="1")(transform)
+    fields = {"spent": sum_("amount"), "items": count_distinct("item"), "last_order": max_("id")}
+    if work.plain:
+        del fields["items"]
+    parts = aggregate(HISTORY, name="parts", by="customer", fields=fields)
+    by_hand = ByHand(spark.newSession(), history, folder / "by_hand", transform)
     sides: dict[str, Callable[[], Any]] = {
         OURS: lambda: materialize(by_key, settings, spark),
+        PARTS: lambda: materialize(parts, settings, spark),
         FULL: lambda: materialize(whole, settings, spark),
         BY_HAND: by_hand.refresh,
     }
     paths = {
         OURS: f"{settings.warehouse}/marts/by_key",
+        PARTS: f"{settings.warehouse}/marts/parts",
         FULL: f"{settings.warehouse}/marts/whole",
         BY_HAND: by_hand.path,
     }
@@ -151,21 +170,25 @@ def _measure(work: Work, folder: Path, progress: Progress) -> tuple[dict[str, li
             if number:
                 _add(spark, history, work, work.rows + number * work.changed, work.changed)
             # Each side is the first to read what is new in turn.
-            order = [*sides][number % 3 :] + [*sides][: number % 3]
+            order = [*sides][number % len(sides) :] + [*sides][: number % len(sides)]
             for side in order:
                 began = Taken(time.monotonic(), _processor())
                 sides[side]()
                 if number > 1:
                     taken[side].append(Taken(time.monotonic() - began.wall, _processor() - began.processor))
-            made = newest_made(TableLog(spark, paths[OURS]))
-            assert made is not None
-            assert made.stamp.refresh is not None
-            roads.append(made.stamp.refresh.road)
+            roads.append(" ".join(_road(spark, paths[side]) for side in (OURS, PARTS)))
             _compare(spark, paths)
             progress.advance(task)
     finally:
         spark.stop()
     return taken, roads
+
+
+def _road(spark: "SparkSession", path: str) -> str:
+    made = newest_made(TableLog(spark, path))
+    assert made is not None
+    assert made.stamp.refresh is not None
+    return made.stamp.refresh.road
 
 
 def _processor() -> float:

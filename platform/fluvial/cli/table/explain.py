@@ -26,7 +26,7 @@ def explain(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Say how a pipeline's table would be refreshed now: by the keys that changed or by the full query, and why.
+    Say how a pipeline's table would be refreshed now: from the rows or keys that changed or in full, and why.
 
     Also what would be read, and what the last refresh read, wrote and took. Nothing is written.
     """

@@ -351,5 +351,8 @@ def _description(declaration: Declaration) -> str | None:
             return f"{rows} {key}, folded from the topic {topic}{by}.\n\n{columns}"
         case Publication(source=source, key=key):
             return f"The changes of {source}: one record for each {key} that changed, a tombstone for one that is gone."
+        case Pipeline(aggregation=aggregation) if aggregation is not None:
+            columns = "\n".join(f"- `{column}`: {fold}" for column, fold in aggregation.fields.items())
+            return f"One row for each {', '.join(declaration.key)} of {declaration.inputs[0]}.\n\n{columns}"
         case Pipeline(transform=transform):
             return inspect.getdoc(transform)

@@ -12,7 +12,7 @@ import dagster as dg
 
 from fluvial.orchestration.assets.graph import asset_key, contract_columns, topic_key
 from fluvial.registry.contracts import Contract
-from fluvial.tables import Compacted, Declaration, History, State
+from fluvial.tables import Compacted, Declaration, History, Pipeline, State
 from fluvial.tables.declare.reducers import Reducer
 
 _QUOTED_TEXT = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
@@ -34,7 +34,7 @@ def known_columns(declaration: Declaration, contract: Contract | None) -> dict[s
 
 
 def column_descriptions(declaration: Declaration, contract: Contract | None) -> dict[str, str]:
-    """Return what is known of columns: the contract's documentation of a field, the fold of a column of a state."""
+    """Return what is known of columns: the contract's documentation of a field, the fold of a column."""
     fields = contract.schema.get("fields", ()) if contract is not None else ()
     documented = {field["name"]: field["doc"] for field in fields if field.get("doc")}
     match declaration:
@@ -43,6 +43,8 @@ def column_descriptions(declaration: Declaration, contract: Contract | None) -> 
         case State(key=key, reducer=None):
             of_key = {key: documented[key]} if key in documented else {}
             return of_key | {column: str(fold) for column, fold in declaration.fields.items()}
+        case Pipeline(aggregation=aggregation) if aggregation is not None:
+            return {column: str(fold) for column, fold in aggregation.fields.items()}
     return {}
 
 

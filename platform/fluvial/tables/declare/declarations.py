@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from fluvial.errors import FluvialError
 from fluvial.spark.warehouse import DATABASES, is_table_name, table_name_of
-from fluvial.tables.declare.folds import POSITION_FIELDS, Fold
+from fluvial.tables.declare.folds import POSITION_FIELDS, Fold, Kind
 from fluvial.tables.declare.reducers import Reduce, Reducer
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from fluvial.tables.declare.aggregates import Aggregation
 
 # A topic's name as Kafka allows it.
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -138,7 +140,8 @@ class Pipeline:
     Calling it calls the transform, so that a test may hand it DataFrames of its own. `co_partitioned` demands of the
     topics of its inputs that they have equally many partitions. With a `key`, columns of the table, only the rows of
     keys that changed are written again; `paths` then has for each input the SQL expressions of the key's columns, None
-    for an input that is read whole.
+    for an input that is read whole. What :func:`~fluvial.tables.declare.aggregates.aggregate` declares has an
+    `aggregation`, which is its transform.
     """
 
     kind: ClassVar[str] = "pipeline"
@@ -149,6 +152,7 @@ class Pipeline:
     co_partitioned: bool = False
     key: tuple[str, ...] = ()
     paths: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict, hash=False)
+    aggregation: "Aggregation | None" = field(default=None, hash=False)
 
     @property
     def table(self) -> str:
@@ -205,7 +209,7 @@ def history(
     _check_topic(topic)
     what = f'history("{topic}")'
     if dedupe is not None:
-        _check_column(dedupe, what, "dedupe")
+        check_column(dedupe, what, "dedupe")
     elif dedupe_within is not None:
         raise DeclarationError(f"{what}: dedupe_within needs dedupe, the field that is an event's id")
     return History(
@@ -236,7 +240,7 @@ def compacted(
     _refuse_dedupe(what, dedupe)
     _check_keyless(what, keyless)
     if key is not None:
-        _check_column(key, what, "key")
+        check_column(key, what, "key")
     return Compacted(topic=topic, name=_checked_name(name, topic, what), key=key, keyless=keyless)
 
 
@@ -277,7 +281,7 @@ def state(
     _check_keyless(what, keyless)
     _check_topic(topic)
     _checked_name(name, name, what)
-    _check_column(key, what, "key")
+    check_column(key, what, "key")
     if order is not None and (not isinstance(order, str) or not order.strip()):
         raise DeclarationError(f'{what}: order is {order!r}: name a column or write a line of SQL, as order="version"')
     reducer = None
@@ -297,7 +301,7 @@ def state(
     fields = MappingProxyType(dict(fields or {}))
     seen = {key.lower()}
     for column in reducer.names if reducer is not None else fields:
-        _check_column(column, what, "field")
+        check_column(column, what, "field")
         if column.lower() in seen:
             raise DeclarationError(f"{what} has two columns named {column}: rename the field")
         if scd2 and column.lower() in VERSION_COLUMNS:
@@ -305,7 +309,8 @@ def state(
         seen.add(column.lower())
     if scd2 and key.lower() in VERSION_COLUMNS:
         raise DeclarationError(f"{what}: {key} is a column that scd2 adds: rename the key")
-    _check_folds(what, fields)
+    check_folds(what, fields)
+    _refuse_top(what, fields)
     if with_position:
         fields = _with_position(what, fields, has_reducer=reducer is not None, has_versions=bool(scd2))
     if isinstance(scd2, str) and not scd2.strip():
@@ -328,6 +333,14 @@ def _refuse_dedupe(what: str, dedupe: str | None) -> None:
             f"{what}: a row of this table does not tell which ids it was made from: leave dedupe out, and declare "
             f'history(…, dedupe="{dedupe}") and a pipeline that aggregates it'
         )
+
+
+def _refuse_top(what: str, fields: Mapping[str, Fold]) -> None:
+    for column, fold in fields.items():
+        if fold.kind is Kind.TOP:
+            raise DeclarationError(
+                f"{what}: field {column}: top is a field of aggregate(…): declare one over a history"
+            )
 
 
 def _checked_duration(what: str, argument: str, text: str) -> timedelta:
@@ -376,7 +389,10 @@ def _with_position(
     return MappingProxyType({**fields, **POSITION_FIELDS})
 
 
-def _check_folds(what: str, fields: Mapping[str, Fold]) -> None:
+def check_folds(what: str, fields: Mapping[str, Fold]) -> None:
+    """
+    Raise DeclarationError for a field that is no fold, or whose expression or condition is none.
+    """
     for column, fold in fields.items():
         if not isinstance(fold, Fold):
             raise DeclarationError(f"{what}: field {column} is {fold!r}, not a fold: wrap it, as in latest({fold!r})")
@@ -445,7 +461,7 @@ def pipeline(
 def _checked_key(what: str, key: str | Sequence[str]) -> tuple[str, ...]:
     columns = (key,) if isinstance(key, str) else tuple(key)
     for column in columns:
-        _check_column(column, what, "key")
+        check_column(column, what, "key")
     if len({column.lower() for column in columns}) < len(columns):
         raise DeclarationError(f"{what}: key names a column twice: {', '.join(columns)}")
     return columns
@@ -497,7 +513,7 @@ def publish(table: str, *, topic: str, key: str) -> Publication:
     """
     what = f'publish("{table}")'
     _check_topic(topic)
-    _check_column(key, what, "key")
+    check_column(key, what, "key")
     database, _, name = table.partition(".")
     if database not in _KEYED or not is_table_name(name):
         raise DeclarationError(
@@ -522,7 +538,10 @@ def _checked_name(name: str | None, default: str, what: str) -> str:
     return name
 
 
-def _check_column(column: str, what: str, role: str) -> None:
+def check_column(column: str, what: str, role: str) -> None:
+    """
+    Raise DeclarationError for a name that no column of a user's may have.
+    """
     if not is_table_name(column):
         raise DeclarationError(f"{what}: {role} {column!r} is no column name: use letters, digits and underscores")
     if column.startswith("_"):

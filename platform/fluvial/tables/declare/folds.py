@@ -36,6 +36,7 @@ class Kind(StrEnum):
     MEAN = "mean"
     COLLECT_SET = "collect_set"
     COUNT_DISTINCT = "count_distinct"
+    TOP = "top"
     LAST_PARTITION = "last_partition"
     LAST_OFFSET = "last_offset"
     LAST_TIMESTAMP = "last_timestamp"
@@ -116,12 +117,14 @@ FLOATING = _NUMERIC
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
     """
-    One field of a state: a fold over an SQL expression of the event's fields, where an SQL condition holds.
+    One field of a state or an aggregate: a fold over an SQL expression of the rows' fields, where an SQL condition
+    holds. `most` is how many values `top` keeps.
     """
 
     kind: Kind
     expr: str | None = None
     where: str | None = None
+    most: int | None = None
 
     @property
     def remembers(self) -> bool:
@@ -160,7 +163,8 @@ class Fold:
         return _RECIPES[self.kind].result.format(it=partial)
 
     def __str__(self) -> str:
-        arguments = ", ".join(part for part in (self.expr, f"where {self.where}" if self.where else None) if part)
+        most, where = self.most and str(self.most), f"where {self.where}" if self.where else None
+        arguments = ", ".join(part for part in (self.expr, most, where) if part)
         return f"{self.kind}({arguments})"
 
 
@@ -240,5 +244,16 @@ def collect_set(expr: str, where: str | None = None) -> Fold:
 def count_distinct(expr: str, where: str | None = None) -> Fold:
     """
     About how many different values that are not null there were: within 2 % for many, exact for a few (HyperLogLog).
+
+    As a field of :func:`~fluvial.tables.declare.aggregates.aggregate` it is exact.
     """
     return Fold(kind=Kind.COUNT_DISTINCT, expr=expr, where=where)
+
+
+def top(expr: str, most: int, where: str | None = None) -> Fold:
+    """
+    The `most` greatest values that are not null, the greatest first, as often as they occur; of :func:`aggregate` only.
+
+    What comes with a value goes into a struct behind it, as in `top("struct(amount, item)", 3)`.
+    """
+    return Fold(kind=Kind.TOP, expr=expr, where=where, most=most)

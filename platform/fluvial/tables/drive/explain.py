@@ -13,9 +13,9 @@ from fluvial.delta.mart_stamp import Made, Road, newest_made
 from fluvial.spark.connect import session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Declaration, DeclarationError, Pipeline
-from fluvial.tables.drive.key_plan import Some
+from fluvial.tables.drive.key_plan import Plan, Some
 from fluvial.tables.drive.key_refresh import KeyRefresh
-from fluvial.tables.drive.pipeline_inputs import wanted_stamp
+from fluvial.tables.drive.pipeline_inputs import read_input, wanted_stamp
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
     """
-    What a refresh would read of an input: the rows of the changed keys at version `until`, or the whole of it.
+    What a refresh would read of an input: the rows of the changed keys at version `until`, or the whole of it, or with
+    `only_changes` no more than the rows that came and went.
 
     `since` is the version that the table was made from, None where there is none. `files` are those that may hold such
     rows, and how many there are; None where all are read.
@@ -37,6 +38,7 @@ class Read:
     since: int | None
     until: int
     files: tuple[int, int] | None = None
+    only_changes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class Last:
     """
     What the newest refresh did: `rows` and `bytes` written, `removed` rows taken away, in `seconds`.
 
-    `road`, `reason`, `keys`, `changed` and `costs` are as in its stamp; None where it had no key.
+    `road`, `reason`, `keys`, `changed`, `costs` and `again` are as in its stamp; None where it had no key.
     """
 
     version: int
@@ -57,6 +59,7 @@ class Last:
     removed: int
     bytes: int
     seconds: float | None
+    again: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +67,9 @@ class Explanation:
     """
     The road that the next refresh takes, "none" where nothing has changed, and for what `reason` no better one.
 
-    `keys` changed by `changed` rows. `costs` are those that were weighed, by keys and of the full query; None where
-    nothing was.
+    `keys` changed by `changed` rows; of an aggregate the keys are not looked for, and the rows are about so many.
+    `costs` are those that were weighed, by keys or from the changed rows and of the full query; None where nothing was.
+    `again` says of an aggregate's fields when the rows of a key are read.
     """
 
     table: str
@@ -76,6 +80,7 @@ class Explanation:
     changed: int | None
     last: Last | None
     costs: tuple[int, int] | None = None
+    again: tuple[str, ...] = ()
 
 
 def explain(declaration: Declaration, settings: "Settings", spark: "SparkSession") -> Explanation:
@@ -114,6 +119,7 @@ def _by_key(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession", 
         plan = refresh.plan()
         try:
             refresh.answer(plan)
+            again = _again(declaration, refresh, plan)
         finally:
             plan.release()
     changed = plan.changed
@@ -121,16 +127,35 @@ def _by_key(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession", 
     restricted = set() if changed is None else {table for table, path in declaration.paths.items() if path is not None}
     return Explanation(
         table=declaration.table,
-        road="none" if not is_new else "full" if changed is None else "keys",
+        road=plan.road if is_new else "none",
         reason=plan.reason,
         reads=_reads(
-            declaration, made, {table: at.version for table, at in plan.wanted.inputs.items()}, restricted, plan.pruned
+            declaration,
+            made,
+            {table: at.version for table, at in plan.wanted.inputs.items()},
+            restricted,
+            plan.pruned,
+            only_changes=plan.road == "parts",
         ),
         keys=None if changed is None else changed.keys,
-        changed=None if changed is None else changed.rows,
+        changed=changed.rows
+        if changed is not None
+        else plan.work.changed
+        if plan.road == "parts" and plan.work
+        else None,
         last=_last(made),
         costs=plan.costs if is_new else None,
+        again=again,
     )
+
+
+def _again(declaration: Pipeline, refresh: KeyRefresh, plan: Plan) -> tuple[str, ...]:
+    """When the rows of a key of an aggregate are read."""
+    if declaration.aggregation is None:
+        return ()
+    ((table, at),) = plan.wanted.inputs.items()
+    rows = read_input(refresh.session, refresh.warehouse.path(table), at.version)
+    return declaration.aggregation.reads_again(declaration.aggregation.floating(rows))
 
 
 def _reads(
@@ -139,15 +164,18 @@ def _reads(
     until: dict[str, int],
     restricted: set[str],
     pruned: Mapping[str, Some] = MappingProxyType({}),
+    *,
+    only_changes: bool = False,
 ) -> tuple[Read, ...]:
     since = {} if made is None else {table: at.version for table, at in made.stamp.inputs.items()}
     return tuple(
         Read(
             table=table,
-            whole=table not in restricted,
+            whole=table not in restricted and not only_changes,
             since=since.get(table),
             until=until[table],
             files=(len(pruned[table].files), pruned[table].among) if table in pruned else None,
+            only_changes=only_changes,
         )
         for table in declaration.inputs
     )
@@ -169,6 +197,7 @@ def _last(made: Made | None) -> Last | None:
         removed=made.stamp.removed,
         bytes=commit.metric("numOutputBytes"),
         seconds=None if took_ms is None else took_ms / 1000,
+        again=None if refresh is None else refresh.again,
     )
 
 
@@ -178,12 +207,15 @@ def as_lines(explanation: Explanation) -> list[str]:
     """
     road = {
         "keys": f"by keys: {explanation.keys or 0:,} keys changed by {explanation.changed or 0:,} rows",
+        "parts": f"from the changed rows alone, about {explanation.changed or 0:,}",
         "full": "the full query",
         "none": "nothing has changed",
     }[explanation.road]
     if explanation.costs is not None:
-        by_keys, full = explanation.costs
-        road += f" (cost by keys {by_keys:,}, of the full query {full:,})"
+        cheaper, full = explanation.costs
+        road += (
+            f" (cost {'of it' if explanation.road == 'parts' else 'by keys'} {cheaper:,}, of the full query {full:,})"
+        )
     lines = [f"{explanation.table}: {road}"]
     if explanation.reason is not None:
         lines.append(f"  why not better: {explanation.reason}")
@@ -191,12 +223,15 @@ def as_lines(explanation: Explanation) -> list[str]:
         since = "" if read.since is None else f", changes since version {read.since}"
         among = "" if read.files is None else f" in {read.files[0]:,} of {read.files[1]:,} files"
         what = "the whole of it" if read.whole else f"the rows of these keys{among}{since}"
+        what = f"the rows that came and went{since}" if read.only_changes else what
         lines.append(f"  reads {read.table} version {read.until}: {what}")
+    lines.extend(f"  reads again {each}" for each in explanation.again)
     last = explanation.last
     if last is None:
         lines.append("  it has not been written yet")
         return lines
     how = f"{last.keys:,} keys, {last.changed:,} changed rows" if last.keys is not None else "the full query"
+    how += f", {last.again:,} keys read again" if last.again else ""
     why = "" if last.reason is None else f" ({last.reason})"
     took = "" if last.seconds is None else f", {last.seconds:.1f} s"
     lines.append(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fluvial.delta.file_stats import FileStats, comparable_type, table_stats
 from fluvial.delta.log import TableLog
-from fluvial.delta.mart_stamp import Made, MartStamp, newest_made
+from fluvial.delta.mart_stamp import Made, MartStamp, Road, newest_made
 from fluvial.spark.connect import is_client
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
@@ -48,11 +48,11 @@ class Some:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """
-    How a table is brought to the versions of `wanted`: by the keys that changed, or for a `reason` by the full query.
+    How a table is brought to the versions of `wanted`: by the keys that changed, for an aggregate from the rows that
+    changed `since` the stamp that the table has, or for a `reason` by the full query.
 
     `before` is the table's version. `changed` must be let go of (:meth:`release`). `pruned` has the inputs,
-    by table, of which files are left out. `work` is what was weighed,
-    None where nothing was.
+    by table, of which files are left out. `work` is what was weighed, None where nothing was.
     """
 
     wanted: MartStamp
@@ -61,13 +61,21 @@ class Plan:
     reason: str | None
     pruned: Mapping[str, Some] = field(default_factory=dict)
     work: Work | None = None
+    since: MartStamp | None = None
+
+    @property
+    def road(self) -> Road:
+        """
+        How the rows are made.
+        """
+        return "parts" if self.since is not None else "full" if self.changed is None else "keys"
 
     @property
     def costs(self) -> tuple[int, int] | None:
         """
-        What was weighed: the cost by keys and that of the full query.
+        What was weighed: the cost by keys, or of an aggregate by parts, and that of the full query.
         """
-        return None if self.work is None else (self.work.by_keys, self.work.full)
+        return None if self.work is None else (self.work.cheaper, self.work.full)
 
     def release(self) -> None:
         """
@@ -100,6 +108,8 @@ class KeyPlanner:
             reason = why_full(work)
             if reason is not None:
                 return replace(whole, reason=reason, work=work)
+            if work.of_parts:
+                return replace(whole, work=work, since=self._since)
             return self._by_keys(whole, work)
         except UnreadableChangesError as error:
             return replace(whole, reason=str(error))
@@ -179,6 +189,7 @@ class KeyPlanner:
             read=whole,
             table=0 if own is None else own.rows,
             changed=changed,
+            of_parts=self.declaration.aggregation is not None,
         )
 
     def _by_keys(self, whole: Plan, work: Work) -> Plan:

@@ -24,15 +24,15 @@ from fluvial.spark.connect import is_client, parallelism, session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
 from fluvial.tables.drive.key_plan import KeyPlanner, Plan
+from fluvial.tables.drive.part_refresh import KEYS_A_FILE, CostlyError, PartRefresh
 from fluvial.tables.drive.pipeline_inputs import read_input, transformed
-from fluvial.tables.plan.changed_keys import KNOWN, ChangedKeys
+from fluvial.tables.plan.changed_keys import KNOWN, ChangedKeys, UnreadableChangesError
 from fluvial.tables.plan.key_locality import check_key_locality, marked
 from fluvial.tables.plan.result import RunResult
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-KEYS_A_FILE = 100_000
 # The text of an error of `raise_error`; plans, which other errors may quote, have the first part alone.
 _STRAY = re.compile(r"USER_RAISED_EXCEPTION\] _fluvial_stray<(.*?)>_fluvial_stray", re.DOTALL)
 
@@ -84,7 +84,7 @@ class KeyRefresh:
                 frame = plan.changed.of(frame, path)
             frames.append(marked(frame, number))
         answer = transformed(self.declaration, frames)
-        if not is_client(self.session):
+        if not is_client(self.session) and self.declaration.aggregation is None:
             check_key_locality(self.declaration, frames, answer)
         return answer
 
@@ -93,14 +93,33 @@ class KeyRefresh:
         Do it in one commit; None where another writer was first.
         """
         answer = self.answer(plan)
-        if plan.changed is not None and not can_swap(self.session, self.path, answer):
+        if plan.road != "full" and not can_swap(self.session, self.path, answer):
             # Of one that was made before it had a key, or whose inputs got columns.
             whole = Plan(wanted=plan.wanted, before=plan.before, changed=None, reason="rows of the table's columns "
                          "cannot be replaced: it has others, or no deletion vectors")  # fmt: skip
             return self._write_whole(self.answer(whole), whole, began_ms)
-        if plan.changed is None:
+        if plan.changed is not None:
+            return self._swap(answer, plan, plan.changed, began_ms)
+        try:
+            return self._from_parts(answer, plan, began_ms)
+        except (CostlyError, UnreadableChangesError) as error:
+            plan = replace(plan, since=None, reason=str(error))
+        return self._write_whole(answer, plan, began_ms)
+
+    def _from_parts(self, answer: "DataFrame", plan: Plan, began_ms: int) -> Commit | None:
+        """Do it from the rows that changed, where it is so planned."""
+        if plan.since is None or plan.work is None or self.declaration.aggregation is None:
             return self._write_whole(answer, plan, began_ms)
-        return self._swap(answer, plan, plan.changed, began_ms)
+        parts = PartRefresh(
+            declaration=self.declaration,
+            aggregation=self.declaration.aggregation,
+            warehouse=self.warehouse,
+            session=self.session,
+            plan=plan,
+            since=plan.since,
+            work=plan.work,
+        )
+        return parts.carry_out(answer, began_ms)
 
     def _write_whole(self, answer: "DataFrame", plan: Plan, began_ms: int) -> Commit | None:
         before = plan.before
@@ -187,9 +206,9 @@ def refresh_by_keys(
             plan = refresh.plan(rebuild=rebuild)
             with ExitStack() as opened:
                 opened.callback(plan.release)
-                if plan.changed is None:
+                if plan.road == "full":
                     say(f"{declaration.table}: the full query, because {plan.reason}")
-                else:
+                elif plan.changed is not None:
                     say(f"{declaration.table}: {plan.changed.keys:,} keys changed by {plan.changed.rows:,} rows")
                 commit = refresh.carry_out(plan, began_ms)
             if commit is None:

@@ -5,7 +5,8 @@ They are the keys of all rows that came to an input or went since the version th
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -183,30 +184,59 @@ def changed_keys(
 
     Raises :class:`UnreadableChangesError`.
     """
-    from pyspark.errors import AnalysisException
-
     parts = []
     for table, path in declaration.paths.items():
-        if until[table] == since[table].version or path is None:
-            continue
-        try:
-            changes = row_changes(session, logs[table].path, since=since[table].version, until=until[table])
-        except AnalysisException as error:
-            raise UnreadableChangesError(f"the changes of {table} cannot be read") from error
-        if changes is None:
-            raise UnreadableChangesError("this Spark or this version of Delta does not tell which rows changed")
-        parts.append(_keys_of(changes, path))
+        if until[table] != since[table].version and path is not None:
+            changes = read_changes(session, logs[table], table, since[table].version, until[table])
+            parts.append(keys_of(changes, path))
     if not parts:
         # Nothing but files that were written together.
         table, path = next((table, path) for table, path in declaration.paths.items() if path is not None)
-        parts.append(_keys_of(session.read.format("delta").load(logs[table].path), path).where("false"))
+        parts.append(keys_of(session.read.format("delta").load(logs[table].path), path).where("false"))
     together = reduce(lambda one, other: one.unionAll(other), parts)
+    with explain_lost_changes():
+        return _gathered(together, few=few)
+
+
+def keys_of_rows(rows: "DataFrame", path: Sequence[str], *, few: bool) -> ChangedKeys:
+    """
+    The keys of `rows`, to which the expressions `path` lead, as :func:`changed_keys` gives those of changed rows.
+    """
+    return _gathered(keys_of(rows, path), few=few)
+
+
+@contextmanager
+def explain_lost_changes() -> Iterator[None]:
+    """
+    For a ``with``: raises :class:`UnreadableChangesError` where changes are read whose files are gone.
+    """
     try:
-        return _collected(together) if few and _are_plain(together) else _counted(together)
+        yield
     except Exception as error:
         if any(mark in str(error) for mark in _LOST_FILE):
             raise UnreadableChangesError("files of the versions in between are gone (VACUUM)") from error
         raise
+
+
+def _gathered(rows: "DataFrame", *, few: bool) -> ChangedKeys:
+    return _collected(rows) if few and _are_plain(rows) else _counted(rows)
+
+
+def read_changes(session: "SparkSession", log: TableLog, table: str, since: int, until: int) -> "DataFrame":
+    """
+    The rows that came to a table and went, as :func:`~fluvial.delta.row_swap.row_changes` has them.
+
+    Raises :class:`UnreadableChangesError`.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        changes = row_changes(session, log.path, since=since, until=until)
+    except AnalysisException as error:
+        raise UnreadableChangesError(f"the changes of {table} cannot be read") from error
+    if changes is None:
+        raise UnreadableChangesError("this Spark or this version of Delta does not tell which rows changed")
+    return changes
 
 
 def _are_plain(rows: "DataFrame") -> bool:
@@ -242,5 +272,8 @@ def _counted(rows: "DataFrame") -> ChangedKeys:
     return ChangedKeys(frame=keys, keys=count, rows=changed)
 
 
-def _keys_of(rows: "DataFrame", path: Sequence[str]) -> "DataFrame":
+def keys_of(rows: "DataFrame", path: Sequence[str]) -> "DataFrame":
+    """
+    The key of each row, to which the expressions `path` lead, in the columns that :class:`ChangedKeys` has.
+    """
     return rows.selectExpr(*(f"{step} AS {_KEY}{index}" for index, step in enumerate(path)))

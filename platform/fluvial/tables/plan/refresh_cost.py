@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 FIXED = 1_500_000
 """What a refresh by keys costs whatever its size: Spark's jobs for the changes, the old rows and the swap."""
+FIXED_PARTS = 500_000
+"""The same of a refresh from the changed rows alone."""
 READ = 0.1
 """A row of an input that is read, and left out as its key is not among those that changed."""
 SWAPPED = 4.0
@@ -23,7 +25,8 @@ class Work:
 
     `inputs` are the rows of the inputs, `read` those of them in files that may hold a key that changed, `table` the
     rows of the table. `changed` rows came or went in the inputs; `keys` are the keys that they name and `replaced` the
-    table's rows of these, None while the changes have not been read.
+    table's rows of these, None while the changes have not been read. With `of_parts` an aggregate's rows are made from
+    the changed rows, and else from the inputs' rows of the changed keys.
     """
 
     inputs: int
@@ -32,6 +35,7 @@ class Work:
     changed: int
     keys: int | None = None
     replaced: int | None = None
+    of_parts: bool = False
 
     @property
     def share(self) -> float:
@@ -55,12 +59,27 @@ class Work:
         moved = self.share * (self.inputs + SWAPPED * self.table)
         return round(FIXED + self.changed + READ * self.read + moved)
 
+    @property
+    def by_parts(self) -> int:
+        """
+        The cost of a refresh from the changed rows, each taken to be of another key and to have its place in the table.
+        """
+        replaced = min(self.changed, self.table)
+        return round(FIXED_PARTS + self.changed + READ * self.table + SWAPPED * replaced)
+
+    @property
+    def cheaper(self) -> int:
+        """
+        The cost of the refresh that the full query is compared with.
+        """
+        return self.by_parts if self.of_parts else self.by_keys
+
 
 def why_full(work: Work) -> str | None:
     """
     Why the full query is cheaper; None where it is not, and while that depends on keys that are not known.
     """
-    if work.full >= work.by_keys:
+    if work.full >= work.cheaper:
         return None
     said = f"{work.changed:,} rows changed" if work.keys is None else f"{work.keys:,} keys changed"
     return f"it is cheaper: {said}, the inputs have {work.inputs:,} rows and the table {work.table:,}"

@@ -1,4 +1,4 @@
-"""The `fluvial` command as its users run it: whole processes, on free ports and a folder of their own."""
+"""The `fluvial` command as its users run it: processes of its own, on free ports and a folder of their own."""
 
 import json
 import os
@@ -10,6 +10,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from command_forks import forks
 
 FLUVIAL = Path(sys.executable).parent / "fluvial"
 TIMEOUT_SECONDS = 120
@@ -53,16 +55,10 @@ class Cli:
 
     def run(self, *words: str, stdin: str | bytes = b"") -> "subprocess.CompletedProcess[str]":
         """Run `fluvial WORDS…` to its end."""
-        done = subprocess.run(
-            [str(FLUVIAL), *words],
-            cwd=self.cwd,
-            env=self.environment,
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        return forks().run(
+            words, cwd=self.cwd, environment=self.environment, stdin=given, timeout_seconds=TIMEOUT_SECONDS
         )
-        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def ok(self, *words: str, stdin: str | bytes = b"") -> str:
         """Run a command that succeeds; return what it printed on stdout."""

@@ -11,11 +11,11 @@ from miniature import DECLARATIONS, NoSpark, Runner, busiest, result_of
 
 from fluvial.errors import FluvialError
 from fluvial.orchestration import Policy, assets_for
-from fluvial.orchestration.assets.assets import code_version
+from fluvial.orchestration.assets.assets import code_version, table_asset
 from fluvial.orchestration.assets.lineage import column_descriptions
 from fluvial.orchestration.assets.metadata import column_schema
 from fluvial.registry.contracts import Contract
-from fluvial.tables import Declaration, State, compacted, count, pipeline, publish, state, sum_
+from fluvial.tables import Declaration, State, aggregate, compacted, count, pipeline, publish, state, sum_
 from fluvial.tables.plan.result import RunResult
 
 
@@ -152,6 +152,17 @@ def test_columns_are_described_by_their_folds() -> None:
     columns = [{"name": name, "type": "bigint", "comment": None, "nullable": True} for name in ("customer", "spent")]
     shown = {column.name: column.description for column in column_schema(columns, described).columns}
     assert shown == {"customer": None, "spent": str(sum_("amount"))}
+
+
+def test_an_aggregate_is_an_asset_that_says_what_it_has() -> None:
+    spend = aggregate("history.orders", name="spend", by="customer", fields={"spent": sum_("amount")})
+    (spec,) = table_asset(spend, contract=None, policy=Policy()).specs
+    assert spec.key == dg.AssetKey(["marts", "spend"])
+    assert [dep.asset_key for dep in spec.deps] == [dg.AssetKey(["history", "orders"])]
+    assert spec.description == "One row for each customer of history.orders.\n\n- `spent`: sum(amount)"
+    assert column_descriptions(spend, None) == {"spent": "sum(amount)"}
+    other = aggregate("history.orders", name="spend", by="customer", fields={"spent": sum_("amount + 1")})
+    assert code_version(spend) != code_version(other)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,160 @@
+"""Aggregates: a refresh from the changed rows alone makes what the batch query makes."""
+
+from typing import Any, cast
+
+import pytest
+
+from fluvial.config import Settings
+from fluvial.delta.log import TableLog
+from fluvial.delta.mart_stamp import Refresh, newest_made
+from fluvial.tables import (
+    DeclarationError,
+    Pipeline,
+    aggregate,
+    count,
+    count_distinct,
+    max_,
+    mean,
+    min_,
+    sum_,
+    top,
+)
+from fluvial.tables.drive import key_plan, part_refresh
+from fluvial.tables.drive.explain import as_lines, explain
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import verify
+
+pytestmark = pytest.mark.spark
+
+ORDERS = "history.orders"
+FIELDS = {
+    "n": count(),
+    "dear": count("amount > 20"),
+    "paid": sum_("price"),
+    "mean_id": mean("id", "amount > 1"),
+    "low": min_("id"),
+    "best": top("struct(amount, item)", 2),
+    "items": count_distinct("item"),
+}
+spend = aggregate(ORDERS, name="spend", by={"who": "lower(customer)"}, fields=FIELDS, where="amount >= 0")
+weights = aggregate(ORDERS, name="weights", by="customer", fields={"w": sum_("amount"), "hi": max_("id")})
+
+
+@pytest.fixture(autouse=True)
+def tables_of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have parts be cheaper, as a test's tables are too small for that, but in a test of costs."""
+    if "costs" not in request.function.__name__:
+        for module in (key_plan, part_refresh):
+            monkeypatch.setattr(module, "why_full", lambda _work: None)
+
+
+class Warehouse:
+    """The orders, and what was made of them."""
+
+    def __init__(self, spark: Any, settings: Settings) -> None:
+        self.spark, self.settings = spark, settings
+
+    def path(self, table: str) -> str:
+        return f"{self.settings.warehouse}/{table.replace('.', '/')}"
+
+    def add(self, rows: str, *, vectors: str = "true") -> None:
+        frame = self.spark.sql(
+            "SELECT customer, CAST(amount AS DOUBLE) AS amount, CAST(id AS BIGINT) AS id, concat('i', id % 5) AS item, "
+            f"CAST(id / 3 AS DECIMAL(30, 2)) AS price FROM {rows}"
+        )
+        writer = frame.coalesce(1).write.format("delta").mode("append").option("delta.enableDeletionVectors", vectors)
+        writer.save(self.path(ORDERS))
+
+    def change(self, statement: str) -> None:
+        self.spark.sql(statement.replace("TABLE", f"delta.`{self.path(ORDERS)}`"))
+
+    def refresh(self, declaration: Pipeline) -> Refresh:
+        materialize(declaration, self.settings, self.spark)
+        made = newest_made(TableLog(self.spark, self.path(declaration.table)))
+        assert made is not None
+        assert made.stamp.refresh is not None
+        return made.stamp.refresh
+
+    def is_exact(self, declaration: Pipeline) -> bool:
+        verdict = verify(declaration, self.settings, self.spark, schemas=cast("Any", None))
+        return verdict.is_exact
+
+    def row(self, declaration: Pipeline, where: str) -> Any:
+        (row,) = self.spark.read.format("delta").load(self.path(declaration.table)).where(where).collect()
+        return row
+
+
+@pytest.fixture
+def orders(spark: Any, warehouse_settings: Settings) -> Warehouse:
+    warehouse = Warehouse(spark, warehouse_settings)
+    warehouse.add("(SELECT id, id AS amount, concat('C', id % 7) AS customer FROM range(50))")
+    return warehouse
+
+
+def test_changed_rows_alone_make_what_the_batch_query_makes(orders: Warehouse) -> None:
+    assert orders.refresh(spend).reason == "the table is new"
+    orders.add("VALUES ('C3', 100, 1000), ('new', 1, 1001), ('new', 5, 1006), ('C3', -1, 1002), (null, 3, 1003)"
+               " AS t(customer, amount, id)")  # fmt: skip
+    explained = "\n".join(as_lines(explain(spend, orders.settings, orders.spark)))
+    assert "from the changed rows alone, about 5" in explained
+    assert "reads history.orders version 1: the rows that came and went, changes since version 0" in explained
+    assert "reads again low: the rows of a key whose least value may have gone" in explained
+    refresh = orders.refresh(spend)
+    assert (refresh.road, refresh.keys, refresh.changed, refresh.again) == ("parts", 3, 4, 0)
+    row = orders.row(spend, "who = 'new'")
+    assert (row.n, row.dear, row.low, row["items"], row.best[0].amount) == (2, 0, 1001, 1, 5)
+    assert orders.is_exact(spend)
+
+    # A key that is gone, one whose least value is, and one that only lost a row in between.
+    orders.change("DELETE FROM TABLE WHERE customer = 'C5' OR id IN (2, 16)")
+    refresh = orders.refresh(spend)
+    assert (refresh.road, refresh.keys, refresh.again) == ("parts", 2, 1)
+    assert orders.is_exact(spend)
+    assert "1 keys read again" in "\n".join(as_lines(explain(spend, orders.settings, orders.spark)))
+
+
+def test_rows_that_are_written_to_another_file_are_no_change(orders: Warehouse) -> None:
+    orders.change("ALTER TABLE TABLE SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')")
+    orders.refresh(weights)
+    # The whole file is written again.
+    orders.change("UPDATE TABLE SET amount = amount + 1 WHERE id = 8")
+    refresh = orders.refresh(weights)
+    assert (refresh.road, refresh.keys, refresh.changed, refresh.again) == ("parts", 1, 2, 1)
+    assert orders.is_exact(weights)
+
+
+def test_numbers_that_are_none_stay_as_long_as_their_rows(orders: Warehouse) -> None:
+    for approximate in (False, True):
+        declared = aggregate(ORDERS, name=f"weights_{approximate}", by="customer",
+                             fields={"w": sum_("amount"), "m": mean("amount")}, approximate=approximate)  # fmt: skip
+        orders.refresh(declared)
+        orders.add("VALUES ('C1', double('NaN'), 2001), ('C2', double('Infinity'), 2002), ('C3', 1e300, 2003)"
+                   " AS t(customer, amount, id)")  # fmt: skip
+        assert orders.refresh(declared).again == 0
+        assert str(orders.row(declared, "customer = 'C1'").w) == "nan"
+        assert orders.is_exact(declared)
+        orders.change("DELETE FROM TABLE WHERE id IN (2001, 2002, 4)")
+        assert orders.refresh(declared).again == (2 if approximate else 3), "C4 lost a number as others are"
+        assert orders.is_exact(declared)
+
+
+def test_the_costs_decide_before_and_on_the_way(orders: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders.refresh(weights)
+    orders.add("VALUES ('C3', 100, 1000) AS t(customer, amount, id)")
+    refresh = orders.refresh(weights)
+    assert refresh.reason == "it is cheaper: 1 rows changed, the inputs have 51 rows and the table 7"
+    assert refresh.costs is not None
+    assert refresh.costs[0] > refresh.costs[1]
+
+    monkeypatch.setattr(key_plan, "why_full", lambda _work: None)
+    orders.change("DELETE FROM TABLE WHERE id IN (3, 45)")
+    refresh = orders.refresh(weights)
+    assert refresh.road == "full"
+    assert "the rows of so many keys would have to be read again" in (refresh.reason or "")
+    assert orders.is_exact(weights)
+
+
+def test_a_column_that_is_no_number_is_refused(orders: Warehouse) -> None:
+    declared = aggregate(ORDERS, name="wrong", by="customer", fields={"s": sum_("item")})
+    with pytest.raises(DeclarationError, match=r"field s: sum\(item\) is of string, which is no number: cast it"):
+        orders.refresh(declared)
