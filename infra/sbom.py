@@ -1,5 +1,5 @@
 """
-The bill of materials, CycloneDX 1.6 as JSON, of what `requirements.lock` and `spark/jars.lock` pin.
+The bill of materials, CycloneDX 1.6 as JSON, of what `requirements.lock` and the locks of jars in `spark/` pin.
 
     python infra/sbom.py dist/fluvial.cdx.json
 
@@ -22,7 +22,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-LOCK, JARS = ROOT / "requirements.lock", ROOT / "infra" / "spark" / "jars.lock"
+LOCK = ROOT / "requirements.lock"
+JARS = tuple(ROOT / "infra" / "spark" / name for name in ("jars.lock", "s3-jars.lock"))
 
 
 def bill() -> dict[str, Any]:
@@ -36,7 +37,7 @@ def bill() -> dict[str, Any]:
         package(name, version, "required" if name in core else "optional" if name in everything else "excluded")
         for name, version in sorted((canonicalize_name(name), version) for name, version in pinned)
     ]
-    for line in JARS.read_text(encoding="utf-8").splitlines():
+    for line in (line for lock in JARS for line in lock.read_text(encoding="utf-8").splitlines()):
         if not line.startswith("#"):
             coordinates, _, checksum = line.partition(" sha256:")
             components.append(jar(*coordinates.split(":"), checksum))

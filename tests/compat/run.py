@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +71,11 @@ NAMED = (
         name="java",
         what="the Java clients, driven through py4j",
         modules=("test_java_client", "test_java_admin", "test_java_consumer_groups", "test_java_transactions"),
+    ),
+    Suite(
+        name="streams",
+        what=f"Kafka Streams' system tests, Connect and MirrorMaker 2, {kafka_jars.KAFKA_VERSION}, processes killed",
+        modules=("test_kafka_streams", "test_kafka_connect"),
     ),
     Suite(name="spark", what="Spark's Kafka source and sink", modules=("test_spark_source",)),
     Suite(name="kafkajs", what=f"KafkaJS {kafkajs_scripts.VERSION} on Node", modules=("test_kafkajs",)),
@@ -141,10 +146,21 @@ def name_of(case: ElementTree.Element) -> str:
     return f"{case.get('classname', '').rpartition('.')[2]}::{name}"
 
 
+def streams_lacking() -> str | None:
+    """As for Kafka's tools."""
+    return kafka_jars.lacking(kafka_jars.STREAMS_AND_CONNECT)
+
+
+def require_streams(say: Callable[[str], None]) -> None:
+    """As for Kafka's tools."""
+    kafka_jars.require_kafka_jars(say, kafka_jars.STREAMS_AND_CONNECT)
+
+
 def prepare() -> int:
     """Fetch and build what the suites need; what this machine cannot have is named, and is no error here."""
     for lacking, require in (
         (kafka_jars.lacking, kafka_jars.require_kafka_jars),
+        (streams_lacking, require_streams),
         (franz_go.lacking, franz_go.require_program),
         (kafkajs_scripts.lacking, kafkajs_scripts.require_packages),
     ):

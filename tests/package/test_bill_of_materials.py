@@ -20,7 +20,7 @@ def bill(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_line_of_the_locks_is_one_component(bill: Path) -> None:
     components = json.loads(bill.read_text())["components"]
     lock = (ROOT / "requirements.lock").read_text()
-    jars = (ROOT / "infra" / "spark" / "jars.lock").read_text()
+    jars = "".join((ROOT / "infra" / "spark" / name).read_text() for name in ("jars.lock", "s3-jars.lock"))
     packages = [
         line.partition(";")[0].strip(" \\").split("==") for line in lock.splitlines() if re.match(r"\w.*==", line)
     ]

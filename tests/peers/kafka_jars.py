@@ -25,6 +25,17 @@ ARTIFACTS = (
     f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
     "org.slf4j:slf4j-simple:1.7.36",
 )
+# Kafka Streams with its own system tests, and Connect with the connectors for files and for mirroring.
+STREAMS_AND_CONNECT = (
+    f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}",
+    f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}:test",
+    # What those tests use of the client's.
+    f"org.apache.kafka:kafka-clients:{KAFKA_VERSION}:test",
+    f"org.apache.kafka:connect-runtime:{KAFKA_VERSION}",
+    f"org.apache.kafka:connect-file:{KAFKA_VERSION}",
+    f"org.apache.kafka:connect-mirror:{KAFKA_VERSION}",
+    "org.slf4j:slf4j-simple:1.7.36",
+)
 JAVA_MAJOR_MIN = 17
 
 # The tools live for seconds: the first compiler tier and the simplest collector start them in half the time. A server
@@ -37,37 +48,37 @@ class KafkaJarsError(RuntimeError):
     """Kafka's programs cannot be had or started here; the message says what to install or check."""
 
 
-def jars_folder() -> Path:
+def jars_folder(artifacts: Sequence[str] = ARTIFACTS) -> Path:
     """The folder of the user's cache that holds the jars of this version once they are fetched."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "fluvial" / f"kafka-{KAFKA_VERSION}"
+    return Path(base) / "fluvial" / f"kafka-{KAFKA_VERSION}{'' if artifacts is ARTIFACTS else '-streams-connect'}"
 
 
-def lacking() -> str | None:
+def lacking(artifacts: Sequence[str] = ARTIFACTS) -> str | None:
     """What this machine lacks to run Kafka's programs, as a reason to skip; None when they can be run."""
     if shutil.which("java") is None:
         return f"Kafka's programs need Java {JAVA_MAJOR_MIN} or newer on PATH: apt-get install openjdk-17-jre-headless"
-    if not (jars_folder() / _COMPLETE).exists() and shutil.which("mvn") is None:
+    if not (jars_folder(artifacts) / _COMPLETE).exists() and shutil.which("mvn") is None:
         return "Kafka's jars are fetched by Maven, and there is no `mvn` on PATH: apt-get install maven"
     return None
 
 
-def require_kafka_jars(say: Callable[[str], None] = lambda _line: None) -> Path:
+def require_kafka_jars(say: Callable[[str], None] = lambda _line: None, artifacts: Sequence[str] = ARTIFACTS) -> Path:
     """
-    Return the folder with the jars, fetched first when this machine has not got them yet (about 55 MB).
+    Return the folder with the jars, fetched first when this machine has not got them yet (55 MB, or 120 MB).
 
     `say` gets a line when the fetch begins. Raises KafkaJarsError. Of two fetches at once the first to end wins.
     """
-    if (lack := lacking()) is not None:
+    if (lack := lacking(artifacts)) is not None:
         raise KafkaJarsError(lack)
-    folder = jars_folder()
+    folder = jars_folder(artifacts)
     if (folder / _COMPLETE).exists():
         return folder
-    say(f"fetching Apache Kafka {KAFKA_VERSION} with Maven (once, about 55 MB) …")
+    say(f"fetching Apache Kafka {KAFKA_VERSION} with Maven (once) …")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
         ready = Path(scratch) / "ready"
-        _copy_dependencies(Path(scratch), ready)
+        _copy_dependencies(Path(scratch), ready, artifacts)
         (ready / _COMPLETE).touch()
         try:
             ready.rename(folder)
@@ -77,13 +88,11 @@ def require_kafka_jars(say: Callable[[str], None] = lambda _line: None) -> Path:
     return folder
 
 
-def _copy_dependencies(scratch: Path, into: Path) -> None:
+def _copy_dependencies(scratch: Path, into: Path, artifacts: Sequence[str]) -> None:
     entries = []
-    for artifact in ARTIFACTS:
-        group, name, version = artifact.split(":")
-        entries.append(
-            f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
-        )
+    for artifact in artifacts:
+        parts = zip(("groupId", "artifactId", "version", "classifier"), artifact.split(":"), strict=False)
+        entries.append(f"<dependency>{''.join(f'<{part}>{word}</{part}>' for part, word in parts)}</dependency>")
     pom = scratch / "pom.xml"
     pom.write_text(
         "<project><modelVersion>4.0.0</modelVersion>"
@@ -94,7 +103,7 @@ def _copy_dependencies(scratch: Path, into: Path) -> None:
     command = ["mvn", "--batch-mode", "--quiet", "--strict-checksums", "--file", str(pom)]
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={into}"]
     done = subprocess.run([*command, *goal], capture_output=True, text=True, check=False)
-    if done.returncode != 0 or not any(into.glob("kafka-tools-*.jar")):
+    if done.returncode != 0 or not any(into.glob("kafka-clients-*.jar")):
         errors = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
         raise KafkaJarsError(
             f"Maven cannot fetch Kafka ({(errors or ['it said nothing'])[0][:300]}); check the network, or behind a "
@@ -102,13 +111,15 @@ def _copy_dependencies(scratch: Path, into: Path) -> None:
         )
 
 
-def kafka_command(main_class: str, *words: object, jvm: Sequence[str] = TOOL_JVM) -> list[str]:
+def kafka_command(
+    main_class: str, *words: object, jvm: Sequence[str] = TOOL_JVM, artifacts: Sequence[str] = ARTIFACTS
+) -> list[str]:
     """
     Return the command line that runs `main_class` with `words`; `jvm` are all options of the virtual machine.
 
     Warnings and errors of the program go to stderr unless `jvm` sets another `org.slf4j.simpleLogger` level.
     """
-    folder = require_kafka_jars()
+    folder = require_kafka_jars(artifacts=artifacts)
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
     return ["java", quiet, *jvm, "-cp", f"{folder}/*", main_class, *map(str, words)]
 

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
@@ -49,6 +50,30 @@ class JarsError(FluvialError):
     """
 
 
+class Wanted(Protocol):
+    """
+    A set of jars to have: what the resolver is asked for, and where they are kept.
+    """
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """
+        The Maven coordinates, as `group:artifact:version`.
+        """
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """
+        What is not to come with them, as `group:artifact`.
+        """
+
+    @property
+    def key(self) -> str:
+        """
+        The name of their folder in the cache.
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coordinates:
     """
@@ -70,6 +95,13 @@ class Coordinates:
         )
 
     @property
+    def left_out(self) -> tuple[str, ...]:
+        """
+        Nothing but what Spark ships, as `group:artifact`.
+        """
+        return ()
+
+    @property
     def key(self) -> str:
         """
         The name of their folder in the cache.
@@ -82,7 +114,7 @@ class Coordinates:
         """
         Their folder in the cache; it may not be there yet.
         """
-        return cache_folder("jars") / self.key
+        return folder_of(self)
 
 
 def installed_coordinates() -> Coordinates:
@@ -103,6 +135,13 @@ def locked_coordinates() -> Coordinates:
     versions = {match["artifact"]: match["version"] for match in map(_RESOLVED_JAR.match, sums) if match}
     delta = next(version for artifact, version in versions.items() if artifact.startswith("delta-spark"))
     return Coordinates(spark=versions["spark-avro_2.13"], delta=delta)
+
+
+def folder_of(wanted: Wanted) -> Path:
+    """
+    The folder of the cache for these jars; it may not be there yet.
+    """
+    return cache_folder("jars") / wanted.key
 
 
 def read_lock(path: Path) -> dict[str, str]:
@@ -128,18 +167,25 @@ def require_jars(say: Say | None = None, *, coordinates: Coordinates | None = No
     `say` gets a line when something long begins and when it is done. Raises :class:`JarsError`.
     """
     wanted = coordinates or installed_coordinates()
-    say = say or (lambda _line: None)
-    folder = wanted.folder
     locked = _locked_for(wanted)
     if locked is None:
         raise JarsError(_no_pair(wanted))
+    return fetched(wanted, locked, "Spark's jars for Delta, Kafka and Avro (once, about 25 MB)", say)
+
+
+def fetched(wanted: Wanted, locked: Mapping[str, str], what: str, say: Say | None = None) -> tuple[Path, ...]:
+    """
+    The jars of the checksums `locked` on disk, fetched first when they are not there. Raises :class:`JarsError`.
+    """
+    say = say or (lambda _line: None)
+    folder = folder_of(wanted)
     if (folder / _COMPLETE).exists():
         problem = _difference(folder, locked)
         if problem is None:
             return _jars_of(folder)
         say(f"the jars in {folder} are damaged ({problem}): fetching them again")
         shutil.rmtree(folder, ignore_errors=True)
-    say("fetching Spark's jars for Delta, Kafka and Avro (once, about 25 MB) …")
+    say(f"fetching {what} …")
     _fetch(wanted, folder, locked)
     jars = _jars_of(folder)
     say(f"{len(jars)} jars are ready in {folder}")
@@ -171,11 +217,10 @@ def lay_out_classes(jars: tuple[Path, ...], say: Say | None = None) -> None:
         say(f"that could not be done, and Spark starts as it does without: {problem}")
 
 
-def write_lock(path: Path) -> int:
+def write_lock(path: Path, wanted: Wanted, for_what: str, module: str) -> int:
     """
-    Resolve the installed coordinates afresh and write what came to `path`; returns the number of jars.
+    Resolve afresh and write what came to `path`; returns the number of jars.
     """
-    wanted = installed_coordinates()
     with tempfile.TemporaryDirectory(prefix="fluvial-jars-") as scratch:
         found = _resolve(wanted, Path(scratch))
         entries = []
@@ -185,9 +230,9 @@ def write_lock(path: Path) -> int:
                 raise JarsError(f"{jar.name} is not named <group>_<artifact>-<version>.jar: the lock cannot hold it")
             entries.append(f"{match['group']}:{match['artifact']}:{match['version']} sha256:{_sha256(jar)}")
     header = [
-        f"# What Spark's resolver brings for pyspark {wanted.spark} and delta-spark {wanted.delta} beyond Spark's:",
+        f"# What Spark's resolver brings for {for_what} beyond Spark's:",
         *(f"#   {package}" for package in wanted.packages),
-        "# Written by `python -m fluvial.spark.jars --lock`; checked whenever the jars are fetched or used.",
+        f"# Written by `python -m {module} --lock`; checked whenever the jars are fetched or used.",
     ]
     path.write_text("\n".join([*header, *sorted(entries), ""]), encoding="utf-8")
     return len(entries)
@@ -209,7 +254,7 @@ def _locked_for(wanted: Coordinates) -> Mapping[str, str] | None:
     return sums if names <= sums.keys() else None
 
 
-def _fetch(wanted: Coordinates, folder: Path, locked: Mapping[str, str]) -> None:
+def _fetch(wanted: Wanted, folder: Path, locked: Mapping[str, str]) -> None:
     """
     Resolve beside `folder` and rename: a killed fetch leaves nothing half done, and of two at once the first wins.
     """
@@ -231,7 +276,7 @@ def _fetch(wanted: Coordinates, folder: Path, locked: Mapping[str, str]) -> None
                 raise
 
 
-def _resolve(wanted: Coordinates, scratch: Path) -> list[Path]:
+def _resolve(wanted: Wanted, scratch: Path) -> list[Path]:
     """
     Run Spark's resolver on an empty program; the settings of `$SPARK_CONF_DIR` (mirrors, ivy settings) hold.
     """
@@ -245,7 +290,7 @@ def _resolve(wanted: Coordinates, scratch: Path) -> list[Path]:
         str(home / "bin" / "spark-submit"),
         *("--master", "local[1]"),
         *("--packages", ",".join(wanted.packages)),
-        *("--exclude-packages", ",".join(f"*:{artifact}" for artifact in _shipped_with(home))),
+        *("--exclude-packages", ",".join((*(f"*:{each}" for each in _shipped_with(home)), *wanted.left_out))),
         *("--conf", f"spark.jars.ivy={scratch / 'ivy'}"),
         str(program),
     ]
@@ -311,8 +356,10 @@ def main(arguments: list[str]) -> int:
 
     try:
         if arguments == ["--lock"]:
+            wanted = installed_coordinates()
+            pair = f"pyspark {wanted.spark} and delta-spark {wanted.delta}"
             path = packaged(LOCK_NAME)
-            say(f"{write_lock(path)} jars locked in {path}")
+            say(f"{write_lock(path, wanted, pair, 'fluvial.spark.jars')} jars locked in {path}")
         elif arguments == ["--list"]:
             # As `spark-submit --jars` takes them.
             sys.stdout.write(",".join(map(str, require_jars(say))) + "\n")

@@ -23,6 +23,8 @@ from fluvial.spark.jars import Say, prepare_jars, require_jars
 from fluvial.spark.java import require_java
 from fluvial.spark.jvm import start_jvm
 from fluvial.spark.packaged import packaged
+from fluvial.spark.s3 import CONF as S3_CONF
+from fluvial.spark.s3 import is_on_s3, require_s3_jars
 from fluvial.spark.warehouse import DATABASES, Warehouse, is_table_name
 
 if TYPE_CHECKING:
@@ -87,6 +89,8 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
     is_local = settings.spark_master.startswith("local")
     # The archive is read by a driver on a class path that is known here: on a cluster the jars are copied first.
     jars = prepare_jars(say) if is_local else require_jars(say)
+    if is_on_s3(settings.warehouse):
+        jars = (*jars, *require_s3_jars(jars, say))
     from py4j.protocol import Py4JError
 
     # Python workers must be this Python, not whatever `python3` is on PATH; on a cluster it may lie elsewhere.
@@ -128,6 +132,8 @@ def session_conf(settings: "Settings", jars: Sequence[str], archive: ClassArchiv
     local = settings.spark_master.startswith("local")
     conf["spark.master"] = settings.spark_master
     conf["spark.sql.warehouse.dir"] = Warehouse.at(settings.warehouse).root
+    if is_on_s3(settings.warehouse) and not is_remote(settings.spark_master):
+        conf |= S3_CONF
     if local:
         # In one JVM the jars go on its class path: nothing is copied, and one loader sees Spark and Delta. Nobody
         # else connects to this driver, and a laptop's host name often resolves to an address it has left behind.
