@@ -21,6 +21,7 @@ from log_broker.config.leaders import LeadersPreference
 from log_broker.config.policy import POLICY_KEYS
 from log_broker.config.quorum import QUORUM_KEYS
 from log_broker.config.registry import REGISTRY_KEYS
+from log_broker.config.security import SecuritySettings, setting_of
 from log_broker.config.topic_keys import TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS
 from log_broker.errors import BrokerError, ErrorCode
 
@@ -447,6 +448,7 @@ class BrokerConfig:
     access_control_allow_methods: frozenset[str] = _default("access.control.allow.methods")
     access_control_allow_headers: frozenset[str] = _default("access.control.allow.headers")
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
 
     @property
     def cluster_size(self) -> int:
@@ -473,6 +475,8 @@ class BrokerConfig:
         """
         changes: dict[str, Any] = {}
         defaults = dict(self.topic_defaults)
+        security = {name: text for name, text in settings.items() if setting_of(name) is not None}
+        settings = {name: text for name, text in settings.items() if name not in security}
         for name, text in canonical_broker_settings(settings).items():
             if name in BROKER_KEYS:
                 changes[BROKER_KEYS[name].attribute] = BROKER_KEYS[name].parse(text)
@@ -481,4 +485,4 @@ class BrokerConfig:
                 defaults[topic_key] = text
             else:
                 raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
-        return replace(self, topic_defaults=defaults, **changes)
+        return replace(self, topic_defaults=defaults, security=self.security.with_texts(security), **changes)

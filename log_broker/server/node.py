@@ -18,13 +18,15 @@ from log_broker.core.cluster.features import SUPPORTED, Ranges
 from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.fetch.session import FetchSessions
 from log_broker.core.raft.lease import Lease
+from log_broker.core.security.listeners import listeners_of
+from log_broker.core.security.users import Nobody, Users
 from log_broker.interfaces import RecordValidator
 from log_broker.server.coordinators.groups import GroupCoordinator
 from log_broker.server.coordinators.transactions import TransactionCoordinator
 from log_broker.server.net.answer_cache import AnswerCache
-from log_broker.server.net.connection import Connection
 from log_broker.server.net.connections import Connections
 from log_broker.server.net.dispatch import dispatch, dispatch_while_starting
+from log_broker.server.net.listeners import Listeners
 from log_broker.server.net.memory_budget import MemoryBudget
 from log_broker.server.net.peers import Peers
 from log_broker.server.net.slots import Slot, SlotOwner
@@ -35,7 +37,7 @@ from log_broker.server.partitions.ack_deadlines import AckDeadlines
 from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.partitions.replica import Membership
 from log_broker.server.process.counters import Counters
-from log_broker.server.process.machine import BACKLOG, Machine, RealMachine, advertised_host, wall_clock_ms
+from log_broker.server.process.machine import Machine, RealMachine, wall_clock_ms
 from log_broker.server.process.tasks import Tasks
 from log_broker.server.process.turns import OneATurn
 from log_broker.server.quorum.authority import Authority
@@ -76,8 +78,14 @@ class Node:
         clock_ms: Callable[[], int] = wall_clock_ms,
         machine: Machine | None = None,
         features: Ranges = SUPPORTED,
+        first_users: Users | None = None,
     ) -> None:
-        """`features` are the levels that this release supports."""
+        """
+        `features` are the levels that this release supports, `first_users` the users that are known from the start.
+
+        Raises BrokerError(INVALID_CONFIG) for listeners that cannot be.
+        """
+        self.users: Users = first_users or Nobody()
         self.features = features
         self.machine = machine if machine is not None else RealMachine()
         self.static_config = config
@@ -127,8 +135,8 @@ class Node:
         self.connections = Connections(self)
         self.cluster_id = ""
         self.registry_url = ""  # of the schema registry beside this broker, for whoever asks for its settings
-        self.port = config.port
-        self.advertised_host = advertised_host(config)
+        listening = listeners_of(config.security, config.host, config.port, config.advertised_host)
+        self.listeners = Listeners(self, listening)
         self.authority = Authority(self)
         self.ensure_topic = TopicMaker(self).ensure
         self.controller: Controller | None = None  # while this node is the active one
@@ -139,7 +147,6 @@ class Node:
         self.cannot_follow = self._joining.cannot_follow
         self._held: list[Callable[[], None]] = []
         self._is_current = False  # the image has been replayed up to this process's registration
-        self._server: asyncio.Server | None = None
 
     @property
     def is_controller(self) -> bool:
@@ -150,6 +157,15 @@ class Node:
     def controller_id(self) -> int:
         """The active controller where that is a broker; otherwise this node, which passes on what is decided there."""
         return next(filter(self.cluster.is_alive, (self.authority.controller_id, self.static_config.node_id)), -1)
+
+    @property
+    def advertised_host(self) -> str:
+        """Where other nodes find this one."""
+        return self.listeners.own.advertised[0]
+
+    @property
+    def port(self) -> int:
+        return self.listeners.own.advertised[1]
 
     @property
     def directory_id(self) -> str:
@@ -163,8 +179,7 @@ class Node:
 
         Raises BindError, DataDirectoryError, OSError or BrokerError; nothing is left open then.
         """
-        listener = self.machine.bind(self.config.host, self.config.port)
-        self.port = listener.getsockname()[1]
+        self.listeners.bind()
         try:
             self.logs.open_all(lambda _: TopicConfig.from_overrides({}, self.config))
             self._identity = identity_of(self.machine.files, self.static_config)
@@ -173,14 +188,13 @@ class Node:
             self.authority.follow(self.quorum)
             self.quorum.start()
             # The others need this node's voice before it can serve anybody.
-            self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG)
+            await self.listeners.open()
             if "broker" in self.static_config.process_roles:
                 await self._joining.unless_refused(self._join())
             if before_serving is not None:
                 await before_serving()
         except BaseException:
-            if self._server is None:
-                listener.close()
+            self.listeners.unbind()
             await self.stop()
             raise
         self._serve()
@@ -188,9 +202,8 @@ class Node:
         self.connections.start()
         self.loop_lag.start()
         self.events.start()
-        _log.info(
-            "node %d of cluster %s listens on %s:%d", self.config.node_id, self.cluster_id, self.config.host, self.port
-        )
+        where = ", ".join(f"{each.name}://{each.config.host}:{each.port}" for each in self.listeners)
+        _log.info("node %d of cluster %s listens on %s", self.config.node_id, self.cluster_id, where)
 
     async def stop(self) -> None:
         """
@@ -202,8 +215,7 @@ class Node:
             await self.lifecycle.leave()
         self.liveness.stop()
         self.loop_lag.stop()
-        if self._server is not None:
-            await self.machine.unlisten(self._server)
+        await self.listeners.close()
         self.connections.stop()
         self.events.stop()
         self.groups.stop()

@@ -25,8 +25,6 @@ _INT32 = struct.Struct(">i")
 
 # Apis that we do not serve but whose messages exist, so that an answer can carry an error in their layout.
 _UNSERVED_NAMES = {
-    17: "sasl_handshake",
-    36: "sasl_authenticate",
     38: "create_delegation_token",
     39: "renew_delegation_token",
     40: "expire_delegation_token",

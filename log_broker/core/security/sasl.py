@@ -101,6 +101,11 @@ class Sasl:
         assert isinstance(reply, Reply), "a check ends"
         return reply
 
+    def interrupted(self, request: str) -> Reply:
+        """Take another request than those of the exchange that is under way."""
+        text = f"{request} came while signing in."
+        return self._refuse(Reply(error=ErrorCode.ILLEGAL_SASL_STATE, text=text), text)
+
     def is_expired(self, now_ms: int) -> bool:
         """Whether whoever is signed in had to sign in again by now."""
         return self.expires_ms is not None and now_ms >= self.expires_ms

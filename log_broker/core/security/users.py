@@ -1,6 +1,6 @@
 """Where what is kept of passwords is looked up."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from log_broker.core.security.credentials import ScramCredential, ScramMechanism
@@ -14,14 +14,28 @@ class Users(Protocol):
         ...
 
 
-class UserTable:
-    """Users that stand in memory, by name and mechanism: those of a node's own settings."""
-
-    def __init__(self, users: Mapping[tuple[str, ScramMechanism], ScramCredential]) -> None:
-        self._users = users
+class Nobody:
+    """No users."""
 
     def scram(self, name: str, mechanism: ScramMechanism) -> ScramCredential | None:
-        return self._users.get((name, mechanism))
+        return None
+
+
+class GivenUsers:
+    """Users whose passwords stand in a node's own settings, such as the one by which nodes sign in to each other."""
+
+    def __init__(
+        self,
+        passwords: Mapping[str, str],
+        derive: Callable[[str, bytes, ScramMechanism], ScramCredential],
+    ) -> None:
+        """`derive` makes what is kept of a password: a user's name, the password, the mechanism."""
+        self._passwords = dict(passwords)
+        self._derive = derive
+
+    def scram(self, name: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        password = self._passwords.get(name)
+        return None if password is None else self._derive(name, password.encode(), mechanism)
 
 
 class FirstOf:

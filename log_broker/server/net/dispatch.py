@@ -249,6 +249,7 @@ class _Nested:
     """Takes the answer to a request that no connection has brought."""
 
     is_closed = False
+    listener = ""
 
     def __init__(self, peer: str, principal: Principal = ANONYMOUS) -> None:
         self.peer = peer

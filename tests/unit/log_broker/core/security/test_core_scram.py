@@ -1,7 +1,7 @@
 from base64 import b64decode, b64encode
 
 import pytest
-from hypothesis import given
+from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from log_broker.core.security.credentials import ScramMechanism
@@ -15,14 +15,22 @@ from log_broker.core.security.scram import (
     credential_of_salted,
     salted,
 )
-from log_broker.core.security.users import FirstOf, UserTable
+from log_broker.core.security.users import FirstOf, GivenUsers, Nobody
 
 SHA_256, SHA_512 = ScramMechanism
 SECRET = b"all nodes share it"
 
 
+class Table:
+    def __init__(self, name, mechanism, credential):
+        self.known, self.credential = (name, mechanism), credential
+
+    def scram(self, name, mechanism):
+        return self.credential if (name, mechanism) == self.known else None
+
+
 def users(mechanism=SHA_256, name="user", password=b"pencil", salt=b"salt" * 4):
-    return UserTable({(name, mechanism): credential_of(password, salt, ITERATIONS_MIN, mechanism)})
+    return Table(name, mechanism, credential_of(password, salt, ITERATIONS_MIN, mechanism))
 
 
 def exchange(known=None, mechanism=SHA_256, nonce="server"):
@@ -152,7 +160,7 @@ def test_a_last_message_that_was_changed_is_refused(change):
         server.step(change(final))
 
 
-@given(st.lists(st.binary(max_size=60) | st.text(alphabet="n,r=aypcibws+/", max_size=40).map(str.encode), max_size=3))
+@drawn(st.lists(st.binary(max_size=60) | st.text(alphabet="n,r=aypcibws+/", max_size=40).map(str.encode), max_size=3))
 def test_whatever_comes_nobody_is_signed_in(messages):
     server = exchange()
     for message in messages:
@@ -167,4 +175,12 @@ def test_a_name_of_the_first_place_has_one_password():
     both = FirstOf(first, second)
     assert both.scram("admin", SHA_256) is not None
     assert both.scram("admin", SHA_512) is None
-    assert FirstOf(UserTable({}), second).scram("admin", SHA_512) is not None
+    assert FirstOf(Nobody(), second).scram("admin", SHA_512) is not None
+
+
+def test_a_password_of_the_settings_signs_in_by_either_mechanism():
+    given = GivenUsers({"node": "secret"}, lambda name, word, kind: credential_of(word, b"salt", ITERATIONS_MIN, kind))
+    for mechanism in ScramMechanism:
+        client = ScramClient(mechanism, "node", b"secret", nonce="abc")
+        assert signed_in(exchange(given, mechanism), client).name == "node"
+    assert given.scram("other", SHA_256) is None
