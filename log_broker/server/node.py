@@ -9,13 +9,14 @@ cluster of one and runs the same code.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from log_broker.config.broker import BrokerConfig, TopicConfig
 from log_broker.core.cluster.features import SUPPORTED, Ranges
 from log_broker.core.cluster.image import ClusterImage
+from log_broker.core.cluster.records import ToldListeners
 from log_broker.core.fetch.session import FetchSessions
 from log_broker.core.raft.lease import Lease
 from log_broker.core.security.listeners import listeners_of
@@ -25,6 +26,7 @@ from log_broker.server.coordinators.groups import GroupCoordinator
 from log_broker.server.coordinators.transactions import TransactionCoordinator
 from log_broker.server.net.answer_cache import AnswerCache
 from log_broker.server.net.connections import Connections
+from log_broker.server.net.dialing import dialer_of
 from log_broker.server.net.dispatch import dispatch, dispatch_while_starting
 from log_broker.server.net.listeners import Listeners
 from log_broker.server.net.memory_budget import MemoryBudget
@@ -111,13 +113,14 @@ class Node:
         )
         self.tasks = Tasks(self.loop)
         self.run = self.tasks.run
-        self.peers = Peers(self._address_of)
+        listening = listeners_of(config.security, config.host, config.port, config.advertised_host)
+        self.peers = Peers(self._address_of, dialer_of(listening, self.loop.time))
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
         self.quarantine = Quarantine(self)
         self.events = Events(self)
-        self.liveness = Liveness(self._process_ended)
+        self.liveness = Liveness(self._process_ended, self.peers.dialer)
         self.staging = memoryview(bytearray(STAGING_BYTES))
         self.replica_fetches = ReplicaFetches(self)
         self.replicas = ReplicaManager(self)
@@ -135,7 +138,6 @@ class Node:
         self.connections = Connections(self)
         self.cluster_id = ""
         self.registry_url = ""  # of the schema registry beside this broker, for whoever asks for its settings
-        listening = listeners_of(config.security, config.host, config.port, config.advertised_host)
         self.listeners = Listeners(self, listening)
         self.authority = Authority(self)
         self.ensure_topic = TopicMaker(self).ensure
@@ -166,6 +168,16 @@ class Node:
     @property
     def port(self) -> int:
         return self.listeners.own.advertised[1]
+
+    @property
+    def told_listeners(self) -> ToldListeners:
+        """Where clients of each listener reach this node, the one for other nodes first."""
+        return tuple((each.name, *each.advertised, each.config.protocol.number) for each in self.listeners)
+
+    @property
+    def listener_settings(self) -> Mapping[str, str | None]:
+        """Where this node listens, and what was given for that; secrets are None."""
+        return {**self.static_config.security.shown(), **self.listeners.addresses()}
 
     @property
     def directory_id(self) -> str:

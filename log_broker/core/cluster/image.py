@@ -23,6 +23,7 @@ from log_broker.core.cluster.records import (
     PartitionChanged,
     PartitionsAdded,
     ProducerIdsReserved,
+    ToldListeners,
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
@@ -110,6 +111,17 @@ class BrokerImage:
     has_ended: bool = False  # it was fenced after it had registered; only a new registration brings it back
     directory: str = ""
     features: ToldRanges | None = None  # what it supports, None where the log does not tell
+    listeners: ToldListeners | None = None  # all that it has; None where `host` and `port` are all that is known
+
+    def endpoint(self, listener: str) -> tuple[str, int] | None:
+        """
+        Return where clients of a listener reach it, None where it has no such listener.
+
+        No name is that of the listener by which nodes reach each other.
+        """
+        if self.listeners is None or not listener:
+            return self.host, self.port
+        return next(((host, port) for name, host, port, _ in self.listeners if name == listener), None)
 
     @property
     def may_lead(self) -> bool:
@@ -289,6 +301,7 @@ class ClusterImage:
                     rack=record.rack,
                     directory=record.directory,
                     features=record.features,
+                    listeners=record.listeners,
                 )
             case BrokerUnfenced():
                 self.brokers[node_id] = replace(self.brokers[node_id], is_fenced=False)

@@ -14,6 +14,8 @@ from typing import Any
 
 from log_broker.core.cluster.features import ToldRanges
 
+ToldListeners = tuple[tuple[str, str, int, int], ...]  # (name, host, port, the protocol's number)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCreated:
@@ -90,7 +92,8 @@ class BrokerRegistered:
     A broker process came up. It is fenced, so leads nothing, until it has replayed this record.
 
     `directory` is the id of its data directory, empty where it told none. `features` are the levels that it supports,
-    None while the cluster's `metadata.version` has no place for them.
+    None while the cluster's `metadata.version` has no place for them. `listeners` are all that it has, where it has
+    several; `host` and `port` are the one by which nodes reach each other.
     """
 
     node_id: int
@@ -100,6 +103,7 @@ class BrokerRegistered:
     rack: str | None = None
     directory: str = ""
     features: ToldRanges | None = None
+    listeners: ToldListeners | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +232,8 @@ def _content(record: MetadataRecord) -> dict[str, Any]:
     if isinstance(record, BrokerRegistered) and record.features is None:
         # A node that takes part in a rolling upgrade and is not there yet knows no such field.
         del content["features"]
+    if isinstance(record, BrokerRegistered) and record.listeners is None:
+        del content["listeners"]
     return content
 
 

@@ -77,6 +77,8 @@ def _broker(broker: BrokerImage) -> dict[str, Any]:
     content = asdict(broker)
     if broker.features is None:
         del content["features"]  # which a node of before the levels could not read
+    if broker.listeners is None:
+        del content["listeners"]  # nor one of before level 28
     return content
 
 

@@ -7,9 +7,9 @@ In plain text that is a `Connection` at once. Elsewhere a TLS handshake comes fi
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from log_broker.core.security.listeners import ListenerConfig, ListenersConfig, SaslConfig, TlsConfig
 from log_broker.core.security.mechanism import Mechanisms
@@ -70,7 +70,7 @@ class Listeners:
             if each.tls is not None
         }
 
-    def __iter__(self) -> "Any":
+    def __iter__(self) -> Iterator[Listener]:
         return iter(self._all)
 
     @property
@@ -81,6 +81,12 @@ class Listeners:
     @property
     def is_secured(self) -> bool:
         return self._config.is_secured
+
+    def addresses(self) -> dict[str, str]:
+        """Return the settings that say where a node listens, as they have come true."""
+        listening = (f"{each.name}://{_in_url(each.config.host)}:{each.port}" for each in self)
+        told = (f"{each.name}://{_in_url(each.advertised[0])}:{each.advertised[1]}" for each in self)
+        return {"listeners": ",".join(listening), "advertised.listeners": ",".join(told)}
 
     def bind(self) -> None:
         """Take all ports; raises BindError, and then none is taken."""
@@ -146,6 +152,10 @@ class Listeners:
         connection = Connection(self._node, Caller(name, session.sasl.principal or ANONYMOUS, session))
         session.let_in(connection)
         return connection
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 class _TlsEntry(asyncio.Protocol):

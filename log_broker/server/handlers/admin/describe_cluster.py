@@ -41,13 +41,13 @@ def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
         "brokers": [
             {
                 "broker_id": broker.node_id,
-                "host": broker.host,
-                "port": broker.port,
+                "host": endpoint[0],
+                "port": endpoint[1],
                 "rack": None,
                 "is_fenced": broker.is_fenced,
             }
             for broker in sorted(node.cluster.brokers.values(), key=lambda broker: broker.node_id)
-            if fenced_too or not broker.is_fenced
+            if (fenced_too or not broker.is_fenced) and (endpoint := broker.endpoint(context.slot.listener)) is not None
         ],
         "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else AUTHORIZED_NOT_ASKED,
     }

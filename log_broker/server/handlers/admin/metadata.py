@@ -60,6 +60,7 @@ class Asked(NamedTuple):
     names: "tuple[str | UUID, ...] | None"
     topic_operations: bool
     cluster_operations: bool
+    listener: str
 
 
 def handle(node: _Host, context: "RequestContext", request: Any) -> "Values | Encoded | Later":
@@ -121,6 +122,7 @@ def _answer(
         names,
         getattr(request, "include_topic_authorized_operations", False),
         getattr(request, "include_cluster_authorized_operations", False),
+        context.slot.listener,
     )
     cached = None if errors else node.metadata_answers.get(asked)
     if cached is not None:
@@ -194,8 +196,9 @@ def _decider_id(node: _Host) -> int:
 def _values(node: _Host, asked: Asked, topics: "list[Values]") -> "Values":
     return {
         "brokers": [
-            {"node_id": broker.node_id, "host": broker.host, "port": broker.port}
+            {"node_id": broker.node_id, "host": endpoint[0], "port": endpoint[1]}
             for broker in node.cluster.alive_brokers()
+            if (endpoint := broker.endpoint(asked.listener)) is not None
         ],
         "cluster_id": node.cluster_id,
         "controller_id": _decider_id(node),

@@ -442,7 +442,7 @@ class _Fetch:
             topics,
             error=error,
             session_id=session_id,
-            endpoints=endpoints_of(self._node, leaders) if leaders else (),
+            endpoints=endpoints_of(self._node, leaders, self._slot.listener) if leaders else (),
         )
         if sum(1 + len(found) for _, found in topics) > ENCODED_AT_ONCE_MAX:
             self._node.run(self._respond_later(encode))

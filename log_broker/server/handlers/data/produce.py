@@ -157,7 +157,7 @@ class _Single:
             header = self._header
             if result.error in WRONG_LEADER and header.api_version >= LEADERS_FROM:
                 topics = [(self._topic, [PartitionAnswer(self._partition, result)])]
-                slot.complete(_with_leaders(self._node, header, topics))
+                slot.complete(_with_leaders(self._node, header, topics, slot.listener))
                 return
             slot.complete_framed(
                 encode_single(header.correlation_id, header.api_version, self._topic, self._partition, result)
@@ -230,12 +230,14 @@ class _Answers:
         header = self._header
         topics = list(zip([topic.name for topic in self._request.topics], self._results, strict=True))
         if header.api_version >= LEADERS_FROM:
-            self._slot.complete(_with_leaders(self._node, header, topics))
+            self._slot.complete(_with_leaders(self._node, header, topics, self._slot.listener))
         else:
             self._slot.complete(encode_response(header.correlation_id, header.api_version, topics))
 
 
-def _with_leaders(node: _Host, header: RequestHeader, topics: list[tuple[bytes, list[PartitionAnswer]]]) -> bytearray:
+def _with_leaders(
+    node: _Host, header: RequestHeader, topics: list[tuple[bytes, list[PartitionAnswer]]], listener: str
+) -> bytearray:
     """Encode an answer; where this node is not the leader it says who is."""
     leaders = []
     for name, answers in topics:
@@ -244,7 +246,7 @@ def _with_leaders(node: _Host, header: RequestHeader, topics: list[tuple[bytes, 
                 leader = current_leader(node, name.decode(errors="replace"), answer.partition)
                 answers[at] = answer._replace(leader=leader)
                 leaders.append(leader)
-    endpoints = endpoints_of(node, leaders) if leaders else ()
+    endpoints = endpoints_of(node, leaders, listener) if leaders else ()
     return encode_response(header.correlation_id, header.api_version, topics, endpoints)
 
 

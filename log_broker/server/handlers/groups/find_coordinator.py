@@ -25,19 +25,20 @@ KEYS_AT_ONCE_MAX = 500
 async def handle(node: TopicHost, context: "RequestContext", request: Any) -> "Values":
     key_type = getattr(request, "key_type", GROUP)
     if context.version < MANY_KEYS_FROM:
-        return await _find(node, key_type, request.key)
+        return await _find(node, key_type, request.key, context.slot.listener)
     found: list[Values] = []
     async for keys in in_turns(request.coordinator_keys, KEYS_AT_ONCE_MAX):
-        found += [await _find(node, key_type, key) for key in keys]
+        found += [await _find(node, key_type, key, context.slot.listener) for key in keys]
     return {"coordinators": found}
 
 
-async def _find(node: TopicHost, key_type: int, key: str) -> "Values":
+async def _find(node: TopicHost, key_type: int, key: str, listener: str) -> "Values":
     answer = {"key": key, "node_id": -1, "host": "", "port": -1, "error_message": None}
     try:
         topic, partition = await _place(node, key_type, key)
         leader = None if partition is None else node.cluster.leader_of(topic, partition)
-        if leader is None:
+        endpoint = None if leader is None else leader.endpoint(listener)
+        if leader is None or endpoint is None:
             raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
     except BrokerError as error:
         return {**answer, "error_code": error.code, "error_message": str(error)}
@@ -45,8 +46,8 @@ async def _find(node: TopicHost, key_type: int, key: str) -> "Values":
         **answer,
         "error_code": ErrorCode.NONE,
         "node_id": leader.node_id,
-        "host": leader.host,
-        "port": leader.port,
+        "host": endpoint[0],
+        "port": endpoint[1],
     }
 
 

@@ -28,7 +28,12 @@ def without(name):
 
 def test_an_address_alone_is_one_listener_in_plain_text():
     made = listeners_of(SecuritySettings(), "0.0.0.0", 9092, "here")
-    assert (made.own.name, made.own.protocol, made.own.host, made.own.port) == ("PLAINTEXT", Protocol.PLAINTEXT, "0.0.0.0", 9092)
+    assert (made.own.name, made.own.protocol, made.own.host, made.own.port) == (
+        "PLAINTEXT",
+        Protocol.PLAINTEXT,
+        "0.0.0.0",
+        9092,
+    )
     assert made.own.advertised == ("here", 0)
     assert not made.is_secured
     assert made.own.tls is made.own.sasl is made.account is None
@@ -66,7 +71,10 @@ def test_an_address_alone_may_be_secured():
         (without("inter.broker.listener.name"), "inter.broker.listener.name: is needed"),
         ({**TWO, "inter.broker.listener.name": "X"}, "X is not among"),
         ({**TWO, "security.inter.broker.protocol": "SASL_SSL"}, "leave one out"),
-        (without("listener.name.outside.ssl.keystore.location"), "ssl.keystore.location: is needed for listener OUTSIDE"),
+        (
+            without("listener.name.outside.ssl.keystore.location"),
+            "ssl.keystore.location: is needed for listener OUTSIDE",
+        ),
         (without("listener.name.internal.scram-sha-512.sasl.jaas.config"), "sasl.jaas.config: is needed"),
         ({**TWO, "sasl.mechanism.inter.broker.protocol": "PLAIN", "sasl.jaas.config": JAAS}, "PLAIN is not enabled"),
         ({**TWO, "listener.name.outside.ssl.principal.mapping.rules": "RULE:x"}, "ssl.principal.mapping.rules: has no"),
