@@ -8,6 +8,7 @@ in small letters.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from log_broker.config.keys import ConfigKey, ConfigType, int_key, long_key, word_key
 from log_broker.errors import BrokerError, ErrorCode
@@ -21,8 +22,17 @@ def _text(name: str, default: str, doc: str, *, kafka_default: str | None = None
     return ConfigKey(name=name, type=kind, default=default, doc=doc, read_only=True, kafka_default=kafka_default)
 
 
+def _word(name: str, default: str, doc: str, *choices: str, kafka_default: str) -> ConfigKey:
+    return replace(word_key(name, default, doc, *choices), kafka_default=kafka_default)
+
+
 _KEYS = (
-    _text("listeners", "", "Where the broker listens, each NAME://host:port; without it, at --host and --port."),
+    _text(
+        "listeners",
+        "",
+        "Where the broker listens, each NAME://host:port; without it, at --host and --port.",
+        kafka_default="PLAINTEXT://:9092",
+    ),
     _text("advertised.listeners", "", "What clients of each listener are told, if it differs from `listeners`."),
     _text(
         "listener.security.protocol.map",
@@ -35,7 +45,7 @@ _KEYS = (
         "",
         "The listener by which nodes reach each other; the only one, or the only one in plain text, need not be named.",
     ),
-    word_key(
+    _word(
         "security.inter.broker.protocol",
         "",
         "Instead of `inter.broker.listener.name`: the protocol of that listener.",
@@ -44,9 +54,22 @@ _KEYS = (
         "SSL",
         "SASL_PLAINTEXT",
         "SASL_SSL",
+        kafka_default="PLAINTEXT",
     ),
-    word_key("ssl.keystore.type", "PEM", "The form of the broker's certificate; PEM alone is read.", "PEM"),
-    word_key("ssl.truststore.type", "PEM", "The form of what others are verified by; PEM alone is read.", "PEM"),
+    _word(
+        "ssl.keystore.type",
+        "PEM",
+        "The form of the broker's certificate; PEM alone is read.",
+        "PEM",
+        kafka_default="JKS",
+    ),
+    _word(
+        "ssl.truststore.type",
+        "PEM",
+        "The form of what others are verified by; PEM alone is read.",
+        "PEM",
+        kafka_default="JKS",
+    ),
     _text("ssl.keystore.location", "", "A PEM file with the broker's certificates and, if no other has it, its key."),
     _text("ssl.keystore.certificate.chain", "", "The broker's certificates themselves, in PEM."),
     _text("ssl.keystore.key", "", "The key of the broker's certificate itself, in PEM.", secret=True),
@@ -89,13 +112,14 @@ _KEYS = (
         choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
         kafka_default="GSSAPI",
     ),
-    word_key(
+    _word(
         "sasl.mechanism.inter.broker.protocol",
         "SCRAM-SHA-512",
         "The mechanism by which nodes sign in to each other.",
         "PLAIN",
         "SCRAM-SHA-256",
         "SCRAM-SHA-512",
+        kafka_default="GSSAPI",
     ),
     _text(
         "sasl.jaas.config",

@@ -9,9 +9,10 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from time import monotonic
 from typing import Any, NamedTuple, Protocol, cast
 
 from log_broker.core.security.credentials import ScramCredential, ScramMechanism
@@ -186,7 +187,7 @@ class Session:
             "error_code": reply.error,
             "error_message": reply.text,
             "auth_bytes": reply.data,
-            "session_lifetime_ms": reply.lifetime_ms,
+            "session_lifetime": reply.lifetime_ms,
         }
 
     def interrupted(self, request: str, peer: str) -> Reply:
@@ -333,6 +334,8 @@ class SignIn(asyncio.BufferedProtocol):
 
     def slot_done(self, slot: Slot, response_bytes: int) -> None:
         """Send the answer, and take the next request."""
+        if slot.durations is not None:
+            slot.durations.add(monotonic() - slot.began)
         self._send(b"".join(slot.chunks))
         self._go_on()
 
@@ -360,29 +363,32 @@ class SignIn(asyncio.BufferedProtocol):
         assert self._transport is not None, "a connection is made before it receives"
         self._transport.pause_reading()
         if sasl.is_raw and sasl.state is State.EXCHANGING:
-            self._begin(self._token(bytes(frame)))
+            self._begin(partial(self._token, bytes(frame)))
             return
         try:
             header, body = read_header(frame)
             api = APIS.get(header.api_key)
             is_served = api is not None and api.supports(header.api_version)
             if header.api_key == ApiKey.API_VERSIONS and sasl.state is State.NEW:
-                dispatch(self._node, header, body, Slot(self, len(frame)))
+                slot = Slot(self, len(frame))
+                slot.began = monotonic()
+                dispatch(self._node, header, body, slot)
             elif header.api_key in _SIGNING_IN and is_served:
-                self._begin(self._sign_in(header, read_request(header.api_key, header.api_version, body)))
+                request = read_request(header.api_key, header.api_version, body)
+                self._begin(partial(self._sign_in, header, request))
             elif sasl.state is State.EXCHANGING and is_served:
-                self._begin(self._refuse(header, body))
+                self._begin(partial(self._refuse, header, body))
             else:
                 self.fail(f"api {header.api_key} version {header.api_version} was asked for")
         except MalformedRequestError as error:
             self.fail(str(error))
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
         self._task = self._node.loop.create_task(self._guarded(work))
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except Exception:
             _log.exception("signing in %s failed", self.peer)
             self.fail("the broker failed; see its log")
