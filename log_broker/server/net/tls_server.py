@@ -118,5 +118,5 @@ class _Handshake:
             self._server.failed(self._peer, self._reason)
         except (OSError, TimeoutError) as error:
             self._accepted.close()
-            reason = error.reason if isinstance(error, ssl.SSLError) else None
-            self._server.failed(self._peer, str(reason or error or "it ended"))
+            reason = error.reason if isinstance(error, ssl.SSLError) else ""
+            self._server.failed(self._peer, reason or str(error) or "it closed the connection")

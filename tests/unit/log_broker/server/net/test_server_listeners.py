@@ -11,7 +11,7 @@ import warnings
 import pytest
 from certificates import Authority
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from log_broker.core.security.credentials import ScramMechanism
 from log_broker.core.security.scram import ScramClient, credential_of
@@ -51,6 +51,7 @@ def broker(authority, tmp_path_factory):
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "listener.name.short.connections.max.reauth.ms": 3000,
         "listener.name.short.sasl.enabled.mechanisms": "SCRAM-SHA-256,PLAIN",
+        "sasl.jaas.config": 'x required username="node" password="between";',
         "connection.failed.authentication.delay.ms": 10,
     }
     with run_embedded(
@@ -417,5 +418,18 @@ def test_who_stalls_keeps_nobody_out(broker, authority):
         each.close()
 
 
-def test_the_settings_of_a_broker_show_no_secret(broker):
-    assert "salt" not in repr(broker.node.static_config)
+def test_the_settings_of_a_broker_are_shown_without_secrets(broker, authority):
+    client = AdminClient(client_settings(broker, authority, "PLAINTEXT"))
+    resource = ConfigResource(ConfigResource.Type.BROKER, "0")
+    shown = client.describe_configs([resource])[resource].result(10)
+    assert shown["listeners"].value.count(f"SASL_SSL://127.0.0.1:{port_of(broker, 'SASL_SSL')}") == 1
+    assert shown["sasl.enabled.mechanisms"].value == "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
+    secret = shown["sasl.jaas.config"]
+    assert (secret.value, secret.is_sensitive, secret.is_read_only) == (None, True, True)
+    change = ConfigResource(
+        ConfigResource.Type.BROKER,
+        "0",
+        incremental_configs=[ConfigEntry("ssl.client.auth", "none", incremental_operation=AlterConfigOpType.SET)],
+    )
+    with pytest.raises(KafkaException, match="Cannot update these configs dynamically"):
+        client.incremental_alter_configs([change])[change].result(10)
