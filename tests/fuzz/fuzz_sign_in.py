@@ -53,7 +53,10 @@ class Stranger:
         """What one connection sends, with its lengths."""
         for _ in range(self._random.randint(1, STEPS_MAX)):
             frame = self._random.choice(
-                (self._versions, self._handshake, self._handshake, self._token, self._token, self._request, self._noise)
+                (
+                    *(self._versions, self._handshake, self._handshake, self._token, self._token),
+                    *(self._sound, self._request, self._noise),
+                )
             )()
             if self._random.random() < 0.2 and frame:
                 frame = bytearray(frame)
@@ -81,6 +84,20 @@ class Stranger:
         if self._random.random() < 0.3:
             return token
         return write_request(ApiKey.SASL_AUTHENTICATE, self._random.randint(0, 2), 3, "x", {"auth_bytes": token})
+
+    def _sound(self):
+        """A request that any handler would answer."""
+        key = {"key": "g", "key_type": 0}
+        some = {"topics": None, "allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
+        api, version, values = self._random.choice(
+            (
+                (ApiKey.METADATA, 12, some),
+                (ApiKey.LIST_GROUPS, 0, {}),
+                (ApiKey.FIND_COORDINATOR, 3, key),
+                (ApiKey.ENVELOPE, 0, {"request_data": b"x", "request_principal": b"", "client_host_address": b""}),
+            )
+        )
+        return write_request(api, version, 5, self._random.choice(("broker", "__admin_client", "x")), values)
 
     def _request(self):
         api = APIS[self._random.choice(list(APIS))]
