@@ -1,10 +1,10 @@
 """
 Whether somebody may do something: decided as Kafka's StandardAuthorizer decides it.
 
-A super user may do everything. Otherwise all ACLs of the resource count: those of its name, of a prefix of its name and
-of `*`. One that denies wins over any that allow. READ, WRITE, DELETE and ALTER allow DESCRIBE as well, and ALTER_CONFIGS
-allows DESCRIBE_CONFIGS; a denial implies nothing. `allow.everyone.if.no.acl.found` speaks only where no ACL is about
-the resource at all.
+A super user may do everything. Otherwise all ACLs of the resource count: those of its name, of a prefix of its name
+and of `*`. One that denies wins over any that allow. READ, WRITE, DELETE and ALTER allow DESCRIBE as well, and
+ALTER_CONFIGS allows DESCRIBE_CONFIGS; a denial implies nothing. `allow.everyone.if.no.acl.found` speaks only where no
+ACL is about the resource at all.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -125,9 +125,7 @@ class Authorizer:
             if self.allows(principal, host, operation, resource, name)
         )
 
-    def _decide(  # noqa: PLR0917 - the same as `allows`
-        self, principal: str, host: str, operation: Operation, resource: ResourceType, name: str
-    ) -> bool:
+    def _decide(self, principal: str, host: str, operation: Operation, resource: ResourceType, name: str) -> bool:
         if principal in self.super_users:
             return True
         if not self._is_ready:
