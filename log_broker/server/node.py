@@ -18,6 +18,7 @@ from log_broker.core.cluster.features import SUPPORTED, Ranges
 from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.fetch.session import FetchSessions
 from log_broker.core.raft.lease import Lease
+from log_broker.core.security.authorizer import authorizer_of
 from log_broker.interfaces import RecordValidator
 from log_broker.server.coordinators.groups import GroupCoordinator
 from log_broker.server.coordinators.transactions import TransactionCoordinator
@@ -67,6 +68,7 @@ class Node:
 
     quorum: Quorum  # from `start` on
     _identity: MetaProperties
+    _access_version = -1  # of the ACLs that the authorizer goes by
 
     def __init__(
         self,
@@ -85,6 +87,7 @@ class Node:
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
         self.cluster = ClusterImage(defaults=config, static=config)
+        self.authorizer = authorizer_of(config)
         self.lease = Lease(lambda: int(self.loop.time() * 1000), session_timeout_ms=config.broker_session_timeout_ms)
         self.logs = LogManager(
             config.data_dir,
@@ -236,6 +239,8 @@ class Node:
             self.cluster_id = self.cluster.cluster_id
             self._identity = replace(self._identity, cluster_id=self.cluster_id)
             write_meta_properties(self.machine.files, self.static_config.data_dir, self._identity)
+        if "broker" not in self.static_config.process_roles:
+            self._follow_acls()
         if self._is_current:
             self.apply_image()
         if self.lifecycle is not None:
@@ -251,11 +256,18 @@ class Node:
     def apply_image(self) -> None:
         """Make logs, configs and groups what the image says they are."""
         self._apply_settings()
+        self._follow_acls()
         self.metadata_answers.clear()
         self.replicas.apply()
         self.groups.follow()
         self.transactions.follow()
         self.events.image_changed()
+
+    def _follow_acls(self) -> None:
+        access = self.cluster.access
+        if self.authorizer is not None and access.version != self._access_version:
+            self._access_version = access.version
+            self.authorizer.follow(access.acls.values())
 
     def _process_ended(self, node_id: int, certain: bool) -> None:
         if self.controller is not None:

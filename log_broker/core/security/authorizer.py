@@ -10,6 +10,7 @@ ACL is about the resource at all.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from log_broker.config.broker import BrokerConfig
 from log_broker.core.security.acls import (
     ANY_USER,
     CLUSTER_NAME,
@@ -22,6 +23,7 @@ from log_broker.core.security.acls import (
     ResourceType,
 )
 from log_broker.core.security.principal import Principal
+from log_broker.errors import BrokerError, ErrorCode
 
 # Decisions are remembered until an ACL changes: some 300 bytes each, with names no longer than these.
 REMEMBERED_MAX = 50_000
@@ -171,6 +173,19 @@ class Authorizer:
             )
             for acl in acls
         )
+
+
+def authorizer_of(config: BrokerConfig) -> Authorizer | None:
+    """Return the authorizer that a node's settings ask for; raises BrokerError(INVALID_CONFIG)."""
+    if not config.authorizer_class_name:
+        return None
+    users = [text.strip() for text in config.super_users.split(";") if text.strip()]
+    for text in users:
+        try:
+            Principal.parse(text)
+        except ValueError as error:
+            raise BrokerError(ErrorCode.INVALID_CONFIG, f"super.users: {error}") from None
+    return Authorizer(users, everyone_if_no_acl=config.allow_everyone_if_no_acl_found)
 
 
 @dataclass(frozen=True, slots=True)
