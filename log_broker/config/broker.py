@@ -21,6 +21,7 @@ from log_broker.config.leaders import LeadersPreference
 from log_broker.config.policy import POLICY_KEYS
 from log_broker.config.quorum import QUORUM_KEYS
 from log_broker.config.registry import REGISTRY_KEYS
+from log_broker.config.rights import RIGHTS_KEYS
 from log_broker.config.security import SecuritySettings, setting_of
 from log_broker.config.topic_keys import TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS
 from log_broker.errors import BrokerError, ErrorCode
@@ -162,6 +163,7 @@ _BROKER_KEYS = (
     *QUORUM_KEYS,
     *REGISTRY_KEYS,
     *POLICY_KEYS,
+    *RIGHTS_KEYS,
     _int("num.partitions", 1, "Partitions of a topic that is made without saying how many.", least=1, most=100_000),
     _int(
         "default.replication.factor",
@@ -447,6 +449,9 @@ class BrokerConfig:
     access_control_allow_origin: frozenset[str] = _default("access.control.allow.origin")
     access_control_allow_methods: frozenset[str] = _default("access.control.allow.methods")
     access_control_allow_headers: frozenset[str] = _default("access.control.allow.headers")
+    authorizer_class_name: str = _default("authorizer.class.name")
+    super_users: str = _default("super.users")
+    allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     security: SecuritySettings = field(default_factory=SecuritySettings)
 

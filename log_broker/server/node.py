@@ -14,13 +14,15 @@ from dataclasses import replace
 from functools import partial
 
 from log_broker.config.broker import BrokerConfig, TopicConfig
+from log_broker.core.cluster.access_image import ClusterUsers
 from log_broker.core.cluster.features import SUPPORTED, Ranges
 from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.cluster.records import ToldListeners
 from log_broker.core.fetch.session import FetchSessions
 from log_broker.core.raft.lease import Lease
+from log_broker.core.security.authorizer import authorizer_of
 from log_broker.core.security.listeners import listeners_of
-from log_broker.core.security.users import Nobody, Users
+from log_broker.core.security.users import FirstOf, Nobody, Users
 from log_broker.interfaces import RecordValidator
 from log_broker.server.coordinators.groups import GroupCoordinator
 from log_broker.server.coordinators.transactions import TransactionCoordinator
@@ -71,6 +73,7 @@ class Node:
 
     quorum: Quorum  # from `start` on
     _identity: MetaProperties
+    _access_version = -1  # of the ACLs that the authorizer goes by
 
     def __init__(
         self,
@@ -87,7 +90,6 @@ class Node:
 
         Raises BrokerError(INVALID_CONFIG) for listeners that cannot be.
         """
-        self.users: Users = first_users or Nobody()
         self.features = features
         self.machine = machine if machine is not None else RealMachine()
         self.static_config = config
@@ -95,6 +97,8 @@ class Node:
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
         self.cluster = ClusterImage(defaults=config, static=config)
+        self.users: Users = FirstOf(first_users or Nobody(), ClusterUsers(lambda: self.cluster.access))
+        self.authorizer = authorizer_of(config)
         self.lease = Lease(lambda: int(self.loop.time() * 1000), session_timeout_ms=config.broker_session_timeout_ms)
         self.logs = LogManager(
             config.data_dir,
@@ -260,6 +264,8 @@ class Node:
             self.cluster_id = self.cluster.cluster_id
             self._identity = replace(self._identity, cluster_id=self.cluster_id)
             write_meta_properties(self.machine.files, self.static_config.data_dir, self._identity)
+        if "broker" not in self.static_config.process_roles:
+            self._follow_acls()
         if self._is_current:
             self.apply_image()
         if self.lifecycle is not None:
@@ -275,11 +281,18 @@ class Node:
     def apply_image(self) -> None:
         """Make logs, configs and groups what the image says they are."""
         self._apply_settings()
+        self._follow_acls()
         self.metadata_answers.clear()
         self.replicas.apply()
         self.groups.follow()
         self.transactions.follow()
         self.events.image_changed()
+
+    def _follow_acls(self) -> None:
+        access = self.cluster.access
+        if self.authorizer is not None and access.version != self._access_version:
+            self._access_version = access.version
+            self.authorizer.follow(access.acls.values())
 
     def _process_ended(self, node_id: int, certain: bool) -> None:
         if self.controller is not None:

@@ -156,6 +156,51 @@ class FeatureLevelSet:
     level: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControlEntryRecord:
+    """There is one more ACL, of Kafka's record of the same name; the numbers are those of `core.security.acls`."""
+
+    id: str  # the 32 hex digits of a UUID
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveAccessControlEntryRecord:
+    """An ACL is gone."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserScramCredentialRecord:
+    """
+    What is kept of a user's password for one mechanism, 1 for SCRAM-SHA-256 and 2 for SCRAM-SHA-512.
+
+    Salt and keys are hex digits. As in Kafka, they are not the password but as good as one to whoever holds them.
+    """
+
+    name: str
+    mechanism: int
+    salt: str = field(repr=False)
+    stored_key: str = field(repr=False)
+    server_key: str = field(repr=False)
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveUserScramCredentialRecord:
+    """A user cannot sign in by a mechanism any more."""
+
+    name: str
+    mechanism: int
+
+
 MetadataRecord = (
     TopicCreated
     | PartitionsAdded
@@ -172,6 +217,10 @@ MetadataRecord = (
     | ClusterNamed
     | ProducerIdsReserved
     | FeatureLevelSet
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
+    | UserScramCredentialRecord
+    | RemoveUserScramCredentialRecord
 )
 
 _TYPES: Mapping[str, type[Any]] = {
@@ -192,6 +241,10 @@ _TYPES: Mapping[str, type[Any]] = {
         ClusterNamed,
         ProducerIdsReserved,
         FeatureLevelSet,
+        AccessControlEntryRecord,
+        RemoveAccessControlEntryRecord,
+        UserScramCredentialRecord,
+        RemoveUserScramCredentialRecord,
     )
 }
 

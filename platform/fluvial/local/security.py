@@ -36,6 +36,8 @@ sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512
 sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512
 sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\
   username="{node}" password="{between}" user_{name}="{password}";
+authorizer.class.name=fluvial
+super.users=User:{node};User:{name}
 ssl.keystore.location={certificate}
 ssl.truststore.location={authority}
 """

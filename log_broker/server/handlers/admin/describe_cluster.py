@@ -2,8 +2,10 @@
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from log_broker.core.security.authorizer import Rights
 from log_broker.errors import ErrorCode
-from log_broker.server.handlers.admin.metadata import AUTHORIZED_NOT_ASKED, CLUSTER_OPERATIONS
+from log_broker.server.handlers.admin.metadata import AUTHORIZED_NOT_ASKED, CLUSTER_OPERATIONS, cluster_operations
+from log_broker.server.net.rights import Guarded
 from log_broker.server.process.ports import Cluster
 from log_broker.server.quorum.ports import HasQuorum
 
@@ -51,3 +53,14 @@ def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
         ],
         "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else AUTHORIZED_NOT_ASKED,
     }
+
+
+def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Tell what may be done with the cluster to who may describe it."""
+    if not guarded.request.include_cluster_authorized_operations:
+        return guarded
+
+    def finish(answer: "Values") -> "Values":
+        return {**answer, "cluster_authorized_operations": cluster_operations(rights)}
+
+    return guarded._replace(finish=finish)

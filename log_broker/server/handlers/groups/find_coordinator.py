@@ -1,8 +1,11 @@
 """FindCoordinator: which broker keeps a group, or the transactions of a transactional id."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from log_broker.core.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from log_broker.core.security.acls import Operation, ResourceType
+from log_broker.core.security.authorizer import Rights
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.coordinators.internal_topics import (
     TopicHost,
@@ -11,6 +14,7 @@ from log_broker.server.coordinators.internal_topics import (
     group_partition,
     transaction_partition,
 )
+from log_broker.server.net.rights import Guarded, joined, refused, split
 from log_broker.server.process.turns import in_turns
 
 if TYPE_CHECKING:
@@ -30,6 +34,27 @@ async def handle(node: TopicHost, context: "RequestContext", request: Any) -> "V
     async for keys in in_turns(request.coordinator_keys, KEYS_AT_ONCE_MAX):
         found += [await _find(node, key_type, key, context.slot.listener) for key in keys]
     return {"coordinators": found}
+
+
+def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Look at each group or transactional id."""
+    request = guarded.request
+    kinds = {GROUP: ResourceType.GROUP, TRANSACTION: ResourceType.TRANSACTIONAL_ID}
+    resource = kinds.get(getattr(request, "key_type", GROUP))
+    if resource is None:
+        return guarded
+    keys = (request.key,) if context.version < MANY_KEYS_FROM else request.coordinator_keys
+    allowed, denied = split(keys, lambda key: rights.may(Operation.DESCRIBE, resource, key))
+    if not denied:
+        return guarded
+    refusal = refused(resource)
+    nobody = {"node_id": -1, "host": "", "port": -1, "error_code": refusal.code, "error_message": str(refusal)}
+    if context.version < MANY_KEYS_FROM:
+        raise refusal
+    coordinators = [{"key": key, **nobody} for key in denied]
+    return Guarded(
+        replace(request, coordinator_keys=allowed), lambda answer: joined(answer, {"coordinators": coordinators})
+    )
 
 
 async def _find(node: TopicHost, key_type: int, key: str, listener: str) -> "Values":
