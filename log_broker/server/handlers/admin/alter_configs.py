@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 async def handle(node: AlterHost, context: "RequestContext", request: Any) -> "Values":
+    """Answer one AlterConfigs request."""
     wanted = []
     for resource in request.resources:
         given = {entry.name: entry.value for entry in resource.configs}

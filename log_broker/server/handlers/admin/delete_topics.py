@@ -29,6 +29,7 @@ class _Host(Cluster, HasAuthority, Protocol):
 
 
 async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
+    """Answer one DeleteTopics request."""
     if context.version >= IDS_FROM:
         wanted = [(topic.name, topic.topic_id) for topic in request.topics]
     else:

@@ -18,6 +18,7 @@ class AclHost(Cluster, HasAuthorizer, Protocol):
 
 
 def handle(node: AclHost, context: "RequestContext", request: Any) -> "Values":
+    """Answer one DescribeAcls request."""
     if node.authorizer is None:
         return {"error_code": ErrorCode.SECURITY_DISABLED, "error_message": NO_AUTHORIZER, "resources": ()}
     wanted = filter_of(request)

@@ -24,6 +24,7 @@ class _Host(Cluster, HasQuorum, Protocol):
 
 
 def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
+    """Answer one DescribeCluster request."""
     endpoint_type = getattr(request, "endpoint_type", BROKERS)
     if endpoint_type != BROKERS:
         known = endpoint_type == CONTROLLERS

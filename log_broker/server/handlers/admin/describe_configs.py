@@ -29,6 +29,7 @@ RESOURCES_AT_ONCE_MAX = 25  # in one turn of the event loop; each takes some ten
 
 
 async def handle(node: ReportHost, context: "RequestContext", request: Any) -> "Values":
+    """Answer one DescribeConfigs request."""
     results: list[Values] = []
     async for resources in in_turns(_once(request.resources), RESOURCES_AT_ONCE_MAX):
         results += _described(node, request, resources)

@@ -23,6 +23,7 @@ PARTITIONS_AT_ONCE_MAX = 500  # in one turn of the event loop
 
 
 async def handle(node: Cluster, context: "RequestContext", request: Any) -> "Values":
+    """Answer one DescribeTopicPartitions request."""
     first, start = ("", 0) if request.cursor is None else (request.cursor.topic_name, request.cursor.partition_index)
     if start < 0:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "The cursor's partition is negative.")

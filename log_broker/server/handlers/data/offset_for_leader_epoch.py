@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def handle(node: Partitions, context: "RequestContext", request: Any) -> "Values":
+    """Answer one OffsetForLeaderEpoch request."""
     return {
         "topics": [
             {

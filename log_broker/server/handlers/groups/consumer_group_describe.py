@@ -26,6 +26,7 @@ class _Host(Cluster, HasGroups, Protocol):
 
 
 def handle(node: _Host, context: "RequestContext", request: Any) -> "Values | Later":
+    """Answer one ConsumerGroupDescribe request."""
     operations = {"authorized_operations": GROUP_OPERATIONS} if request.include_authorized_operations else {}
     return described("groups", request.group_ids, lambda group_id: {**_group(node, group_id), **operations})
 

@@ -27,6 +27,7 @@ KEYS_AT_ONCE_MAX = 500
 
 
 async def handle(node: TopicHost, context: "RequestContext", request: Any) -> "Values":
+    """Answer one FindCoordinator request."""
     key_type = getattr(request, "key_type", GROUP)
     if context.version < MANY_KEYS_FROM:
         return await _find(node, key_type, request.key, context.slot.listener)

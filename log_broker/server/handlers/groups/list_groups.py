@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values":
+    """Answer one ListGroups request."""
     states = {state.lower() for state in getattr(request, "states_filter", ())}
     types = {kind.lower() for kind in getattr(request, "types_filter", ())}
     groups = [

@@ -30,6 +30,7 @@ _UNSTABLE = {
 
 
 def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values | Later":
+    """Answer one OffsetFetch request."""
     if context.version >= MANY_GROUPS_FROM:
         asked = {group.group_id: group for group in request.groups}
 

@@ -24,6 +24,7 @@ class _Host(Cluster, HasTransactions, Protocol):
 
 
 async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
+    """Answer one AddPartitionsToTxn request."""
     if context.version >= MANY_TRANSACTIONS_FROM:
         results: list[Values] = []
         async for transactions in in_turns(request.transactions, TRANSACTIONS_AT_ONCE_MAX):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def handle(node: HasTransactions, context: "RequestContext", request: Any) -> "Values | Later":
+    """Answer one DescribeTransactions request."""
     return described("transaction_states", request.transactional_ids, partial(_describe, node))
 
 

@@ -23,6 +23,7 @@ class _Host(Cluster, HasProducerIds, HasTransactions, Protocol):
 
 
 async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
+    """Answer one InitProducerId request."""
     producer_id, epoch = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
     try:
         if request.transactional_id is None:

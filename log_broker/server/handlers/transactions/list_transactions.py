@@ -23,6 +23,7 @@ class _Host(HasTransactions, Process, Protocol):
 
 
 async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
+    """Answer one ListTransactions request."""
     states = {_STATES[name] for name in request.state_filters if name in _STATES}
     producer_ids = set(request.producer_id_filters)
     longer_than_ms = getattr(request, "duration_filter", -1)

@@ -85,7 +85,7 @@ def test_an_acl_is_kept_once_and_what_is_none_is_refused(image: ClusterImage) ->
     assert list(image.access.acls.values()) == [acl()]
 
 
-def test_a_filter_is_answered_with_all_that_it_matches_also_what_another_one_has_deleted(image: ClusterImage) -> None:
+def test_a_filter_is_answered_with_all_that_it_matches(image: ClusterImage) -> None:
     make(image, acl(), acl("payments"), acl(operation=Operation.WRITE))
     records, answers = delete_acls(
         image,

@@ -269,7 +269,7 @@ async def _commit(node: Node, group: str) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_offsets_of_topics_that_nobody_named_are_left_out_where_they_may_not_be_known(tell: Tell) -> None:
+def test_offsets_of_topics_that_may_not_be_described_are_left_out(tell: Tell) -> None:
     async def story(node: Node) -> None:
         await _commit(node, "crew")
         groups = ({"group_id": "crew", "member_id": None, "member_epoch": -1, "topics": None},)
