@@ -451,6 +451,7 @@ class BrokerConfig:
     access_control_allow_headers: frozenset[str] = _default("access.control.allow.headers")
     authorizer_class_name: str = _default("authorizer.class.name")
     super_users: str = _default("super.users")
+    fluvial_first_users: str = _default("fluvial.first.users")
     allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     security: SecuritySettings = field(default_factory=SecuritySettings)

@@ -22,6 +22,14 @@ RIGHTS_KEYS = (
         read_only=True,
     ),
     ConfigKey(
+        name="fluvial.first.users",
+        type=ConfigType.STRING,
+        default="",
+        doc="A file with the users that a new cluster begins with, a line each, as Kafka's `--add-scram` has them:"
+        " `SCRAM-SHA-512=[name=admin,password=…]`.",
+        read_only=True,
+    ),
+    ConfigKey(
         name="allow.everyone.if.no.acl.found",
         type=ConfigType.BOOLEAN,
         default="false",

@@ -9,7 +9,7 @@ cluster of one and runs the same code.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +17,7 @@ from log_broker.config.broker import BrokerConfig, TopicConfig
 from log_broker.core.cluster.access_image import ClusterUsers
 from log_broker.core.cluster.features import SUPPORTED, Ranges
 from log_broker.core.cluster.image import ClusterImage
-from log_broker.core.cluster.records import ToldListeners
+from log_broker.core.cluster.records import ToldListeners, UserScramCredentialRecord
 from log_broker.core.fetch.session import FetchSessions
 from log_broker.core.raft.lease import Lease
 from log_broker.core.security.authorizer import authorizer_of
@@ -46,6 +46,7 @@ from log_broker.server.process.tasks import Tasks
 from log_broker.server.process.turns import OneATurn
 from log_broker.server.quorum.authority import Authority
 from log_broker.server.quorum.controller import Controller
+from log_broker.server.quorum.first_users import first_users
 from log_broker.server.quorum.founding import identity_of, open_quorum
 from log_broker.server.quorum.joining import Joining
 from log_broker.server.quorum.lifecycle import BrokerLifecycle
@@ -73,6 +74,7 @@ class Node:
 
     quorum: Quorum  # from `start` on
     _identity: MetaProperties
+    first_users: Sequence[UserScramCredentialRecord] = ()  # from `start` on, if settings name any
     _access_version = -1  # of the ACLs that the authorizer goes by
 
     def __init__(
@@ -195,6 +197,7 @@ class Node:
 
         Raises BindError, DataDirectoryError, OSError or BrokerError; nothing is left open then.
         """
+        self.first_users = first_users(self.static_config.fluvial_first_users)
         self.listeners.bind()
         try:
             self.logs.open_all(lambda _: TopicConfig.from_overrides({}, self.config))

@@ -26,7 +26,7 @@ from log_broker.errors import BrokerError, ErrorCode
 ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16_384
 NAME_LENGTH_MAX = 255  # of users
-_HASHES = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
+HASHES = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
 _NONE = (ErrorCode.NONE, None)
 
 Refusal = tuple[ErrorCode, str | None]
@@ -131,7 +131,7 @@ def alter_credentials(
 
 def derived(mechanism: ScramMechanism, *, salt: bytes, salted_password: bytes, iterations: int) -> ScramCredential:
     """Return what is kept of a salted password (RFC 5802, section 3)."""
-    algorithm = _HASHES[mechanism]
+    algorithm = HASHES[mechanism]
     client_key = hmac.digest(salted_password, b"Client Key", algorithm)
     return ScramCredential(
         salt=salt,

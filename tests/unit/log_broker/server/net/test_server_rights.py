@@ -292,6 +292,7 @@ def test_no_client_id_lets_anybody_write_to_internal_topics(tell: Tell) -> None:
     values = {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": (data,)}
 
     async def story(node: Node) -> None:
+        await _commit(node, "crew")  # which makes the topic
         request = bytes(write_request(ApiKey.PRODUCE, 9, 1, "__admin_client", values))
         assert codes_in(await answer_to(node, request)) == {ErrorCode.INVALID_TOPIC_EXCEPTION}
         assert ErrorCode.INVALID_TOPIC_EXCEPTION not in codes_in(await answer_to(node, request, Principal("root")))

@@ -1,5 +1,6 @@
 """ACLs and users in the metadata log: served to stock clients, kept over restarts, the same on all nodes."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from node_client import client_of
 from node_cluster import cluster_of, eventually
 
 import log_broker
+from log_broker.core.cluster.access_changes import derived
 from log_broker.core.security import acls
 from log_broker.core.security.credentials import ScramMechanism as Kept
 from log_broker.core.security.principal import Principal
-from log_broker.errors import ErrorCode
+from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.node import Node
+from log_broker.server.quorum.first_users import first_users
 from log_broker.wire.apis import ApiKey
 
 SETTINGS = {"authorizer.class.name": "fluvial", "super.users": "User:ANONYMOUS"}
@@ -130,3 +133,41 @@ def _creation(topic: str) -> dict[str, Any]:
         "operation": 3,
         "permission_type": 3,
     }
+
+
+def test_a_new_cluster_begins_with_the_users_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    file.write_text("# the first\nSCRAM-SHA-512=[name=admin,password=top secret=1,iterations=8192]\n\n")
+    settings = {"fluvial.first.users": str(file)}
+    with log_broker.embedded(data_dir=tmp_path / "data", config=settings) as broker:
+        kept = broker.node.cluster.access.scram["admin"][Kept.SHA_512]
+        salted = hashlib.pbkdf2_hmac("sha512", b"top secret=1", kept.salt, 8192)
+        assert kept == derived(Kept.SHA_512, salt=kept.salt, salted_password=salted, iterations=8192)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        deletion = UserScramCredentialDeletion("admin", ScramMechanism.SCRAM_SHA_512)
+        admin.alter_user_scram_credentials([deletion])["admin"].result(10)
+    with log_broker.embedded(data_dir=tmp_path / "data", config=settings) as broker:
+        assert broker.node.cluster.access.scram == {}, "only a new cluster"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("admin:secret", "write SCRAM-SHA-512"),
+        ("SCRAM-SHA-1=[name=a,password=secret]", "write SCRAM-SHA-512"),
+        ("SCRAM-SHA-256=[name=a]", "write SCRAM-SHA-512"),
+        ("SCRAM-SHA-256=[name=a,password=secret,age=3]", "write SCRAM-SHA-512"),
+        ("SCRAM-SHA-256=[name=a,password=secret,iterations=4095]", "must lie in 4096"),
+        ("SCRAM-SHA-256=[name=a,password=secret,salt=?]", "base64"),
+        ("SCRAM-SHA-256=[name=a,saltedpassword=c2VjcmV0]", "needs the salt"),
+        ("SCRAM-SHA-256=[name=a,password=secret]\nSCRAM-SHA-256=[name=a,password=secret]", "twice"),
+    ],
+)
+def test_first_users_that_cannot_be(tmp_path: Path, line: str, why: str) -> None:
+    file = tmp_path / "users"
+    file.write_text(line)
+    with pytest.raises(BrokerError, match=why) as refused:
+        first_users(str(file))
+    assert "secret" not in str(refused.value)
+    with pytest.raises(BrokerError, match="cannot be read"):
+        first_users(str(tmp_path / "none"))
