@@ -15,6 +15,7 @@ from pathlib import Path
 from log_broker.config.arguments import add_quorum_arguments, quorum_settings, set_settings
 from log_broker.config.broker import BrokerConfig
 from log_broker.core.cluster.records import UnknownMetadataRecordError
+from log_broker.core.security.listeners import Protocol
 from log_broker.errors import BrokerError
 from log_broker.server.node import Node
 from log_broker.server.process import memory as process_memory
@@ -63,11 +64,12 @@ async def serve(config: BrokerConfig) -> None:
         loop.add_signal_handler(number, stopping.set)
     node = Node(config)
     await node.start()
-    if not _is_loopback(config.host):
-        sys.stderr.write(
-            f"log_broker: open to the network: whoever reaches {config.host} can read, write and administer everything "
-            "there, for nothing asks who they are\n"
-        )
+    for listener in node.listeners:
+        if listener.config.protocol is Protocol.PLAINTEXT and not _is_loopback(listener.config.host):
+            sys.stderr.write(
+                f"log_broker: open to the network: whoever reaches {listener.config.host} can read, write and "
+                "administer everything there, for nothing asks who they are\n"
+            )
     process_memory.settle()
     sys.stdout.write(f"listening on {node.advertised_host}:{node.port}\n")
     sys.stdout.flush()
@@ -102,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 def _settings(options: argparse.Namespace) -> dict[str, str]:
     try:
         return {**set_settings(options), **quorum_settings(options)}
-    except ValueError as error:
+    except (BrokerError, ValueError) as error:
         raise SystemExit(f"log_broker: {error}") from None
 
 

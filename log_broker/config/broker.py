@@ -21,6 +21,8 @@ from log_broker.config.leaders import LeadersPreference
 from log_broker.config.policy import POLICY_KEYS
 from log_broker.config.quorum import QUORUM_KEYS
 from log_broker.config.registry import REGISTRY_KEYS
+from log_broker.config.rights import RIGHTS_KEYS
+from log_broker.config.security import SecuritySettings, setting_of
 from log_broker.config.topic_keys import TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS
 from log_broker.errors import BrokerError, ErrorCode
 
@@ -161,6 +163,7 @@ _BROKER_KEYS = (
     *QUORUM_KEYS,
     *REGISTRY_KEYS,
     *POLICY_KEYS,
+    *RIGHTS_KEYS,
     _int("num.partitions", 1, "Partitions of a topic that is made without saying how many.", least=1, most=100_000),
     _int(
         "default.replication.factor",
@@ -446,7 +449,12 @@ class BrokerConfig:
     access_control_allow_origin: frozenset[str] = _default("access.control.allow.origin")
     access_control_allow_methods: frozenset[str] = _default("access.control.allow.methods")
     access_control_allow_headers: frozenset[str] = _default("access.control.allow.headers")
+    authorizer_class_name: str = _default("authorizer.class.name")
+    super_users: str = _default("super.users")
+    fluvial_first_users: str = _default("fluvial.first.users")
+    allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
 
     @property
     def cluster_size(self) -> int:
@@ -473,6 +481,8 @@ class BrokerConfig:
         """
         changes: dict[str, Any] = {}
         defaults = dict(self.topic_defaults)
+        security = {name: text for name, text in settings.items() if setting_of(name) is not None}
+        settings = {name: text for name, text in settings.items() if name not in security}
         for name, text in canonical_broker_settings(settings).items():
             if name in BROKER_KEYS:
                 changes[BROKER_KEYS[name].attribute] = BROKER_KEYS[name].parse(text)
@@ -481,4 +491,4 @@ class BrokerConfig:
                 defaults[topic_key] = text
             else:
                 raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
-        return replace(self, topic_defaults=defaults, **changes)
+        return replace(self, topic_defaults=defaults, security=self.security.with_texts(security), **changes)

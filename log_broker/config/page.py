@@ -13,6 +13,7 @@ from pathlib import Path
 from log_broker.config.broker import BROKER_ALIASES, BROKER_KEYS, GROUP_KEYS
 from log_broker.config.contracts import TOPIC_ALIASES
 from log_broker.config.keys import INT_MAX, LONG_MAX, ConfigKey, ConfigType
+from log_broker.config.security import SECRETS, SECURITY_KEYS
 from log_broker.config.topic_keys import TOPIC_KEYS, broker_name
 
 _UNITS_MS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
@@ -36,6 +37,7 @@ def with_tables(page: str) -> str:
     tables = {
         "topics": _topic_table(),
         "brokers": _broker_table(),
+        "security": _security_table(),
         "groups": _group_table(),
         "other names": _alias_table(),
         "kafka": _kafka(),
@@ -76,6 +78,16 @@ def _broker_table() -> list[str]:
     )
 
 
+def _security_table() -> list[str]:
+    return _table(
+        ("setting", "default", "allowed", "what it does"),
+        (
+            (f"`{name}`", _value(key, key.default), "secret" if name in SECRETS else _allowed(key), key.doc)
+            for name, key in sorted(SECURITY_KEYS.items())
+        ),
+    )
+
+
 def _group_table() -> list[str]:
     return _table(
         ("setting", "default", "what it does"),
@@ -90,7 +102,7 @@ def _alias_table() -> list[str]:
 
 
 def _kafka() -> list[str]:
-    keys = sorted([*TOPIC_KEYS.values(), *BROKER_KEYS.values()], key=lambda key: key.name)
+    keys = sorted([*TOPIC_KEYS.values(), *BROKER_KEYS.values(), *SECURITY_KEYS.values()], key=lambda key: key.name)
     return _table(
         ("setting", "here", "Kafka"),
         (

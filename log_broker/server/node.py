@@ -9,22 +9,28 @@ cluster of one and runs the same code.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from log_broker.config.broker import BrokerConfig, TopicConfig
+from log_broker.core.cluster.access_image import ClusterUsers
 from log_broker.core.cluster.features import SUPPORTED, Ranges
 from log_broker.core.cluster.image import ClusterImage
+from log_broker.core.cluster.records import ToldListeners, UserScramCredentialRecord
 from log_broker.core.fetch.session import FetchSessions
 from log_broker.core.raft.lease import Lease
+from log_broker.core.security.authorizer import authorizer_of
+from log_broker.core.security.listeners import listeners_of
+from log_broker.core.security.users import FirstOf, Nobody, Users
 from log_broker.interfaces import RecordValidator
 from log_broker.server.coordinators.groups import GroupCoordinator
 from log_broker.server.coordinators.transactions import TransactionCoordinator
 from log_broker.server.net.answer_cache import AnswerCache
-from log_broker.server.net.connection import Connection
 from log_broker.server.net.connections import Connections
+from log_broker.server.net.dialing import dialer_of
 from log_broker.server.net.dispatch import dispatch, dispatch_while_starting
+from log_broker.server.net.listeners import Listeners
 from log_broker.server.net.memory_budget import MemoryBudget
 from log_broker.server.net.peers import Peers
 from log_broker.server.net.slots import Slot, SlotOwner
@@ -35,11 +41,12 @@ from log_broker.server.partitions.ack_deadlines import AckDeadlines
 from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.partitions.replica import Membership
 from log_broker.server.process.counters import Counters
-from log_broker.server.process.machine import BACKLOG, Machine, RealMachine, advertised_host, wall_clock_ms
+from log_broker.server.process.machine import Machine, RealMachine, wall_clock_ms
 from log_broker.server.process.tasks import Tasks
 from log_broker.server.process.turns import OneATurn
 from log_broker.server.quorum.authority import Authority
 from log_broker.server.quorum.controller import Controller
+from log_broker.server.quorum.first_users import first_users
 from log_broker.server.quorum.founding import identity_of, open_quorum
 from log_broker.server.quorum.joining import Joining
 from log_broker.server.quorum.lifecycle import BrokerLifecycle
@@ -67,6 +74,8 @@ class Node:
 
     quorum: Quorum  # from `start` on
     _identity: MetaProperties
+    first_users: Sequence[UserScramCredentialRecord] = ()  # from `start` on, if settings name any
+    _access_version = -1  # of the ACLs that the authorizer goes by
 
     def __init__(
         self,
@@ -76,8 +85,13 @@ class Node:
         clock_ms: Callable[[], int] = wall_clock_ms,
         machine: Machine | None = None,
         features: Ranges = SUPPORTED,
+        first_users: Users | None = None,
     ) -> None:
-        """`features` are the levels that this release supports."""
+        """
+        `features` are the levels that this release supports, `first_users` the users that are known from the start.
+
+        Raises BrokerError(INVALID_CONFIG) for listeners that cannot be.
+        """
         self.features = features
         self.machine = machine if machine is not None else RealMachine()
         self.static_config = config
@@ -85,6 +99,8 @@ class Node:
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
         self.cluster = ClusterImage(defaults=config, static=config)
+        self.users: Users = FirstOf(first_users or Nobody(), ClusterUsers(lambda: self.cluster.access))
+        self.authorizer = authorizer_of(config)
         self.lease = Lease(lambda: int(self.loop.time() * 1000), session_timeout_ms=config.broker_session_timeout_ms)
         self.logs = LogManager(
             config.data_dir,
@@ -103,13 +119,14 @@ class Node:
         )
         self.tasks = Tasks(self.loop)
         self.run = self.tasks.run
-        self.peers = Peers(self._address_of)
+        listening = listeners_of(config.security, config.host, config.port, config.advertised_host)
+        self.peers = Peers(self._address_of, dialer_of(listening, self.loop.time))
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
         self.quarantine = Quarantine(self)
         self.events = Events(self)
-        self.liveness = Liveness(self._process_ended)
+        self.liveness = Liveness(self._process_ended, self.peers.dialer)
         self.staging = memoryview(bytearray(STAGING_BYTES))
         self.replica_fetches = ReplicaFetches(self)
         self.replicas = ReplicaManager(self)
@@ -127,8 +144,7 @@ class Node:
         self.connections = Connections(self)
         self.cluster_id = ""
         self.registry_url = ""  # of the schema registry beside this broker, for whoever asks for its settings
-        self.port = config.port
-        self.advertised_host = advertised_host(config)
+        self.listeners = Listeners(self, listening)
         self.authority = Authority(self)
         self.ensure_topic = TopicMaker(self).ensure
         self.controller: Controller | None = None  # while this node is the active one
@@ -139,7 +155,6 @@ class Node:
         self.cannot_follow = self._joining.cannot_follow
         self._held: list[Callable[[], None]] = []
         self._is_current = False  # the image has been replayed up to this process's registration
-        self._server: asyncio.Server | None = None
 
     @property
     def is_controller(self) -> bool:
@@ -150,6 +165,25 @@ class Node:
     def controller_id(self) -> int:
         """The active controller where that is a broker; otherwise this node, which passes on what is decided there."""
         return next(filter(self.cluster.is_alive, (self.authority.controller_id, self.static_config.node_id)), -1)
+
+    @property
+    def advertised_host(self) -> str:
+        """Where other nodes find this one."""
+        return self.listeners.own.advertised[0]
+
+    @property
+    def port(self) -> int:
+        return self.listeners.own.advertised[1]
+
+    @property
+    def told_listeners(self) -> ToldListeners:
+        """Where clients of each listener reach this node, the one for other nodes first."""
+        return tuple((each.name, *each.advertised, each.config.protocol.number) for each in self.listeners)
+
+    @property
+    def listener_settings(self) -> Mapping[str, str | None]:
+        """Where this node listens, and what was given for that; secrets are None."""
+        return {**self.static_config.security.shown(), **self.listeners.addresses()}
 
     @property
     def directory_id(self) -> str:
@@ -163,8 +197,8 @@ class Node:
 
         Raises BindError, DataDirectoryError, OSError or BrokerError; nothing is left open then.
         """
-        listener = self.machine.bind(self.config.host, self.config.port)
-        self.port = listener.getsockname()[1]
+        self.first_users = first_users(self.static_config.fluvial_first_users)
+        self.listeners.bind()
         try:
             self.logs.open_all(lambda _: TopicConfig.from_overrides({}, self.config))
             self._identity = identity_of(self.machine.files, self.static_config)
@@ -173,14 +207,13 @@ class Node:
             self.authority.follow(self.quorum)
             self.quorum.start()
             # The others need this node's voice before it can serve anybody.
-            self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG)
+            await self.listeners.open()
             if "broker" in self.static_config.process_roles:
                 await self._joining.unless_refused(self._join())
             if before_serving is not None:
                 await before_serving()
         except BaseException:
-            if self._server is None:
-                listener.close()
+            self.listeners.unbind()
             await self.stop()
             raise
         self._serve()
@@ -188,9 +221,8 @@ class Node:
         self.connections.start()
         self.loop_lag.start()
         self.events.start()
-        _log.info(
-            "node %d of cluster %s listens on %s:%d", self.config.node_id, self.cluster_id, self.config.host, self.port
-        )
+        where = ", ".join(f"{each.name}://{each.config.host}:{each.port}" for each in self.listeners)
+        _log.info("node %d of cluster %s listens on %s", self.config.node_id, self.cluster_id, where)
 
     async def stop(self) -> None:
         """
@@ -202,8 +234,7 @@ class Node:
             await self.lifecycle.leave()
         self.liveness.stop()
         self.loop_lag.stop()
-        if self._server is not None:
-            await self.machine.unlisten(self._server)
+        await self.listeners.close()
         self.connections.stop()
         self.events.stop()
         self.groups.stop()
@@ -236,6 +267,8 @@ class Node:
             self.cluster_id = self.cluster.cluster_id
             self._identity = replace(self._identity, cluster_id=self.cluster_id)
             write_meta_properties(self.machine.files, self.static_config.data_dir, self._identity)
+        if "broker" not in self.static_config.process_roles:
+            self._follow_acls()
         if self._is_current:
             self.apply_image()
         if self.lifecycle is not None:
@@ -251,11 +284,18 @@ class Node:
     def apply_image(self) -> None:
         """Make logs, configs and groups what the image says they are."""
         self._apply_settings()
+        self._follow_acls()
         self.metadata_answers.clear()
         self.replicas.apply()
         self.groups.follow()
         self.transactions.follow()
         self.events.image_changed()
+
+    def _follow_acls(self) -> None:
+        access = self.cluster.access
+        if self.authorizer is not None and access.version != self._access_version:
+            self._access_version = access.version
+            self.authorizer.follow(access.acls.values())
 
     def _process_ended(self, node_id: int, certain: bool) -> None:
         if self.controller is not None:

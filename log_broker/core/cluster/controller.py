@@ -21,6 +21,7 @@ from log_broker.config.broker import (
     in_ms,
 )
 from log_broker.config.keys import ConfigKey, ConfigType
+from log_broker.config.security import setting_of
 from log_broker.config.topic_keys import TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS
 from log_broker.core.cluster.features import METADATA_VERSION, SETTINGS_FROM
 from log_broker.core.cluster.image import INTERNAL_TOPICS, METADATA_TOPIC, ClusterImage, TopicImage
@@ -183,7 +184,7 @@ def configure_brokers(
         name, value = _canonical_broker_setting(given, text)
         topic_key = TOPIC_KEY_OF_BROKER_NAME.get(name, "")
         key = BROKER_KEYS.get(name) or TOPIC_KEYS.get(topic_key)
-        if name in FIXED_BROKER_NAMES or (key is not None and key.read_only):
+        if name in FIXED_BROKER_NAMES or setting_of(name) or (key is not None and key.read_only):
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}")
         if key is None:
             raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")

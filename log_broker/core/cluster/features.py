@@ -17,11 +17,15 @@ GROUP_VERSION = "group.version"
 TRANSACTION_VERSION = "transaction.version"
 
 # The names of metadata levels, the oldest first. Each wrote records that a node at an earlier one cannot read.
-METADATA_LEVELS: Mapping[int, str] = {25: "4.0-IV3", 26: "4.1-IV0", 27: "4.1-IV1"}
+METADATA_LEVELS: Mapping[int, str] = {25: "4.0-IV3", 26: "4.1-IV0", 27: "4.1-IV1", 28: "4.2-IV0"}
 LEVELS_KEPT_FROM = 26  # the log has FeatureLevelSet and the ranges of brokers
+USERS_FROM = 28  # and ACLs and users
 
 # Settings that an older release does not know, whose name alone would stop it: the level from which they can be set.
 SETTINGS_FROM: Mapping[str, int] = {LEADERS_PREFERENCE: 27, REPLICATION_FACTOR_MIN: 27}
+
+
+LISTENERS_FROM = 28  # a registration names all listeners of its broker
 
 
 class LevelRange(NamedTuple):

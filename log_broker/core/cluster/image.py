@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from log_broker.config.broker import BrokerConfig, TopicConfig
+from log_broker.core.cluster.access_image import AccessImage
 from log_broker.core.cluster.features import LEVELS_UNTOLD, ToldRanges
 from log_broker.core.cluster.records import (
+    AccessControlEntryRecord,
     BrokerFenced,
     BrokerLeaving,
     BrokerRegistered,
@@ -23,9 +25,13 @@ from log_broker.core.cluster.records import (
     PartitionChanged,
     PartitionsAdded,
     ProducerIdsReserved,
+    RemoveAccessControlEntryRecord,
+    RemoveUserScramCredentialRecord,
+    ToldListeners,
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
+    UserScramCredentialRecord,
 )
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -110,6 +116,17 @@ class BrokerImage:
     has_ended: bool = False  # it was fenced after it had registered; only a new registration brings it back
     directory: str = ""
     features: ToldRanges | None = None  # what it supports, None where the log does not tell
+    listeners: ToldListeners | None = None  # all that it has; None where `host` and `port` are all that is known
+
+    def endpoint(self, listener: str) -> tuple[str, int] | None:
+        """
+        Return where clients of a listener reach it, None where it has no such listener.
+
+        No name is that of the listener by which nodes reach each other.
+        """
+        if self.listeners is None or not listener:
+            return self.host, self.port
+        return next(((host, port) for name, host, port, _ in self.listeners if name == listener), None)
 
     @property
     def may_lead(self) -> bool:
@@ -138,6 +155,7 @@ class ClusterImage:
     levels_set: dict[str, int] = field(default_factory=dict)  # feature -> level, of those that a record has set
     levels_version: int = 0  # up to which record that is
     static: BrokerConfig | None = None
+    access: AccessImage = field(default_factory=AccessImage)
 
     @property
     def levels(self) -> dict[str, int]:
@@ -159,6 +177,7 @@ class ClusterImage:
             dict(self.levels_set),
             self.levels_version,
             self.static,
+            self.access.shared(),
         )
 
     def topic_by_id(self, topic_id: str) -> TopicImage | None:
@@ -245,6 +264,13 @@ class ClusterImage:
                 self._replay_broker(record)
             case ClusterNamed() | ProducerIdsReserved() | FeatureLevelSet():
                 self._replay_cluster(record)
+            case (
+                AccessControlEntryRecord()
+                | RemoveAccessControlEntryRecord()
+                | UserScramCredentialRecord()
+                | RemoveUserScramCredentialRecord()
+            ):
+                self.access = self.access.after(record)
 
     def become(self, other: "ClusterImage") -> None:
         """Be what another image is, as after the replay of all its records."""
@@ -289,6 +315,7 @@ class ClusterImage:
                     rack=record.rack,
                     directory=record.directory,
                     features=record.features,
+                    listeners=record.listeners,
                 )
             case BrokerUnfenced():
                 self.brokers[node_id] = replace(self.brokers[node_id], is_fenced=False)

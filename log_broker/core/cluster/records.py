@@ -14,6 +14,8 @@ from typing import Any
 
 from log_broker.core.cluster.features import ToldRanges
 
+ToldListeners = tuple[tuple[str, str, int, int], ...]  # (name, host, port, the protocol's number)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCreated:
@@ -90,7 +92,8 @@ class BrokerRegistered:
     A broker process came up. It is fenced, so leads nothing, until it has replayed this record.
 
     `directory` is the id of its data directory, empty where it told none. `features` are the levels that it supports,
-    None while the cluster's `metadata.version` has no place for them.
+    None while the cluster's `metadata.version` has no place for them. `listeners` are all that it has, where it has
+    several; `host` and `port` are the one by which nodes reach each other.
     """
 
     node_id: int
@@ -100,6 +103,7 @@ class BrokerRegistered:
     rack: str | None = None
     directory: str = ""
     features: ToldRanges | None = None
+    listeners: ToldListeners | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +156,51 @@ class FeatureLevelSet:
     level: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControlEntryRecord:
+    """There is one more ACL, of Kafka's record of the same name; the numbers are those of `core.security.acls`."""
+
+    id: str  # the 32 hex digits of a UUID
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveAccessControlEntryRecord:
+    """An ACL is gone."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserScramCredentialRecord:
+    """
+    What is kept of a user's password for one mechanism, 1 for SCRAM-SHA-256 and 2 for SCRAM-SHA-512.
+
+    Salt and keys are hex digits. As in Kafka, they are not the password but as good as one to whoever holds them.
+    """
+
+    name: str
+    mechanism: int
+    salt: str = field(repr=False)
+    stored_key: str = field(repr=False)
+    server_key: str = field(repr=False)
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveUserScramCredentialRecord:
+    """A user cannot sign in by a mechanism any more."""
+
+    name: str
+    mechanism: int
+
+
 MetadataRecord = (
     TopicCreated
     | PartitionsAdded
@@ -168,6 +217,10 @@ MetadataRecord = (
     | ClusterNamed
     | ProducerIdsReserved
     | FeatureLevelSet
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
+    | UserScramCredentialRecord
+    | RemoveUserScramCredentialRecord
 )
 
 _TYPES: Mapping[str, type[Any]] = {
@@ -188,6 +241,10 @@ _TYPES: Mapping[str, type[Any]] = {
         ClusterNamed,
         ProducerIdsReserved,
         FeatureLevelSet,
+        AccessControlEntryRecord,
+        RemoveAccessControlEntryRecord,
+        UserScramCredentialRecord,
+        RemoveUserScramCredentialRecord,
     )
 }
 
@@ -228,6 +285,8 @@ def _content(record: MetadataRecord) -> dict[str, Any]:
     if isinstance(record, BrokerRegistered) and record.features is None:
         # A node that takes part in a rolling upgrade and is not there yet knows no such field.
         del content["features"]
+    if isinstance(record, BrokerRegistered) and record.listeners is None:
+        del content["listeners"]
     return content
 
 

@@ -11,8 +11,9 @@ from dataclasses import asdict
 from typing import Any
 
 from log_broker.config.broker import BrokerConfig, TopicConfig
+from log_broker.core.cluster.access_image import AccessImage, image_of, records_of
 from log_broker.core.cluster.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
-from log_broker.core.cluster.records import UnknownMetadataRecordError
+from log_broker.core.cluster.records import UnknownMetadataRecordError, decode_all, encode_all
 
 
 def encode_image(image: ClusterImage) -> bytes:
@@ -37,6 +38,9 @@ def encode_image(image: ClusterImage) -> bytes:
         "levels_set": image.levels_set,
         "levels_version": image.levels_version,
     }
+    if image.access.version:  # which a node of before users and ACLs could not read
+        records = json.loads(encode_all(records_of(image.access)))
+        content["access"] = {"version": image.access.version, "records": records}
     return json.dumps(content, separators=(",", ":")).encode()
 
 
@@ -58,9 +62,16 @@ def decode_image(data: bytes, defaults: BrokerConfig | None) -> ClusterImage:
             group_overrides=content["group_overrides"],
             levels_set=content.get("levels_set", {}),
             levels_version=content.get("levels_version", 0),
+            access=_access(content.get("access")),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise UnknownMetadataRecordError(f"a snapshot of the metadata: {error!r}") from error
+
+
+def _access(fields: Mapping[str, Any] | None) -> AccessImage:
+    if fields is None:
+        return AccessImage()
+    return image_of(decode_all(json.dumps(fields["records"]).encode()), fields["version"])
 
 
 def _topic(fields: Mapping[str, Any], defaults: BrokerConfig | None) -> TopicImage:
@@ -77,6 +88,8 @@ def _broker(broker: BrokerImage) -> dict[str, Any]:
     content = asdict(broker)
     if broker.features is None:
         del content["features"]  # which a node of before the levels could not read
+    if broker.listeners is None:
+        del content["listeners"]  # nor one of before level 28
     return content
 
 

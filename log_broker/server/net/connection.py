@@ -13,12 +13,12 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Protocol, cast
 
-from log_broker.core.security.principal import ANONYMOUS
 from log_broker.records.batch import Buffer
 from log_broker.server.net.dispatch import LARGE_ANSWERS, DispatchHost
 from log_broker.server.net.memory_budget import FREE_BYTES
 from log_broker.server.net.memory_share import MemoryShare
 from log_broker.server.net.ports import HasMemory
+from log_broker.server.net.sign_in import UNKNOWN_CALLER, Caller
 from log_broker.server.net.slots import Slot
 from log_broker.server.process.ports import Cluster
 from log_broker.wire.framing import FrameCutter, FrameTooLargeError, RequestHeader, read_header
@@ -63,11 +63,11 @@ class ConnectionHost(Cluster, DispatchHost, HasMemory, Protocol):
 class Connection(asyncio.BufferedProtocol):
     """The protocol of one accepted socket."""
 
-    def __init__(self, node: ConnectionHost) -> None:
+    def __init__(self, node: ConnectionHost, caller: Caller = UNKNOWN_CALLER) -> None:
         self._node = node
         self._loop = node.loop
         self._counters = node.counters
-        self._dispatch = node.dispatch
+        self.dispatch = node.dispatch
         self._cutter = FrameCutter(node.config.socket_request_max_bytes)
         # One for all connections of the loop, which has it filled and handed over in one step; everything is copied
         # out of it before that step ends. An idle connection therefore holds no buffer.
@@ -83,7 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self.is_closed = False
         self.host = self.peer = "?"
-        self.principal = ANONYMOUS
+        self.listener, self.principal, self.session = caller
         self.last_active = self._loop.time()
         self._unread_since = 0.0  # while the client does not read its answers
         self._paused_at = 0.0
@@ -333,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
         slot.began = self._arrived
         self._slots.append(slot)
         self._bytes_held += slot.bytes_held
-        self._dispatch(self._node, header, body, slot)
+        self.dispatch(self._node, header, body, slot)
 
     def _flush(self) -> None:
         """Send every response that has none unfinished before it."""
@@ -350,16 +350,20 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed or self._transport is None:
             return
         if chunks:
-            size = sum(map(len, chunks))
-            self._counters.bytes_out += size
-            if size <= _JOIN_BYTES_MAX:
-                self._transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
-            else:
-                self._transport.writelines(chunks)
+            self._counters.bytes_out += _write(self._transport, chunks)
         if self._share.counted:
             self._account()
         if not self._reading:
             self._work()
+
+
+def _write(transport: asyncio.Transport, chunks: list[Buffer]) -> int:
+    size = sum(map(len, chunks))
+    if size <= _JOIN_BYTES_MAX:
+        transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+    else:
+        transport.writelines(chunks)
+    return size
 
 
 def _has_large_answer(frame: memoryview) -> bool:

@@ -66,6 +66,8 @@ class Connections:
     def closed(self, connection: Connection) -> None:
         """Note that a connection is gone."""
         self._all.pop(connection, None)
+        if connection.session is not None:
+            connection.session.ended()
         self._of_address[connection.host] -= 1
         if not self._of_address[connection.host]:
             del self._of_address[connection.host]

@@ -16,10 +16,12 @@ from inspect import iscoroutinefunction
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
+from log_broker.core.security.authorizer import Rights
 from log_broker.core.security.principal import ANONYMOUS, Principal
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.net.memory_budget import CONGESTED_RETRY_SECONDS
 from log_broker.server.net.peers import CLIENT_ID
+from log_broker.server.net.rights import Finish, Guarded, HasAuthorizer, guard_request, rights_of
 from log_broker.server.net.slots import Slot
 from log_broker.server.process.ports import HasCounters, Process
 from log_broker.server.process.turns import OneATurn
@@ -68,7 +70,7 @@ class WorkHost(Process, Protocol):
     def logs(self) -> HasWorkers: ...
 
 
-class DispatchHost(HasCounters, WorkHost, Protocol):
+class DispatchHost(HasAuthorizer, HasCounters, WorkHost, Protocol):
     """What passing requests to their handlers asks of the node."""
 
     @property
@@ -112,6 +114,10 @@ class RequestContext(NamedTuple):
         return self.header.api_version
 
 
+# Looks at what whoever asks may do, beyond what the api's row tells: (node, rights, context, request so far).
+Guard = Callable[[Any, Rights, RequestContext, Guarded], Guarded]
+
+
 def dispatch(node: DispatchHost, header: RequestHeader, body: memoryview, slot: Slot) -> None:
     """Hand a request to its handler. Nothing that goes wrong in here reaches another connection."""
     api = APIS.get(header.api_key)
@@ -134,7 +140,8 @@ def handler_module(api: ApiKey) -> Any:
 def _load(api: Api) -> Handler:
     """Import the handler of an api when it is first called: a broker that is only produced to needs few of them."""
     module = handler_module(api.key)
-    handler: Handler = module.handle if api.key in _RAW else control(module.handle)
+    guard: Guard | None = getattr(module, "guard", None)
+    handler: Handler = module.handle if api.key in _RAW else control(module.handle, guard)
     _handlers[api.key] = handler
     return handler
 
@@ -142,12 +149,15 @@ def _load(api: Api) -> Handler:
 _handlers: dict[int, Handler] = {}
 _RAW = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS})
 # What only the controller decides: any other node passes such a request on, so clients need not know who it is.
-_PASSED_ON = frozenset(
+PASSED_ON = frozenset(
     {
         ApiKey.CREATE_TOPICS,
         ApiKey.DELETE_TOPICS,
         ApiKey.CREATE_PARTITIONS,
         ApiKey.ALTER_CONFIGS,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         ApiKey.ELECT_LEADERS,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
@@ -160,7 +170,7 @@ _PASSED_ON = frozenset(
     }
 )
 # Each of these takes some tenths of a millisecond at once, and a client may send hundreds in a row.
-_DECIDED = _PASSED_ON | {
+_DECIDED = PASSED_ON | {
     ApiKey.ALLOCATE_PRODUCER_IDS,
     ApiKey.ALTER_PARTITION,
     ApiKey.BROKER_REGISTRATION,
@@ -170,12 +180,14 @@ _DECIDED = _PASSED_ON | {
 LARGE_ANSWERS = frozenset(
     {
         ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.DESCRIBE_ACLS,
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.DESCRIBE_GROUPS,
         ApiKey.DESCRIBE_LOG_DIRS,
         ApiKey.DESCRIBE_PRODUCERS,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
         ApiKey.FETCH_SNAPSHOT,
         ApiKey.LIST_CONFIG_RESOURCES,
         ApiKey.LIST_GROUPS,
@@ -219,10 +231,10 @@ def dispatch_while_starting(node: DispatchHost, header: RequestHeader, body: mem
         node.hold(lambda: dispatch(node, header, body, slot))
 
 
-async def answer_here(node: DispatchHost, request: bytes, peer: str) -> bytes:
-    """Handle a request that stands in another one, and return its answer from the correlation id on."""
+async def answer_here(node: DispatchHost, request: bytes, peer: str, principal: Principal = ANONYMOUS) -> bytes:
+    """Handle a request of a principal that stands in another one; return its answer from the correlation id on."""
     header, body = read_header(memoryview(bytearray(request)))
-    owner = _Nested(peer)
+    owner = _Nested(peer, principal)
     dispatch(node, header, body, Slot(owner, len(request)))
     return await owner.answer
 
@@ -249,6 +261,7 @@ class _Nested:
     """Takes the answer to a request that no connection has brought."""
 
     is_closed = False
+    listener = ""
 
     def __init__(self, peer: str, principal: Principal = ANONYMOUS) -> None:
         self.peer = peer
@@ -271,9 +284,9 @@ class _Nested:
             self.answer.set_exception(BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, reason))
 
 
-def control(handle: ControlHandler) -> Handler:
+def control(handle: ControlHandler, guard: Guard | None = None) -> Handler:
     """Wrap a control handler: reads the request and writes what it returns, at once or when it has been awaited."""
-    begin = _begun_when_called(handle)
+    begin = _guarded(_begun_when_called(handle), guard)
 
     def handler(node: DispatchHost, header: RequestHeader, body: memoryview, slot: Slot) -> None:
         context = RequestContext(header, slot, body)
@@ -297,13 +310,41 @@ def _begun_when_called(handle: ControlHandler) -> Begin:
     return partial(partial, handle) if iscoroutinefunction(handle) else cast("Begin", handle)
 
 
+def _guarded(begin: Begin, guard: Guard | None) -> Begin:
+    """Have a handler see only what whoever asks may do; `guard` looks at what the api's row cannot tell."""
+
+    def guarded(node: DispatchHost, context: RequestContext, request: Any) -> Values | Encoded | Later:
+        rights = rights_of(node, context.slot)
+        if rights is None:
+            return begin(node, context, request)
+        allowed = guard_request(rights, context.header.api_key, context.version, request)
+        if guard is not None:
+            allowed = guard(node, rights, context, allowed)
+        # Of some requests nothing is left to ask a handler for.
+        answer = {} if allowed.request is None else begin(node, context, allowed.request)
+        return answer if allowed.finish is None else _finished(answer, allowed.finish)
+
+    return guarded
+
+
+def _finished(answer: Values | Encoded | Later, finish: Finish) -> Values | Encoded | Later:
+    if callable(answer):
+
+        async def later() -> Values | Encoded:
+            return cast("Values | Encoded", _finished(await answer(), finish))
+
+        return later
+    assert isinstance(answer, Mapping), "a handler that encodes its answer looks at rights itself"
+    return finish(answer)
+
+
 async def _read_aside(
     node: DispatchHost, context: RequestContext, handle: Begin, read: Callable[[], tuple[Any, int]]
 ) -> None:
     """Read a large request outside the event loop and then handle it; those decided on here one after the other."""
     key = context.header.api_key
     # One that is passed on may come back, to a node that has become the controller meanwhile, and must not wait here.
-    is_decided_here = key in _DECIDED and (node.is_controller or key not in _PASSED_ON)
+    is_decided_here = key in _DECIDED and (node.is_controller or key not in PASSED_ON)
     with failures_answered(node, *context):
         async with node.large_decisions if is_decided_here else nullcontext():
             try:
@@ -324,7 +365,7 @@ def _handle(
     if elements > ELEMENTS_LEFT_OUT:
         slot.hold(elements * ELEMENT_BYTES)
     if not node.is_controller:
-        if header.api_key in _PASSED_ON:
+        if header.api_key in PASSED_ON:
             return _answer_later(node, context, partial(node.authority.forward, context))
         if header.api_key in _CONTROLLERS_ONLY:
             refusal = BrokerError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")

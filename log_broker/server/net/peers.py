@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.net.dialing import PLAIN_DIALER, Dialer, open_streams
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.control import read_response, write_request
 
@@ -27,7 +28,7 @@ _CORRELATION_BYTES = 4
 class PeerLink:
     """A connection to `host:port`, opened when it is first used and again after it broke."""
 
-    def __init__(self, address: str, *, client_id: str = CLIENT_ID) -> None:
+    def __init__(self, address: str, *, client_id: str = CLIENT_ID, dialer: Dialer = PLAIN_DIALER) -> None:
         """Raises BrokerError(INVALID_CONFIG) for what is no address."""
         host, colon, port = address.rpartition(":")
         if not colon or not port.isdigit():
@@ -35,6 +36,7 @@ class PeerLink:
         self.address = address
         self._host, self._port = host.strip("[]"), int(port)
         self._client_id = client_id
+        self._dialer = dialer
         self._opening = asyncio.Lock()
         self._closings = 0
         self._is_ended = False
@@ -110,7 +112,7 @@ class PeerLink:
                 self.close()
                 closings = self._closings
                 try:
-                    reader, writer = await asyncio.open_connection(self._host, self._port)
+                    reader, writer = await open_streams(self._dialer, self._host, self._port)
                 except UnicodeError as error:
                     raise ConnectionError(f"{self._host!r} is no name of a host") from error
                 if closings != self._closings:
@@ -152,8 +154,9 @@ class Peers:
     `address_of` says where a node is now, None where nobody knows; a node that has moved gets a new link.
     """
 
-    def __init__(self, address_of: Callable[[int], str | None]) -> None:
+    def __init__(self, address_of: Callable[[int], str | None], dialer: Dialer = PLAIN_DIALER) -> None:
         self._address_of = address_of
+        self.dialer = dialer
         self._links: dict[tuple[int, str], PeerLink] = {}
 
     def link(self, node_id: int, purpose: str, *, client_id: str = CLIENT_ID) -> PeerLink:
@@ -169,7 +172,7 @@ class Peers:
         if known is None or known.address != address:
             if known is not None:
                 known.end()
-            known = self._links[node_id, purpose] = PeerLink(address, client_id=client_id)
+            known = self._links[node_id, purpose] = PeerLink(address, client_id=client_id, dialer=self.dialer)
         return known
 
     def close(self) -> None:

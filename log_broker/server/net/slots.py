@@ -14,6 +14,7 @@ class SlotOwner(Protocol):
     is_closed: bool
     host: str
     peer: str
+    listener: str
     principal: Principal
 
     def must_wait(self, slot: "Slot") -> bool: ...
@@ -60,6 +61,11 @@ class Slot:
     def host(self) -> str:
         """The client's address without its port."""
         return self._connection.host
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener that the request came by; empty for one that no client has sent."""
+        return self._connection.listener
 
     @property
     def principal(self) -> Principal:

@@ -1,24 +1,30 @@
 """Settings as DescribeConfigs reports them: value, where it comes from, and what would hold without it."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from log_broker.config.broker import BROKER_KEYS, GROUP_KEYS
-from log_broker.config.keys import ConfigKey
+from log_broker.config.keys import ConfigKey, ConfigType
+from log_broker.config.security import is_secret
 from log_broker.config.topic_keys import TOPIC_KEY_OF_BROKER_NAME, TOPIC_KEYS, broker_name
 from log_broker.core.cluster.image import TopicImage
-from log_broker.server.process.ports import Cluster, HasAddress
+from log_broker.server.process.ports import Cluster
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import Values
 
 
-class ReportHost(Cluster, HasAddress, Protocol):
+class ReportHost(Cluster, Protocol):
     """What a report asks of its node."""
 
     @property
     def registry_url(self) -> str: ...
+
+    @property
+    def listener_settings(self) -> Mapping[str, str | None]:
+        """Where this broker listens, and what was given for that; secrets are None."""
+        ...
 
 
 class ConfigSource(IntEnum):
@@ -67,12 +73,11 @@ def broker_entries(node: ReportHost, *, names: Collection[str] | None) -> "list[
         if names is None or name in names
     ]
     static = node.static_config
-    fixed = {
+    fixed: dict[str, str | None] = {
         "node.id": str(static.node_id),
         "broker.id": str(static.node_id),
         "log.dirs": str(static.data_dir),
-        "listeners": f"PLAINTEXT://{static.host}:{node.port}",
-        "advertised.listeners": f"PLAINTEXT://{node.advertised_host}:{node.port}",
+        **node.listener_settings,
     }
     if node.registry_url:
         fixed["fluvial.registry.url"] = node.registry_url
@@ -84,9 +89,9 @@ def broker_entries(node: ReportHost, *, names: Collection[str] | None) -> "list[
                     "value": text,
                     "read_only": True,
                     "config_source": ConfigSource.STATIC_BROKER,
-                    "is_sensitive": False,
+                    "is_sensitive": is_secret(name),
                     "synonyms": [{"name": name, "value": text, "source": ConfigSource.STATIC_BROKER}],
-                    "config_type": 2,
+                    "config_type": ConfigType.PASSWORD if is_secret(name) else ConfigType.STRING,
                     "documentation": "Given when the broker was started.",
                 }
             )

@@ -23,6 +23,7 @@ from log_broker.core.cluster.image import EVENTS_TOPIC, BrokerImage
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.record import build_batch
 from log_broker.server.net.peers import ADMIN_CLIENT_ID, PeerLink
+from log_broker.server.net.ports import HasPeers
 from log_broker.server.partitions.ports import EnsuresTopics, Partitions
 from log_broker.server.process.log_limiter import RateLimitedLog
 from log_broker.server.process.ports import Cluster, Process
@@ -43,7 +44,7 @@ OVERRIDES = {"cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)}
 _log = logging.getLogger(__name__)
 
 
-class EventHost(Cluster, HasAuthority, HasController, Partitions, Process, EnsuresTopics, Protocol):
+class EventHost(Cluster, HasAuthority, HasController, HasPeers, Partitions, Process, EnsuresTopics, Protocol):
     """What writing events down asks of the node."""
 
 
@@ -212,5 +213,5 @@ class Events:
         if self._link is None or self._link.address != address:
             if self._link is not None:
                 self._link.end()
-            self._link = PeerLink(address, client_id=ADMIN_CLIENT_ID)
+            self._link = PeerLink(address, client_id=ADMIN_CLIENT_ID, dialer=self._node.peers.dialer)
         return self._link

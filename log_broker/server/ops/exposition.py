@@ -77,6 +77,8 @@ class NodeCollector(Collector):
         yield _counter("received_bytes", "Bytes read from clients.", counters.bytes_in)
         yield _counter("sent_bytes", "Bytes written to clients.", counters.bytes_out)
         yield _counter("connections_accepted", "Connections that clients have opened.", counters.connections)
+        yield _counter("sign_ins", "Sign-ins of clients and other nodes, those repeated too.", counters.sign_ins)
+        yield _counter("sign_ins_refused", "Sign-ins that were refused.", counters.sign_ins_refused)
         yield _counter(
             "unclean_elections", "Elections in which records may have been lost.", counters.unclean_elections
         )

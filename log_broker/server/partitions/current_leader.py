@@ -20,9 +20,13 @@ def current_leader(node: Cluster, topic: str, partition: int) -> tuple[int, int]
     return found.leader, found.leader_epoch
 
 
-def endpoints_of(node: Cluster, leaders: Iterable[tuple[int, int] | None]) -> list[NodeEndpoint]:
-    """Return where those that lead listen, each once."""
+def endpoints_of(node: Cluster, leaders: Iterable[tuple[int, int] | None], listener: str) -> list[NodeEndpoint]:
+    """Return where clients of a listener reach those that lead, each once."""
     brokers = node.cluster.brokers
     ids = {leader[0] for leader in leaders if leader is not None}
     found = (brokers[node_id] for node_id in sorted(ids) if node_id in brokers)
-    return [NodeEndpoint(broker.node_id, broker.host, broker.port, broker.rack) for broker in found]
+    return [
+        NodeEndpoint(broker.node_id, *endpoint, broker.rack)
+        for broker in found
+        if (endpoint := broker.endpoint(listener)) is not None
+    ]

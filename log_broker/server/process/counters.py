@@ -32,12 +32,23 @@ class Durations:
 class Counters:
     """One node's counts since it started; requests by api key, from their arrival to the write of their response."""
 
-    __slots__ = ("bytes_in", "bytes_out", "connections", "refused", "requests", "unclean_elections")
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "connections",
+        "refused",
+        "requests",
+        "sign_ins",
+        "sign_ins_refused",
+        "unclean_elections",
+    )
 
     def __init__(self) -> None:
         self.bytes_in = 0
         self.bytes_out = 0
         self.connections = 0
+        self.sign_ins = 0
+        self.sign_ins_refused = 0
         self.refused: Counter[tuple[str, Cause]] = Counter()  # records that were the cause, by topic
         self.unclean_elections = 0  # decided here, while this node was the active controller
         self.requests = {int(api_key): Durations() for api_key in APIS}

@@ -26,9 +26,12 @@ def wall_clock_ms() -> int:
 
 def advertised_host(config: BrokerConfig) -> str:
     """The name under which others are told to find a node."""
-    if config.advertised_host:
-        return config.advertised_host
-    return socket.gethostname() if config.host in {"", "0.0.0.0", "::"} else config.host  # noqa: S104
+    return config.advertised_host or advertised_name(config.host)
+
+
+def advertised_name(host: str) -> str:
+    """The name under which others are told to find who listens at `host`."""
+    return socket.gethostname() if host in {"", "0.0.0.0", "::"} else host  # noqa: S104
 
 
 class BindError(Exception):

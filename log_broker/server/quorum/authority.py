@@ -24,6 +24,7 @@ from log_broker.server.net.ports import HasPeers
 from log_broker.server.process.ports import Cluster, HasFeatures
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.framing import write_header
+from log_broker.wire.principals import write_principal
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext
@@ -164,13 +165,17 @@ class Authority:
     async def forward(self, context: "RequestContext") -> bytes:
         """Pass a request on and return the answer from behind the correlation id; raises BrokerError."""
         request = write_header(context.header) + bytes(context.body)
-        peer = context.slot.peer
+        peer, principal = context.slot.peer, context.slot.principal
 
         async def here() -> bytes:
-            return await answer_here(self._node, request, peer)
+            return await answer_here(self._node, request, peer, principal)
 
         async def there(link: PeerLink) -> bytes:
-            values = {"request_data": request, "request_principal": None, "client_host_address": peer.encode()}
+            values = {
+                "request_data": request,
+                "request_principal": write_principal(principal),
+                "client_host_address": peer.encode(),
+            }
             answer = await link.ask(ApiKey.ENVELOPE, 0, values, timeout_seconds=self.answer_seconds_max)
             if answer.error_code:
                 raise BrokerError(

@@ -22,10 +22,16 @@ from log_broker.core.cluster.broker_registry import (
 )
 from log_broker.core.cluster.events import Fencing
 from log_broker.core.cluster.feature_updates import first_levels
+from log_broker.core.cluster.features import METADATA_VERSION, USERS_FROM
 from log_broker.core.cluster.image import ClusterImage, PartitionImage
 from log_broker.core.cluster.isr_changes import IsrWish, alter_partition
 from log_broker.core.cluster.reassignments import reassign
-from log_broker.core.cluster.records import ClusterNamed, MetadataRecord, PartitionChanged
+from log_broker.core.cluster.records import (
+    ClusterNamed,
+    MetadataRecord,
+    PartitionChanged,
+    UserScramCredentialRecord,
+)
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.process.ports import Cluster, HasCounters, HasFeatures, Process
 from log_broker.server.process.turns import in_turns
@@ -55,6 +61,11 @@ class ControllerHost(Cluster, HasCounters, HasFeatures, Process, Protocol):
 
     @property
     def liveness(self) -> Liveness: ...
+
+    @property
+    def first_users(self) -> Sequence[UserScramCredentialRecord]:
+        """What is kept of the passwords of the users that a new cluster begins with."""
+        ...
 
 
 class Outcome(NamedTuple):
@@ -103,7 +114,12 @@ class Controller:
             if image.cluster_id:
                 return []
             # What other releases have written before counts as theirs until somebody raises the levels.
-            return [named] if image.version else [named, *first_levels(self._node.features)]
+            if image.version:
+                return [named]
+            # Users need a level that knows of them, which is in force behind the records of the levels only.
+            levels = first_levels(self._node.features)
+            knows_users = self._node.features[METADATA_VERSION].highest >= USERS_FROM
+            return [named, *levels, *(self._node.first_users if knows_users else ())]
 
         with suppress(BrokerError):  # the next controller does it
             await self._authority.submit(decide)

@@ -19,6 +19,7 @@ from log_broker.core.cluster.snapshot import encode_image
 from log_broker.core.raft.replica import RaftConfig
 from log_broker.core.raft.voters import ReplicaKey, Voter, VoterSet
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.net.ports import HasPeers
 from log_broker.server.process.ports import Cluster, HasAddress, HasMachine, Process
 from log_broker.server.quorum.authority import Authority
 from log_broker.server.quorum.meta_properties import MetaProperties, read_meta_properties, settle_identity
@@ -35,7 +36,7 @@ _SERVER = re.compile(r"(.+):(\d+)")
 _FIRST_SERVER_ID = -2  # Kafka's numbers for servers whose ids nobody knows
 
 
-class FoundingHost(Cluster, HasAddress, HasMachine, Process, Protocol):
+class FoundingHost(Cluster, HasAddress, HasMachine, HasPeers, Process, Protocol):
     """What the first start of a node asks of it."""
 
     @property
@@ -116,6 +117,7 @@ def open_quorum(node: FoundingHost, identity: MetaProperties) -> Quorum:
         cluster_id=lambda: node.cluster_id or None,
         broker_address=lambda node_id: _broker_address(node, node_id),
         unix_s=lambda: node.clock_ms() // 1000,
+        dialer=node.peers.dialer,
     )
 
 

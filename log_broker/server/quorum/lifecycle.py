@@ -13,12 +13,13 @@ from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 from log_broker.core.cluster.features import misfit, told_of
+from log_broker.core.cluster.records import ToldListeners
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.process.log_limiter import RateLimitedLog
-from log_broker.server.process.ports import Cluster, HasAddress, HasFeatures, HasLease, Process
+from log_broker.server.process.ports import Cluster, HasFeatures, HasLease, Process
 from log_broker.server.quorum.ports import HasAuthority, HasQuorum
 from log_broker.wire.apis import ApiKey
-from log_broker.wire.quorum import LISTENER, as_uuid
+from log_broker.wire.quorum import as_uuid
 
 _log = logging.getLogger(__name__)
 
@@ -42,11 +43,16 @@ class StoppedLogs(Protocol):
         ...
 
 
-class LifecycleHost(Cluster, HasAddress, HasAuthority, HasFeatures, HasLease, HasQuorum, Process, Protocol):
+class LifecycleHost(Cluster, HasAuthority, HasFeatures, HasLease, HasQuorum, Process, Protocol):
     """What being a broker of the cluster asks of the node."""
 
     @property
     def directory_id(self) -> str: ...
+
+    @property
+    def told_listeners(self) -> ToldListeners:
+        """Where clients of each listener reach this broker, the one for other nodes first."""
+        ...
 
     @property
     def logs(self) -> StoppedLogs: ...
@@ -142,7 +148,10 @@ class BrokerLifecycle:
             "broker_id": config.node_id,
             "cluster_id": node.cluster_id,
             "incarnation_id": self.incarnation,
-            "listeners": ({"name": LISTENER, "host": node.advertised_host, "port": node.port, "security_protocol": 0},),
+            "listeners": [
+                {"name": name, "host": host, "port": port, "security_protocol": protocol}
+                for name, host, port, protocol in node.told_listeners
+            ],
             "features": [
                 {"name": name, "min_supported_version": lowest, "max_supported_version": highest}
                 for name, lowest, highest in told_of(node.features)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from log_broker.core.cluster.image import BrokerImage
+from log_broker.server.net.dialing import PLAIN_DIALER, Dialer, open_streams
 
 CONNECT_SECONDS_MAX = 2.0
 RETRY_SECONDS = 1.0
@@ -32,9 +33,10 @@ class Address(NamedTuple):
 class Liveness:
     """Watches brokers. `ended(node_id, certain)` is called for one whose address refuses, again and again."""
 
-    def __init__(self, ended: Callable[[int, bool], None]) -> None:
+    def __init__(self, ended: Callable[[int, bool], None], dialer: Dialer = PLAIN_DIALER) -> None:
         """`certain` says that a connection to this very process had been there and broke."""
         self._ended = ended
+        self._dialer = dialer
         self._gone: set[Address] = set()
         self._watches: dict[Address, asyncio.Task[None]] = {}
         self._is_stopped = False
@@ -65,7 +67,7 @@ class Liveness:
         while True:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                    reader, writer = await asyncio.open_connection(address.host, address.port)
+                    reader, writer = await open_streams(self._dialer, address.host, address.port)
             except ConnectionRefusedError:
                 if connected:
                     self._gone.add(address)

@@ -18,6 +18,7 @@ from log_broker.core.raft.raft import Raft
 from log_broker.core.raft.replica import RaftConfig
 from log_broker.core.raft.voters import Voter
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.net.dialing import Dialer
 from log_broker.server.net.peers import PeerLink, Peers
 from log_broker.wire import quorum as messages
 
@@ -37,6 +38,7 @@ class OtherReplicas:
         find_voter: Callable[[int], Voter | None],
         *,
         broker_address: Callable[[int], str | None],
+        dialer: Dialer,
     ) -> None:
         """`find_voter` gives a voter by its id, `broker_address` where a registered broker listens."""
         self._own_endpoint = own_endpoint
@@ -45,7 +47,7 @@ class OtherReplicas:
         self._find_voter = find_voter
         self._broker_address = broker_address
         self._endpoints: dict[int, tuple[str, int]] = {}  # as their answers say
-        self.peers = Peers(self.address_of)
+        self.peers = Peers(self.address_of, dialer)
 
     def address_of(self, node_id: int) -> str | None:
         """Return where a replica listens, or another node that the cluster knows."""
@@ -87,7 +89,7 @@ class OtherReplicas:
         """Raise BrokerError unless the voter listens where it is said to: whoever reaches this port can say so."""
         body = BeginQuorumEpochRequest(epoch=epoch, leader_id=leader_id, voter=voter.key)
         asked = messages.question(body, cluster_id=self._cluster_id(), endpoint=self._own_endpoint, wait_ms=0)
-        link = PeerLink(f"{voter.host}:{voter.port}")
+        link = PeerLink(f"{voter.host}:{voter.port}", dialer=self.peers.dialer)
         try:
             response = await link.ask(asked.api, asked.version, asked.values, timeout_seconds=CONFIRM_SECONDS_MAX)
             answer = messages.read_answer(body, response).body

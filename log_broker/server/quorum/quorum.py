@@ -38,6 +38,7 @@ from log_broker.core.raft.raft import QuorumDescription, Raft
 from log_broker.core.raft.replica import RaftConfig, epoch_bound
 from log_broker.core.raft.voters import ReplicaKey, Voter, VoterSet
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.net.dialing import Dialer
 from log_broker.server.process.machine import Pool
 from log_broker.server.quorum.changes import Changes
 from log_broker.server.quorum.other_replicas import OtherReplicas, cluster_id_in_log
@@ -105,6 +106,7 @@ class Quorum:
         cluster_id: Callable[[], str | None],
         broker_address: Callable[[int], str | None],
         unix_s: Callable[[], int],
+        dialer: Dialer,
     ) -> None:
         """`broker_address` tells where a registered broker listens, `unix_s` the wall clock, which bounds epochs."""
         self.key = place.key
@@ -128,7 +130,12 @@ class Quorum:
         self._revival: asyncio.TimerHandle | None = None
         self.changes = Changes()
         self.others = OtherReplicas(
-            place.endpoint, config, self._own_cluster_id, self._find_voter, broker_address=broker_address
+            place.endpoint,
+            config,
+            self._own_cluster_id,
+            self._find_voter,
+            broker_address=broker_address,
+            dialer=dialer,
         )
 
     def start(self) -> None:

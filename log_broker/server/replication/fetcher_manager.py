@@ -4,11 +4,13 @@ Whom this node fetches from: a fetcher for each node that leads partitions which
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from log_broker.core.cluster.image import NO_LEADER
 from log_broker.core.fetch.quota import ReplicationQuota
 from log_broker.core.fetch.replica_fetcher import FetcherSettings, ReplicaFetcher
 from log_broker.core.fetch.replica_messages import UNKNOWN, TopicIdPartition
+from log_broker.server.net.ports import HasPeers
 from log_broker.server.partitions.compactor import TopicPartition
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.server.process.ports import Cluster
@@ -17,11 +19,16 @@ from log_broker.server.replication.loss_reports import LossReports
 from log_broker.wire.framing import STAGING_BYTES
 
 
+class FetchersHost(Cluster, HasPeers, Protocol):
+    """What fetching from leaders asks of the node."""
+
+
 class FetcherManager:
     """The fetchers of one node, one for each leader; one without partitions is stopped."""
 
-    def __init__(self, node: Cluster, loop: asyncio.AbstractEventLoop, reports: LossReports) -> None:
+    def __init__(self, node: FetchersHost, loop: asyncio.AbstractEventLoop, reports: LossReports) -> None:
         self.loop = loop
+        self.dialer = node.peers.dialer
         self.staging = memoryview(bytearray(STAGING_BYTES))
         self.reports = reports
         self.quota = ReplicationQuota()

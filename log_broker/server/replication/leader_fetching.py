@@ -28,6 +28,7 @@ from log_broker.core.fetch.replica_fetcher import (
 from log_broker.core.fetch.replica_messages import ReplicaFetchRequest, TopicIdPartition
 from log_broker.core.partition.following import Lost
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.net.dialing import Dialer
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.server.process.log_limiter import RateLimitedLog
 from log_broker.server.replication.fetch_link import FetchLink
@@ -47,6 +48,8 @@ class Fetchers(Protocol):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def dialer(self) -> Dialer: ...
     @property
     def staging(self) -> memoryview: ...
     @property
@@ -230,7 +233,7 @@ class LeaderFetching:
         link = FetchLink(self._fetchers.staging, answered=self._answered, lost=self._lost)
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                await self._loop.create_connection(lambda: link, *self.address)
+                await self._fetchers.dialer.connect(lambda: link, *self.address)
         except (OSError, TimeoutError) as error:
             link.close()
             self._connecting = None

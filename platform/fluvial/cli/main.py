@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fluvial.cli import terminal, version
+from fluvial.cli.access import acls, users
 from fluvial.cli.cluster import clusters, nodes
 from fluvial.cli.group import groups
 from fluvial.cli.old_names import Tree
@@ -60,6 +61,8 @@ app.add_typer(schemas.app, name="schema")
 app.add_typer(tables.app, name="table")
 app.add_typer(groups.app, name="group")
 app.add_typer(clusters.app, name="cluster")
+app.add_typer(acls.app, name="acl")
+app.add_typer(users.app, name="user")
 
 
 @app.callback()

@@ -24,8 +24,6 @@ from log_broker.wire.reading import MalformedRequestError
 TIMEOUT_SECONDS = 10.0
 RESPONSE_BYTES_MAX = 256 << 20
 CLIENT_ID = "fluvial"
-# Our own broker serves neither, so that they are not among its apis.
-SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 _RETRY_SECONDS = 0.2
 _LENGTH = struct.Struct(">i")
 
@@ -110,14 +108,14 @@ class BrokerLink:
 
     def _sign_in(self, cluster: KafkaCluster) -> None:
         mechanism = cluster.properties.get("sasl.mechanism")
-        answer = self._exchange(SASL_HANDSHAKE, 1, {"mechanism": mechanism})
+        answer = self._exchange(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": mechanism})
         if answer.error_code:
             raise SignInError(f"{self.address} knows no {mechanism}, but {', '.join(answer.mechanisms)}")
         steps = tokens(cluster)
         token = next(steps)
         with suppress(StopIteration):
             while True:
-                answer = self._exchange(SASL_AUTHENTICATE, 1, {"auth_bytes": token})
+                answer = self._exchange(ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": token})
                 if answer.error_code:
                     why = answer.error_message or "no reason given"
                     raise SignInError(f"{self.address} rejects the credentials: {why}")

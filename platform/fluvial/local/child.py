@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fluvial.local.errors import DataDirError, NodeError
 from fluvial.local.rights import FILE_MODE, make_private
-from fluvial.local.state import NodeSpec, Platform
+from fluvial.local.state import NodeSpec, Platform, server_properties
 
 LOG = "node.log"
 LOG_BYTES_MAX = 16 << 20
@@ -109,6 +109,9 @@ def _command(folder: Path, platform: Platform, node: NodeSpec, notify: int) -> l
     elif len(platform.nodes) > 1:
         # Any of them may come to write the schemas; the registry that clients know passes writes on to it.
         words += ["--registry-port", "0"]
+    config = server_properties(folder.parent)
+    if config is not None:
+        words += ["--config", str(config)]
     if node.metrics_port is not None:
         words += ["--metrics-port", str(node.metrics_port)]
     # Those that have voted from the start know the controller for certain.

@@ -3,6 +3,7 @@ Asking a port who answers there, and whether it is well.
 
 One Metadata request (version 2, https://kafka.apache.org/protocol#The_Messages_Metadata) over a plain socket: no
 client library is loaded, so that a question costs a millisecond. The same with DescribeLogDirs for the state of disks.
+A platform that is secured is asked over a link that signs in.
 """
 
 import socket
@@ -10,8 +11,14 @@ import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fluvial.local.state import NodeSpec
+from fluvial.errors import FluvialError
+from fluvial.local.state import NodeSpec, client_properties
+
+if TYPE_CHECKING:
+    from fluvial.kafka import KafkaCluster
 
 TIMEOUT_SECONDS = 2.0
 RESPONSE_BYTES_MAX = 1 << 20
@@ -54,8 +61,16 @@ class Nobody:
 Answer = Cluster | Stranger | Nobody
 
 
-def ask(host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS) -> Answer:
-    """Ask who answers on a port; never raises, and never takes longer than the timeout."""
+def ask(
+    host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS, *, access: "KafkaCluster | None" = None
+) -> Answer:
+    """
+    Ask who answers on a port; never raises, and never takes longer than the timeout.
+
+    `access` has the client properties of a platform that is secured.
+    """
+    if access is not None:
+        return _ask_secured(f"{host}:{port}", access, timeout_seconds)
     deadline = time.monotonic() + timeout_seconds
     try:
         with socket.create_connection((host, port), timeout=timeout_seconds) as connection:
@@ -71,14 +86,36 @@ def ask(host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS) -> Answe
         return Nobody()
 
 
-def is_up(node: NodeSpec, cluster_id: str, timeout_seconds: float = TIMEOUT_SECONDS) -> bool:
+def access_of(data_dir: Path) -> "KafkaCluster | None":
+    """Return how a secured platform is asked, None for one in plain text; raises ConfigError for a damaged file."""
+    path = client_properties(data_dir)
+    if path is None:
+        return None
+    from fluvial.kafka import KafkaCluster
+    from fluvial.kafka.client_properties import kafka_properties
+    from fluvial.properties import read_properties
+
+    return KafkaCluster("", kafka_properties(read_properties(path)))
+
+
+def is_up(
+    node: NodeSpec,
+    cluster_id: str,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    *,
+    access: "KafkaCluster | None" = None,
+) -> bool:
     """Whether that very node answers on its port."""
-    answer = ask(node.host, node.port, timeout_seconds)
+    answer = ask(node.host, node.port, timeout_seconds, access=access)
     return isinstance(answer, Cluster) and answer.cluster_id == cluster_id and answer.has(node)
 
 
-def offline_log_dirs(host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS) -> tuple[str, ...]:
+def offline_log_dirs(
+    host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS, *, access: "KafkaCluster | None" = None
+) -> tuple[str, ...]:
     """Return the directories of a broker that failed it; none where it does not answer."""
+    if access is not None:
+        return _offline_log_dirs_secured(f"{host}:{port}", access, timeout_seconds)
     deadline = time.monotonic() + timeout_seconds
     try:
         with socket.create_connection((host, port), timeout=timeout_seconds) as connection:
@@ -89,6 +126,42 @@ def offline_log_dirs(host: str, port: int, timeout_seconds: float = TIMEOUT_SECO
             return tuple(_failed_directories(_receive(connection, size, deadline)))
     except (OSError, ValueError, struct.error):
         return ()
+
+
+def _ask_secured(address: str, access: "KafkaCluster", timeout_seconds: float) -> Answer:
+    from fluvial.cluster.wire import BrokerLink
+    from log_broker.wire.apis import ApiKey
+
+    try:
+        link = BrokerLink(address, access, timeout_seconds)
+    except ConnectionRefusedError:
+        return Nobody()
+    except (OSError, FluvialError):
+        return Stranger()
+    try:
+        topics = {"topics": (), "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        answer = link.ask(ApiKey.METADATA, topics)
+    except (OSError, FluvialError):
+        return Stranger()
+    finally:
+        link.close()
+    brokers = {each.node_id: (each.host, each.port) for each in answer.brokers}
+    return Cluster(cluster_id=answer.cluster_id, brokers=brokers)
+
+
+def _offline_log_dirs_secured(address: str, access: "KafkaCluster", timeout_seconds: float) -> tuple[str, ...]:
+    from fluvial.cluster.wire import BrokerLink
+    from log_broker.wire.apis import ApiKey
+
+    try:
+        link = BrokerLink(address, access, timeout_seconds)
+        try:
+            answer = link.ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": ()})
+        finally:
+            link.close()
+    except (OSError, FluvialError):
+        return ()
+    return tuple(each.log_dir for each in answer.results if each.error_code)
 
 
 def registry_answers(host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS) -> bool:

@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
+from fluvial.kafka import KafkaCluster
 from fluvial.local import probe
 from fluvial.local.child import Child, spawn
 from fluvial.local.errors import DataDirError, LocalPlatformError, NodeError, PortTakenError, SilentNodeError
 from fluvial.local.lock import PLATFORM_LOCK, FolderLock
 from fluvial.local.rights import make_private
-from fluvial.local.state import PORT_DEFAULT, REGISTRY_PORT_DEFAULT, NodeSpec, Platform
+from fluvial.local.security import secure
+from fluvial.local.state import PORT_DEFAULT, REGISTRY_PORT_DEFAULT, NodeSpec, Platform, client_properties
 from fluvial.local.status import NodeStatus, is_stopped, node_status
 
 TIMEOUT_SECONDS = 120.0
@@ -45,6 +47,7 @@ class Layout:
     port: int | None = None
     registry_port: int | None = None
     metrics_port: int | None = None
+    secured: bool = False
 
 
 class _Wanted(TypedDict):
@@ -75,6 +78,8 @@ def start(data_dir: Path, layout: Layout, *, timeout_seconds: float = TIMEOUT_SE
     deadline = time.monotonic() + timeout_seconds
     with _only_one(data_dir, timeout_seconds):
         recorded = Platform.load(data_dir)
+        if layout.secured:
+            _secure(data_dir, recorded)
         known = [] if recorded is None else [node_status(data_dir, recorded, node) for node in recorded.nodes]
         platform = _planned(data_dir, recorded, layout, known)
         up = {each.node.id for each in known if each.pid is not None}
@@ -89,7 +94,13 @@ def start(data_dir: Path, layout: Layout, *, timeout_seconds: float = TIMEOUT_SE
             for node in missing:
                 children.append(spawn(data_dir, platform, node))
             silent = _await_answers(data_dir, platform, busy, children, deadline)
-            _wait_registered(platform, children, deadline, without={each.node_id for each in silent})
+            _wait_registered(
+                platform,
+                children,
+                deadline,
+                without={each.node_id for each in silent},
+                access=probe.access_of(data_dir),
+            )
         except BaseException:
             terminate(children)
             raise
@@ -97,6 +108,15 @@ def start(data_dir: Path, layout: Layout, *, timeout_seconds: float = TIMEOUT_SE
             for child in children:
                 child.close()
         return Running(platform=platform, started=tuple(children), silent=silent)
+
+
+def _secure(data_dir: Path, recorded: Platform | None) -> None:
+    if recorded is not None and client_properties(data_dir) is None:
+        raise LocalPlatformError(
+            f"the platform in {data_dir} is in plain text, and --secure is for a new one; name another folder with "
+            "--data-dir"
+        )
+    secure(data_dir)
 
 
 @contextlib.contextmanager
@@ -234,19 +254,22 @@ def _await_answers(
     data_dir: Path, platform: Platform, busy: list[NodeStatus], children: list[Child], deadline: float
 ) -> tuple[SilentNodeError, ...]:
     """Wait until our processes are ready and those that others started answer; return the ones that do not."""
+    access = probe.access_of(data_dir)
     try:
         _wait_ready(children, deadline)
     except NodeError as error:
         # A node is ready once the controller knows of it, and a node that hangs may be the controller.
-        hung = [_silent(data_dir, each) for each in busy if not probe.is_up(each.node, platform.cluster_id)]
+        hung = [
+            _silent(data_dir, each) for each in busy if not probe.is_up(each.node, platform.cluster_id, access=access)
+        ]
         if not hung:
             raise
         raise NodeError(error.node_id, "; ".join([error.message, *map(str, hung)])) from error
-    return tuple(_silent(data_dir, each) for each in busy if not _comes_up(platform, each, deadline))
+    return tuple(_silent(data_dir, each) for each in busy if not _comes_up(platform, each, deadline, access))
 
 
-def _comes_up(platform: Platform, each: NodeStatus, deadline: float) -> bool:
-    while not probe.is_up(each.node, platform.cluster_id):
+def _comes_up(platform: Platform, each: NodeStatus, deadline: float, access: KafkaCluster | None) -> bool:
+    while not probe.is_up(each.node, platform.cluster_id, access=access):
         if time.monotonic() >= deadline or _is_stopped(each):
             return False
         time.sleep(_POLL_SECONDS_MAX)
@@ -269,12 +292,19 @@ def _silent(data_dir: Path, each: NodeStatus) -> SilentNodeError:
     )
 
 
-def _wait_registered(platform: Platform, children: list[Child], deadline: float, *, without: Collection[int]) -> None:
+def _wait_registered(
+    platform: Platform,
+    children: list[Child],
+    deadline: float,
+    *,
+    without: Collection[int],
+    access: KafkaCluster | None,
+) -> None:
     """Wait until each node lists all nodes and its registry answers, those in `without` left out."""
     nodes = [node for node in platform.nodes if node.id not in without]
     for node in nodes:
         pause = _POLL_SECONDS
-        while (lacking := _lacking(platform, node, nodes)) is not None:
+        while (lacking := _lacking(platform, node, nodes, access)) is not None:
             dead = next((child for child in children if child.process.poll() is not None), None)
             if dead is not None:
                 raise NodeError(dead.node.id, f"ended right after its start; its log is {dead.log}")
@@ -284,8 +314,8 @@ def _wait_registered(platform: Platform, children: list[Child], deadline: float,
             pause = min(2 * pause, _POLL_SECONDS_MAX)
 
 
-def _lacking(platform: Platform, node: NodeSpec, nodes: list[NodeSpec]) -> str | None:
-    answer = probe.ask(node.host, node.port)
+def _lacking(platform: Platform, node: NodeSpec, nodes: list[NodeSpec], access: KafkaCluster | None) -> str | None:
+    answer = probe.ask(node.host, node.port, access=access)
     if not isinstance(answer, probe.Cluster) or answer.cluster_id != platform.cluster_id:
         return f"does not answer on port {node.port}"
     absent = [str(each.id) for each in nodes if not answer.has(each)]

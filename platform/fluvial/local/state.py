@@ -17,6 +17,8 @@ from typing import Any, Self
 from fluvial.errors import ConfigError
 
 FILE = "platform.json"
+SECURITY = "security"
+"""The folder of a platform's certificates and of the files for its nodes and clients."""
 HOST = "127.0.0.1"
 """Nodes of a local platform are not offered to the network: they ask for no password."""
 
@@ -201,6 +203,18 @@ class Platform:
         except OSError:
             scratch.unlink(missing_ok=True)
             raise
+
+
+def server_properties(data_dir: Path) -> Path | None:
+    """Return the file that nodes of a secured platform are started with, None for one in plain text."""
+    path = data_dir.absolute() / SECURITY / "server.properties"
+    return path if path.exists() else None
+
+
+def client_properties(data_dir: Path) -> Path | None:
+    """Return the file by which clients reach a secured platform, None for one in plain text."""
+    path = data_dir.absolute() / SECURITY / "client.properties"
+    return path if path.exists() else None
 
 
 def is_loopback(host: str) -> bool:

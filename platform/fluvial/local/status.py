@@ -95,13 +95,14 @@ def node_status(
     """Ask one node; it is up only if the process that holds its folder answers as this node of this cluster."""
     folder = data_dir.absolute() / node.data_dir
     pid = holder(folder / NODE_LOCK)
-    up = pid is not None and probe.is_up(node, platform.cluster_id, timeout_seconds)
+    access = None if pid is None else probe.access_of(data_dir)
+    up = pid is not None and probe.is_up(node, platform.cluster_id, timeout_seconds, access=access)
     return NodeStatus(
         node=node,
         pid=pid if up else None,
         held_by=pid,
         data_dir=folder,
-        offline_log_dirs=probe.offline_log_dirs(node.host, node.port, timeout_seconds) if up else (),
+        offline_log_dirs=probe.offline_log_dirs(node.host, node.port, timeout_seconds, access=access) if up else (),
         free_bytes=_free_bytes(folder),
     )
 

@@ -5,14 +5,18 @@ from typing import TYPE_CHECKING, Any
 from log_broker.config.broker import BROKER_ALIASES
 from log_broker.config.contracts import TOPIC_ALIASES
 from log_broker.core.cluster.controller import Alteration, Operation
-from log_broker.server.handlers.admin.describe_configs import GROUP, TOPIC
+from log_broker.core.security.acls import Operation as Right
+from log_broker.core.security.authorizer import Rights
+from log_broker.server.handlers.admin.describe_configs import GROUP, TOPIC, guard_resources
 from log_broker.server.handlers.admin.incremental_alter_configs import AlterHost, alter
+from log_broker.server.net.rights import Guarded
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
 
 
 async def handle(node: AlterHost, context: "RequestContext", request: Any) -> "Values":
+    """Answer one AlterConfigs request."""
     wanted = []
     for resource in request.resources:
         given = {entry.name: entry.value for entry in resource.configs}
@@ -23,6 +27,11 @@ async def handle(node: AlterHost, context: "RequestContext", request: Any) -> "V
                 alterations.append(Alteration(name, Operation.DELETE, None))
         wanted.append((resource, alterations))
     return await alter(node, wanted, validate_only=request.validate_only)
+
+
+def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Take out the resources whose settings may not be changed."""
+    return guard_resources(rights, context, guarded, Right.ALTER_CONFIGS)
 
 
 def _canonical(resource: Any, name: str) -> str:

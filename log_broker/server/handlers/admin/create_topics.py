@@ -1,7 +1,7 @@
 """CreateTopics: decide on the topics of the request, so many at a time, and make those that are allowed durable."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID, uuid4
@@ -9,7 +9,10 @@ from uuid import UUID, uuid4
 from log_broker.core.cluster.controller import CreateTopic, create_topic
 from log_broker.core.cluster.image import ClusterImage, TopicImage
 from log_broker.core.cluster.records import MetadataRecord
+from log_broker.core.security.acls import Operation, ResourceType
+from log_broker.core.security.authorizer import Rights
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.net.rights import Guarded, only, split, then
 from log_broker.server.ops.config_reports import ReportHost, topic_entries
 from log_broker.server.process.turns import in_turns
 from log_broker.server.quorum.ports import HasAuthority
@@ -61,6 +64,31 @@ async def handle(node: _Host, context: "RequestContext", request: Any) -> "Value
     if request.validate_only:
         answers = {name: {**answer, "topic_id": None} for name, answer in answers.items()}
     return {"topics": [{"name": name, "topic_id": None, "configs": (), **answer} for name, answer in answers.items()]}
+
+
+def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Take out the topics that may not be made, and hide settings from who may not see them."""
+
+    def may(operation: Operation) -> Callable[[Any], bool]:
+        return lambda topic: rights.may(operation, ResourceType.TOPIC, topic.name)
+
+    if not rights.may_cluster(Operation.CREATE):
+        api = context.header.api_key, context.version
+        guarded = only(api, guarded, "topics", may(Operation.CREATE), ResourceType.TOPIC)
+    _, hidden = split(guarded.request.topics, may(Operation.DESCRIBE_CONFIGS))
+    names = {topic.name for topic in hidden}
+    return guarded._replace(finish=then(guarded.finish, partial(_without_configs, names))) if names else guarded
+
+
+def _without_configs(names: set[str], answer: "Values") -> "Values":
+    """Hide what topics have become; see KIP-525."""
+    unknown = {"num_partitions": -1, "replication_factor": -1, "configs": None}
+    hidden = {**unknown, "topic_config_error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    topics = [
+        {**topic, **hidden} if topic["name"] in names and topic["error_code"] is ErrorCode.NONE else topic
+        for topic in answer["topics"]
+    ]
+    return {**answer, "topics": topics}
 
 
 def too_many_partitions(count: int) -> BrokerError:

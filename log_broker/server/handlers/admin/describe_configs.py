@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from log_broker.core.security.acls import Operation, ResourceType
+from log_broker.core.security.authorizer import Rights
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.net.rights import Guarded, only
 from log_broker.server.ops.config_reports import ReportHost, broker_entries, group_entries, topic_entries
 from log_broker.server.process.turns import in_turns
 
@@ -13,14 +16,45 @@ if TYPE_CHECKING:
 TOPIC = 2
 BROKER = 4
 GROUP = 32
+BROKER_LOGGER = 8
+CLIENT_METRICS = 16
+RESOURCES = {
+    TOPIC: ResourceType.TOPIC,
+    BROKER: ResourceType.CLUSTER,
+    BROKER_LOGGER: ResourceType.CLUSTER,
+    CLIENT_METRICS: ResourceType.CLUSTER,
+    GROUP: ResourceType.GROUP,
+}
 RESOURCES_AT_ONCE_MAX = 25  # in one turn of the event loop; each takes some tenths of a millisecond
 
 
 async def handle(node: ReportHost, context: "RequestContext", request: Any) -> "Values":
+    """Answer one DescribeConfigs request."""
     results: list[Values] = []
     async for resources in in_turns(_once(request.resources), RESOURCES_AT_ONCE_MAX):
         results += _described(node, request, resources)
     return {"results": results}
+
+
+def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Take out the resources whose settings may not be seen."""
+    return guard_resources(rights, context, guarded, Operation.DESCRIBE_CONFIGS)
+
+
+def guard_resources(rights: Rights, context: "RequestContext", guarded: Guarded, operation: Operation) -> Guarded:
+    """Take out the resources that an operation on their settings is not allowed on."""
+    api = context.header.api_key, context.version
+    for number, resource in RESOURCES.items():
+
+        def is_allowed(entry: Any, number: int = number, resource: ResourceType = resource) -> bool:
+            if entry.resource_type != number:
+                return True
+            if resource is ResourceType.CLUSTER:
+                return rights.may_cluster(operation)
+            return rights.may(operation, resource, entry.resource_name)
+
+        guarded = only(api, guarded, "resources", is_allowed, resource)
+    return guarded
 
 
 def _described(node: ReportHost, request: Any, resources: "Sequence[Any]") -> "list[Values]":

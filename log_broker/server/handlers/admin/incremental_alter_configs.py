@@ -8,8 +8,11 @@ from log_broker.core.cluster.controller import Alteration, configure_brokers, co
 from log_broker.core.cluster.elections import reconfigured
 from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.cluster.records import MetadataRecord
+from log_broker.core.security.acls import Operation as Right
+from log_broker.core.security.authorizer import Rights
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.handlers.admin.describe_configs import BROKER, GROUP, TOPIC
+from log_broker.server.handlers.admin.describe_configs import BROKER, GROUP, TOPIC, guard_resources
+from log_broker.server.net.rights import Guarded
 from log_broker.server.process.ports import Cluster
 from log_broker.server.process.turns import in_turns
 from log_broker.server.quorum.ports import HasAuthority
@@ -31,6 +34,11 @@ async def handle(node: AlterHost, context: "RequestContext", request: Any) -> "V
         for resource in request.resources
     ]
     return await alter(node, wanted, validate_only=request.validate_only)
+
+
+def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Take out the resources whose settings may not be changed."""
+    return guard_resources(rights, context, guarded, Right.ALTER_CONFIGS)
 
 
 async def alter(

@@ -23,12 +23,14 @@ from log_broker.core.fetch.session import (
     Refused,
     Sessionless,
 )
+from log_broker.core.security.acls import Operation, ResourceType
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import HEADER_BYTES, Buffer
 from log_broker.server.handlers.data.fetch_reader import FetchReader
 from log_broker.server.net.dispatch import answer_failure, failures_answered
 from log_broker.server.net.memory_budget import FREE_BYTES
 from log_broker.server.net.ports import HasMemory
+from log_broker.server.net.rights import HasAuthorizer, refused, rights_of
 from log_broker.server.net.slots import Slot, SlotOwner
 from log_broker.server.partitions.current_leader import endpoints_of
 from log_broker.server.partitions.fetch_answers import Found, empty_data, sliced, written_empty
@@ -62,7 +64,7 @@ WAITING_BYTES = 512  # what a fetch that waits holds for each of its partitions,
 BATCH_BYTES_MIN = HEADER_BYTES
 
 
-class FetchHost(Cluster, HasMemory, Partitions, Process, Protocol):
+class FetchHost(Cluster, HasAuthorizer, HasMemory, Partitions, Process, Protocol):
     """What answering a Fetch asks of the node."""
 
     @property
@@ -119,7 +121,10 @@ async def _begin_aside(node: FetchHost, header: RequestHeader, body: memoryview,
 
 
 def _begin_parsed(node: FetchHost, header: RequestHeader, request: FetchRequest, body: memoryview, slot: Slot) -> bool:
+    rights = rights_of(node, slot)
     if request.replica_id >= 0:
+        if rights is not None and not rights.may_cluster(Operation.CLUSTER_ACTION):
+            raise refused(ResourceType.CLUSTER)
         if header.api_version == FETCH_VERSION and request.topics and request.topics[0].name == _METADATA:
             if len(request.topics) > 1 or len(request.topics[0].partitions) > 1 or request.forgotten:
                 slot.fail_connection("the metadata log is fetched by itself")
@@ -200,7 +205,7 @@ class _Fetch:
         self._header = header
         self._request = request
         self._plan = plan
-        self._reader = FetchReader(node, request, header.api_version)
+        self._reader = FetchReader(node, request, header.api_version, rights_of(node, slot))
         self._slot = slot
         self._timer: asyncio.TimerHandle | None = None
         self._wait_ms = min(request.wait_ms_max, WAIT_MS_MAX)
@@ -442,7 +447,7 @@ class _Fetch:
             topics,
             error=error,
             session_id=session_id,
-            endpoints=endpoints_of(self._node, leaders) if leaders else (),
+            endpoints=endpoints_of(self._node, leaders, self._slot.listener) if leaders else (),
         )
         if sum(1 + len(found) for _, found in topics) > ENCODED_AT_ONCE_MAX:
             self._node.run(self._respond_later(encode))

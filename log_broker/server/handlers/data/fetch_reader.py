@@ -6,6 +6,8 @@ from collections.abc import Generator, Sequence
 from typing import Protocol
 
 from log_broker.core.fetch.session import FetchedPartition, FetchedTopic
+from log_broker.core.security.acls import Operation, ResourceType
+from log_broker.core.security.authorizer import Rights
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import batches_in
 from log_broker.server.net.ports import HasMemory
@@ -38,6 +40,7 @@ class FetchReader:
         "_node",
         "_rack",
         "_request",
+        "_rights",
         "_version",
         "counted",
         "found",
@@ -49,10 +52,11 @@ class FetchReader:
         "watched",
     )
 
-    def __init__(self, node: ReaderHost, request: FetchRequest, version: int) -> None:
+    def __init__(self, node: ReaderHost, request: FetchRequest, version: int, rights: Rights | None) -> None:
         self._node = node
         self._request = request
         self._version = version
+        self._rights = rights
         # With a selector the leader sends clients that say where they are to a replica near them.
         self._rack = request.rack if node.config.replica_selector_class else b""
         self.is_committed = request.isolation_level == READ_COMMITTED
@@ -79,6 +83,10 @@ class FetchReader:
         committed, may_be_idle = self.is_committed, not self._rack
         for topic in topics:
             name = self._name_of(topic.name)
+            if name is not None and not self._may_read(name):
+                self.is_urgent, self.is_all_idle = True, False
+                self.found.append((topic.name, [_refused(asked) for asked in topic.partitions]))
+                continue
             partitions: Found = []
             for asked in topic.partitions:
                 if not left:
@@ -134,6 +142,9 @@ class FetchReader:
                 if position < (data.last_stable_offset if self.is_committed else data.high_watermark):
                     return True
         return False
+
+    def _may_read(self, topic: str) -> bool:
+        return self._rights is None or self._rights.may(Operation.READ, ResourceType.TOPIC, topic)
 
     def _name_of(self, given: bytes) -> str | None:
         """Return the name of a topic that the request names or gives the id of; None for an unknown id."""
@@ -191,3 +202,7 @@ class FetchReader:
             result.aborted,
         )
         return data, result.size
+
+
+def _refused(asked: FetchedPartition) -> PartitionData:
+    return PartitionData(asked.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, -1, -1, ())

@@ -5,8 +5,10 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from log_broker.core.security.acls import Operation, ResourceType
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.net.dispatch import READ_AT_ONCE_BYTES, failures_answered
+from log_broker.server.net.rights import HasAuthorizer, rights_of
 from log_broker.server.partitions.ports import Partitions
 from log_broker.server.partitions.readers import READ_COMMITTED
 from log_broker.server.partitions.runtime import PartitionRuntime
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 OFFSET_NOT_AVAILABLE_FROM = 5
 
 
-class _Host(Partitions, Process, Protocol):
+class _Host(HasAuthorizer, Partitions, Process, Protocol):
     """What is asked of the node here."""
 
 
@@ -65,12 +67,17 @@ async def _find_all(
     """Go from partition to partition; others have their turn after many of them, and after each search by time."""
     times_named = Counter((name, each.partition) for name, partitions in request.topics for each in partitions)
     topics: list[tuple[bytes, list[FoundPartition]]] = []
+    rights = rights_of(node, slot)
     for number, (name, partitions) in enumerate(request.topics, 1):
         if number % AT_ONCE_MAX == 0:
             await asyncio.sleep(0)
         topic = name.decode(errors="replace")
         answers: list[FoundPartition] = []
         topics.append((name, answers))
+        if rights is not None and not rights.may(Operation.DESCRIBE, ResourceType.TOPIC, topic):
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            answers += [FoundPartition(each.partition, code) for each in partitions]
+            continue
         async for some in in_turns(partitions, AT_ONCE_MAX):
             for each in some:
                 if times_named[name, each.partition] > 1:

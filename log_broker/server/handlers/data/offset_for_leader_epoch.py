@@ -2,7 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
+from log_broker.core.security.acls import Operation, ResourceType
+from log_broker.core.security.authorizer import Rights
 from log_broker.errors import ErrorCode
+from log_broker.server.net.rights import Guarded, only
 from log_broker.server.partitions.ports import Partitions
 
 if TYPE_CHECKING:
@@ -10,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def handle(node: Partitions, context: "RequestContext", request: Any) -> "Values":
+    """Answer one OffsetForLeaderEpoch request."""
     return {
         "topics": [
             {
@@ -19,6 +23,20 @@ def handle(node: Partitions, context: "RequestContext", request: Any) -> "Values
             for topic in request.topics
         ]
     }
+
+
+def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Take out the topics that may not be described, for whoever is no broker."""
+    if rights.may_cluster(Operation.CLUSTER_ACTION):
+        return guarded
+    api = context.header.api_key, context.version
+    return only(
+        api,
+        guarded,
+        "topics",
+        lambda topic: rights.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.topic),
+        ResourceType.TOPIC,
+    )
 
 
 def _partition(node: Partitions, topic: str, wanted: Any) -> "Values":

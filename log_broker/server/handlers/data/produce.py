@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from log_broker.core.cluster.image import METADATA_TOPIC
 from log_broker.core.partition.protocol import AppendResult
+from log_broker.core.security.acls import Operation, ResourceType
+from log_broker.core.security.authorizer import Rights
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.validation import check_client_version
 from log_broker.server.coordinators.transactional_produce import ProducedBatch, append_in_transaction, is_transactional
 from log_broker.server.net.peers import ADMIN_CLIENT_ID
+from log_broker.server.net.rights import HasAuthorizer, rights_of
 from log_broker.server.ops.quarantine import CLIENT_ID as QUARANTINE_CLIENT_ID
 from log_broker.server.ops.quarantine import Quarantine, QuarantineHost
 from log_broker.server.partitions.ack_deadlines import AckDeadlines
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 _ANY_CODEC_FROM = 7
 
 
-class _Host(QuarantineHost, Protocol):
+class _Host(HasAuthorizer, QuarantineHost, Protocol):
     """What is asked of the node here."""
 
     @property
@@ -48,7 +51,8 @@ def handle(node: _Host, header: RequestHeader, body: memoryview, slot: "Slot") -
         slot.fail_connection(str(error))
         return
     answers = _Answers(node, request, header, slot)
-    refusal = _refusal_of(request)
+    rights = rights_of(node, slot)
+    refusal = _refusal_of(request, rights)
     if refusal is not None:
         answers.refuse_all(refusal)
         return
@@ -56,13 +60,15 @@ def handle(node: _Host, header: RequestHeader, body: memoryview, slot: "Slot") -
     waits_for_others = False
     for topic_at, topic in enumerate(request.topics):
         name = topic.name.decode(errors="replace")
+        is_allowed = rights is None or rights.may(Operation.WRITE, ResourceType.TOPIC, name)
         for partition_at, (partition, records) in enumerate(topic.partitions):
             done = answers.done(topic_at, partition_at)
-            runtime = node.logs.get(name, partition)
+            runtime = node.logs.get(name, partition) if is_allowed else None
             if runtime is None:
-                done(AppendResult(_absence_of(node, name, partition)))
+                absence = _absence_of(node, name, partition)
+                done(AppendResult(absence if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED))
                 continue
-            if runtime.is_brokers_own and not _is_broker(header, is_quarantine=runtime.is_quarantine):
+            if runtime.is_brokers_own and not _is_broker(header, rights, is_quarantine=runtime.is_quarantine):
                 done(AppendResult(ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"clients do not write to {name}"))
                 continue
             if records is None:
@@ -85,8 +91,12 @@ def handle(node: _Host, header: RequestHeader, body: memoryview, slot: "Slot") -
     answers.expire(node, may_wait=waits_for_others or bool(transactional))
 
 
-def _refusal_of(request: ProduceRequest) -> AppendResult | None:
+def _refusal_of(request: ProduceRequest, rights: Rights | None) -> AppendResult | None:
     """Say what is wrong with a request as a whole."""
+    if request.transactional_id is not None and rights is not None:
+        transactional_id = request.transactional_id.decode(errors="replace")
+        if not rights.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            return AppendResult(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if request.acks not in {-1, 0, 1}:
         return AppendResult(ErrorCode.INVALID_REQUIRED_ACKS)
     places = [(topic.name, partition) for topic in request.topics for partition, _ in topic.partitions]
@@ -104,8 +114,14 @@ def _append(node: _Host, runtime: PartitionRuntime, records: memoryview, acks: i
         runtime.append(records, acks=acks, done=done)
 
 
-def _is_broker(header: RequestHeader, *, is_quarantine: bool) -> bool:
-    """Whether the request comes from whom a topic is written to by that clients do not write to."""
+def _is_broker(header: RequestHeader, rights: Rights | None, *, is_quarantine: bool) -> bool:
+    """
+    Whether the request comes from whom a topic is written to by that clients do not write to.
+
+    Without an authorizer there is but the name by which it calls itself.
+    """
+    if rights is not None and not rights.may_cluster(Operation.CLUSTER_ACTION):
+        return False
     return header.client_id == (QUARANTINE_CLIENT_ID if is_quarantine else ADMIN_CLIENT_ID)
 
 
@@ -116,7 +132,12 @@ def _absence_of(node: _Host, topic: str, partition: int) -> ErrorCode:
 def _append_single(node: _Host, header: RequestHeader, request: SingleProduce, slot: "Slot") -> bool:
     """Append the one batch of a request that may be appended as it is; say whether that was done."""
     acks, timeout_ms, topic, partition, records = request
-    runtime = node.logs.get(topic.decode(errors="replace"), partition)
+    name = topic.decode(errors="replace")
+    if node.authorizer is not None and not node.authorizer.allows(
+        slot.principal, slot.host, Operation.WRITE, ResourceType.TOPIC, name
+    ):
+        return False
+    runtime = node.logs.get(name, partition)
     if runtime is None or runtime.is_brokers_own or not -1 <= acks <= 1:
         return False
     answer = _Single(node, header, slot, topic, partition, acks)
@@ -157,7 +178,7 @@ class _Single:
             header = self._header
             if result.error in WRONG_LEADER and header.api_version >= LEADERS_FROM:
                 topics = [(self._topic, [PartitionAnswer(self._partition, result)])]
-                slot.complete(_with_leaders(self._node, header, topics))
+                slot.complete(_with_leaders(self._node, header, topics, slot.listener))
                 return
             slot.complete_framed(
                 encode_single(header.correlation_id, header.api_version, self._topic, self._partition, result)
@@ -230,12 +251,14 @@ class _Answers:
         header = self._header
         topics = list(zip([topic.name for topic in self._request.topics], self._results, strict=True))
         if header.api_version >= LEADERS_FROM:
-            self._slot.complete(_with_leaders(self._node, header, topics))
+            self._slot.complete(_with_leaders(self._node, header, topics, self._slot.listener))
         else:
             self._slot.complete(encode_response(header.correlation_id, header.api_version, topics))
 
 
-def _with_leaders(node: _Host, header: RequestHeader, topics: list[tuple[bytes, list[PartitionAnswer]]]) -> bytearray:
+def _with_leaders(
+    node: _Host, header: RequestHeader, topics: list[tuple[bytes, list[PartitionAnswer]]], listener: str
+) -> bytearray:
     """Encode an answer; where this node is not the leader it says who is."""
     leaders = []
     for name, answers in topics:
@@ -244,7 +267,7 @@ def _with_leaders(node: _Host, header: RequestHeader, topics: list[tuple[bytes, 
                 leader = current_leader(node, name.decode(errors="replace"), answer.partition)
                 answers[at] = answer._replace(leader=leader)
                 leaders.append(leader)
-    endpoints = endpoints_of(node, leaders) if leaders else ()
+    endpoints = endpoints_of(node, leaders, listener) if leaders else ()
     return encode_response(header.correlation_id, header.api_version, topics, endpoints)
 
 

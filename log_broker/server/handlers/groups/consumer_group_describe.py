@@ -1,13 +1,17 @@
 """ConsumerGroupDescribe: KIP-848 groups, what their members read now and what they are on their way to."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.groups.consumer_group import ConsumerGroup
 from log_broker.core.groups.consumer_group_records import TopicIdPartitions
+from log_broker.core.security.acls import Operation, ResourceType
+from log_broker.core.security.authorizer import Rights
 from log_broker.errors import ErrorCode
 from log_broker.server.coordinators.ports import HasGroups
 from log_broker.server.handlers.groups.consumer_group_heartbeat import by_topic_id
-from log_broker.server.handlers.groups.describe_groups import GROUP_OPERATIONS, described
+from log_broker.server.handlers.groups.describe_groups import GROUP_OPERATIONS, described, with_operations
+from log_broker.server.net.rights import Guarded, then
 from log_broker.server.process.ports import Cluster
 
 if TYPE_CHECKING:
@@ -22,8 +26,35 @@ class _Host(Cluster, HasGroups, Protocol):
 
 
 def handle(node: _Host, context: "RequestContext", request: Any) -> "Values | Later":
+    """Answer one ConsumerGroupDescribe request."""
     operations = {"authorized_operations": GROUP_OPERATIONS} if request.include_authorized_operations else {}
     return described("groups", request.group_ids, lambda group_id: {**_group(node, group_id), **operations})
+
+
+def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Refuse to tell of groups that read what may not be described, and tell what may be done with the others."""
+    finish = partial(_without_hidden, rights)
+    if guarded.request.include_authorized_operations:
+        finish = then(partial(with_operations, rights), finish)  # type: ignore[assignment]
+    return guarded._replace(finish=then(finish, guarded.finish))
+
+
+def _without_hidden(rights: Rights, answer: "Values") -> "Values":
+    def is_seen(group: "Values") -> bool:
+        topics = {
+            topic["topic_name"]
+            for member in group["members"]
+            for assignment in (member["assignment"], member["target_assignment"])
+            for topic in assignment["topic_partitions"]
+        }
+        return all(rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name) for name in topics)
+
+    hidden = {
+        "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        "error_message": "The group has described topic(s) that the client is not authorized to describe.",
+        "members": (),
+    }
+    return {**answer, "groups": [group if is_seen(group) else {**group, **hidden} for group in answer["groups"]]}
 
 
 def _group(node: _Host, group_id: str) -> "Values":

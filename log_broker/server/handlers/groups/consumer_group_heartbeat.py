@@ -6,8 +6,11 @@ from uuid import UUID, uuid4
 from log_broker.core.cluster.features import GROUP_VERSION
 from log_broker.core.groups.consumer_events import ConsumerHeartbeat, ConsumerHeartbeatAnswer
 from log_broker.core.groups.consumer_group_records import TopicIdPartitions
+from log_broker.core.security.acls import Operation, ResourceType
+from log_broker.core.security.authorizer import Rights
 from log_broker.errors import ErrorCode
 from log_broker.server.coordinators.ports import HasGroups
+from log_broker.server.net.rights import Guarded, refused
 from log_broker.server.process.ports import Cluster
 
 if TYPE_CHECKING:
@@ -62,6 +65,14 @@ async def handle(node: _Host, context: "RequestContext", request: Any) -> "Value
             )
         )
     return _values(await answer)
+
+
+def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Refuse members that name topics which they may not describe."""
+    names = guarded.request.subscribed_topic_names or ()
+    if all(rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name) for name in names):
+        return guarded
+    raise refused(ResourceType.TOPIC)
 
 
 def _places(topics: Any) -> TopicIdPartitions | None:

@@ -5,8 +5,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from log_broker.core.groups.classic_group import ClassicGroup, GroupState
+from log_broker.core.security.acls import ResourceType
+from log_broker.core.security.authorizer import Rights
 from log_broker.errors import ErrorCode
 from log_broker.server.coordinators.ports import HasGroups
+from log_broker.server.net.rights import Guarded, then
 from log_broker.server.process.turns import in_turns
 
 if TYPE_CHECKING:
@@ -22,6 +25,22 @@ def handle(node: HasGroups, context: "RequestContext", request: Any) -> "Values 
     if getattr(request, "include_authorized_operations", False):
         operations["authorized_operations"] = GROUP_OPERATIONS
     return described("groups", request.groups, lambda group_id: {**_group(node, group_id), **operations})
+
+
+def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Tell of each group what may be done with it."""
+    if not getattr(guarded.request, "include_authorized_operations", False):
+        return guarded
+    return guarded._replace(finish=then(partial(with_operations, rights), guarded.finish))
+
+
+def with_operations(rights: Rights, answer: "Values") -> "Values":
+    """Put what may be done with each group into an answer."""
+    groups = [
+        {**group, "authorized_operations": rights.operations(ResourceType.GROUP, group["group_id"])}
+        for group in answer["groups"]
+    ]
+    return {**answer, "groups": groups}
 
 
 def described(field: str, names: Iterable[str], describe: "Callable[[str], Values]") -> "Values | Later":

@@ -10,6 +10,7 @@ from log_broker.server.quorum.ports import HasQuorum
 from log_broker.wire.quorum import is_address
 
 FEATURES_MAX = 100
+LISTENERS_MAX = 20
 NAME_LENGTH_MAX = 255
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ async def handle(node: _Host, context: "RequestContext", request: Any) -> "Value
         rack=request.rack,
         directory=directories[0].hex if directories and directories[0] else "",
         previous_epoch=getattr(request, "previous_broker_epoch", UNKNOWN_EPOCH),
+        listeners=tuple((each.name, each.host, each.port, each.security_protocol) for each in request.listeners),
         features=tuple(
             (each.name, each.min_supported_version, each.max_supported_version) for each in request.features
         ),
@@ -48,8 +50,9 @@ async def handle(node: _Host, context: "RequestContext", request: Any) -> "Value
 
 def _is_sound(request: Any) -> bool:
     """Whether what a broker says of itself is of a size that all nodes can keep."""
-    if request.broker_id < 0 or not request.listeners or len(request.features) > FEATURES_MAX:
+    if request.broker_id < 0 or not 0 < len(request.listeners) <= LISTENERS_MAX or len(request.features) > FEATURES_MAX:
         return False
-    names = (request.rack or "", *(feature.name for feature in request.features))
-    listener = request.listeners[0]
-    return is_address(listener.host, listener.port) and all(len(name) <= NAME_LENGTH_MAX for name in names)
+    names = (request.rack or "", *(each.name for each in (*request.features, *request.listeners)))
+    return all(is_address(each.host, each.port) for each in request.listeners) and all(
+        len(name) <= NAME_LENGTH_MAX for name in names
+    )

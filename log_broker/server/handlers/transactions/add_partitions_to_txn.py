@@ -2,9 +2,12 @@
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from log_broker.core.security.acls import Operation, ResourceType
+from log_broker.core.security.authorizer import Rights
 from log_broker.core.transactions.records import TopicPartition
 from log_broker.errors import ErrorCode
 from log_broker.server.coordinators.ports import HasTransactions
+from log_broker.server.net.rights import Guarded, refused
 from log_broker.server.process.ports import Cluster
 from log_broker.server.process.turns import in_turns
 
@@ -21,6 +24,7 @@ class _Host(Cluster, HasTransactions, Protocol):
 
 
 async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
+    """Answer one AddPartitionsToTxn request."""
     if context.version >= MANY_TRANSACTIONS_FROM:
         results: list[Values] = []
         async for transactions in in_turns(request.transactions, TRANSACTIONS_AT_ONCE_MAX):
@@ -36,6 +40,40 @@ async def handle(node: _Host, context: "RequestContext", request: Any) -> "Value
     }
     topics = await _topics(node, _Asked(**values), knows_fencing=context.version >= FENCED_FROM)
     return {"results_by_topic_v3_and_below": topics}
+
+
+def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Let brokers ask for many transactions, and clients for their own, in which all topics must be theirs to write."""
+    if context.version >= MANY_TRANSACTIONS_FROM:
+        if not rights.may_cluster(Operation.CLUSTER_ACTION):
+            raise refused(ResourceType.CLUSTER)
+        return guarded
+    request = guarded.request
+    topics = request.v3_and_below_topics
+
+    def is_allowed(topic: Any) -> bool:
+        return rights.may(Operation.WRITE, ResourceType.TOPIC, topic.name)
+
+    if not rights.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.v3_and_below_transactional_id):
+        codes = dict.fromkeys((topic.name for topic in topics), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    elif all(map(is_allowed, topics)):
+        return guarded
+    else:
+        codes = {
+            topic.name: ErrorCode.OPERATION_NOT_ATTEMPTED if is_allowed(topic) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            for topic in topics
+        }
+    results = [
+        {
+            "name": topic.name,
+            "results_by_partition": [
+                {"partition_index": partition, "partition_error_code": codes[topic.name]}
+                for partition in topic.partitions
+            ],
+        }
+        for topic in topics
+    ]
+    return Guarded(None, lambda _: {"results_by_topic_v3_and_below": results})
 
 
 class _Asked:

@@ -3,16 +3,33 @@
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from log_broker.core.security.acls import Operation, ResourceType
+from log_broker.core.security.authorizer import Rights
 from log_broker.errors import ErrorCode
 from log_broker.server.coordinators.ports import HasTransactions
 from log_broker.server.handlers.groups.describe_groups import described
+from log_broker.server.net.rights import Guarded, split, then
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import Later, RequestContext, Values
 
 
 def handle(node: HasTransactions, context: "RequestContext", request: Any) -> "Values | Later":
+    """Answer one DescribeTransactions request."""
     return described("transaction_states", request.transactional_ids, partial(_describe, node))
+
+
+def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Leave in the answer the topics that may be described."""
+
+    def is_allowed(topic: Any) -> bool:
+        return rights.may(Operation.DESCRIBE, ResourceType.TOPIC, topic["topic"])
+
+    def finish(answer: "Values") -> "Values":
+        states = [{**state, "topics": split(state["topics"], is_allowed)[0]} for state in answer["transaction_states"]]
+        return {**answer, "transaction_states": states}
+
+    return guarded._replace(finish=then(guarded.finish, finish))
 
 
 def _describe(node: HasTransactions, transactional_id: str) -> "Values":

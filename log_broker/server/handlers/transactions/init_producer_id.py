@@ -2,10 +2,13 @@
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from log_broker.core.security.acls import Operation, ResourceType
+from log_broker.core.security.authorizer import Rights
 from log_broker.core.transactions.protocol import Answer
 from log_broker.core.transactions.transaction import EPOCH_MAX
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.coordinators.ports import HasTransactions
+from log_broker.server.net.rights import Guarded, refused
 from log_broker.server.process.ports import Cluster
 from log_broker.server.quorum.ports import HasProducerIds
 
@@ -20,6 +23,7 @@ class _Host(Cluster, HasProducerIds, HasTransactions, Protocol):
 
 
 async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
+    """Answer one InitProducerId request."""
     producer_id, epoch = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
     try:
         if request.transactional_id is None:
@@ -35,6 +39,17 @@ async def handle(node: _Host, context: "RequestContext", request: Any) -> "Value
         "producer_id": answer.producer_id,
         "producer_epoch": answer.producer_epoch,
     }
+
+
+def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Let those have an id who may write with the transactional id, or without one somewhere (KIP-679)."""
+    transactional_id = guarded.request.transactional_id
+    if transactional_id is not None:
+        if not rights.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            raise refused(ResourceType.TRANSACTIONAL_ID)
+    elif not (rights.may_cluster(Operation.IDEMPOTENT_WRITE) or rights.may_some(Operation.WRITE, ResourceType.TOPIC)):
+        raise refused(ResourceType.CLUSTER)
+    return guarded
 
 
 async def _idempotent(node: _Host, producer_id: int, epoch: int) -> Answer:

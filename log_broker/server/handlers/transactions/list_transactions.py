@@ -2,11 +2,14 @@
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from log_broker.core.security.acls import Operation, ResourceType
+from log_broker.core.security.authorizer import Rights
 from log_broker.core.transactions.records import TransactionState
 from log_broker.core.transactions.transaction import Transaction
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.coordinators.ports import HasTransactions
 from log_broker.server.coordinators.topic_patterns import match_names
+from log_broker.server.net.rights import Guarded, split
 from log_broker.server.process.ports import Process
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ class _Host(HasTransactions, Process, Protocol):
 
 
 async def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
+    """Answer one ListTransactions request."""
     states = {_STATES[name] for name in request.state_filters if name in _STATES}
     producer_ids = set(request.producer_id_filters)
     longer_than_ms = getattr(request, "duration_filter", -1)
@@ -56,3 +60,15 @@ async def handle(node: _Host, context: "RequestContext", request: Any) -> "Value
             if is_wanted(transaction)
         ],
     }
+
+
+def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Leave in the answer the transactional ids that may be described."""
+
+    def is_allowed(state: Any) -> bool:
+        return rights.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, state["transactional_id"])
+
+    def finish(answer: "Values") -> "Values":
+        return {**answer, "transaction_states": split(answer["transaction_states"], is_allowed)[0]}
+
+    return guarded._replace(finish=finish)

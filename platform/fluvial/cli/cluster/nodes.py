@@ -14,7 +14,7 @@ from fluvial.cli.signals import StopAsked, stop_signals_raise, stop_signals_wait
 from fluvial.config import data_dir_words
 from fluvial.errors import FluvialError
 from fluvial.local.errors import LocalPlatformError
-from fluvial.local.state import OPEN_TO_THE_NETWORK, is_loopback
+from fluvial.local.state import OPEN_TO_THE_NETWORK, client_properties, is_loopback
 
 if TYPE_CHECKING:
     from fluvial.config import Settings
@@ -53,6 +53,12 @@ MetricsPort = Annotated[
 Node = Annotated[
     int | None, typer.Option("--node", min=0, help="Only the node with this id (default: all).", show_default=False)
 ]
+Secure = Annotated[
+    bool,
+    typer.Option(
+        "--secure", help="Make a new platform with certificates and a first user; all commands here reach it by these."
+    ),
+]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return when every node answers; the nodes go on.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Seconds to wait for a node.")]
 
@@ -79,6 +85,7 @@ def up(
     registry_port: RegistryPort = None,
     metrics_port: MetricsPort = None,
     data_dir: DataDir = None,
+    secure: Secure = False,
     detach: Detach = False,
     timeout: Timeout = 120.0,
 ) -> None:
@@ -94,7 +101,13 @@ def up(
 
     settings = settings_of(data_dir, metrics_port=metrics_port)
     folder = settings.data_dir
-    layout = Layout(brokers=brokers, port=port, registry_port=registry_port, metrics_port=settings.metrics_port)
+    layout = Layout(
+        brokers=brokers,
+        port=port,
+        registry_port=registry_port,
+        metrics_port=settings.metrics_port,
+        secured=secure,
+    )
     try:
         with stop_signals_raise():
             running = start(folder, layout, timeout_seconds=timeout)
@@ -219,4 +232,7 @@ def _show_running(running: "Running", folder: Path) -> None:
     exposed = [node.host for node in running.platform.nodes if not is_loopback(node.host)]
     if exposed:
         terminal.say(f"warning: {OPEN_TO_THE_NETWORK.format(', '.join(dict.fromkeys(exposed)))}")
+    clients = client_properties(folder)
+    if clients is not None:
+        terminal.say(f"clients sign in by {clients}, which the commands here read by themselves")
     terminal.say(f"data in {folder}; stop it with `fluvial down{data_dir_words(folder)}`")

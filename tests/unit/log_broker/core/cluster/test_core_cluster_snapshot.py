@@ -6,6 +6,7 @@ import pytest
 
 from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.cluster.records import (
+    AccessControlEntryRecord,
     BrokerFenced,
     BrokerRegistered,
     BrokersConfigured,
@@ -17,9 +18,12 @@ from log_broker.core.cluster.records import (
     PartitionChanged,
     PartitionsAdded,
     ProducerIdsReserved,
+    RemoveAccessControlEntryRecord,
+    RemoveUserScramCredentialRecord,
     TopicCreated,
     TopicDeleted,
     UnknownMetadataRecordError,
+    UserScramCredentialRecord,
     decode_all,
     encode_all,
 )
@@ -40,9 +44,22 @@ RECORDS: list[MetadataRecord] = [
     BrokersConfigured(node_id=1, overrides={"num.partitions": "3"}),
     GroupConfigured(group="g", overrides={"consumer.session.timeout.ms": "50000"}),
     ProducerIdsReserved(end=1000),
+    AccessControlEntryRecord(
+        id=A,
+        resource_type=2,
+        resource_name="a",
+        pattern_type=3,
+        principal="User:u",
+        host="*",
+        operation=3,
+        permission_type=3,
+    ),
+    UserScramCredentialRecord(name="u", mechanism=1, salt="00", stored_key="01", server_key="02", iterations=4096),
     BrokerFenced(node_id=1),
     PartitionsAdded(topic_id=A, replicas=((0,),)),
     TopicDeleted(topic_id=B),
+    RemoveAccessControlEntryRecord(id=A),
+    RemoveUserScramCredentialRecord(name="u", mechanism=1),
     ProducerIdsReserved(end=2000),
 ]
 
@@ -61,7 +78,7 @@ def test_a_snapshot_anywhere_changes_nothing(at: int) -> None:
 
 
 def test_no_field_of_an_image_is_forgotten() -> None:
-    image = replayed(RECORDS[:-3])
+    image = replayed(RECORDS[:-5])
     empty = ClusterImage()
     told = {each.name for each in fields(image) if getattr(image, each.name) != getattr(empty, each.name)}
     assert told == {each.name for each in fields(image)} - {"defaults", "static"}, "the records above fill every field"

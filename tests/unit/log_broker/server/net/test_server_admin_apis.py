@@ -292,7 +292,7 @@ def test_quotas_are_none_and_cannot_be_set(client: Asker) -> None:
     assert answer.entries[0].entity[0].entity_name == "me"
 
 
-def test_credentials_are_unknown_and_cannot_be_set(client: Asker) -> None:
+def test_credentials_are_kept_whether_or_not_anybody_signs_in(client: Asker) -> None:
     assert client.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=None).results == ()
     answer = client.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=[{"name": "me"}])
     assert answer.results[0].error_code == ErrorCode.RESOURCE_NOT_FOUND
@@ -304,8 +304,14 @@ def test_credentials_are_unknown_and_cannot_be_set(client: Asker) -> None:
     )
     assert {each.user: each.error_code for each in answer.results} == {
         "you": ErrorCode.RESOURCE_NOT_FOUND,
-        "me": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+        "me": ErrorCode.NONE,
     }
+    (me,) = client.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=None).results
+    assert [(each.mechanism, each.iterations) for each in me.credential_infos] == [(1, 4096)]
+    answer = client.ask(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=[{"name": "me", "mechanism": 1}], upsertions=()
+    )
+    assert [(each.user, each.error_code) for each in answer.results] == [("me", ErrorCode.NONE)]
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

@@ -36,6 +36,8 @@ NOW_MS = 1_700_000_000_000
 class Node:
     """What the handlers ask of a node."""
 
+    authorizer = None
+
     def __init__(self, logs: LogManager) -> None:
         self.logs = logs
         self.config = BrokerConfig(data_dir=Path("data"))

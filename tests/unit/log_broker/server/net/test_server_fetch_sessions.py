@@ -34,6 +34,8 @@ Key = tuple[str, int]
 class Node:
     """What the handler asks of a node."""
 
+    authorizer = None
+
     def __init__(self, logs: LogManager, *, slots_max: int = 10) -> None:
         self.logs = logs
         self.config = BrokerConfig(data_dir=Path("data"))

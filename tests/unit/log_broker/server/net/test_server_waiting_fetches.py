@@ -47,6 +47,8 @@ class CountedFiles(MemoryFileSystem):
 class FakeNode:
     """What the handler asks of a node."""
 
+    authorizer = None
+
     def __init__(self, logs: LogManager, files: CountedFiles, memory_limit: int) -> None:
         self.logs = logs
         self.files = files

@@ -102,8 +102,9 @@ async def kill(cluster: NodeCluster, node_id: int) -> Node:
     await node.lifecycle.stop()
     node.lifecycle = None  # who is dead does not take leave
     await node.quorum.stop()
-    assert node._server is not None
-    node._server.close()
+    server = node.listeners.own.server
+    assert isinstance(server, asyncio.Server)
+    server.close()
     for connection in list(node.connections):
         connection.close()
     return node

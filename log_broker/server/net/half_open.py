@@ -1,0 +1,80 @@
+"""
+Connections that were accepted and not let in yet: in a TLS handshake, or signing in.
+
+Each has so long; beyond so many, the oldest goes, for who means it is through in a moment. Beyond so many bytes of
+requests that are not complete, the one with the most of them goes.
+"""
+
+import asyncio
+from collections import Counter
+from typing import Protocol
+
+HALF_OPEN_MAX = 1000
+HALF_OPEN_SECONDS_MAX = 30.0
+HALF_OPEN_BYTES_MAX = 16 * 1024 * 1024
+
+
+class Pending(Protocol):
+    """A connection that is not let in yet."""
+
+    def give_up(self, reason: str) -> None:
+        """End it."""
+        ...
+
+
+class HalfOpen:
+    """Those of one node, in the order in which they came."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, most: int = HALF_OPEN_MAX, seconds: float = HALF_OPEN_SECONDS_MAX
+    ) -> None:
+        self._loop = loop
+        self._most = most
+        self._seconds = seconds
+        self._all: dict[Pending, float] = {}  # when each has to be through
+        self._bytes: Counter[Pending] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def enter(self, pending: Pending) -> None:
+        """Take one in."""
+        if len(self._all) >= self._most:
+            self._end(next(iter(self._all)), f"{self._most} others wait to be let in")
+        self._all[pending] = self._loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._seconds, self._expire)
+
+    def leave(self, pending: Pending) -> None:
+        """Forget one that is through, or gone."""
+        self._all.pop(pending, None)
+        self._bytes.pop(pending, None)
+
+    def holds(self, pending: Pending, size: int) -> None:
+        """Note how many bytes one holds."""
+        if pending in self._all:
+            self._bytes[pending] = size
+            if self._bytes.total() > HALF_OPEN_BYTES_MAX:
+                self._end(self._bytes.most_common(1)[0][0], "too much was sent before signing in")
+
+    def close(self) -> None:
+        """End all of them."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for pending in list(self._all):
+            self._end(pending, "the broker is stopping")
+
+    def _end(self, pending: Pending, reason: str) -> None:
+        self.leave(pending)
+        pending.give_up(reason)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for pending, deadline in list(self._all.items()):
+            if deadline > now:
+                self._timer = self._loop.call_at(deadline, self._expire)
+                return
+            self._end(pending, f"it was not let in within {self._seconds:.0f} s")

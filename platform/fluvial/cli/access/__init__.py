@@ -1,0 +1,1 @@
+"""Commands on who may do what: ACLs, and the users that sign in."""

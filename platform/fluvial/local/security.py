@@ -1,0 +1,109 @@
+"""
+A local platform that is secured: an authority of its own, a certificate for its nodes, and the users to begin with.
+
+All of it stands in `<data directory>/security`, for its user alone: `server.properties`, which every node is started
+with, and `client.properties`, by which the commands here and any other client reach the platform.
+"""
+
+import datetime
+import ipaddress
+import os
+import secrets
+from pathlib import Path
+
+from fluvial.extras import needed
+from fluvial.local.errors import DataDirError
+from fluvial.local.rights import FILE_MODE, make_private
+from fluvial.local.state import SECURITY, client_properties
+
+ADMIN = "admin"
+NODE = "node"
+_PASSWORD_BYTES = 24
+_DAYS_VALID = 3650
+_LOOPBACK = ("127.0.0.1", "::1")
+_CLIENT = """\
+# How the local platform is reached. Whoever can read this file can do everything there.
+security.protocol=SASL_SSL
+sasl.mechanism=SCRAM-SHA-512
+sasl.username={name}
+sasl.password={password}
+ssl.ca.location={authority}
+"""
+_SERVER = """\
+# What every node of the local platform is started with.
+security.inter.broker.protocol=SASL_SSL
+sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512
+sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512
+sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\
+  username="{node}" password="{between}" user_{name}="{password}";
+authorizer.class.name=fluvial
+super.users=User:{node};User:{name}
+ssl.keystore.location={certificate}
+ssl.truststore.location={authority}
+"""
+
+
+def secure(data_dir: Path) -> Path:
+    """
+    Make certificates, users and both files, and return the one for clients; what is there already stays.
+
+    Raises DataDirError, and MissingExtraError without the package `cryptography`.
+    """
+    known = client_properties(data_dir)
+    if known is not None:
+        return known
+    folder = data_dir.absolute() / SECURITY
+    try:
+        make_private(folder, mark="server.properties")
+        authority, certificate = folder / "ca.pem", folder / "node.pem"
+        _write_certificates(authority, certificate)
+        password, between = (secrets.token_urlsafe(_PASSWORD_BYTES) for _ in range(2))
+        server = _SERVER.format(
+            node=NODE, between=between, name=ADMIN, password=password, certificate=certificate, authority=authority
+        )
+        _write(folder / "server.properties", server.encode())
+        # The last one: with it the platform is secured.
+        client = folder / "client.properties"
+        _write(client, _CLIENT.format(name=ADMIN, password=password, authority=authority).encode())
+        return client
+    except OSError as error:
+        raise DataDirError(data_dir, error) from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that its user alone may read."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as file:
+        file.write(content)
+
+
+def _write_certificates(authority: Path, certificate: Path) -> None:
+    """Write the certificate of an authority, whose key nobody keeps, and one of it for the nodes, with its key."""
+    with needed():
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import NameOID
+    own_key, node_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fluvial local {secrets.token_hex(4)}")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NODE)])
+    now = datetime.datetime.now(datetime.UTC)
+
+    def signed(name: x509.Name, key: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType) -> x509.Certificate:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(issuer)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=_DAYS_VALID))
+            .add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+            .sign(own_key, hashes.SHA256())
+        )
+
+    hosts = [x509.DNSName("localhost"), *(x509.IPAddress(ipaddress.ip_address(each)) for each in _LOOPBACK)]
+    pem = serialization.Encoding.PEM
+    key = node_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    _write(authority, signed(issuer, own_key, x509.BasicConstraints(True, 0)).public_bytes(pem))
+    _write(certificate, signed(subject, node_key, x509.SubjectAlternativeName(hosts)).public_bytes(pem) + key)

@@ -1,0 +1,75 @@
+"""`fluvial up --secure`: the commands and stock clients get in by client.properties, and nobody else does."""
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from free_ports import free_ports_in_a_row
+
+from fluvial.kafka import KafkaCluster
+from fluvial.kafka.client_properties import kafka_properties
+from fluvial.local.state import SECURITY
+from fluvial.properties import read_properties
+
+pytestmark = pytest.mark.e2e
+
+
+def fluvial(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fluvial", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=180, check=False)
+
+
+def test_a_secured_platform_is_reached_by_its_own_file_alone(tmp_path: Path) -> None:
+    port = free_ports_in_a_row(2)
+    ports = ("--port", str(port), "--registry-port", str(port + 1))
+    up = fluvial("up", "--secure", "--detach", *ports, cwd=tmp_path)
+    try:
+        assert up.returncode == 0, up.stderr
+        folder = next(tmp_path.glob(f"*/{SECURITY}"))
+        for path in folder.iterdir():
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        secret = next(line for line in (folder / "client.properties").read_text().splitlines() if "password" in line)
+        words = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+        assert not any(secret.partition("=")[2].encode() in each for each in words)
+
+        made = fluvial("topic", "create", "t", cwd=tmp_path)
+        assert made.returncode == 0, made.stderr
+        servers = f"127.0.0.1:{port}"
+        cluster = KafkaCluster(servers, kafka_properties(read_properties(folder / "client.properties")))
+        producer = Producer(cluster.client(acks="all"))
+        producer.produce("t", b"in")
+        assert producer.flush(30) == 0
+        consumer = Consumer(cluster.client(**{"group.id": "g", "auto.offset.reset": "earliest"}))
+        consumer.subscribe(["t"])
+        message = consumer.poll(30)
+        assert message is not None
+        assert message.value() == b"in"
+        consumer.close()
+        strangers = (
+            {},
+            {"security.protocol": "SSL", "enable.ssl.certificate.verification": False},
+            {**cluster.client(), "sasl.password": "guessed"},
+        )
+        for each in strangers:
+            with pytest.raises(KafkaException):
+                AdminClient({**each, "bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=2)
+        again = fluvial("up", "--detach", cwd=tmp_path)
+        assert "was up" in again.stderr
+    finally:
+        down = fluvial("down", cwd=tmp_path)
+    assert down.returncode == 0, down.stderr
+
+
+def test_a_platform_in_plain_text_does_not_become_a_secured_one(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    node = '{"id": 0, "host": "127.0.0.1", "port": 1, "registry_port": 2, "data_dir": "node-0"}'
+    (tmp_path / "data/platform.json").write_text(f'{{"cluster_id": "c", "nodes": [{node}], "next_id": 1}}')
+    refused = fluvial("up", "--secure", "--detach", "--data-dir", "data", cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "--secure is for a new one" in refused.stderr
+    assert not (tmp_path / "data" / SECURITY).exists()
