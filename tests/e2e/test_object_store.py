@@ -18,7 +18,7 @@ from local_platform import FLUVIAL, ROOT, STEP_TIMEOUT_S, free_port
 
 from tests.peers.python_programs import python_of
 
-ROWS = 6
+ROWS = 12
 WAREHOUSE = "s3a://lake/warehouse"
 SETTINGS = f"""
 warehouse = "{WAREHOUSE}"
