@@ -98,8 +98,8 @@ _RECIPES: Mapping[Kind, _Recipe] = {
     Kind.COUNT_DISTINCT: _Recipe(
         of_all="count(1)",
         signed="sum({w})",
-        merge="array_sort(coalesce(map_entries(map_filter(map_zip_with({old}, {new}, "
-        "(k, a, b) -> coalesce(a, 0L) + coalesce(b, 0L)), (k, n) -> n <> 0)), CAST(array() AS {type})))",
+        merge="coalesce(sort_array(map_entries(map_filter(map_zip_with({old}, {new}, "
+        "(k, a, b) -> coalesce(a, 0L) + coalesce(b, 0L)), (k, n) -> n <> 0))), {nothing})",
         result="CAST(size({p}) AS BIGINT)",
         keeps=True,
     ),
@@ -259,9 +259,12 @@ class Aggregation:
             found.append(f"sum({CHANGED}) AS {CHANGED}")
         for at, (recipe, fold) in enumerate(self._recipes()):
             part = f"_p{at}"
-            words = {"p": part, "g": f"_g{at}", "n": fold.most, "type": types.get(part)}
+            words = {"p": part, "g": f"_g{at}", "n": fold.most}
             if fold.kind is Kind.COUNT_DISTINCT:
-                nothing = f"CAST(array() AS {types[part]})"
+                words["nothing"] = nothing = f"CAST(array() AS {types[part]})"
+                if not places:  # each value is there once
+                    found.append(f"coalesce(sort_array(first({part}, true)), {nothing}) AS {part}")
+                    continue
                 for side, is_old in (("old", IS_OLD), ("new", f"NOT {IS_OLD}")):
                     entries = f"first(CASE WHEN {is_old} THEN {part} END, true)"
                     words[side] = _ENTRIES.format(f"coalesce({entries}, {nothing})")
