@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,8 +23,8 @@ from plain_fold import FIELDS
 
 from fluvial.config import Settings
 from fluvial.delta import row_swap
-from fluvial.tables import Declaration, compacted, history, pipeline, state
-from fluvial.tables.drive import key_plan, key_refresh, runner
+from fluvial.tables import Declaration, aggregate, compacted, count_distinct, history, pipeline, state, sum_
+from fluvial.tables.drive import key_plan, key_refresh, part_refresh, runner
 
 STEPS = ("planned", "files written", "commit begun", "committed", "shown")
 # An append is one call of Spark's: its commit has no beginning that Python sees.
@@ -46,6 +46,9 @@ def table_of(kind: str, topic: str) -> Declaration:
             return declare(
                 lambda rows: rows.groupBy("customer").sum("amount").withColumnRenamed("sum(amount)", "spent")
             )
+        case "aggregate":
+            fields = {"spent": sum_("amount"), "amounts": count_distinct("amount")}
+            return aggregate(MART_INPUT, name="killed", by="customer", fields=fields)
         case _:
             return state("killed", topic=topic, key="id", fields=FIELDS)
 
@@ -69,7 +72,7 @@ def ending_at(step: str, folder: Path, end: Callable[..., None] = kill) -> Itera
 
     match step:
         case "planned":
-            with patch.object(runner, "commit_once", end), patch.object(key_refresh, "commit_once", end):
+            with _with_commit_once(end):
                 yield
         case "files written":
             with _ending_at_a_new_file(folder, end):
@@ -78,14 +81,22 @@ def ending_at(step: str, folder: Path, end: Callable[..., None] = kill) -> Itera
             with patch.object(row_swap._Transaction, "commit", end):
                 yield
         case "committed":
-            done = after(runner.commit_once)
-            with patch.object(runner, "commit_once", done), patch.object(key_refresh, "commit_once", done):
+            with _with_commit_once(after(runner.commit_once)):
                 yield
         case "shown":
             with patch.object(runner, "show_position", after(runner.show_position)):
                 yield
         case _:
             raise ValueError(step)
+
+
+@contextmanager
+def _with_commit_once(call: Callable[..., Any]) -> Iterator[None]:
+    """Have `call` called where a commit is made."""
+    with ExitStack() as patched:
+        for module in (runner, key_refresh, part_refresh):
+            patched.enter_context(patch.object(module, "commit_once", call))
+        yield
 
 
 @contextmanager
@@ -124,7 +135,8 @@ def main(order: dict[str, str]) -> None:
     table = table_of(order["kind"], order["topic"])
     spark = build_session(settings, "fluvial killed driver")
     # A mart of a few rows is cheaper by the full query.
-    key_plan.why_full = lambda _work: None
+    for module in (key_plan, part_refresh):
+        module.why_full = lambda _work: None
     with ending_at(order["step"], Path(settings.warehouse, table.table.replace(".", "/"))):
         runner.materialize(table, settings, spark)
 

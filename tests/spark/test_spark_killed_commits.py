@@ -74,14 +74,18 @@ def test_a_driver_killed_at_a_step_leaves_whole_batches_once(
 
 
 @pytest.mark.parametrize(
-    "steps",
-    [pytest.param(["commit begun"], id="one step"), pytest.param(MART_STEPS, id="all steps", marks=IN_TURN)],
+    ("kind", "steps"),
+    [
+        pytest.param("mart", ["commit begun"], id="one step"),
+        pytest.param("mart", MART_STEPS, id="all steps", marks=IN_TURN),
+        pytest.param("aggregate", MART_STEPS, id="aggregate, all steps", marks=IN_TURN),
+    ],
 )
 def test_a_driver_killed_while_it_refreshes_a_mart_leaves_whole_versions(
-    steps: Sequence[str], spark: Any, warehouse_settings: Settings, monkeypatch: pytest.MonkeyPatch
+    kind: str, steps: Sequence[str], spark: Any, warehouse_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_plan, "why_full", lambda _work: None)
-    mart = table_of("mart", "no topic")
+    mart = table_of(kind, "no topic")
     assert isinstance(mart, Pipeline)
     log = TableLog(spark, f"{warehouse_settings.warehouse}/marts/killed")
     history = f"{warehouse_settings.warehouse}/{MART_INPUT.replace('.', '/')}"
@@ -96,7 +100,7 @@ def test_a_driver_killed_while_it_refreshes_a_mart_leaves_whole_versions(
         add()
         before = log.newest_version()
         assert before is not None
-        assert killed(step, "mart", "no topic", warehouse_settings) == -signal.SIGKILL
+        assert killed(step, kind, "no topic", warehouse_settings) == -signal.SIGKILL
         if step != "files written":  # the watcher may see the file when the commit is there as well
             assert log.newest_version() == before + (step == "committed"), step
         materialize(mart, warehouse_settings, spark)
@@ -106,7 +110,7 @@ def test_a_driver_killed_while_it_refreshes_a_mart_leaves_whole_versions(
         refresh = newest_made(log)
         assert refresh is not None
         assert refresh.stamp.refresh is not None
-        assert refresh.stamp.refresh.road == "keys"
+        assert refresh.stamp.refresh.road == ("keys" if kind == "mart" else "parts")
 
 
 def killed(step: str, kind: str, topic: str, settings: Settings) -> int:

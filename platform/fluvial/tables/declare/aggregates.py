@@ -98,8 +98,8 @@ _RECIPES: Mapping[Kind, _Recipe] = {
     Kind.COUNT_DISTINCT: _Recipe(
         of_all="count(1)",
         signed="sum({w})",
-        merge="array_sort(coalesce(map_entries(map_filter(map_zip_with({old}, {new}, "
-        "(k, a, b) -> coalesce(a, 0L) + coalesce(b, 0L)), (k, n) -> n <> 0)), CAST(array() AS {type})))",
+        merge="coalesce(sort_array(map_entries(map_filter(map_zip_with({old}, {new}, "
+        "(k, a, b) -> coalesce(a, 0L) + coalesce(b, 0L)), (k, n) -> n <> 0))), {nothing})",
         result="CAST(size({p}) AS BIGINT)",
         keeps=True,
     ),
@@ -121,7 +121,31 @@ class Aggregation:
     approximate: bool = False
 
     def __call__(self, rows: "DataFrame") -> "DataFrame":
-        return self.result(self.parts(self._valued(rows, "1L")))
+        return self.result(self.parts(self.values(rows)))
+
+    def values(self, rows: "DataFrame", weight: str = "1L") -> "DataFrame":
+        """
+        The columns of `by`, the value of each field, null where a row has none, and the weight: row by row.
+
+        Raises DeclarationError for the sum of something that is no number.
+        """
+        chosen = rows if self.where is None else rows.where(self.where)
+        values = []
+        for at, fold in enumerate(self.fields.values()):
+            value = "1" if fold.expr is None else f"({fold.expr})"
+            values.append(f"CASE WHEN {fold.where} THEN {value} END AS _v{at}" if fold.where else f"{value} AS _v{at}")
+        valued = chosen.selectExpr(*(f"{step} AS `{name}`" for name, step in self.by.items()), *values,
+                                   f"{weight} AS {WEIGHT}")  # fmt: skip
+        kinds = dict(valued.dtypes)
+        casts = {}
+        for at, (name, fold) in enumerate(self.fields.items()):
+            kind = kinds[f"_v{at}"]
+            if fold.is_numeric and kind not in _WHOLE | _FLOATING and not kind.startswith("decimal"):
+                raise DeclarationError(f"field {name}: {fold} is of {kind}, which is no number: cast it")
+            if fold.is_numeric and kind in _WHOLE | _FLOATING:
+                casts[f"_v{at}"] = "bigint" if kind in _WHOLE else "double"
+        return valued.selectExpr(*(f"CAST(`{name}` AS {casts[name]}) AS `{name}`" if name in casts else f"`{name}`"
+                                   for name in valued.columns))  # fmt: skip
 
     @property
     def version(self) -> str:
@@ -147,7 +171,7 @@ class Aggregation:
         """
         The parts of rows that came and went, with what went and the number CHANGED; `weight` is SQL for 1 and -1.
         """
-        rows = self._valued(changes, weight)
+        rows = self.values(changes, weight)
         if only_came:
             return self.parts(rows, signed=True)
         of_all = rows.groupBy(*rows.columns[:-1]).agg(_expr(f"sum({WEIGHT}) AS {WEIGHT}"))
@@ -219,33 +243,13 @@ class Aggregation:
         """
         The fields that add floating point numbers.
         """
-        kinds = dict(self._valued(rows, "1L").dtypes)
+        kinds = dict(self.values(rows).dtypes)
         named = enumerate(self.fields.items())
         return tuple(name for at, (name, fold) in named if fold.is_numeric and kinds[f"_v{at}"] in _FLOATING)
 
     def _recipes(self) -> Iterator[tuple[_Recipe, Fold]]:
         for fold in self.fields.values():
             yield _RECIPES[fold.kind], fold
-
-    def _valued(self, rows: "DataFrame", weight: str) -> "DataFrame":
-        """The columns of `by`, the value of each field, null where a row has none, and the weight."""
-        chosen = rows if self.where is None else rows.where(self.where)
-        values = []
-        for at, fold in enumerate(self.fields.values()):
-            value = "1" if fold.expr is None else f"({fold.expr})"
-            values.append(f"CASE WHEN {fold.where} THEN {value} END AS _v{at}" if fold.where else f"{value} AS _v{at}")
-        valued = chosen.selectExpr(*(f"{step} AS `{name}`" for name, step in self.by.items()), *values,
-                                   f"{weight} AS {WEIGHT}")  # fmt: skip
-        kinds = dict(valued.dtypes)
-        casts = {}
-        for at, (name, fold) in enumerate(self.fields.items()):
-            kind = kinds[f"_v{at}"]
-            if fold.is_numeric and kind not in _WHOLE | _FLOATING and not kind.startswith("decimal"):
-                raise DeclarationError(f"field {name}: {fold} is of {kind}, which is no number: cast it")
-            if fold.is_numeric and kind in _WHOLE | _FLOATING:
-                casts[f"_v{at}"] = "bigint" if kind in _WHOLE else "double"
-        return valued.selectExpr(*(f"CAST(`{name}` AS {casts[name]}) AS `{name}`" if name in casts else f"`{name}`"
-                                   for name in valued.columns))  # fmt: skip
 
     def _merged(
         self, parts: "DataFrame", types: Mapping[str, str], *, signed: bool, places: Sequence[str] = ()
@@ -255,9 +259,12 @@ class Aggregation:
             found.append(f"sum({CHANGED}) AS {CHANGED}")
         for at, (recipe, fold) in enumerate(self._recipes()):
             part = f"_p{at}"
-            words = {"p": part, "g": f"_g{at}", "n": fold.most, "type": types.get(part)}
+            words = {"p": part, "g": f"_g{at}", "n": fold.most}
             if fold.kind is Kind.COUNT_DISTINCT:
-                nothing = f"CAST(array() AS {types[part]})"
+                words["nothing"] = nothing = f"CAST(array() AS {types[part]})"
+                if not places:  # each value is there once
+                    found.append(f"coalesce(sort_array(first({part}, true)), {nothing}) AS {part}")
+                    continue
                 for side, is_old in (("old", IS_OLD), ("new", f"NOT {IS_OLD}")):
                     entries = f"first(CASE WHEN {is_old} THEN {part} END, true)"
                     words[side] = _ENTRIES.format(f"coalesce({entries}, {nothing})")

@@ -84,8 +84,11 @@ class KeyRefresh:
                 frame = plan.changed.of(frame, path)
             frames.append(marked(frame, number))
         answer = transformed(self.declaration, frames)
-        if not is_client(self.session) and self.declaration.aggregation is None:
-            check_key_locality(self.declaration, frames, answer)
+        if not is_client(self.session):
+            aggregation = self.declaration.aggregation
+            # Of an aggregate, what the user wrote is what it makes of each row.
+            checked = answer if aggregation is None else aggregation.values(frames[0])
+            check_key_locality(self.declaration, frames, checked)
         return answer
 
     def carry_out(self, plan: Plan, began_ms: int) -> Commit | None:

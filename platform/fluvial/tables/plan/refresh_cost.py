@@ -2,15 +2,16 @@
 Whether a refresh by keys or the full query is cheaper, from numbers of rows that the tables' logs have.
 
 The unit is a row that the full query reads from an input, moves, and aggregates. The weights are rounded from the
-processor time of a few refreshes of the tables of `make bench-incremental`, with 1 and 4 million rows; that of replaced
-rows is a guess. What the transform itself does with a row is not known, and taken to be the same on both roads.
+processor time of a few refreshes of the tables of `make bench-incremental`, with 1 and 4 million rows; those of
+replaced rows and of parts are guesses. What the transform itself does with a row is not known, and taken to be the same
+on all roads.
 """
 
 from dataclasses import dataclass
 
 FIXED = 1_500_000
 """What a refresh by keys costs whatever its size: Spark's jobs for the changes, the old rows and the swap."""
-FIXED_PARTS = 500_000
+FIXED_PARTS = 1_000_000
 """The same of a refresh from the changed rows alone."""
 READ = 0.1
 """A row of an input that is read, and left out as its key is not among those that changed."""
