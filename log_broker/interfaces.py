@@ -135,3 +135,12 @@ class LearningValidator(RecordValidator, Protocol):
     def learn(self, then: Callable[[bool], None]) -> None:
         """Call `then` once all that the cluster knows by now is known here, with False when that cannot be had."""
         ...
+
+
+@runtime_checkable
+class KnowsOwners(Protocol):
+    """A validator that knows whose a topic's records are."""
+
+    def owner_of(self, topic: str) -> str | None:
+        """Return the name of the user who owns the values of a topic, None where nobody does. It does not block."""
+        ...

@@ -67,6 +67,7 @@ class TopicConfig:
     fluvial_key_schema_validation: str
     fluvial_value_schema_validation: str
     fluvial_schema_violation: str
+    fluvial_producers: str
     confluent_key_subject_name_strategy: str
     confluent_value_subject_name_strategy: str
 

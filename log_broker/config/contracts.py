@@ -4,6 +4,8 @@ from log_broker.config.keys import word_key as _word
 
 VALIDATION_LEVELS = ("none", "id", "payload")
 VIOLATION_ANSWERS = ("reject", "quarantine")
+PRODUCERS = "fluvial.producers"
+ONLY_OWNER = "owner"
 _STRATEGIES = "io.confluent.kafka.serializers.subject."
 SUBJECT_NAME_STRATEGIES = tuple(
     _STRATEGIES + name for name in ("TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy")
@@ -27,6 +29,13 @@ CONTRACT_KEYS = (
         "reject",
         "What becomes of a record that breaks its contract: its batch is refused, or it goes to <topic>.quarantine.",
         *VIOLATION_ANSWERS,
+    ),
+    _word(
+        PRODUCERS,
+        "any",
+        "Who of those that an authorizer lets write may produce: all of them, or the owner of the values' subject.",
+        "any",
+        ONLY_OWNER,
     ),
     _word(
         "confluent.key.subject.name.strategy",

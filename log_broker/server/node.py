@@ -94,8 +94,8 @@ class Node:
         """
         self.features = features
         self.machine = machine if machine is not None else RealMachine()
-        self.static_config = config
-        self.config = config
+        self.static_config = self.config = config
+        self.validator = validator
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
         self.cluster = ClusterImage(defaults=config, static=config)

@@ -9,6 +9,7 @@ Kafka's numbers and names, so that Kafka's tools can show them; what a level bri
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from log_broker.config.contracts import PRODUCERS
 from log_broker.config.leaders import LEADERS_PREFERENCE
 from log_broker.config.policy import REPLICATION_FACTOR_MIN
 
@@ -22,7 +23,7 @@ LEVELS_KEPT_FROM = 26  # the log has FeatureLevelSet and the ranges of brokers
 USERS_FROM = 28  # and ACLs and users
 
 # Settings that an older release does not know, whose name alone would stop it: the level from which they can be set.
-SETTINGS_FROM: Mapping[str, int] = {LEADERS_PREFERENCE: 27, REPLICATION_FACTOR_MIN: 27}
+SETTINGS_FROM: Mapping[str, int] = {LEADERS_PREFERENCE: 27, REPLICATION_FACTOR_MIN: 27, PRODUCERS: 28}
 
 
 LISTENERS_FROM = 28  # a registration names all listeners of its broker

@@ -205,5 +205,10 @@ class Rights:
     def may_cluster(self, operation: Operation) -> bool:
         return self.authorizer.allows(self.principal, self.host, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
+    @property
+    def is_super_user(self) -> bool:
+        """Whether everything is allowed."""
+        return str(self.principal) in self.authorizer.super_users
+
     def operations(self, resource: ResourceType, name: str) -> int:
         return self.authorizer.operations(self.principal, self.host, resource, name)

@@ -1,6 +1,6 @@
 """What a broker keeps of a user's password (RFC 5802)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -16,6 +16,6 @@ class ScramCredential:
     """The keys derived from a password; neither it nor what would sign in with it can be had from them."""
 
     salt: bytes
-    stored_key: bytes
-    server_key: bytes
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
     iterations: int

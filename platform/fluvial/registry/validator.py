@@ -74,6 +74,11 @@ class RegistryValidator:
             check = self._contracts[contract] = ContractCheck(self._registry, contract, self.compiled)
         return check
 
+    def owner_of(self, topic: str) -> str | None:
+        """See `KnowsOwners.owner_of`."""
+        owner = self._registry.state.ownership.owner(f"{topic}-value")
+        return None if owner is None else owner.name
+
     def compiled(self, body: Body) -> Compiled | None:
         """What data of a schema are checked with; None where that takes a `learn`."""
         found = self._compiled.get(body)

@@ -6,10 +6,12 @@ from log_broker.config.broker import BROKER_ALIASES
 from log_broker.config.contracts import TOPIC_ALIASES
 from log_broker.core.cluster.controller import Alteration, Operation
 from log_broker.core.security.acls import Operation as Right
+from log_broker.core.security.acls import ResourceType
 from log_broker.core.security.authorizer import Rights
 from log_broker.server.handlers.admin.describe_configs import GROUP, TOPIC, guard_resources
 from log_broker.server.handlers.admin.incremental_alter_configs import AlterHost, alter
-from log_broker.server.net.rights import Guarded
+from log_broker.server.net.owners import HasOwners, may_configure
+from log_broker.server.net.rights import Guarded, only
 
 if TYPE_CHECKING:
     from log_broker.server.net.dispatch import RequestContext, Values
@@ -29,9 +31,14 @@ async def handle(node: AlterHost, context: "RequestContext", request: Any) -> "V
     return await alter(node, wanted, validate_only=request.validate_only)
 
 
-def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
-    """Take out the resources whose settings may not be changed."""
-    return guard_resources(rights, context, guarded, Right.ALTER_CONFIGS)
+def guard(node: HasOwners, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+    """Take out the resources whose settings may not be changed; what is not named goes back to its default."""
+    guarded = guard_resources(rights, context, guarded, Right.ALTER_CONFIGS)
+
+    def is_allowed(resource: Any) -> bool:
+        return resource.resource_type != TOPIC or may_configure(node, rights, resource.resource_name, None)
+
+    return only((context.header.api_key, context.version), guarded, "resources", is_allowed, ResourceType.TOPIC)
 
 
 def _canonical(resource: Any, name: str) -> str:

@@ -9,10 +9,12 @@ from log_broker.core.cluster.elections import reconfigured
 from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.cluster.records import MetadataRecord
 from log_broker.core.security.acls import Operation as Right
+from log_broker.core.security.acls import ResourceType
 from log_broker.core.security.authorizer import Rights
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.handlers.admin.describe_configs import BROKER, GROUP, TOPIC, guard_resources
-from log_broker.server.net.rights import Guarded
+from log_broker.server.net.owners import HasOwners, may_configure
+from log_broker.server.net.rights import Guarded, only
 from log_broker.server.process.ports import Cluster
 from log_broker.server.process.turns import in_turns
 from log_broker.server.quorum.ports import HasAuthority
@@ -36,9 +38,15 @@ async def handle(node: AlterHost, context: "RequestContext", request: Any) -> "V
     return await alter(node, wanted, validate_only=request.validate_only)
 
 
-def guard(node: object, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
+def guard(node: HasOwners, rights: Rights, context: "RequestContext", guarded: Guarded) -> Guarded:
     """Take out the resources whose settings may not be changed."""
-    return guard_resources(rights, context, guarded, Right.ALTER_CONFIGS)
+    guarded = guard_resources(rights, context, guarded, Right.ALTER_CONFIGS)
+
+    def is_allowed(resource: Any) -> bool:
+        names = {entry.name for entry in resource.configs}
+        return resource.resource_type != TOPIC or may_configure(node, rights, resource.resource_name, names)
+
+    return only((context.header.api_key, context.version), guarded, "resources", is_allowed, ResourceType.TOPIC)
 
 
 async def alter(

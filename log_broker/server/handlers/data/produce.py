@@ -10,6 +10,7 @@ from log_broker.core.security.authorizer import Rights
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.validation import check_client_version
 from log_broker.server.coordinators.transactional_produce import ProducedBatch, append_in_transaction, is_transactional
+from log_broker.server.net.owners import HasOwners, keeps_out
 from log_broker.server.net.peers import ADMIN_CLIENT_ID
 from log_broker.server.net.rights import HasAuthorizer, rights_of
 from log_broker.server.ops.quarantine import CLIENT_ID as QUARANTINE_CLIENT_ID
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _ANY_CODEC_FROM = 7
 
 
-class _Host(HasAuthorizer, QuarantineHost, Protocol):
+class _Host(HasAuthorizer, HasOwners, QuarantineHost, Protocol):
     """What is asked of the node here."""
 
     @property
@@ -68,8 +69,9 @@ def handle(node: _Host, header: RequestHeader, body: memoryview, slot: "Slot") -
                 absence = _absence_of(node, name, partition)
                 done(AppendResult(absence if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED))
                 continue
-            if runtime.is_brokers_own and not _is_broker(header, rights, is_quarantine=runtime.is_quarantine):
-                done(AppendResult(ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"clients do not write to {name}"))
+            refusal = _kept_out(node, header, rights, runtime)
+            if refusal is not None:
+                done(refusal)
                 continue
             if records is None:
                 done(AppendResult(ErrorCode.INVALID_RECORD, message="the partition has no records"))
@@ -114,6 +116,19 @@ def _append(node: _Host, runtime: PartitionRuntime, records: memoryview, acks: i
         runtime.append(records, acks=acks, done=done)
 
 
+def _kept_out(
+    node: _Host, header: RequestHeader, rights: Rights | None, runtime: PartitionRuntime
+) -> AppendResult | None:
+    """Say why somebody who may write does not write to this topic."""
+    topic = runtime.topic
+    if runtime.is_brokers_own:
+        if _is_broker(header, rights, is_quarantine=runtime.is_quarantine):
+            return None
+        return AppendResult(ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"clients do not write to {topic}")
+    reason = None if rights is None else keeps_out(node, rights, topic, runtime.config)
+    return None if reason is None else AppendResult(ErrorCode.TOPIC_AUTHORIZATION_FAILED, message=reason)
+
+
 def _is_broker(header: RequestHeader, rights: Rights | None, *, is_quarantine: bool) -> bool:
     """
     Whether the request comes from whom a topic is written to by that clients do not write to.
@@ -133,12 +148,13 @@ def _append_single(node: _Host, header: RequestHeader, request: SingleProduce, s
     """Append the one batch of a request that may be appended as it is; say whether that was done."""
     acks, timeout_ms, topic, partition, records = request
     name = topic.decode(errors="replace")
-    if node.authorizer is not None and not node.authorizer.allows(
-        slot.principal, slot.host, Operation.WRITE, ResourceType.TOPIC, name
-    ):
-        return False
     runtime = node.logs.get(name, partition)
     if runtime is None or runtime.is_brokers_own or not -1 <= acks <= 1:
+        return False
+    rights = None if node.authorizer is None else rights_of(node, slot)
+    if rights is not None and (
+        not rights.may(Operation.WRITE, ResourceType.TOPIC, name) or keeps_out(node, rights, name, runtime.config)
+    ):
         return False
     answer = _Single(node, header, slot, topic, partition, acks)
     if runtime.quarantines:
