@@ -143,16 +143,23 @@ def test_what_needs_security_or_quotas_is_refused_by_name(admin: Admin) -> None:
     rate = getattr(quota, "ClientQuotaAlteration$Op")("producer_byte_rate", 1.0)
     wanted = quota.ClientQuotaAlteration(quota.ClientQuotaEntity({"user": "me"}), [rate])
     assert refusal(lambda: admin.client.alterClientQuotas([wanted]).all().get()) == "UnsupportedVersionException"
-    assert len(admin.client.describeUserScramCredentials().all().get()) == 0
-    info = admin.classes.ScramCredentialInfo(admin.classes.ScramMechanism.SCRAM_SHA_256, 4096)
-    secret = admin.classes.UserScramCredentialUpsertion("me", info, "secret")
-    assert refusal(lambda: admin.client.alterUserScramCredentials([secret]).all().get()) == (
-        "UnsupportedSaslMechanismException"
-    )
     assert refusal(lambda: admin.client.describeDelegationToken().delegationTokens().get()) == (
         "UnsupportedVersionException"
     )
     assert len(admin.client.listClientMetricsResources().all().get()) == 0
+
+
+def test_users_are_kept_shown_and_gone(admin: Admin) -> None:
+    user = f"java-user-{uuid.uuid4().hex[:8]}"
+    mechanism = admin.classes.ScramMechanism.SCRAM_SHA_512
+    info = admin.classes.ScramCredentialInfo(mechanism, 4096)
+    kept = admin.classes.UserScramCredentialUpsertion(user, info, "secret")
+    admin.client.alterUserScramCredentials([kept]).all().get()
+    found = admin.client.describeUserScramCredentials().all().get()[user].credentialInfos()
+    assert [each.equals(info) for each in found] == [True]
+    gone = admin.classes.UserScramCredentialDeletion(user, mechanism)
+    admin.client.alterUserScramCredentials([gone]).all().get()
+    assert user not in admin.client.describeUserScramCredentials().all().get()
 
 
 def test_groups_are_listed_by_state_and_their_offsets_altered_and_deleted(admin: Admin) -> None:

@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
 
@@ -106,7 +107,7 @@ def test_kafka_python_resets_and_deletes_group_offsets(python_admin: KafkaAdminC
     assert python_admin.delete_groups([group])[group] == "OK"
 
 
-def test_librdkafka_is_told_that_there_is_no_authorizer_and_no_sasl(broker: Any) -> None:
+def test_librdkafka_is_told_that_there_is_no_authorizer_and_keeps_users(broker: Any) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     rule = AclBinding(
         ResourceType.TOPIC,
@@ -123,10 +124,14 @@ def test_librdkafka_is_told_that_there_is_no_authorizer_and_no_sasl(broker: Any)
     for futures in (admin.create_acls([rule]), admin.delete_acls([every])):
         with pytest.raises(KafkaException, match="SECURITY_DISABLED"):
             next(iter(futures.values())).result(30)
-    assert admin.describe_user_scram_credentials().result(30) == {}
-    secret = UserScramCredentialUpsertion("me", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), b"secret")
-    with pytest.raises(KafkaException, match="UNSUPPORTED_SASL_MECHANISM"):
-        admin.alter_user_scram_credentials([secret])["me"].result(30)
+    user = name("user")
+    kept = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, kept, b"secret")])[user].result(30)
+    (found,) = admin.describe_user_scram_credentials([user])[user].result(30).scram_credential_infos
+    assert (found.mechanism, found.iterations) == (kept.mechanism, kept.iterations)
+    gone = UserScramCredentialDeletion(user, ScramMechanism.SCRAM_SHA_256)
+    admin.alter_user_scram_credentials([gone])[user].result(30)
+    assert user not in admin.describe_user_scram_credentials().result(30)
 
 
 def test_librdkafka_describes_elects_and_lists(broker: Any) -> None:
