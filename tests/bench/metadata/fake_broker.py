@@ -24,6 +24,7 @@ from log_broker.core.cluster.snapshot import decode_image
 from log_broker.core.raft.lease import Lease
 from log_broker.core.raft.replica import RaftConfig
 from log_broker.core.raft.voters import ReplicaKey, Voter, VoterSet
+from log_broker.server.net.dialing import PLAIN_DIALER
 from log_broker.server.net.peers import Peers
 from log_broker.server.quorum.authority import Authority
 from log_broker.server.quorum.lifecycle import HEARTBEAT_VERSION, BrokerLifecycle
@@ -75,6 +76,7 @@ class FakeBroker:
         """`image` is all brokers' together; `port` is where somebody listens, `replayed` is told what came."""
         self.node_id = node_id
         self.port = port
+        self.told_listeners = (("PLAINTEXT", self.advertised_host, port, 0),)
         self.directory_id = uuid4().hex
         self.loop = asyncio.get_running_loop()
         self.config = self.static_config = BrokerConfig(
@@ -96,6 +98,7 @@ class FakeBroker:
             cluster_id=lambda: self.cluster_id or None,
             broker_address=lambda _node_id: None,
             unix_s=lambda: int(time.time()),
+            dialer=PLAIN_DIALER,
         )
         self.peers = Peers(self.quorum.others.address_of)
         self.authority = Authority(cast(Any, self))

@@ -13,7 +13,12 @@ from fluvial.config import Settings
 if TYPE_CHECKING:
     from confluent_kafka.admin import AclBinding, AclBindingFilter
 
-app = typer.Typer(help="List, add and remove access control lists.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="List, add and remove access control lists.",
+    epilog="Example:  fluvial acl list --topic orders",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 CLUSTER_NAME = "kafka-cluster"
 

@@ -15,7 +15,12 @@ from fluvial.config import Settings
 if TYPE_CHECKING:
     from fluvial.kafka.recording_admin import RecordingAdmin
 
-app = typer.Typer(help="List, add and remove users; change passwords.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="List, add and remove users; change passwords.",
+    epilog="Example:  fluvial user list",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 class Mechanism(StrEnum):
