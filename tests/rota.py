@@ -53,7 +53,7 @@ TURNS = (
     Turn("storm", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--seed", "{seed}")),
     Turn("storm of five", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--brokers", "5", "--seed", "{seed}")),
     Turn("storm with voters", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--voters", "3", "--seed", "{seed}")),
-    Turn("strangers", 8, ("tests/fuzz/fuzz_sign_in.py", "--connections", "100000", "--seed", "{seed}")),
+    Turn("strangers", 3, ("tests/fuzz/fuzz_sign_in.py", "--connections", "100000", "--seed", "{seed}")),
     Turn("kills", 6, ("tests/chaos/kill_run.py", "--rounds", "15", "--seed", "{seed}")),
     Turn("kills of the main job", 4, _pytest("tests/e2e/test_kill.py"), ROTA),
     Turn("loss of a broker", 3, _pytest("tests/e2e/test_broker_loss.py"), ROTA),
