@@ -81,14 +81,14 @@ def run_embedded(
     validator: RecordValidator | None,
     topics: Topics,
     settings: Mapping[str, Setting],
-    first_users: Users | None = None,
+    known_users: Users | None = None,
 ) -> Iterator[EmbeddedBroker]:
     """See `log_broker.embedded`."""
     owner = os.getpid()
     temporary = Path(tempfile.mkdtemp(prefix="log-broker-", dir=_temporary_parent())) if data_dir is None else None
     try:
         config = BrokerConfig(data_dir=temporary or data_dir or Path(), port=port).with_settings(_texts(settings))
-        thread = _BrokerThread(config, validator, first_users)
+        thread = _BrokerThread(config, validator, known_users)
         try:
             broker = thread.start()
             for name, partitions in (
@@ -118,10 +118,10 @@ def _temporary_parent() -> Path | None:
 class _BrokerThread:
     """The thread with its event loop; it ends with the process at the latest."""
 
-    def __init__(self, config: BrokerConfig, validator: RecordValidator | None, first_users: Users | None) -> None:
+    def __init__(self, config: BrokerConfig, validator: RecordValidator | None, known_users: Users | None) -> None:
         self._config = config
         self._validator = validator
-        self._first_users = first_users
+        self._known_users = known_users
         self._started = threading.Event()
         self._stop_asked = threading.Event()
         self._broker: EmbeddedBroker | None = None
@@ -165,7 +165,7 @@ class _BrokerThread:
 
     async def _serve(self) -> None:
         stopping = asyncio.Event()
-        node = Node(self._config, validator=self._validator, first_users=self._first_users)
+        node = Node(self._config, validator=self._validator, known_users=self._known_users)
         await node.start()
         self._stopping = asyncio.get_running_loop(), stopping
         self._broker = EmbeddedBroker(host=self._config.host, port=node.port, data_dir=self._config.data_dir, node=node)

@@ -85,10 +85,10 @@ class Node:
         clock_ms: Callable[[], int] = wall_clock_ms,
         machine: Machine | None = None,
         features: Ranges = SUPPORTED,
-        first_users: Users | None = None,
+        known_users: Users | None = None,
     ) -> None:
         """
-        `features` are the levels that this release supports, `first_users` the users that are known from the start.
+        `features` are the levels that this release supports, `known_users` the users that are known from the start.
 
         Raises BrokerError(INVALID_CONFIG) for listeners that cannot be.
         """
@@ -99,7 +99,7 @@ class Node:
         self.loop = asyncio.get_running_loop()
         self.clock_ms = clock_ms
         self.cluster = ClusterImage(defaults=config, static=config)
-        self.users: Users = FirstOf(first_users or Nobody(), ClusterUsers(lambda: self.cluster.access))
+        self.users: Users = FirstOf(known_users or Nobody(), ClusterUsers(lambda: self.cluster.access))
         self.authorizer = authorizer_of(config)
         self.lease = Lease(lambda: int(self.loop.time() * 1000), session_timeout_ms=config.broker_session_timeout_ms)
         self.logs = LogManager(

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from local_platform import ROOT, STEP_TIMEOUT_S
+from package.package_build import build
 
 Done = subprocess.CompletedProcess[str]
 # What the tutorial asks for.
@@ -52,11 +53,9 @@ class Installed:
         tests: that one is behind the new one's on the path, and its programs are there by their names, as installing
         two gigabytes again takes longer than everything that is shown with them.
         """
-        build = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(self.folder))
-        for words, cwd in ((build, ROOT), ((sys.executable, "-m", "venv", str(self.folder / "venv")), self.folder)):
-            done = self._run(*words, cwd=cwd)
-            assert done.returncode == 0, done.stdout + done.stderr
-        (wheel,) = self.folder.glob("*.whl")
+        wheel = build(ROOT, "wheel", self.folder)
+        done = self._run(sys.executable, "-m", "venv", str(self.folder / "venv"), cwd=self.folder)
+        assert done.returncode == 0, done.stdout + done.stderr
         if whole:
             wanted = [word.replace("[all]", f"{wheel}[all]") for word in WANTED]
             self._pip(*wanted, "--constraint", str(self._pins()))

@@ -128,7 +128,7 @@ class UnderFire:
 
     def fire(self, connections, seed):
         """Send; return what should not have happened."""
-        settings = {"data_dir": None, "port": 0, "validator": None, "topics": {}, "first_users": Known()}
+        settings = {"data_dir": None, "port": 0, "validator": None, "topics": {}, "known_users": Known()}
         with run_embedded(settings=self._settings, **settings) as broker:
             stranger = Stranger(seed)
             for number in range(connections):

@@ -55,7 +55,7 @@ def broker(authority, tmp_path_factory):
         "connection.failed.authentication.delay.ms": 10,
     }
     with run_embedded(
-        data_dir=None, port=0, validator=None, topics={"t": 1}, settings=settings, first_users=Known()
+        data_dir=None, port=0, validator=None, topics={"t": 1}, settings=settings, known_users=Known()
     ) as broker:
         yield broker
 
