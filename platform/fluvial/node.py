@@ -42,6 +42,7 @@ from fluvial.registry.validator import RegistryValidator
 from log_broker.config.arguments import add_quorum_arguments, quorum_settings, set_settings
 from log_broker.config.broker import BrokerConfig
 from log_broker.errors import BrokerError
+from log_broker.server.net.exposure import check_exposure
 from log_broker.server.node import Node
 from log_broker.server.process import memory as process_memory
 from log_broker.server.process.machine import BindError
@@ -60,6 +61,7 @@ class NodeOptions:
     broker: BrokerConfig
     registry_port: int | None
     metrics_port: int | None = None
+    allow_plaintext: bool = False
 
 
 async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
@@ -72,6 +74,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
     schemas = SchemasLog()
     registry = Registry(schemas, rules=lambda: rules_of(node.config))
     try:
+        exposed = check_exposure(broker, allow_plaintext=options.allow_plaintext)
         node = Node(broker, validator=RegistryValidator(registry))
     except BrokerError as error:  # of its listeners
         raise LocalPlatformError(str(error)) from error
@@ -114,8 +117,8 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
                 with _explain_bind_errors(broker.data_dir, broker.host, options.metrics_port, "--metrics-port"):
                     app = WithHealth(metrics_app(node), node)
                     await stack.enter_async_context(_served(app, options.metrics_port, node, stopping))
-            if not is_loopback(broker.host):
-                log.warning(OPEN_TO_THE_NETWORK.format(broker.host))
+            if exposed:
+                log.warning(OPEN_TO_THE_NETWORK.format(", ".join(exposed)))
             log.info("ready", node_id=broker.node_id, port=broker.port, registry_port=options.registry_port)
             process_memory.settle()
             ready()
@@ -301,7 +304,12 @@ def _options(words: argparse.Namespace) -> NodeOptions:
         advertised_host=words.advertised_host,
         cluster_id=words.cluster_id,
     ).with_settings(_settings(words))
-    return NodeOptions(broker=broker, registry_port=words.registry_port, metrics_port=words.metrics_port)
+    return NodeOptions(
+        broker=broker,
+        registry_port=words.registry_port,
+        metrics_port=words.metrics_port,
+        allow_plaintext=words.allow_plaintext,
+    )
 
 
 def _settings(words: argparse.Namespace) -> dict[str, str]:
