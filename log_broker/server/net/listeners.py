@@ -79,6 +79,16 @@ class Listeners:
         return self._all[0]
 
     @property
+    def controller_name(self) -> str:
+        """The name of the listener by which controllers are reached; empty where that is the one between brokers."""
+        return "" if self._config.controller is None else self._config.controller.name
+
+    @property
+    def of_controllers(self) -> Listener:
+        """The listener by which controllers are reached, which may be the same."""
+        return next((each for each in self if each.name == self.controller_name), self.own)
+
+    @property
     def is_secured(self) -> bool:
         return self._config.is_secured
 
