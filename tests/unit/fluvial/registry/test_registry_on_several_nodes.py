@@ -13,10 +13,11 @@ import httpx
 import pytest
 from test_registry_state import record_schema
 
+from fluvial.http_server import serve
 from fluvial.registry import errors
 from fluvial.registry.logs.schemas_log import SchemasLog, follow
 from fluvial.registry.model.registry import SCHEMAS_TOPIC, Registry
-from fluvial.registry.service.app import create_app, serve
+from fluvial.registry.service.app import create_app
 from fluvial.registry.service.forwarding import Forwarder
 from fluvial.registry.validator import RegistryValidator
 from log_broker.config.broker import BrokerConfig
