@@ -48,6 +48,11 @@ def _file(path: Path) -> _Source:
     )
 
 
+def kafka_properties_of(path: Path) -> Properties:
+    """Return what a properties file says of Kafka, without what it says of a registry; raises ConfigError."""
+    return kafka.kafka_properties({kafka.ALIASES.get(name, name): each for name, each in _file(path).kafka.items()})
+
+
 def _variables(environ: Mapping[str, str]) -> _Source:
     def of(prefix: str) -> dict[str, Given]:
         return {

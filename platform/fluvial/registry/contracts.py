@@ -7,6 +7,7 @@ Contracts: the Avro schemas in `schemas/<producer>/` and who answers for them, a
     compatibility = "BACKWARD"                   # or a table of subject = level; BACKWARD when left out
     topics = ["weather"]                         # the topics this producer writes
     credentials = "env:WEATHER_PASSWORD"         # or file:PATH: with which it owns its subjects; may be left out
+    principal = "User:weather"                   # the cluster's user that it is; User:<producer> when left out
     tags = {domain = "weather"}                  # words to find its topics and their tables by; may be left out
     links = {runbook = "https://wiki.example"}   # addresses by the names to show; may be left out
 
@@ -33,7 +34,9 @@ from fluvial.registry.formats.avro.parse import AvroSyntaxError, parse
 from fluvial.registry.model.compatibility import LEVELS
 
 OWNER_FILE = "owner.toml"
-KEYS = frozenset({"producer", "contact", "subjects", "compatibility", "topics", "credentials", "tags", "links"})
+KEYS = frozenset(
+    {"producer", "contact", "subjects", "compatibility", "topics", "credentials", "principal", "tags", "links"}
+)
 SUFFIXES = ("-value", "-key")
 
 # What Confluent's registry says of an incompatible schema: each finding, and the version that it was found against.
@@ -58,8 +61,9 @@ class Contract:
     One subject as its producer declares it.
 
     `schema` is the parsed JSON of the schema, `text` the file's text, `topics` the topics whose keys or values follow
-    it. `credentials` refers to the producer's password in the registry. `tags`, and `links` by the names to show, are
-    of everything that the producer writes.
+    it. `credentials` refers to the producer's password. `principal` is the name of the cluster's user that the
+    producer is, where that is not the producer's. `tags`, and `links` by the names to show, are of everything that the
+    producer writes.
     """
 
     producer: str
@@ -71,6 +75,7 @@ class Contract:
     compatibility: str
     topics: tuple[str, ...]
     credentials: str | None = None
+    principal: str | None = None
     tags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     links: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -78,6 +83,11 @@ class Contract:
     def topic(self) -> str:
         """The topic that the subject is named after."""
         return self.topics[0]
+
+    @property
+    def owner(self) -> str:
+        """The name of the user of the cluster who owns the subject."""
+        return self.principal or self.producer
 
     @property
     def email(self) -> str:
@@ -183,7 +193,7 @@ def register_all(
                 signed_in[contract.producer] = _sign_in(anyone, contract, passwords(contract))
             client, claims = signed_in[contract.producer]
             if claims:
-                client.give(contract.subject, contract.producer)
+                client.give(contract.subject, contract.owner)
             if client.get_config(contract.subject) != contract.compatibility:
                 client.set_config(contract.compatibility, contract.subject)
             known = client.look_up(contract.subject, contract.text)
@@ -217,9 +227,12 @@ def _why_incompatible(client: RegistryClient, contract: Contract) -> str | None:
 def _sign_in(anyone: RegistryClient, contract: Contract, password: str | None) -> tuple[RegistryClient, bool]:
     """The registry as the contract's producer sees it, and whether that may claim subjects there."""
     if password is None:
-        return anyone, False
-    client = anyone.acting_as(contract.producer, password)
-    return client, client.introduce(contract.producer, contract.contact)
+        if anyone.principal() is None:
+            return anyone, False
+        # A registry that knows its users: the producer itself claims, or an administrator for it.
+        return anyone, anyone.introduce(contract.owner, contract.contact)
+    client = anyone.acting_as(contract.owner, password)
+    return client, client.introduce(contract.owner, contract.contact)
 
 
 def check_all(client: RegistryClient, contracts: Iterable[Contract]) -> list[CheckResult]:
@@ -276,6 +289,7 @@ def _of_producer(folder: Path) -> list[Contract]:
     topics = _texts(path, owner, "topics", 'topics = ["<topic>"]')
     levels = _levels(path, owner, subjects)
     credentials = _credentials(path, owner)
+    principal = _principal(path, owner)
     tags = _table(path, owner, "tags", _is_tag, 'tags = {domain = "weather"}, of letters, digits, _, - and .')
     links = _table(path, owner, "links", _is_address, 'links = {runbook = "https://wiki.example"}')
     contracts = []
@@ -292,6 +306,7 @@ def _of_producer(folder: Path) -> list[Contract]:
                 compatibility=levels[subject],
                 topics=_topics_of(path, subject, topics),
                 credentials=credentials,
+                principal=principal,
                 tags=tags,
                 links=links,
             )
@@ -341,6 +356,16 @@ def _credentials(path: Path, owner: Mapping[str, Any]) -> str | None:
         # What stands there may be a secret, and is not repeated.
         raise ContractError(path, f"`credentials` {wrong}")
     return str(reference)
+
+
+def _principal(path: Path, owner: Mapping[str, Any]) -> str | None:
+    value = owner.get("principal")
+    if value is None:
+        return None
+    kind, colon, name = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if not (kind == "User" and colon and name.strip() and name != "*"):
+        raise ContractError(path, '`principal` is no user of the cluster; write for example principal = "User:weather"')
+    return str(name)
 
 
 def _table(
