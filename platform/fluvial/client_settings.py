@@ -12,7 +12,7 @@ from typing import Any
 from fluvial.errors import ConfigError
 from fluvial.kafka import client_properties as kafka
 from fluvial.kafka.java import without_java_names
-from fluvial.properties import Given, Properties, read_properties
+from fluvial.properties import Given, Properties, flat, read_properties
 from fluvial.registry import endpoint as registry
 
 TABLES = ("kafka", "registry")
@@ -132,12 +132,3 @@ def table_of(path: Path, read: Mapping[str, Any], name: str) -> Iterator[tuple[s
         if not isinstance(value, str | int | float):
             raise ConfigError(f"{path}: {name}.{key}: write a string, a number, true or false")
         yield key, str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the keys of tables in tables with dots between, as `a.b = 1` and `"a.b" = 1` are one."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

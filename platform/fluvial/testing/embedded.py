@@ -67,14 +67,21 @@ class EmbeddedPlatform:
         """
         Register contracts, those of a folder or loaded ones, and make the topics they name that are not there yet.
 
+        A topic that its contract describes is made as that says, any other with `partitions`.
+
         Raises ContractError for a file that is wrong, RegistryError for a schema that the registry refuses.
         """
         known = load_contracts(contracts) if isinstance(contracts, str | Path) else list(contracts)
         with RegistryClient(self.registry_url) as client:
             register_all(client, known)
         there = self.broker.node.cluster.topics
+        described = {each.topic: each.described for each in known}
         for topic in sorted({topic for contract in known for topic in contract.topics} - there.keys()):
-            self.broker.create_topic(topic, partitions=partitions)
+            how = described.get(topic)
+            if how is None:
+                self.broker.create_topic(topic, partitions=partitions)
+            else:
+                self.broker.create_topic(topic, partitions=how.partitions, config=how.settings)
         return known
 
     def send(self, topic: str, events: Iterable[Mapping[str, Any]], *, key: Key = None) -> None:

@@ -5,12 +5,13 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from certificates import Authority
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -24,7 +25,9 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
+from typer.testing import CliRunner
 
+from fluvial.cli.main import app
 from fluvial.registry.client import RegistryClient
 from fluvial.registry.errors import RegistryError
 from fluvial.registry.model.ownership import Producer as RegistryProducer
@@ -363,3 +366,71 @@ def shown(platform: EmbeddedPlatform) -> str:
 def test_our_own_client_says_what_is_wrong(platform: EmbeddedPlatform, authority: Authority) -> None:
     with RegistryClient(platform.registry_url) as stranger, pytest.raises(RegistryError, match=r"ssl\.ca\.location"):
         stranger.subjects()
+
+
+CONTRACT = """
+producer = "kitchen"
+contact = "kitchen@shop.example"
+subjects = ["meals-value"]
+{more}
+[topics.meals]
+partitions = 2
+retention.ms = 3600000
+"""
+
+
+def test_contract_topic_and_validation_are_one_act(
+    platform: EmbeddedPlatform, authority: Authority, asked: httpx.Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "schemas/kitchen"
+    folder.mkdir(parents=True)
+    (folder / "meals.avsc").write_text(SCHEMA)
+    (folder / "owner.toml").write_text(CONTRACT.format(more='principal = "User:shop"'))
+    registered = schema_register(platform, authority, "admin", tmp_path)
+    assert registered.exit_code == 0, registered.output
+    assert registered.output.splitlines()[-1] == "topic meals created"
+    topic = platform.broker.node.cluster.topics["meals"]
+    assert len(topic.partitions) == 2
+    assert topic.overrides == {"retention.ms": "3600000", "fluvial.value.schema.validation": "payload"}
+    assert asked.get("/fluvial/owners/meals-value", auth=auth("admin")).json()["owner"] == "shop"
+
+    # What its owner says is the owner's to say, and what it does not say stays.
+    text = CONTRACT.format(more='principal = "User:shop"').replace("3600000", "7200000").replace("= 2", "= 4")
+    (folder / "owner.toml").write_text(text)
+    again = schema_register(platform, authority, "admin", tmp_path)
+    assert "topic meals keeps its 2 partitions" in again.output
+    assert again.output.splitlines()[-1] == "topic meals set: retention.ms=7200000"
+    refused = schema_register(platform, authority, "other", tmp_path)
+    assert refused.exit_code == 1
+    assert "is changed by itself or an administrator" in str(refused.exception)
+
+    # ACLs let both write; the owner alone may.
+    admin = AdminClient(client_settings(platform, authority, "admin"))
+    schema_id = asked.get("/subjects/meals-value/versions/1", auth=auth("admin")).json()["id"]
+    record = b"\0" + schema_id.to_bytes(4, "big") + b"\x02a"
+    for user in ("shop", "other"):
+        allow(admin, user, "meals", AclOperation.WRITE)
+    assert produced(platform, authority, "shop", record) is None
+    assert produced(platform, authority, "shop", b"rubbish") == "INVALID_RECORD"
+    assert produced(platform, authority, "other", record) == "TOPIC_AUTHORIZATION_FAILED"
+
+
+def schema_register(platform: EmbeddedPlatform, authority: Authority, user: str, folder: Path) -> Any:
+    settings = folder / f"{user}.properties"
+    lines = {name: value for name, value in client_settings(platform, authority, user).items() if name != "log_level"}
+    lines |= {
+        "basic.auth.user.info": f"{user}:{PASSWORDS[user]}",
+        "schema.registry.ssl.ca.location": str(authority.path),
+        "schema.registry.url": platform.registry_url,
+    }
+    settings.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    words = ["schema", "register", str(folder / "schemas"), "--command-config", str(settings)]
+    return CliRunner().invoke(app, words)
+
+
+def produced(platform: EmbeddedPlatform, authority: Authority, user: str, record: bytes) -> str | None:
+    errors: list[Any] = []
+    producer = Producer({**client_settings(platform, authority, user), "message.timeout.ms": 10_000})
+    producer.produce("meals", record, key=b"a", on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(20) == 0
+    return None if errors == [None] else str(errors[0].name())
