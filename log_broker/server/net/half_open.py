@@ -7,6 +7,7 @@ requests that are not complete, the one with the most of them goes.
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Protocol
 
 HALF_OPEN_MAX = 1000
@@ -15,7 +16,10 @@ HALF_OPEN_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Pending(Protocol):
-    """A connection that is not let in yet."""
+    """A connection that is not let in yet; `host` is the address that it comes from, without its port."""
+
+    @property
+    def host(self) -> str: ...
 
     def give_up(self, reason: str) -> None:
         """End it."""
@@ -26,29 +30,45 @@ class HalfOpen:
     """Those of one node, in the order in which they came."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, most: int = HALF_OPEN_MAX, seconds: float = HALF_OPEN_SECONDS_MAX
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        most: int = HALF_OPEN_MAX,
+        seconds: float = HALF_OPEN_SECONDS_MAX,
+        room_for: Callable[[str], int] | None = None,
     ) -> None:
+        """`room_for` says how many more connections an address may have beside those that are let in."""
         self._loop = loop
         self._most = most
+        self._room_for = room_for
         self._seconds = seconds
         self._all: dict[Pending, float] = {}  # when each has to be through
         self._bytes: Counter[Pending] = Counter()
+        self._of_address: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def is_crowded(self, host: str) -> bool:
+        """Whether an address has as many connections as it may have, those counted that are not let in yet."""
+        return self._room_for is not None and self._of_address[host] >= self._room_for(host)
 
     def enter(self, pending: Pending) -> None:
         """Take one in."""
         if len(self._all) >= self._most:
             self._end(next(iter(self._all)), f"{self._most} others wait to be let in")
         self._all[pending] = self._loop.time() + self._seconds
+        self._of_address[pending.host] += 1
         if self._timer is None:
             self._timer = self._loop.call_later(self._seconds, self._expire)
 
     def leave(self, pending: Pending) -> None:
         """Forget one that is through, or gone."""
-        self._all.pop(pending, None)
+        if self._all.pop(pending, None) is not None:
+            self._of_address[pending.host] -= 1
+            if not self._of_address[pending.host]:
+                del self._of_address[pending.host]
         self._bytes.pop(pending, None)
 
     def holds(self, pending: Pending, size: int) -> None:

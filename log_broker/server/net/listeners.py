@@ -62,7 +62,7 @@ class Listeners:
         self._node = node
         self._config = config
         self._all = [Listener(each) for each in config.listeners]
-        self._half_open = HalfOpen(node.loop)
+        self._half_open = HalfOpen(node.loop, room_for=node.connections.room_for)
         self._service = SignInService(node) if any(each.sasl is not None for each in config.listeners) else None
         self._contexts = {
             each.name: TlsContext(each.tls, is_server=True, clock=node.loop.time)

@@ -35,19 +35,23 @@ def doctor(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Report what loses data or stops work in the next outage, or contradicts each other.
+    Report what loses data or stops work in the next outage, lets in who should not, or contradicts each other.
 
     Checks the settings of the brokers, every topic, and the clients whose files are given, together; releases, disks
-    and clocks of the nodes; and whether a topic deletes records before tables on this machine read them. The status is
-    1 if something loses data.
+    and clocks of the nodes; whether a topic deletes records before tables on this machine read them; listeners, rights,
+    certificates, and the modes of files on this machine. The status is 1 if something loses data or lets others in.
     """
-    from fluvial.cluster.doctor import Severity, examine
+    from fluvial.cli.cluster.security_facts import security_facts
+    from fluvial.cluster.doctor import Severity, examine, in_order
     from fluvial.cluster.picture import picture_of
+    from fluvial.cluster.security_doctor import examine_security
     from fluvial.cluster.wire import ClusterLink
 
     clients = {str(path): _read(path) for path in client or ()}
     with ClusterLink(settings.cluster) as cluster:
-        findings = examine(facts_of(settings, cluster, picture_of(cluster), clients))
+        picture = picture_of(cluster)
+        found = examine(facts_of(settings, cluster, picture, clients))
+        findings = in_order([*found, *examine_security(security_facts(settings, cluster, picture))])
     if answer_format is Form.JSON:
         rows = [{"severity": each.severity.value, **_fields(each)} for each in findings]
         terminal.answer(json.dumps(rows, indent=2))
@@ -56,7 +60,7 @@ def doctor(
         terminal.table(columns, ((each.severity.value, each.about, each.text, each.repair) for each in findings))
     else:
         terminal.answer("nothing found")
-    if any(each.severity is Severity.LOSES for each in findings):
+    if any(each.severity in {Severity.LOSES, Severity.EXPOSES} for each in findings):
         raise typer.Exit(1)
 
 

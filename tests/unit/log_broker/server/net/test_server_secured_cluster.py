@@ -229,3 +229,23 @@ async def test_controllers_with_a_listener_of_their_own_are_reached_by_it(tmp_pa
         assert nodes[0].cluster.brokers[1].port == cluster.ports[1]
     finally:
         await asyncio.gather(*(each.stop() for each in nodes))
+
+
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+async def test_connections_that_have_not_signed_in_count_for_their_address(tmp_path, authority, protocol):
+    settings = settings_of(authority, protocol, "SCRAM-SHA-256") | {"max.connections.per.ip": "3"}
+    async with cluster_of(tmp_path, 1, settings) as cluster:
+        (node,) = cluster.nodes.values()
+        opened = []
+        try:
+            for _ in range(4):
+                opened.append(await asyncio.open_connection("127.0.0.1", cluster.ports[0]))
+            assert await opened[3][0].read() == b"", "the fourth is closed"
+            assert len(node.listeners._half_open) == 3
+            opened[0][1].close()
+            await eventually(lambda: len(node.listeners._half_open) == 2)
+            opened.append(await asyncio.open_connection("127.0.0.1", cluster.ports[0]))
+            await eventually(lambda: len(node.listeners._half_open) == 3)
+        finally:
+            for _, writer in opened:
+                writer.close()
