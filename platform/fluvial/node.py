@@ -43,7 +43,7 @@ from fluvial.registry.validator import RegistryValidator
 from log_broker.config.arguments import add_quorum_arguments, quorum_settings, set_settings
 from log_broker.config.broker import BrokerConfig
 from log_broker.errors import BrokerError
-from log_broker.server.net.exposure import check_exposure
+from log_broker.server.net.exposure import check_exposure, readable_by_others
 from log_broker.server.net.tls import TlsContext
 from log_broker.server.node import Node
 from log_broker.server.process import memory as process_memory
@@ -66,6 +66,7 @@ class NodeOptions:
     registry_port: int | None
     metrics_port: int | None = None
     allow_plaintext: bool = False
+    config_file: Path | None = None
 
 
 async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
@@ -78,7 +79,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
     schemas = SchemasLog()
     registry = Registry(schemas, rules=lambda: rules_of(node.config, node.authorizer))
     try:
-        exposed = check_exposure(broker, allow_plaintext=options.allow_plaintext)
+        exposed = _look_at_exposure(options)
         node = Node(broker, validator=RegistryValidator(registry))
     except BrokerError as error:  # of its listeners
         raise LocalPlatformError(str(error)) from error
@@ -157,6 +158,13 @@ def cross_origin_of(config: BrokerConfig) -> CrossOrigin:
     return CrossOrigin.from_settings(
         config.access_control_allow_origin, config.access_control_allow_methods, config.access_control_allow_headers
     )
+
+
+def _look_at_exposure(options: NodeOptions) -> list[str]:
+    """Return the addresses that are open to the network, as was asked for; raises BrokerError where it was not."""
+    for line in readable_by_others(options.broker, options.config_file):
+        log.warning(line)
+    return check_exposure(options.broker, allow_plaintext=options.allow_plaintext)
 
 
 @contextlib.asynccontextmanager
@@ -322,6 +330,7 @@ def _options(words: argparse.Namespace) -> NodeOptions:
         registry_port=words.registry_port,
         metrics_port=words.metrics_port,
         allow_plaintext=words.allow_plaintext,
+        config_file=words.config,
     )
 
 
