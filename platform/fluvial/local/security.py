@@ -28,6 +28,10 @@ sasl.mechanism=SCRAM-SHA-512
 sasl.username={name}
 sasl.password={password}
 ssl.ca.location={authority}
+# Its schema registry: the same user.
+basic.auth.credentials.source=USER_INFO
+basic.auth.user.info={name}:{password}
+schema.registry.ssl.ca.location={authority}
 """
 _SERVER = """\
 # What every node of the local platform is started with.
