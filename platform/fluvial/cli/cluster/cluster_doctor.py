@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluvial.cli import terminal
+from fluvial.cli.cluster.doctor_rehearsal import is_bad, rehearsed, row_of, show
 from fluvial.cli.options import AnswerFormat, Form, with_cluster
 from fluvial.config import Settings
 
@@ -32,6 +33,14 @@ def doctor(
             show_default=False,
         ),
     ] = None,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="Also play faults on a copy of the cluster in processes of this machine, with the same replicas and "
+            "settings of topics: a broker or the controller killed, a broker cut off, a disk full, a disk lost.",
+        ),
+    ] = False,
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
@@ -47,16 +56,21 @@ def doctor(
 
     clients = {str(path): _read(path) for path in client or ()}
     with ClusterLink(settings.cluster) as cluster:
-        findings = examine(facts_of(settings, cluster, picture_of(cluster), clients))
+        facts = facts_of(settings, cluster, picture_of(cluster), clients)
+    findings = examine(facts)
+    outcomes = rehearsed(facts) if rehearse else []
     if answer_format is Form.JSON:
         rows = [{"severity": each.severity.value, **_fields(each)} for each in findings]
-        terminal.answer(json.dumps(rows, indent=2))
+        shown = {"findings": rows, "rehearsal": [row_of(each) for each in outcomes]} if rehearse else rows
+        terminal.answer(json.dumps(shown, indent=2))
     elif findings:
         columns = ("severity", "about", "what", "better")
         terminal.table(columns, ((each.severity.value, each.about, each.text, each.repair) for each in findings))
     else:
         terminal.answer("nothing found")
-    if any(each.severity is Severity.LOSES for each in findings):
+    if outcomes and answer_format is not Form.JSON:
+        show(outcomes)
+    if any(each.severity is Severity.LOSES for each in findings) or any(map(is_bad, outcomes)):
         raise typer.Exit(1)
 
 
