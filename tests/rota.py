@@ -91,6 +91,7 @@ TURNS = (
         {"FLUVIAL_HISTORIES": "3:63"},
     ),
     Turn("clients, one broker", 15, ("-m", "tests.compat.run")),
+    Turn("clients, secured", 30, ("-m", "tests.compat.run", "--secure")),
     Turn("clients, three brokers", 18, ("-m", "tests.compat.run", "--brokers", "3")),
     Turn("daemon for minutes", 6, _pytest("tests/e2e/test_daemon.py"), ROTA),
     Turn("journey", 5, _pytest("tests/e2e/test_journey.py"), ROTA),

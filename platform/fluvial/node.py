@@ -19,7 +19,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 import uvloop
@@ -27,6 +27,8 @@ from starlette.types import ASGIApp
 
 from fluvial.errors import FluvialError
 from fluvial.health import WithHealth
+from fluvial.http_doors import registry_security, rules_of
+from fluvial.http_server import serve
 from fluvial.local.child import READY
 from fluvial.local.errors import DataDirError, LocalPlatformError, PortTakenError
 from fluvial.local.lock import NODE_LOCK, FolderLock, holder
@@ -34,14 +36,14 @@ from fluvial.local.rights import make_private
 from fluvial.local.state import HOST, OPEN_TO_THE_NETWORK, PORT_DEFAULT, is_loopback
 from fluvial.registry.logs.schemas_log import SchemasLog, follow
 from fluvial.registry.model.registry import Registry
-from fluvial.registry.service.app import create_app, serve
+from fluvial.registry.service.app import create_app
 from fluvial.registry.service.cors import CrossOrigin
 from fluvial.registry.service.forwarding import Forwarder
-from fluvial.registry.service.policy import Rules
 from fluvial.registry.validator import RegistryValidator
 from log_broker.config.arguments import add_quorum_arguments, quorum_settings, set_settings
 from log_broker.config.broker import BrokerConfig
 from log_broker.errors import BrokerError
+from log_broker.server.net.tls import TlsContext
 from log_broker.server.node import Node
 from log_broker.server.process import memory as process_memory
 from log_broker.server.process.machine import BindError
@@ -49,6 +51,8 @@ from log_broker.storage.data_directory import DataDirectoryError
 
 LOCK_SECONDS = 1.0
 """How long the folder's lock may be held by those who only look whether it is."""
+
+T = TypeVar("T")
 
 log = structlog.get_logger("fluvial.node")
 
@@ -70,7 +74,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
         loop.add_signal_handler(number, stopping.set)
     broker = options.broker
     schemas = SchemasLog()
-    registry = Registry(schemas, rules=lambda: rules_of(node.config))
+    registry = Registry(schemas, rules=lambda: rules_of(node.config, node.authorizer))
     try:
         node = Node(broker, validator=RegistryValidator(registry))
     except BrokerError as error:  # of its listeners
@@ -89,7 +93,10 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(_beside(follow(registry, schemas)))
             if options.registry_port is not None:
-                forwarder = Forwarder(registry, schemas)
+                security = _secured(registry_security, node)
+                if security is not None:
+                    stack.callback(security.close)
+                forwarder = Forwarder(registry, schemas, security)
                 stack.push_async_callback(forwarder.close)
                 with _explain_bind_errors(broker.data_dir, broker.host, options.registry_port, "--registry-port"):
                     app = create_app(
@@ -98,16 +105,19 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
                         cluster_id=lambda: node.cluster_id,
                         cross_origin=lambda: cross_origin_of(node.config),
                         request_bytes_max=lambda: node.config.fluvial_registry_request_max_bytes,
+                        security=security,
                     )
                     served = _served(
                         WithHealth(app, node),
                         options.registry_port,
                         node,
                         stopping,
+                        tls=None if security is None else security.server_tls,
                         origins=lambda: node.config.access_control_allow_origin,
                     )
                     port = await stack.enter_async_context(served)
-                node.registry_url = f"http://{_in_url(node.advertised_host)}:{port}"
+                scheme = "http" if security is None or security.server_tls is None else "https"
+                node.registry_url = f"{scheme}://{_in_url(node.advertised_host)}:{port}"
             if options.metrics_port is not None:
                 from log_broker.server.ops.exposition import metrics_app
 
@@ -126,9 +136,11 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
     log.info("stopped", node_id=broker.node_id)
 
 
-def rules_of(config: BrokerConfig) -> Rules:
-    """What the cluster's settings say of the registry."""
-    return Rules(unowned=config.fluvial_registry_unowned, admins=config.fluvial_registry_admins)
+def _secured(security_of: Callable[[Node], T], node: Node) -> T:
+    try:
+        return security_of(node)
+    except BrokerError as error:  # of its certificates
+        raise LocalPlatformError(str(error)) from error
 
 
 def hosts_of(node: Node) -> frozenset[str]:
@@ -162,13 +174,14 @@ async def _served(
     node: Node,
     stopping: asyncio.Event,
     *,
+    tls: TlsContext | None = None,
     origins: Callable[[], Collection[str]] = frozenset,
 ) -> AsyncIterator[int]:
     """Serve `app` inside the block, which gets the port; a server that ends by itself stops the node."""
     host = node.config.host
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     server = asyncio.create_task(
-        serve(app, host, port, started=listening.set_result, hosts=lambda: hosts_of(node), origins=origins),
+        serve(app, host, port, tls=tls, started=listening.set_result, hosts=lambda: hosts_of(node), origins=origins),
         name=f"http-{port}",
     )
     either: set[asyncio.Future[Any]] = {server, listening}

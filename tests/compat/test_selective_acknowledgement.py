@@ -15,6 +15,7 @@ import pytest
 from compat_cluster import COPIES
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from secured import librdkafka
 
 from fluvial.acknowledgement import Delivery, SelectiveConsumer
 from fluvial.errors import ConfigError
@@ -25,7 +26,7 @@ MEMBER = """
 import random, sys
 from fluvial.acknowledgement import SelectiveConsumer
 servers, topic, count = sys.argv[1:]
-consumer = SelectiveConsumer({"bootstrap.servers": servers, "group.id": topic, "auto.offset.reset": "earliest",
+consumer = SelectiveConsumer({**librdkafka(servers), "group.id": topic, "auto.offset.reset": "earliest",
                               "session.timeout.ms": 6000, "log_level": 0})
 consumer.subscribe([topic])
 taken = []
@@ -48,13 +49,13 @@ sys.stdin.readline()
 @pytest.fixture
 def topic(broker: Any) -> str:
     name = f"acks-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     admin.create_topics([NewTopic(name, 2, COPIES)])[name].result(30)
     return name
 
 
 def send(broker: Any, topic: str, count: int = RECORDS, *, keys: int = 0, partition: int = 0) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    producer = Producer({**librdkafka(broker.bootstrap_servers), "log_level": 0})
     for number in range(count):
         key = b"key-%d" % (number % keys) if keys else None
         producer.produce(topic, b"%d" % number, key, partition=partition)
@@ -63,7 +64,7 @@ def send(broker: Any, topic: str, count: int = RECORDS, *, keys: int = 0, partit
 
 def settings_of(broker: Any, group: str) -> dict[str, Any]:
     return {
-        "bootstrap.servers": broker.bootstrap_servers,
+        **librdkafka(broker.bootstrap_servers),
         "group.id": group,
         "auto.offset.reset": "earliest",
         "session.timeout.ms": 6000,
@@ -223,7 +224,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning(
     broker: Any, topic: str, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     send(broker, topic, 20)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     with member(broker, topic) as consumer:
         old = take(consumer, 20)
         assert all(consumer.acknowledge(each) for each in old[:10])
