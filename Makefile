@@ -49,9 +49,9 @@ test: java $(READY) check ## check, then every test in WORKERS=2 processes, each
 unit: $(READY) ## only the tests that need neither Spark nor whole processes
 	$(BIN)/python -m pytest -m "not spark and not e2e"
 
-compat: java $(READY) ## run other people's client suites, N of M each: SUITES="franz-go kafkajs", BROKERS=3
+compat: java $(READY) ## run other people's client suites, N of M each: SUITES="franz-go kafkajs", BROKERS=3, SECURE=1
 	$(BIN)/python -m fluvial.spark.jars
-	$(BIN)/python -m tests.compat.run $(SUITES) $(if $(BROKERS),--brokers $(BROKERS))
+	$(BIN)/python -m tests.compat.run $(SUITES) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(SECURE),--secure)
 
 sim: $(READY) ## simulate the cluster under faults: SEEDS=A:B, JOBS=N
 	@$(BIN)/python -m log_broker sim --world quorum --seeds $(or $(SEEDS),0:1000) --jobs $(or $(JOBS),2)

@@ -30,14 +30,13 @@ WORLDS: dict[str, MakeWorld] = {"cluster": make_cluster, "quorum": make_quorum}
 def main(arguments: Sequence[str]) -> int:
     """Run what the arguments ask for; return 1 if a promise was broken."""
     options = _parser().parse_args(arguments)
-    make_world = WORLDS[options.world]
     if options.seed is not None:
-        return _tell_one(make_world, options.seed, options.without, whole_story=options.trace)
+        return _tell_one(options.world, options.seed, options.without, whole_story=options.trace)
     first, last = options.seeds
     began = time.monotonic()
     reports = []
     failing: Report | None = None
-    for report in _with_progress(run_seeds(make_world, range(first, last), jobs=options.jobs), last - first):
+    for report in _with_progress(run_seeds(WORLDS[options.world], range(first, last), jobs=options.jobs), last - first):
         reports.append(report)
         if report.failure is not None:
             failing = report
@@ -45,14 +44,14 @@ def main(arguments: Sequence[str]) -> int:
     _say(_summary(reports, time.monotonic() - began))
     if failing is None:
         return 0
-    return _explain(make_world, failing)
+    return _explain(options.world, failing)
 
 
-def _tell_one(make_world: MakeWorld, seed: int, without: frozenset[int], *, whole_story: bool) -> int:
+def _tell_one(world: str, seed: int, without: frozenset[int], *, whole_story: bool) -> int:
     lines = WHOLE_STORY_LINES if whole_story else STORY_LINES
-    report = run_seed(make_world, seed, without=without, trace_lines_max=lines)
+    report = run_seed(WORLDS[world], seed, without=without, trace_lines_max=lines)
     if report.failure is not None and not without and not whole_story:
-        return _explain(make_world, report)
+        return _explain(world, report)
     if report.failure is not None:
         _say_failure(report)
         return 1
@@ -67,14 +66,14 @@ def _tell_one(make_world: MakeWorld, seed: int, without: frozenset[int], *, whol
     return 0
 
 
-def _explain(make_world: MakeWorld, report: Report) -> int:
+def _explain(world: str, report: Report) -> int:
     """Leave out of a failing seed what it does not need, and tell its end."""
-    without = shrink(make_world, report)
-    again = run_seed(make_world, report.seed, without=without, trace_lines_max=STORY_LINES)
+    without = shrink(WORLDS[world], report)
+    again = run_seed(WORLDS[world], report.seed, without=without, trace_lines_max=STORY_LINES)
     _say_failure(again)
     left_out = ",".join(map(str, sorted(without)))
     again_with = f" --without {left_out}" if left_out else ""
-    _say(f"\nThe whole story: python -m log_broker sim --seed {report.seed}{again_with} --trace")
+    _say(f"\nThe whole story: python -m log_broker sim --world {world} --seed {report.seed}{again_with} --trace")
     return 1
 
 

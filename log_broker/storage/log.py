@@ -146,18 +146,18 @@ class PartitionLog:
         at = segments.at(offset)
         end_offset = segments.items[at].cut(offset)
         removed = segments.replace(at + 1, len(segments.items), ())
-        mark_gaps = bool(removed) and not segments.may_have_gaps
-        return self._shortened(removed, end_offset, now_ms, mark_gaps=mark_gaps, is_restart=False)
+        grows_again = bool(removed) and not segments.may_have_gaps
+        return self._shortened(removed, end_offset, now_ms, grows_again=grows_again, is_restart=False)
 
     def prepare_restart(self, offset: int, now_ms: int) -> TruncationJob:
         """Let go of everything, to begin again at `offset`; otherwise as `prepare_truncation`."""
         assert self._appender.job is None, "nothing is being written to a log that is cut"
         fresh = self._appender.new_segment(offset, now_ms)
         removed = self._segments.replace(0, len(self._segments.items), (fresh,))
-        return self._shortened(removed, offset, now_ms, mark_gaps=False, is_restart=True)
+        return self._shortened(removed, offset, now_ms, grows_again=False, is_restart=True)
 
     def _shortened(
-        self, removed: Sequence[Segment], end_offset: int, now_ms: int, *, mark_gaps: bool, is_restart: bool
+        self, removed: Sequence[Segment], end_offset: int, now_ms: int, *, grows_again: bool, is_restart: bool
     ) -> TruncationJob:
         segments, unsynced = self._segments, self._unsynced
         for segment in removed:
@@ -174,7 +174,7 @@ class PartitionLog:
             removed=[segment.base_offset for segment in removed if segment.base_offset != base],
             end_offset=end_offset,
             aborted=self.aborted.cut(base, end_offset),
-            mark_gaps=mark_gaps,
+            grows_again=grows_again,
             is_restart=is_restart,
             now_ms=now_ms,
             metadata=unsynced.metadata,

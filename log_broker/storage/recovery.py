@@ -28,7 +28,7 @@ from log_broker.storage.files import FileSystem
 from log_broker.storage.log import PartitionLog
 from log_broker.storage.log_appender import LogLimits
 from log_broker.storage.producer_replay import producers_to_replay_from, replay_producers
-from log_broker.storage.segment import Segment, scan
+from log_broker.storage.segment import Segment, has_gaps
 from log_broker.storage.segment_files import DELETED_SUFFIX, LOG_SUFFIX, SegmentFiles, file_name
 from log_broker.storage.segment_swap import finish_swaps
 
@@ -282,7 +282,7 @@ def _recover(
                 len(lost),
             )
             del segments[at + 1 :]
-            if lost and not may_have_gaps and _has_gaps(segment):
+            if lost and not may_have_gaps and has_gaps(segment.file, segment.base_offset, segment.size, end_offset):
                 # It was compacted and must not grow: in a segment that grows a gap means damage. The next one is there
                 # before the damage is gone, so that a crash in between finds that again.
                 segments.append(_begin_segment(files, directory, end_offset, limits, now_ms))
@@ -299,15 +299,6 @@ def _recover(
             files.sync_directory(directory)
             return end_offset
     raise AssertionError("the last segment ends the loop")
-
-
-def _has_gaps(segment: Segment) -> bool:
-    next_offset = segment.base_offset
-    for _, header in scan(segment.file, 0, segment.size):
-        if header.base_offset != next_offset:
-            return True
-        next_offset = header.last_offset + 1
-    return False
 
 
 def _begin_segment(files: FileSystem, directory: Path, base_offset: int, limits: LogLimits, now_ms: int) -> Segment:

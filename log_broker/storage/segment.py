@@ -20,7 +20,7 @@ from log_broker.records.batch import (
     read_header,
 )
 from log_broker.storage.files import File
-from log_broker.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from log_broker.storage.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 from log_broker.storage.segment_files import LOG_SUFFIX, SegmentFiles
 
 _log = logging.getLogger(__name__)
@@ -65,6 +65,16 @@ def scan(
         yield position, header
         next_offset = header.last_offset + 1
         position += size
+
+
+def has_gaps(file: File, base_offset: int, size: int, end_offset: int) -> bool:
+    """Whether offsets are missing in [base_offset, end_offset), as compaction leaves it. Raises OSError."""
+    next_offset = base_offset
+    for _, header in scan(file, 0, size):
+        if header.base_offset != next_offset:
+            return True
+        next_offset = header.last_offset + 1
+    return next_offset != end_offset
 
 
 class Segment:
@@ -179,17 +189,19 @@ class Segment:
 
         A base offset stands outside its batch's checksum. `without_gaps` catches a damaged one where compaction, which
         leaves gaps, has never been: in a segment that was still growing. Elsewhere one that leads beyond `end_max`,
-        where the next segment begins, is damaged.
+        where the next segment begins, is damaged, and so is one farther from the segment's base than an index can say.
 
         Returns the offset behind the last good batch, the segment's base when there is none.
         """
         fresh = Segment(self.files, size=0, index_interval_bytes=self._index_interval_bytes, now_ms=self.created_ms)
         fresh._begin_empty()
         next_offset = self.base_offset
+        index_end = self.base_offset + RELATIVE_OFFSET_MAX + 1
+        end_max = index_end if end_max is None else min(end_max, index_end)
         for _, header in scan(self.file, 0, self.size, checked_from=checked_from):
             if header.base_offset < next_offset or (without_gaps and header.base_offset != next_offset):
                 break
-            if end_max is not None and header.last_offset >= end_max:
+            if header.last_offset >= end_max:
                 break
             fresh.note(header.size, header.last_offset, header.max_timestamp if header.record_count else NO_TIMESTAMP)
             next_offset = header.last_offset + 1

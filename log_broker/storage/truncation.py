@@ -22,7 +22,7 @@ from log_broker.records.batch import BatchHeader
 from log_broker.storage.checkpoints import GAPS_FILE, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, encode_epochs
 from log_broker.storage.files import FileSystem
 from log_broker.storage.producer_replay import producers_to_replay_from, replay_producers, snapshot_offsets
-from log_broker.storage.segment import scan
+from log_broker.storage.segment import has_gaps, scan
 from log_broker.storage.segment_files import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -49,7 +49,7 @@ class TruncationJob:
         removed: Sequence[int],
         end_offset: int,
         aborted: bytes,
-        mark_gaps: bool,
+        grows_again: bool,
         is_restart: bool,
         now_ms: int,
         metadata: bytes | None,
@@ -57,8 +57,9 @@ class TruncationJob:
         """
         `kept` are the segments that stay, (base offset, size), of which the last is cut to that size and grows again,
         `removed` the bases of those that go. `aborted` is what the last one's index of aborted transactions is to hold;
-        with `mark_gaps` that one may have been compacted, and recovery must be told. With `is_restart` nothing that was
-        known of producers holds any more. `metadata` is what partition.metadata has not been synced with yet.
+        with `grows_again` that one had been sealed, and if compaction has left gaps in it, recovery is told. With
+        `is_restart` nothing that was known of producers holds any more. `metadata` is what partition.metadata has not
+        been synced with yet.
         """
         self.directory = directory
         self.end_offset = end_offset
@@ -68,7 +69,8 @@ class TruncationJob:
         self._kept = kept
         self._removed = removed
         self._aborted = aborted
-        self.mark_gaps = mark_gaps
+        self.mark_gaps = False  # set by `run`
+        self._grows_again = grows_again
         self._is_restart = is_restart
         self._now_ms = now_ms
         self._metadata = metadata
@@ -89,9 +91,9 @@ class TruncationJob:
         if self._metadata is not None:
             with self._unless_cancelled():
                 self._files.replace(self.directory / PARTITION_METADATA_FILE, self._metadata)
-        if self.mark_gaps:
+        if self._grows_again:
             with self._unless_cancelled():
-                self._files.replace(self.directory / GAPS_FILE, b"")
+                self._note_gaps()
         sound_to = -1 if self._is_restart else self.end_offset
         stale = [offset for offset in snapshot_offsets(self._files, self.directory) if offset > sound_to]
         if stale:
@@ -144,6 +146,16 @@ class TruncationJob:
     def written_ms(self, offset: int) -> int:
         """Its producers are taken for heard now: that the files were changed hides when they were written."""
         return self._now_ms
+
+    def _note_gaps(self) -> None:
+        base, size = self._kept[-1]
+        file = self._files.open(self.directory / file_name(base, LOG_SUFFIX))
+        try:
+            self.mark_gaps = has_gaps(file, base, size, self.end_offset)
+        finally:
+            file.close()
+        if self.mark_gaps:
+            self._files.replace(self.directory / GAPS_FILE, b"")
 
     def _remove(self, names: Iterator[str]) -> None:
         with self._unless_cancelled():

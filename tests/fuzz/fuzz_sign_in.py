@@ -3,17 +3,20 @@ Whatever a stranger sends to a listener with sign-in: nothing of it may reach a 
 
     python tests/fuzz/fuzz_sign_in.py --connections 100000 --seed 2
 
-speaks to an embedded broker, in plain text and over TLS: requests of all apis, sign-ins cut short, out of order,
-replayed from another connection or changed in a byte, and noise.
+speaks to an embedded broker, in plain text and over TLS: requests of all apis, envelopes and names of clients that are
+forged, sign-ins cut short, out of order, replayed from another connection, by a mechanism that a listener does not have
+or changed in a byte, TLS of old versions or cut short, and noise.
 """
 
 import argparse
+import contextlib
 import random
 import socket
 import ssl
 import struct
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 sys.path += [str(Path(__file__).parents[1] / "unit/log_broker/server/net"), str(Path(__file__).parents[2])]
@@ -22,15 +25,24 @@ from certificates import Authority
 
 from log_broker.core.security.credentials import ScramMechanism
 from log_broker.core.security.mechanism import SignInError
+from log_broker.core.security.principal import Principal
 from log_broker.core.security.scram import ScramClient, credential_of
 from log_broker.server.embedded import EmbeddedBroker, run_embedded
 from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.control import write_request
+from log_broker.wire.principals import write_principal
 
 BEFORE_SIGN_IN = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 MECHANISM = ScramMechanism.SHA_256
 PASSWORD = b"only alice knows"
+STRONG = ScramMechanism.SHA_512  # the one mechanism of a listener
 STEPS_MAX = 6
+CLIENT_IDS = ("broker", "__admin_client", "node", "x", "")
+MADE_BY_STRANGERS = {
+    "topics": ({"name": "strangers", "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()},),
+    "timeout": 1000,
+    "validate_only": False,
+}
 
 
 class Known:
@@ -42,72 +54,99 @@ class Known:
         return self._credential if (name, mechanism) == ("alice", MECHANISM) else None
 
 
+def old_tls():
+    """What a client has that would rather speak TLS 1.1, with the weakest ciphers."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    return context
+
+
+def hello(context):
+    """The first message of a handshake."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    return outgoing.read()
+
+
 class Stranger:
     """Draws what is sent, from a seed; keeps what a user said elsewhere to say it again."""
 
     def __init__(self, seed):
-        self._random = random.Random(seed)
+        self.dice = random.Random(seed)
         self.heard = []
 
     def frames(self):
         """What one connection sends, with its lengths."""
-        for _ in range(self._random.randint(1, STEPS_MAX)):
-            frame = self._random.choice(
+        for _ in range(self.dice.randint(1, STEPS_MAX)):
+            frame = self.dice.choice(
                 (
                     *(self._versions, self._handshake, self._handshake, self._token, self._token),
                     *(self._sound, self._request, self._noise),
                 )
             )()
-            if self._random.random() < 0.2 and frame:
+            if self.dice.random() < 0.2 and frame:
                 frame = bytearray(frame)
-                frame[self._random.randrange(len(frame))] ^= 1 << self._random.randrange(8)
-            length = len(frame) if self._random.random() < 0.95 else self._random.randint(-5, 1 << 20)
+                frame[self.dice.randrange(len(frame))] ^= 1 << self.dice.randrange(8)
+            length = len(frame) if self.dice.random() < 0.95 else self.dice.randint(-5, 1 << 20)
             yield struct.pack(">i", length) + bytes(frame)
 
     def _versions(self):
         return write_request(ApiKey.API_VERSIONS, 0, 1, "x", {})
 
     def _handshake(self):
-        mechanism = self._random.choice(("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "", "x" * 3000))
-        return write_request(ApiKey.SASL_HANDSHAKE, self._random.randint(0, 1), 2, "x", {"mechanism": mechanism})
+        mechanism = self.dice.choice(("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "", "x" * 3000))
+        return write_request(ApiKey.SASL_HANDSHAKE, self.dice.randint(0, 1), 2, "x", {"mechanism": mechanism})
 
     def _token(self):
-        nonce = str(self._random.random())
+        nonce = str(self.dice.random())
         tokens = [
-            b"\0alice\0" + self._random.choice((b"", b"wrong", PASSWORD[:-1])),
-            ScramClient(MECHANISM, self._random.choice(("alice", "bob")), b"wrong", nonce=nonce).first(),
+            b"\0alice\0" + self.dice.choice((b"", b"wrong", PASSWORD[:-1])),
+            b"node\0alice\0" + PASSWORD,
+            ScramClient(MECHANISM, self.dice.choice(("alice", "bob")), b"wrong", nonce=nonce).first(),
             b"c=biws,r=" + nonce.encode() + b",p=" + b"A" * 43 + b"=",
-            self._random.randbytes(self._random.randint(0, 200)),
+            self.dice.randbytes(self.dice.randint(0, 200)),
             *self.heard,
         ]
-        token = self._random.choice(tokens)
-        if self._random.random() < 0.3:
+        token = self.dice.choice(tokens)
+        if self.dice.random() < 0.3:
             return token
-        return write_request(ApiKey.SASL_AUTHENTICATE, self._random.randint(0, 2), 3, "x", {"auth_bytes": token})
+        return write_request(ApiKey.SASL_AUTHENTICATE, self.dice.randint(0, 2), 3, "x", {"auth_bytes": token})
 
     def _sound(self):
         """A request that any handler would answer."""
         key = {"key": "g", "key_type": 0}
         some = {"topics": None, "allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
-        api, version, values = self._random.choice(
+        api, version, values = self.dice.choice(
             (
                 (ApiKey.METADATA, 12, some),
                 (ApiKey.LIST_GROUPS, 0, {}),
                 (ApiKey.FIND_COORDINATOR, 3, key),
-                (ApiKey.ENVELOPE, 0, {"request_data": b"x", "request_principal": b"", "client_host_address": b""}),
+                (ApiKey.ENVELOPE, 0, self._envelope()),
+                (ApiKey.CREATE_TOPICS, 7, MADE_BY_STRANGERS),
             )
         )
-        return write_request(api, version, 5, self._random.choice(("broker", "__admin_client", "x")), values)
+        return write_request(api, version, 5, self.dice.choice(CLIENT_IDS), values)
+
+    def _envelope(self):
+        """What a node would pass on for a super user."""
+        inner = write_request(ApiKey.CREATE_TOPICS, 7, 6, self.dice.choice(CLIENT_IDS), MADE_BY_STRANGERS)
+        principal = self.dice.choice((b"", write_principal(Principal("node")), write_principal(Principal("alice"))))
+        return {"request_data": bytes(inner), "request_principal": principal, "client_host_address": b"\x7f\0\0\1"}
 
     def _request(self):
-        api = APIS[self._random.choice(list(APIS))]
-        version = self._random.randint(api.version_min, api.version_max)
-        client = self._random.choice((b"broker", b"__admin_client", b""))
-        body = self._random.randbytes(self._random.randint(0, 60))
+        api = APIS[self.dice.choice(list(APIS))]
+        version = self.dice.randint(api.version_min, api.version_max)
+        client = self.dice.choice((b"broker", b"__admin_client", b""))
+        body = self.dice.randbytes(self.dice.randint(0, 60))
         return struct.pack(">hhih", api.key, version, 4, len(client)) + client + b"\0" + body
 
     def _noise(self):
-        return self._random.randbytes(self._random.randint(0, 300))
+        return self.dice.randbytes(self.dice.randint(0, 300))
 
 
 class UnderFire:
@@ -116,7 +155,9 @@ class UnderFire:
     def __init__(self, folder):
         authority = Authority(folder)
         self._settings = {
-            "listeners": "SASL_PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0",
+            "listeners": "SASL_PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0,STRONG://127.0.0.1:0",
+            "listener.security.protocol.map": "STRONG:SASL_PLAINTEXT",
+            "listener.name.strong.sasl.enabled.mechanisms": STRONG,
             "inter.broker.listener.name": "SASL_PLAINTEXT",
             "sasl.jaas.config": 'x required username="node" password="between";',
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
@@ -125,6 +166,9 @@ class UnderFire:
             "connection.failed.authentication.delay.ms": 0,
         }
         self._context = ssl.create_default_context(cafile=str(authority.path))
+        self._old = old_tls()
+        self._hellos = [hello(self._context), hello(self._old)]
+        self._downgraded = 0
 
     def fire(self, connections, seed):
         """Send; return what should not have happened."""
@@ -134,13 +178,56 @@ class UnderFire:
             for number in range(connections):
                 if number % 50 == 0:
                     stranger.heard = self._said_by_alice(broker)
-                self._connection(broker, stranger, is_secured=number % 4 == 0)
+                if number % 8 == 7:
+                    self._before_tls(broker, stranger.dice)
+                elif number % 8 == 3:
+                    self._weaker(broker, stranger)
+                else:
+                    self._connection(broker, stranger, "SASL_SSL" if number % 4 == 0 else "SASL_PLAINTEXT")
             return list(self._findings(broker))
 
-    def _connection(self, broker, stranger, *, is_secured):
-        client = self._connected(broker, is_secured)
+    def _before_tls(self, broker, dice):
+        """Begin a handshake and go, go on in plain text, or ask for an old version."""
+        client = socket.create_connection(("127.0.0.1", self._port(broker, "SASL_SSL")), timeout=20)
         try:
-            for frame in stranger.frames():
+            if dice.random() < 0.1:
+                client = self._old.wrap_socket(client)
+                self._downgraded += 1
+                return
+            first = bytearray(dice.choice(self._hellos))
+            for _ in range(dice.randint(0, 3)):
+                first[dice.randrange(len(first))] = dice.randrange(256)
+            plain = write_request(ApiKey.API_VERSIONS, 0, 1, "x", {})
+            client.sendall(first[: dice.randint(0, len(first))] + dice.choice((b"", plain, dice.randbytes(300))))
+            client.settimeout(0.002)
+            client.recv(65536)
+        except OSError:
+            pass
+        finally:
+            client.close()
+
+    def _weaker(self, broker, stranger):
+        """Sign in as alice by what a listener does not have, or in a way that began otherwise."""
+        client = self._connected(broker, stranger.dice.choice(("STRONG", "SASL_PLAINTEXT", "SASL_SSL")))
+        named, used = stranger.dice.choice((("PLAIN", "PLAIN"), (STRONG, "PLAIN"), (STRONG, MECHANISM)))
+        if named == "PLAIN" and client.getpeername()[1] != self._port(broker, "STRONG"):
+            named = STRONG
+        scram = ScramClient(MECHANISM, "alice", PASSWORD, nonce=str(stranger.dice.random()))
+        token = b"\0alice\0" + PASSWORD if used == "PLAIN" else scram.first()
+        version = stranger.dice.randint(0, 1)
+        frames = [write_request(ApiKey.SASL_HANDSHAKE, version, 1, "x", {"mechanism": named})]
+        frames.append(
+            token if version == 0 else write_request(ApiKey.SASL_AUTHENTICATE, 1, 2, "x", {"auth_bytes": token})
+        )
+        frames.append(write_request(ApiKey.CREATE_TOPICS, 7, 3, "__admin_client", MADE_BY_STRANGERS))
+        self._send(client, (struct.pack(">i", len(frame)) + frame for frame in frames))
+
+    def _connection(self, broker, stranger, listener):
+        self._send(self._connected(broker, listener), stranger.frames())
+
+    def _send(self, client, frames):
+        try:
+            for frame in frames:
                 client.sendall(frame)
             client.settimeout(0.002)
             while client.recv(65536):
@@ -150,15 +237,17 @@ class UnderFire:
         finally:
             client.close()
 
-    def _connected(self, broker, is_secured):
-        name = "SASL_SSL" if is_secured else "SASL_PLAINTEXT"
-        port = next(each.port for each in broker.node.listeners if each.name == name)
-        client = socket.create_connection(("127.0.0.1", port), timeout=20)
+    def _port(self, broker, listener):
+        return next(each.port for each in broker.node.listeners if each.name == listener)
+
+    def _connected(self, broker, listener):
+        client = socket.create_connection(("127.0.0.1", self._port(broker, listener)), timeout=20)
+        is_secured = listener == "SASL_SSL"
         return self._context.wrap_socket(client, server_hostname="127.0.0.1") if is_secured else client
 
     def _said_by_alice(self, broker: EmbeddedBroker):
         """Sign in as a user does, and return the messages that were sent."""
-        with self._connected(broker, is_secured=False) as client:
+        with self._connected(broker, "SASL_PLAINTEXT") as client:
             scram = ScramClient(MECHANISM, "alice", PASSWORD, nonce="alice's")
 
             def ask(api, version, values):
@@ -182,6 +271,10 @@ class UnderFire:
             if durations.count and api not in BEFORE_SIGN_IN:
                 yield f"{durations.count} requests of {ApiKey(api).name} reached a handler"
         strangers = [each for each in broker.node.connections if str(each.principal) != "User:alice"]
+        if self._downgraded:
+            yield f"{self._downgraded} connections speak TLS 1.1"
+        if broker.node.cluster.topics:
+            yield f"there are topics: {', '.join(broker.node.cluster.topics)}"
         if strangers:
             yield f"{len(strangers)} strangers were let in"
 

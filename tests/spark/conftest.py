@@ -53,8 +53,14 @@ def base_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     )
 
 
+@pytest.fixture(scope="session")
+def sessions() -> list[Any]:
+    """The session of this process, last in the list, once there is one."""
+    return []
+
+
 @pytest.fixture
-def spark(base_settings: Settings) -> Iterator[Any]:
+def spark(base_settings: Settings, sessions: list[Any]) -> Iterator[Any]:
     """
     The session of this process, started by the first test that wants it, or again after another test stopped it.
 
@@ -62,7 +68,10 @@ def spark(base_settings: Settings) -> Iterator[Any]:
     """
     from fluvial.spark.session import build_session
 
-    session = build_session(base_settings, "fluvial tests")
+    # Asking for the one that is there means another look at Java, the jars and all names: half a second a test.
+    if not sessions or sessions[-1]._jsc.sc().isStopped():
+        sessions.append(build_session(base_settings, "fluvial tests"))
+    session = sessions[-1]
     yield session
     stopped = session._jsc.sc().isStopped()
     assert stopped or session._jsparkSession.sharedState().cacheManager().isEmpty(), "frames stay cached"

@@ -76,7 +76,6 @@ def test_a_driver_killed_at_a_step_leaves_whole_batches_once(
 @pytest.mark.parametrize(
     ("kind", "steps"),
     [
-        pytest.param("mart", ["commit begun"], id="one step"),
         pytest.param("mart", MART_STEPS, id="all steps", marks=IN_TURN),
         pytest.param("aggregate", MART_STEPS, id="aggregate, all steps", marks=IN_TURN),
         pytest.param("rows", MART_STEPS, id="rows, all steps", marks=IN_TURN),

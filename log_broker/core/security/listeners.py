@@ -111,7 +111,7 @@ def listeners_of(settings: SecuritySettings, host: str, port: int, advertised_ho
 
     Raises BrokerError(INVALID_CONFIG) that names the setting.
     """
-    protocols = _protocols(settings)
+    protocols = protocols_of(settings)
     addresses = _addresses(settings, "listeners")
     advertised = _addresses(settings, "advertised.listeners")
     if not addresses:
@@ -135,7 +135,8 @@ def listeners_of(settings: SecuritySettings, host: str, port: int, advertised_ho
     return ListenersConfig(listeners=(own, *others), account=account)
 
 
-def _protocols(settings: SecuritySettings) -> dict[str, Protocol]:
+def protocols_of(settings: SecuritySettings) -> dict[str, Protocol]:
+    """Return the protocol of each name that the settings give one; raises BrokerError(INVALID_CONFIG)."""
     found = {each.value: each for each in Protocol}
     for pair in filter(None, map(str.strip, settings.text("listener.security.protocol.map").split(","))):
         name, _, protocol = pair.partition(":")
@@ -201,12 +202,14 @@ def _listener(
         host=address[0],
         port=address[1],
         advertised=advertised,
-        tls=_tls(settings, name) if protocol.is_encrypted else None,
-        sasl=_sasl(settings, name) if protocol.signs_in else None,
+        tls=tls_of(settings, name) if protocol.is_encrypted else None,
+        sasl=sasl_of(settings, name) if protocol.signs_in else None,
     )
 
 
-def _tls(settings: SecuritySettings, name: str) -> TlsConfig:
+def tls_of(settings: SecuritySettings, name: str) -> TlsConfig:
+    """Return the certificates that the settings give a listener; raises BrokerError(INVALID_CONFIG)."""
+
     def text(setting: str) -> str:
         return settings.text(setting, name)
 
@@ -234,7 +237,8 @@ def _tls(settings: SecuritySettings, name: str) -> TlsConfig:
     )
 
 
-def _sasl(settings: SecuritySettings, name: str) -> SaslConfig:
+def sasl_of(settings: SecuritySettings, name: str) -> SaslConfig:
+    """Return how the settings let clients sign in at a listener; raises BrokerError(INVALID_CONFIG)."""
     mechanisms = tuple(sorted(_parsed(settings, "sasl.enabled.mechanisms", name)))
     if not mechanisms:
         raise _invalid("sasl.enabled.mechanisms", f"is empty for listener {name}: nobody could sign in there")

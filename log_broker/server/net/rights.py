@@ -107,7 +107,9 @@ def only(
 
 
 def joined(answer: Values, entries: Values) -> Values:
-    """Return an answer with more entries in its arrays."""
+    """Return an answer with more entries in its arrays; as in Kafka, one that went wrong as a whole stays as it is."""
+    if answer.get("error_code", ErrorCode.NONE) is not ErrorCode.NONE:
+        return answer
     return {**answer, **{name: [*(answer.get(name) or ()), *more] for name, more in entries.items()}}
 
 

@@ -14,6 +14,7 @@ from functools import partial
 
 from log_broker.server.net.half_open import HalfOpen
 from log_broker.server.net.tls import TlsContext
+from log_broker.server.net.tls_alerts import ACCEPTED
 from log_broker.server.process.log_limiter import RateLimitedLog
 
 _log = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class TlsServer:
 
     async def shake_hands(self, accepted: socket.socket) -> None:
         """Get a connection through; raises what kept it."""
+        ACCEPTED.set(accepted)
         await self._loop.connect_accepted_socket(
             self._made,
             accepted,

@@ -56,6 +56,20 @@ def write_csv(columns: Columns, rows: Iterable[Sequence[Any]], out: TextIO) -> N
         writer.writerow([_field(value, kind) for value, (_, kind) in zip(row, columns, strict=True)])
 
 
+def write_markdown(columns: Columns, rows: Iterable[Sequence[Any]], out: TextIO) -> None:
+    """Write a table of Markdown with all rows, whose cells are those of the table that is drawn."""
+    numeric = ("int", "bigint", "smallint", "tinyint", "double", "float", "decimal")
+    out.write(f"| {' | '.join(_escaped(name) for name, _ in columns)} |\n")
+    out.write(f"| {' | '.join('---:' if kind.startswith(numeric) else '---' for _, kind in columns)} |\n")
+    for row in rows:
+        cells = (_escaped(_cell(value, kind)) for value, (_, kind) in zip(row, columns, strict=True))
+        out.write(f"| {' | '.join(cells)} |\n")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+
+
 def draw_table(columns: Columns, rows: Sequence[Sequence[Any]], console: "Console", *, more: bool) -> None:
     """Draw the rows; `more` says that there were others."""
     from rich.table import Table

@@ -216,6 +216,26 @@ class TableLog:
         for line in self._lines(version):
             yield self._action(version, line)
 
+    def commit_times_ms(self) -> dict[int, int]:
+        """
+        The time of each commit on this machine, in milliseconds of Unix time, as `TIMESTAMP AS OF` takes it.
+
+        It is the one that the commit states (`inCommitTimestamp`), else that of its file, but later than the one
+        before: Delta's rule, whatever became of the files' times when somebody copied them.
+        """
+        assert isinstance(self._files, _LocalFiles), "times of files are known on this machine"
+        times: dict[int, int] = {}
+        last = -1
+        for version in sorted(self._versions()):
+            name = f"{version:020d}.json"
+            with self._explained(name):
+                stated = next(
+                    (_stated_ms(line) for line in self._files.lines(name) if _kind(line) == "commitInfo"), None
+                )
+                last = stated or max(self._files.modified_ms(name), last + 1)
+            times[version] = last
+        return times
+
     def newest_first(self, *, above: int = -1) -> Iterator[Commit]:
         """
         The commits that are still in the log, from the newest down to the one after version `above`.
@@ -231,6 +251,14 @@ class TableLog:
 def _kind(line: str) -> str | None:
     match = _ACTION.match(line)
     return None if match is None else match[1]
+
+
+def _stated_ms(line: str) -> int | None:
+    try:
+        stated = json.loads(line)["commitInfo"].get("inCommitTimestamp")
+    except (ValueError, AttributeError):
+        return None
+    return stated if isinstance(stated, int) else None
 
 
 def _versions_of(names: list[str]) -> list[int]:
@@ -259,6 +287,9 @@ class _LocalFiles:
     def lines(self, name: str) -> Iterator[str]:
         with (self._folder / name).open(encoding="utf-8") as file:
             yield from file
+
+    def modified_ms(self, name: str) -> int:
+        return (self._folder / name).stat().st_mtime_ns // 1_000_000
 
 
 class _SparkFiles:

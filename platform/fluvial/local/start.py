@@ -148,7 +148,7 @@ def _planned(data_dir: Path, recorded: Platform | None, layout: Layout, known: l
         "metrics_port": layout.metrics_port or metrics_port,
     }
     if recorded is None:
-        planned = Platform.planned(**wanted)
+        planned = Platform.planned(**wanted, secured=client_properties(data_dir) is not None)
     else:
         # Whoever names the port wants it; without that, ports nobody asked for may be another program's.
         down = [each.node.id for each in known if each.held_by is None]
@@ -321,7 +321,7 @@ def _lacking(platform: Platform, node: NodeSpec, nodes: list[NodeSpec], access: 
     absent = [str(each.id) for each in nodes if not answer.has(each)]
     if absent:
         return f"does not know of node {', '.join(absent)} yet"
-    if node.registry_port is not None and not probe.registry_answers(node.host, node.registry_port):
+    if node.registry_port is not None and not probe.registry_answers(node.host, node.registry_port, access=access):
         return f"its registry does not answer on port {node.registry_port}"
     return None
 

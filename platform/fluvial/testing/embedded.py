@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from fluvial.registry.client import RegistryClient
 from fluvial.registry.contracts import Contract, load_contracts, register_all
 
 if TYPE_CHECKING:
+    from fluvial.registry.model.registry import Registry
     from log_broker.server.embedded import EmbeddedBroker
 
 HOST = "127.0.0.1"
@@ -36,10 +37,15 @@ class SendError(FluvialError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedPlatform:
-    """A running broker and registry; `broker` can also make plain topics (`create_topic`, `unique_topic`)."""
+    """
+    A running broker and registry; `broker` can also make plain topics (`create_topic`, `unique_topic`).
+
+    `registry` belongs to the broker's thread: from elsewhere it is asked at `registry_url`.
+    """
 
     broker: "EmbeddedBroker"
     registry_url: str
+    registry: "Registry" = field(repr=False)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -61,14 +67,21 @@ class EmbeddedPlatform:
         """
         Register contracts, those of a folder or loaded ones, and make the topics they name that are not there yet.
 
+        A topic that its contract describes is made as that says, any other with `partitions`.
+
         Raises ContractError for a file that is wrong, RegistryError for a schema that the registry refuses.
         """
         known = load_contracts(contracts) if isinstance(contracts, str | Path) else list(contracts)
         with RegistryClient(self.registry_url) as client:
             register_all(client, known)
         there = self.broker.node.cluster.topics
+        described = {each.topic: each.described for each in known}
         for topic in sorted({topic for contract in known for topic in contract.topics} - there.keys()):
-            self.broker.create_topic(topic, partitions=partitions)
+            how = described.get(topic)
+            if how is None:
+                self.broker.create_topic(topic, partitions=partitions)
+            else:
+                self.broker.create_topic(topic, partitions=how.partitions, config=how.settings)
         return known
 
     def send(self, topic: str, events: Iterable[Mapping[str, Any]], *, key: Key = None) -> None:
@@ -123,17 +136,18 @@ def embedded_platform(**settings: Any) -> Iterator[EmbeddedPlatform]:
     Settings are those of `log_broker.embedded`: `topics`, `config`, and any setting of the broker as a keyword.
     """
     import log_broker
+    from fluvial.http_doors import rules_of
     from fluvial.registry.logs.schemas_log import SchemasLog
     from fluvial.registry.model.registry import Registry
     from fluvial.registry.validator import RegistryValidator
 
     schemas = SchemasLog()
-    registry = Registry(schemas)
+    registry = Registry(schemas, rules=lambda: rules_of(broker.node.config, broker.node.authorizer))
     with log_broker.embedded(validator=RegistryValidator(registry), **settings) as broker:
         schemas.attach(broker.node)
         serving = _Serving(broker, registry)
         try:
-            yield EmbeddedPlatform(broker=broker, registry_url=serving.start())
+            yield EmbeddedPlatform(broker=broker, registry_url=serving.start(), registry=registry)
         finally:
             serving.stop()
 
@@ -142,6 +156,7 @@ class _Serving:
     """The registry's HTTP server, on the event loop of the broker's thread."""
 
     def __init__(self, broker: "EmbeddedBroker", registry: Any) -> None:
+        self._node = broker.node
         self._loop = broker.node.loop
         self._registry = registry
         self._url: Future[str] = Future()
@@ -160,12 +175,17 @@ class _Serving:
             self._served.result(SECONDS_MAX)
 
     async def _serve(self) -> None:
-        from fluvial.registry.service.app import create_app, serve
+        from fluvial.http_doors import registry_security
+        from fluvial.http_server import serve
+        from fluvial.registry.service.app import create_app
 
         await self._registry.open()
-        app = create_app(self._registry)
+        security = registry_security(self._node)
+        app = create_app(self._registry, security=security)
+        tls = None if security is None else security.server_tls
+        scheme = "http" if tls is None else "https"
         server = asyncio.create_task(
-            serve(app, HOST, 0, started=lambda port: self._url.set_result(f"http://{HOST}:{port}"))
+            serve(app, HOST, 0, tls=tls, started=lambda port: self._url.set_result(f"{scheme}://{HOST}:{port}"))
         )
         asked = asyncio.create_task(self._stopping.wait())
         await asyncio.wait({server, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -174,6 +194,8 @@ class _Serving:
             await server
         server.cancel()
         await asyncio.wait({server})
+        if security is not None:
+            security.close()
 
     def _ended(self, served: "Future[None]") -> None:
         if not self._url.done():

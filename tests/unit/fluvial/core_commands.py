@@ -69,7 +69,7 @@ def test_topics_records_and_schemas(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "extra"),
     [
-        ("sql x", "spark"),
+        ("sql x", "sql"),
         ("table verify state.customers", "spark"),
         ("table adopt state.customers", "spark"),
         ("run", "dagster"),

@@ -95,16 +95,26 @@ def handle(node: _Host, header: RequestHeader, body: memoryview, slot: "Slot") -
 
 def _refusal_of(request: ProduceRequest, rights: Rights | None) -> AppendResult | None:
     """Say what is wrong with a request as a whole."""
-    if request.transactional_id is not None and rights is not None:
-        transactional_id = request.transactional_id.decode(errors="replace")
-        if not rights.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
-            return AppendResult(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if rights is not None and not _may_be_in_transaction(request, rights):
+        return AppendResult(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if request.acks not in {-1, 0, 1}:
         return AppendResult(ErrorCode.INVALID_REQUIRED_ACKS)
     places = [(topic.name, partition) for topic in request.topics for partition, _ in topic.partitions]
     if len(set(places)) < len(places):
         return AppendResult(ErrorCode.INVALID_REQUEST, message="the request names a partition twice")
     return None
+
+
+def _may_be_in_transaction(request: ProduceRequest, rights: Rights) -> bool:
+    """As Kafka, ask for the transactional id where a batch says that it is part of a transaction."""
+    if not any(
+        records is not None and is_transactional(records) for topic in request.topics for _, records in topic.partitions
+    ):
+        return True
+    transactional_id = request.transactional_id
+    return transactional_id is not None and rights.may(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id.decode(errors="replace")
+    )
 
 
 def _append(node: _Host, runtime: PartitionRuntime, records: memoryview, acks: int, done: Done) -> None:
@@ -153,7 +163,9 @@ def _append_single(node: _Host, header: RequestHeader, request: SingleProduce, s
         return False
     rights = None if node.authorizer is None else rights_of(node, slot)
     if rights is not None and (
-        not rights.may(Operation.WRITE, ResourceType.TOPIC, name) or keeps_out(node, rights, name, runtime.config)
+        is_transactional(records)
+        or not rights.may(Operation.WRITE, ResourceType.TOPIC, name)
+        or keeps_out(node, rights, name, runtime.config)
     ):
         return False
     answer = _Single(node, header, slot, topic, partition, acks)

@@ -1,37 +1,29 @@
-"""`fluvial sql`: one Spark SQL statement, its answer alone on stdout."""
+"""`fluvial sql`: statements about the tables, their answers alone on stdout."""
 
-import io
 import os
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from enum import StrEnum
-from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from fluvial.cli import rendering, terminal
-from fluvial.cli.options import DataDir, SparkConf, SparkMaster, Warehouse, settings_of
+from fluvial.cli import terminal
+from fluvial.cli.options import DataDir, SparkConf, SparkMaster, Warehouse, pairs, settings_of
+from fluvial.cli.run.answers import Format, write
+from fluvial.cli.run.engines import EngineName
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from fluvial.query.engine import Door
 
 SPOOL_BYTES = 16 << 20
 """An answer up to this size waits in memory until it is whole, a larger one in a file."""
-
-
-class Format(StrEnum):
-    """How the answer is written."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
 
 
 class QueryError(FluvialError):
@@ -46,77 +38,173 @@ def add_to(app: typer.Typer) -> None:
 def sql(
     *,
     query: Annotated[
-        str, typer.Argument(metavar="QUERY", help="The statement, or - to read it from stdin.", show_default=False)
-    ],
+        str | None,
+        typer.Argument(
+            metavar="QUERY",
+            help="Statements, separated by ; or - to read them from stdin. On a terminal without one: a prompt.",
+            show_default=False,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the statements from a file.")
+    ] = None,
     fmt: Annotated[
         Format,
-        typer.Option("--format", help="table shortens; json is one array of objects, csv a header and all rows."),
+        typer.Option(
+            "--format",
+            help="table shortens; json is one array of objects, csv a header and all rows; arrow is a file of Arrow's "
+            "IPC format.",
+        ),
     ] = Format.TABLE,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            metavar="NAME[:TYPE]=VALUE",
+            help="Value of :NAME in the statements, a string or of the type named; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--at",
+            metavar="TOPIC:PARTITION=OFFSET[,…]",
+            help="Read each table as of this offset of its topic: all records up to it and none behind; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    engine: Annotated[
+        EngineName, typer.Option("--engine", help="auto asks Sail, and Spark for what Sail does not take.")
+    ] = EngineName.AUTO,
     data_dir: DataDir = None,
     warehouse: Warehouse = None,
     spark_master: SparkMaster = None,
     conf: SparkConf = None,
 ) -> None:
     """
-    Query the tables with Spark SQL: history.*, compacted.*, state.*, marts.*, quarantine.*.
+    Query the tables in Spark SQL: history.*, compacted.*, state.*, marts.*, quarantine.*.
 
     In json and csv, timestamps are ISO 8601 in UTC, decimals keep their digits, binary is base64; in a table binary is
-    shown as text where it is text. Everything but the answer goes to stderr.
+    shown as text where it is text. Everything but the answer goes to stderr, last which engine it was, how long it
+    took, and which version of each table was read.
     """
-    statement = sys.stdin.read() if query == "-" else query
-    if not statement.strip():
-        raise typer.BadParameter('QUERY is empty; write for example "show tables in history"')
+    from fluvial.query.words import parameters_of
+
+    prompts = query is None and file is None
+    if prompts and not sys.stdin.isatty():
+        raise typer.BadParameter("Missing argument 'QUERY'")
+    statements = [] if prompts else _statements(query, file, fmt)
+    parameters = parameters_of(pairs("--param", param))
     settings = settings_of(data_dir, warehouse=warehouse, spark_master=spark_master, conf=conf)
     # Spark gives timestamps in the process's zone; in UTC they are the same on every machine.
     os.environ["TZ"] = "UTC"
     time.tzset()
-    with terminal.keep_stdout_for_the_answer() as stdout, tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
-        text = io.TextIOWrapper(spool, encoding="utf-8", newline="", write_through=True)
-        width = shutil.get_terminal_size((160, 50)).columns if stdout.isatty() else terminal.WIDTH_MAX
-        _answer(settings, statement.strip().rstrip(";"), fmt, text, width)
-        text.flush()
+    with _door(settings, engine if spark_master is None else EngineName.SPARK, at or ()) as door:
+        if prompts:
+            from fluvial.cli.run.sql_prompt import prompt
+
+            prompt(door, fmt, parameters, settings)
+            return
+        with terminal.keep_stdout_for_the_answer() as stdout:
+            _answer_all(door, _bound(statements, parameters), fmt, stdout)
+
+
+def _statements(query: str | None, file: Path | None, fmt: Format) -> list[str]:
+    from fluvial.query.words import StatementError, statements_of
+
+    if file is not None and query is not None:
+        raise typer.BadParameter("give QUERY or --file, not both")
+    if file is not None:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise StatementError(f"{file} is not text in UTF-8") from error
+    else:
+        text = sys.stdin.read() if query == "-" else query or ""
+    if not text.strip():
+        raise typer.BadParameter('QUERY is empty; write for example "show tables in history"')
+    statements = statements_of(text)
+    if not statements:
+        raise typer.BadParameter("QUERY holds nothing but comments")
+    if len(statements) > 1 and not fmt.is_text:
+        raise typer.BadParameter(f"--format {fmt} is of one statement, and there are {len(statements)}")
+    return statements
+
+
+def _bound(statements: Sequence[str], parameters: dict[str, str]) -> list[str]:
+    """The statements with their parameters. Raises StatementError for one without a value, and for one not used."""
+    from fluvial.query.words import StatementError, bound, used_parameters
+
+    if parameters:
+        used = set().union(*map(used_parameters, statements))
+        unused = next((name for name in parameters if name not in used), None)
+        if unused is not None:
+            raise StatementError(f"no statement has a parameter :{unused}")
+    return [bound(statement, parameters) for statement in statements]
+
+
+def _answer_all(door: "Door", statements: Sequence[str], fmt: Format, stdout: BinaryIO) -> None:
+    if not fmt.is_text and stdout.isatty():
+        raise typer.BadParameter(f"--format {fmt} is not for a terminal: write it to a file, with > FILE")
+    width = shutil.get_terminal_size((160, 50)).columns if stdout.isatty() else terminal.WIDTH_MAX
+    with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
+        for number, statement in enumerate(statements):
+            if number and fmt in (Format.CSV, Format.MARKDOWN):
+                spool.write(b"\n")
+            told = answer_into(spool, door, statement, fmt, width)
+            terminal.say(told)
         spool.seek(0)
         _hand_over(spool, stdout)
-        text.detach()
 
 
-def _answer(settings: Settings, statement: str, fmt: Format, out: TextIO, width: int) -> None:
+def answer_into(spool: Any, door: "Door", statement: str, fmt: Format, width: int) -> str:
+    """Write the answer to one statement behind what the spool holds; return what is said below it."""
     from fluvial.delta.failures import explain_failures
 
-    with _session(settings) as frame_of:
-        frame = frame_of(statement)
-        columns = [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-        with explain_failures("the query"):
-            if fmt is Format.TABLE:
-                _draw(columns, frame, out, width)
-            elif fmt is Format.JSON:
-                rendering.write_json(columns, frame.toLocalIterator(), out)
-            else:
-                rendering.write_csv(columns, frame.toLocalIterator(), out)
+    start = spool.tell()
 
+    def again() -> None:
+        spool.seek(start)
+        spool.truncate()
 
-def _draw(columns: rendering.Columns, frame: "DataFrame", out: TextIO, width: int) -> None:
-    from rich.console import Console
-
-    rows: Sequence[Any] = list(
-        islice(frame.limit(rendering.TABLE_ROWS_MAX + 1).collect(), rendering.TABLE_ROWS_MAX + 1)
-    )
-    console = Console(file=out, width=width, highlight=False, markup=False, no_color=True)
-    shown = rows[: rendering.TABLE_ROWS_MAX]
-    if columns:
-        rendering.draw_table(columns, shown, console, more=len(rows) > len(shown))
+    with explain_failures("the query"):
+        told = door.answer(
+            statement, lambda answer: write(answer, fmt, spool, width), again=again, rows_max=fmt.rows_max
+        )
+    return str(told)
 
 
 @contextmanager
-def _session(settings: Settings) -> Iterator[Any]:
-    """Give the function that turns a statement into its answer; stop Spark afterwards."""
-    from fluvial.spark.session import build_session, run_sql
+def _door(settings: Settings, engine: EngineName, places: Sequence[str]) -> "Iterator[Door]":
+    """What answers statements; Sail and Spark end with it."""
+    from fluvial.query.engine import Door, Engine
+    from fluvial.query.versions import At
 
-    spark = build_session(settings, "fluvial sql", say=terminal.say)
-    try:
-        yield lambda statement: run_sql(spark, settings, statement)
-    finally:
-        spark.stop()
+    started: list[Any] = []
+
+    def ask_spark(statement: str) -> Any:
+        from fluvial.spark.session import build_session, register_tables, run_sql
+
+        if started:
+            register_tables(started[0], settings)
+        else:
+            started.append(build_session(settings, "fluvial sql", say=terminal.say))
+        return run_sql(started[0], settings, statement)
+
+    door = Door(
+        settings=settings,
+        ask_spark=ask_spark,
+        say=terminal.say,
+        engine=Engine(engine),
+        places=At.of(places),
+    )
+    with closing(door):
+        try:
+            yield door
+        finally:
+            for spark in started:
+                spark.stop()
 
 
 def _hand_over(spool: Any, stdout: BinaryIO) -> None:

@@ -83,9 +83,10 @@ def registry(
 async def _serve(
     settings: Settings, host: str, port: int, topic: str, rules: "Rules", *, allowed_hosts: frozenset[str]
 ) -> None:
+    from fluvial.http_server import serve
     from fluvial.registry.logs.kafka_log import KafkaLog, follow
     from fluvial.registry.model.registry import Registry
-    from fluvial.registry.service.app import create_app, serve
+    from fluvial.registry.service.app import create_app
     from fluvial.registry.service.forwarding import Forwarder
     from log_broker.errors import BrokerError
 

@@ -3,9 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from log_broker.core.security.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
 from log_broker.errors import ErrorCode
+from log_broker.records.batch import TRANSACTIONAL
+from log_broker.records.record import build_batch
 from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.control import description_of, write_request
 from log_broker.wire.refusals import _blank
@@ -24,6 +27,7 @@ CODES = {
     TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     TXN: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
+ORDERS_ID = UUID(hex="a" * 32)
 NAMES = {CLUSTER: CLUSTER_NAME, GROUP: "crew", TOPIC: "orders", TXN: "till"}
 
 Right = tuple[ResourceType, Operation]
@@ -92,7 +96,9 @@ ASKED_OFFSETS = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}
 
 
 def produced(transactional_id: str | None = None) -> Mapping[str, Any]:
-    data = {"name": "orders", "partition_data": ({"index": 0, "records": None},)}
+    attributes = 0 if transactional_id is None else TRANSACTIONAL
+    batch = build_batch([(0, None, b"x", ())], attributes=attributes, producer_id=1, base_sequence=0)
+    data = {"name": "orders", "partition_data": ({"index": 0, "records": bytes(batch)},)}
     return {"transactional_id": transactional_id, "acks": -1, "timeout": 1000, "topic_data": (data,)}
 
 
@@ -119,6 +125,7 @@ CASES = [
             "topics": (
                 {
                     "topic": "orders",
+                    "topic_id": ORDERS_ID,
                     "partitions": (
                         {
                             "partition": 0,
@@ -185,7 +192,12 @@ CASES = [
         values={"topic_names": ("__consumer_offsets",)},
         code=CODES[TOPIC],
     ),
-    case(A.DELETE_TOPICS, (TOPIC, O.DELETE), version=1, values={"topic_names": ("orders",)}),
+    case(
+        A.DELETE_TOPICS,
+        (TOPIC, O.DELETE),
+        version=1,
+        values={"topic_names": ("orders",), "topics": ({"name": "orders", "topic_id": None},)},
+    ),
     case(
         A.DELETE_RECORDS,
         (TOPIC, O.DELETE),

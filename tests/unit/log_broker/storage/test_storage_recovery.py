@@ -14,6 +14,7 @@ from log_broker.config.broker import TopicConfig
 from log_broker.errors import ErrorCode
 from log_broker.records import build_batch, iterate_records, read_header
 from log_broker.storage.checkpoints import (
+    GAPS_FILE,
     LEADER_EPOCH_FILE,
     decode_epochs,
     decode_offsets,
@@ -103,6 +104,33 @@ def test_a_flipped_bit_in_the_tail_cuts_there(tmp_path_factory, at, bit) -> None
 
     # A batch's leader epoch stands outside its checksum: damage there costs nothing.
     assert found == [value(at) for at in range(len(found))]
+
+
+def test_a_flipped_offset_is_found_after_a_cut_has_removed_a_segment(tmp_path) -> None:
+    bench = written_log(tmp_path / "t-0")
+    first, second = sorted(bench.directory.glob("*.log"))[:2]
+    end_offset = int(second.stem) - 1
+    bench.core.roles.become_follower(1, 1)
+    bench.truncate(end_offset)
+    directory = crashed(bench)
+    assert last_segment(directory) == first
+    content = bytearray(first.read_bytes())
+    at = len(content) // end_offset * (end_offset - 1)  # all batches have one size
+    content[at + 5] ^= 0x01  # the base offset's, which the checksum leaves out: 65,536 farther
+    first.write_bytes(content)
+
+    assert open_bench(directory).log.end_offset == end_offset - 1
+
+
+def test_no_gap_is_wider_than_an_index_can_say(tmp_path) -> None:
+    directory = crashed(written_log(tmp_path / "t-0"))
+    (directory / GAPS_FILE).write_bytes(b"")
+    last = last_segment(directory)
+    content = bytearray(last.read_bytes())
+    content[4] ^= 0x80  # of the first batch's base offset: 2^31 farther
+    last.write_bytes(content)
+
+    assert open_bench(directory).log.end_offset == int(last.stem)
 
 
 def test_garbage_and_zeros_behind_the_tail_are_cut(tmp_path) -> None:

@@ -55,6 +55,34 @@ def test_resources_are_named_again() -> None:
     ]
 
 
+def test_what_would_have_become_of_entries_is_not_taken_from_the_request() -> None:
+    topic = {"name": "x", "num_partitions": 3, "replication_factor": 2, "assignments": (), "configs": ()}
+    (made,) = refused(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout=1, validate_only=False).topics
+    assert (made.num_partitions, made.replication_factor) == (-1, -1)
+    partitions = [{"partition_index": 4, "offset": 1}]
+    answer = refused(ApiKey.DELETE_RECORDS, 2, topics=[{"name": "x", "partitions": partitions}], timeout=1)
+    assert answer.topics[0].partitions[0].low_watermark == -1
+
+
+def test_entries_of_another_form_are_named_too() -> None:
+    directories = [{"path": "/a", "topics": [{"name": "x", "partitions": (3, 4)}]}]
+    (moved,) = refused(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, dirs=directories).results
+    assert (moved.topic_name, [each.partition_index for each in moved.partitions]) == ("x", [3, 4])
+    upsertion = {"name": "bob", "mechanism": 1, "iterations": 4096, "salt": b"", "salted_password": b""}
+    deletions = [{"name": "ada", "mechanism": 1}, {"name": "ada", "mechanism": 2}]
+    users = refused(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=deletions, upsertions=[upsertion]).results
+    assert [(each.user, each.error_code) for each in users] == [("ada", STORAGE), ("bob", STORAGE)]
+    entity = {"entity_type": "user", "entity_name": "ada"}
+    (quota,) = refused(
+        ApiKey.ALTER_CLIENT_QUOTAS, 1, entries=[{"entity": (entity,), "ops": ()}], validate_only=True
+    ).entries
+    assert [(each.entity_type, each.entity_name) for each in quota.entity] == [("user", "ada")]
+    asked = [{"topic": "x", "partitions": (0,)}]
+    elected = refused(ApiKey.ELECT_LEADERS, 2, election_type=0, topic_partitions=asked, timeout=1)
+    assert elected.error_code == STORAGE
+    assert elected.replica_election_results[0].partition_result[0].error_code == STORAGE
+
+
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.key.name)
 def test_every_layout_can_be_refused_whatever_the_request_holds(api: Api) -> None:
     least = 3 if api.key is ApiKey.PRODUCE else api.version_min  # kio has no older ones, which are written by hand

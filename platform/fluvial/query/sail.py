@@ -1,0 +1,135 @@
+"""
+The quick engine: Sail in a process of its own, which is started for the first statement and ends with this one.
+"""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from fluvial.errors import FluvialError
+from fluvial.query.frames import Frame, FramedAnswer, LostEngineError, RefusedError, read_frame, write_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PATIENCE_S = 5.0
+_WHERE = re.compile(r"Flight returned [\w ]+ error, with message: ")
+
+
+class SailError(FluvialError):
+    """
+    Sail has no answer to a statement; the text says why.
+    """
+
+
+class Sail:
+    """
+    A running Sail that reads the tables in `folders`; close it after use.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="fluvial-sql-", ignore_cleanup_errors=True)
+        given = json.dumps({"readable": [str(folder) for folder in folders], "scratch": self._scratch.name})
+        quiet = None if os.environ.get("FLUVIAL_DEBUG") else subprocess.DEVNULL
+        # -P: nothing is imported from the folder that a user happens to be in.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "fluvial.query.worker", given],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=quiet,
+            env=os.environ | {"RUST_LOG": os.environ.get("RUST_LOG", "error"), "TZ": "UTC"},
+        )
+        self._ready = False
+        self.walls: dict[str, bool] = {}
+
+    @staticmethod
+    def is_installed() -> bool:
+        """
+        Whether its packages are there; asking imports nothing.
+        """
+        return find_spec("pysail") is not None and find_spec("pyarrow") is not None
+
+    @property
+    def scratch(self) -> Path:
+        """
+        A folder that it may read and write in, which goes when it ends.
+        """
+        return Path(self._scratch.name)
+
+    @contextmanager
+    def ask(self, statement: str, *, rows_max: int | None = None) -> "Iterator[pa.RecordBatchReader]":
+        """
+        The answer to a statement, batch by batch, with about `rows_max` rows at most; for a ``with``, within which
+        :class:`SailError` is raised where the engine refuses the statement or ends.
+        """
+        import pyarrow as pa
+
+        try:
+            self._wait()
+            write_json(self._stdin, Frame.ASK, {"statement": statement, "rows_max": rows_max})
+            answer = FramedAnswer(self._stdout)
+            # Arrow takes a short read for the end, so what reads for it goes on until it has what it was asked for.
+            with pa.ipc.open_stream(pa.PythonFile(io.BufferedReader(answer), mode="r")) as reader:
+                yield reader
+            answer.drain()
+        except RefusedError as error:
+            raise SailError(_plain(str(error))) from error
+        except (LostEngineError, BrokenPipeError) as error:
+            self.close()
+            raise SailError("its process has ended") from error
+
+    def schema(self, statement: str) -> "pa.Schema":
+        """
+        The columns of a statement's answer, which is not made.
+        """
+        with self.ask(statement, rows_max=0) as reader:
+            return reader.schema
+
+    def close(self) -> None:
+        """
+        End the process, whatever it is at.
+        """
+        self._process.kill()
+        self._process.wait(_PATIENCE_S)
+        self._stdout.close()
+        with suppress(BrokenPipeError):
+            self._stdin.close()
+        self._scratch.cleanup()
+
+    @property
+    def is_running(self) -> bool:
+        """
+        Whether its process can take a statement.
+        """
+        return self._process.poll() is None
+
+    def _wait(self) -> None:
+        if not self._ready:
+            kind, body = read_frame(self._stdout)
+            if kind is not Frame.READY:
+                raise LostEngineError
+            self.walls = json.loads(body)
+            self._ready = True
+
+    @property
+    def _stdin(self) -> BinaryIO:
+        return cast(BinaryIO, self._process.stdin)
+
+    @property
+    def _stdout(self) -> BinaryIO:
+        return cast(BinaryIO, self._process.stdout)
+
+
+def _plain(message: str) -> str:
+    """What Sail said, in one line, without what carried it."""
+    line = " ".join(_WHERE.sub("", message).split())
+    return re.sub(r"\. gRPC client debug context: .*$| Client context: .*$", "", line)

@@ -1,0 +1,203 @@
+"""
+Which version of a table a query reads: the newest, one it names, that of a time, or that of an offset of its topic.
+
+Read from the table's own log, whose commits store the offsets that they were made from.
+"""
+
+import datetime as dt
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fluvial.delta.errors import TableError
+from fluvial.delta.log import TableLog
+from fluvial.delta.mart_stamp import MartStamp
+from fluvial.delta.stamp import Stamp
+from fluvial.errors import FluvialError
+from fluvial.query.references import UnclearError
+
+_AT = re.compile(r"(?P<topic>[^:=\s]+):(?P<pairs>\d+=\d+(?:,\d+=\d+)*)", re.ASCII)
+_PARTITIONS_SHOWN = 4
+
+
+class NoSuchOffsetError(FluvialError):
+    """
+    No version of a table ends at the offset that was asked for.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class At:
+    """
+    The place in a topic that a query is asked as of: of each partition the last offset that is in it.
+    """
+
+    topic: str
+    offsets: Mapping[int, int]
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> "list[At]":
+        """
+        Read `orders:0=1234` or `orders:0=1234,1=77`, once or more for a topic. Raises :class:`FluvialError`.
+        """
+        places: dict[str, dict[int, int]] = {}
+        for text in words:
+            match = _AT.fullmatch(text)
+            if match is None:
+                raise FluvialError(f"--at {text!r}: write TOPIC:PARTITION=OFFSET, for example orders:0=1234")
+            offsets = places.setdefault(match["topic"], {})
+            for pair in match["pairs"].split(","):
+                partition, _, offset = pair.partition("=")
+                if int(partition) in offsets:
+                    raise FluvialError(f"--at {text!r} names partition {partition} of {match['topic']} twice")
+                offsets[int(partition)] = int(offset)
+        return [cls(topic=topic, offsets=offsets) for topic, offsets in places.items()]
+
+    def __str__(self) -> str:
+        return f"{self.topic}:" + ",".join(f"{partition}={offset}" for partition, offset in self.offsets.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """
+    A version of a table, with what its log tells of how fresh it is.
+
+    `ends` is, for each partition of `topic`, the first offset that is not in it; `inputs` are the versions of the
+    tables that a mart was made from. `made_ms` is the commit's time, in milliseconds of Unix time.
+    """
+
+    table: str
+    version: int
+    made_ms: int | None = None
+    topic: str | None = None
+    ends: Mapping[int, int] = field(default_factory=dict)
+    inputs: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """
+        The version as it is shown below an answer.
+        """
+        parts = [f"{self.table} version {self.version}"]
+        if self.made_ms is not None:
+            made = dt.datetime.fromtimestamp(self.made_ms / 1000, dt.UTC)
+            parts.append(f"of {made:%Y-%m-%dT%H:%M:%SZ}")
+        shown = [f"{partition}={end - 1}" for partition, end in sorted(self.ends.items()) if end > 0]
+        if self.topic is not None and shown:
+            more = f" and {len(shown) - _PARTITIONS_SHOWN} more" if len(shown) > _PARTITIONS_SHOWN else ""
+            parts.append(f"at {self.topic}:{','.join(shown[:_PARTITIONS_SHOWN])}{more}")
+        if self.inputs:
+            parts.append(f"from {', '.join(f'{name}@{version}' for name, version in self.inputs.items())}")
+        return " ".join(parts)
+
+
+def resolve(
+    log: TableLog, table: str, *, version: int | None = None, timestamp: str | None = None, places: Sequence[At] = ()
+) -> Version:
+    """
+    The version of a table that is meant, the newest where nothing says otherwise.
+
+    Raises :class:`~fluvial.delta.errors.TableError` for a log that lacks what it takes, :class:`NoSuchOffsetError` for
+    a place between two versions, and :class:`UnclearError` for a time that Spark must judge.
+    """
+    log.check()
+    newest = log.newest_version()
+    if newest is None:
+        raise TableError(f"{log.path} holds no table")
+    if version is not None:
+        return _described(log, table, version)
+    if timestamp is not None:
+        return _described(log, table, _at_time(log, timestamp))
+    if places:
+        return _at_place(log, table, places)
+    return _described(log, table, newest)
+
+
+def _described(log: TableLog, table: str, version: int) -> Version:
+    """A version with what the newest stamp up to it says, which is looked for as long as the log has commits."""
+    made_ms = None
+    for commit in log.newest_first():
+        if commit.version > version:
+            continue
+        if commit.version == version:
+            made_ms = commit.timestamp_ms
+        stamp = Stamp.of(commit)
+        if stamp is not None:
+            return _stamped(table, version, made_ms, stamp)
+        mart = MartStamp.of(commit)
+        if mart is not None:
+            inputs = {name: each.version for name, each in mart.inputs.items()}
+            return Version(table=table, version=version, made_ms=made_ms, inputs=inputs)
+    return Version(table=table, version=version, made_ms=made_ms)
+
+
+def _stamped(table: str, version: int, made_ms: int | None, stamp: Stamp) -> Version:
+    ends = {partition: end for partition, (_, end) in stamp.offsets.items()}
+    return Version(table=table, version=version, made_ms=made_ms, topic=stamp.topic, ends=ends)
+
+
+def _at_place(log: TableLog, table: str, places: Sequence[At]) -> Version:
+    """
+    The first version whose rows are those of all records up to the offsets, and of none behind them.
+    """
+    found: Version | None = None
+    above: Version | None = None
+    topics: set[str] = set()
+    for commit in log.newest_first():
+        stamp = Stamp.of(commit)
+        if stamp is None:
+            continue
+        topics.add(stamp.topic)
+        place = next((place for place in places if place.topic == stamp.topic), None)
+        if place is None:
+            break
+        held = _stamped(table, commit.version, commit.timestamp_ms, stamp)
+        if all(held.ends.get(partition) == offset + 1 for partition, offset in place.offsets.items()):
+            found = held
+        elif found is not None:
+            break
+        elif all(held.ends.get(partition, 0) <= offset + 1 for partition, offset in place.offsets.items()):
+            raise _between(table, place, below=held, above=above)
+        else:
+            above = held
+    if found is not None:
+        return found
+    named = ", ".join(place.topic for place in places)
+    if not topics.intersection(place.topic for place in places):
+        of = f"is made from {', '.join(sorted(topics))}" if topics else "names no offsets"
+        raise NoSuchOffsetError(f"{table} {of}, so it has no version as of an offset of {named}")
+    place = next(place for place in places if place.topic in topics)
+    raise _between(table, place, below=None, above=above)
+
+
+def _between(table: str, place: At, *, below: Version | None, above: Version | None) -> NoSuchOffsetError:
+    """Say which versions there are instead."""
+
+    def told(version: Version) -> str:
+        ends = ",".join(f"{partition}={version.ends.get(partition, 0) - 1}" for partition in place.offsets)
+        return f"version {version.version} (--at {place.topic}:{ends})"
+
+    if below is None and above is None:
+        return NoSuchOffsetError(f"{table} has no version that ends at {place}")
+    if below is None:
+        assert above is not None
+        return NoSuchOffsetError(f"no version of {table} ends at {place}: the oldest in its log is {told(above)}")
+    if above is None:
+        return NoSuchOffsetError(f"{table} does not hold {place} yet: the newest is {told(below)}")
+    return NoSuchOffsetError(f"no version of {table} ends at {place}: the nearest are {told(below)} and {told(above)}")
+
+
+def _at_time(log: TableLog, text: str) -> int:
+    """
+    The newest version that is not later than a time, by Delta's rule: the commit files' times, each above the last.
+    """
+    try:
+        wanted = dt.datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise UnclearError(f"{text!r} is no time that is read here") from error
+    wanted = wanted.replace(tzinfo=wanted.tzinfo or dt.UTC)
+    wanted_ms = int(wanted.timestamp() * 1000)
+    times = log.commit_times_ms()
+    found = [version for version, made_ms in times.items() if made_ms <= wanted_ms]
+    if not found or wanted_ms > max(times.values()):
+        raise UnclearError(f"{text!r} is not within the commits of the log")
+    return max(found)

@@ -1,0 +1,120 @@
+"""The tables that a query names, and the query with each in another place."""
+
+import pytest
+
+from fluvial.query.references import UnclearError, read_query
+from fluvial.query.routing import changes_session, is_query, why_spark, why_spark_settings
+from fluvial.spark.warehouse import DATABASES
+
+KNOWN = ("history.orders", "state.customers")
+
+
+def rewritten(text: str) -> str:
+    query = read_query(text, DATABASES, KNOWN)
+    return query.rewritten(lambda each: f"{each.table}@{each.version}{each.timestamp or ''}")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("select * from state.customers", "select * from (state.customers@None) AS `customers`"),
+        ("select * from State.`Customers` c where 1", "select * from (state.customers@None) c where 1"),
+        (
+            "select state.customers.a from state.customers as c, history.orders",
+            "select customers.a from (state.customers@None) as c, (history.orders@None) AS `orders`",
+        ),
+        (
+            "select * from history.orders version as of 3 o left join state.customers on true",
+            "select * from (history.orders@3) o left join (state.customers@None) AS `customers` on true",
+        ),
+        (
+            "select * from history.orders for timestamp as of timestamp '2026-01-01'",
+            "select * from (history.orders@None2026-01-01) AS `orders`",
+        ),
+        (
+            "with a as (select * from state.customers) select (select max(x) from history.orders) from a",
+            "with a as (select * from (state.customers@None) AS `customers`) "
+            "select (select max(x) from (history.orders@None) AS `orders`) from a",
+        ),
+        (
+            "select 'from state.customers' -- from state.customers",
+            "select 'from state.customers' -- from state.customers",
+        ),
+        ("select state from t", "select state from t"),
+        ("select * from state.gone", "select * from (state.gone@None) AS `gone`"),
+    ],
+)
+def test_tables_are_found_where_they_stand(text: str, wanted: str) -> None:
+    assert rewritten(text) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select state.customers from t state",
+        "select * from spark_catalog.state.customers",
+        "select * from state.customers tablesample (5 rows)",
+        "select * from state.customers version as of x",
+        "select * from state.customers timestamp as of current_timestamp() - interval 1 day",
+        "select * from state.customers timestamp as of '2026-01-01' || ''",
+        "select * from state.customers@v3",
+        "select state.f(1)",
+    ],
+)
+def test_what_cannot_be_told_is_unclear(text: str) -> None:
+    with pytest.raises(UnclearError):
+        read_query(text, DATABASES, KNOWN)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select 1",
+        "with a as (select 1) select * from a",
+        "(select 1) union all (select 2)",
+        "values (1)",
+        "select `update` from state.customers",
+        "select u.name, delta.x from t as u, v as delta",
+    ],
+)
+def test_queries_may_go_to_sail(text: str) -> None:
+    assert why_spark(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "describe history state.customers",
+        "show tables",
+        "explain select 1",
+        "insert into state.customers values (1)",
+        "with a as (select 1) insert into state.customers select * from a",
+        "from state.customers insert into x select *",
+        "select * from parquet.`x`",
+        "select * from delta.`/somewhere`",
+        "select * from  text . `/etc/passwd`",
+        "select * from state.`/etc/passwd`",
+        "select Rand()",
+        "select current_user",
+        "create table x (a int)",
+        "set spark.sql.ansi.enabled=false",
+        "copy into x from 'y'",
+        "",
+    ],
+)
+def test_what_is_sparks_goes_there(text: str) -> None:
+    assert why_spark(text) is not None
+
+
+def test_what_changes_the_session_is_told_from_queries() -> None:
+    assert changes_session("use state")
+    assert changes_session(" -- x\n set a=b")
+    assert not changes_session("insert into a values (1)")
+    assert is_query("select 1")
+    assert not is_query("delete from a")
+
+
+def test_settings_that_change_answers_are_sparks() -> None:
+    assert why_spark_settings({"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}) is None
+    assert why_spark_settings({"spark.sql.ansi.enabled": "false"}) is not None
+    assert why_spark_settings({"spark.sql.session.timeZone": "Europe/Bern"}) is not None
