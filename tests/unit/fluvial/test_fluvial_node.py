@@ -73,6 +73,7 @@ def test_metrics_are_served_on_a_port_of_their_own(tmp_path: Path) -> None:
 def test_a_node_that_others_can_reach_says_so(tmp_path: Path, module: str, host: str) -> None:
     (port,) = free_ports(1)
     command = [sys.executable, "-m", module, "--host", host, "--advertised-host", "127.0.0.1", "--port", str(port)]
+    command += ["--allow-plaintext"] if host == "0.0.0.0" else []
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--data-dir", str(tmp_path / "node")], stderr=log, stdout=subprocess.DEVNULL
@@ -149,3 +150,14 @@ def test_metrics_that_others_can_reach_ask_as_the_listeners_do() -> None:
         assert metrics_security(secured.node, host="127.0.0.1") is None
         assert metrics_security(plain.node, host="0.0.0.0") is None
         guard.close()
+
+
+@pytest.mark.parametrize("module", ["fluvial.node", "log_broker"])
+def test_a_node_in_plain_text_is_not_opened_to_the_network_unasked(tmp_path: Path, module: str) -> None:
+    command = [sys.executable, "-m", module, "--host", "0.0.0.0", "--port", "0", "--data-dir", str(tmp_path / "node")]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 1
+    assert "other machines reach 0.0.0.0" in refused.stderr
+    assert "--allow-plaintext" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not list(tmp_path.glob("node/*-0"))
