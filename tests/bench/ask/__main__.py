@@ -35,11 +35,14 @@ from fluvial.spark.warehouse import Warehouse
 
 TABLE, MART = "state.customers", "marts.cities"
 CHANGED = 0.01
-ROW_OF = """
-    concat('k', id) AS customer, concat('city ', id % 500) AS city, id % 97 + {batch} AS orders,
-    cast(id * 0.37 + {batch} AS decimal(14, 2)) AS spent, timestamp_seconds(1700000000 + id) AS last_order_at,
-    named_struct('n', id) AS _fold
-"""
+ROW_OF = (
+    "concat('k', id) AS customer",
+    "concat('city ', id % 500) AS city",
+    "id % 97 + {batch} AS orders",
+    "cast(id * 0.37 + {batch} AS decimal(14, 2)) AS spent",
+    "timestamp_seconds(1700000000 + id) AS last_order_at",
+    "named_struct('n', id) AS _fold",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,11 @@ QUESTIONS = (
 )
 
 
+def row_of(batch: int) -> list[str]:
+    """The columns of a row that a batch wrote, from its `id`."""
+    return [column.format(batch=batch) for column in ROW_OF]
+
+
 def build(spark: Any, warehouse: str, rows: int, batches: int) -> None:
     """Write the state and the mart."""
     at = Warehouse.at(warehouse).path
@@ -70,14 +78,14 @@ def build(spark: Any, warehouse: str, rows: int, batches: int) -> None:
     def stamp(batch: int) -> Stamp:
         return Stamp(topic="orders", topic_id=None, batch=batch, offsets={0: ((batch - 1) * rows, batch * rows)})
 
-    append(spark.range(rows).selectExpr(ROW_OF.format(batch=0)).repartition(8), path, stamp(1), KEYED_TABLE)
+    append(spark.range(rows).selectExpr(*row_of(0)).repartition(8), path, stamp(1), KEYED_TABLE)
     changed = max(1, int(rows * CHANGED))
     for batch in range(1, batches + 1):
         version = TableLog(spark, path).newest_version()
         assert version is not None
         # A stride that shares no factor with the rows spreads the changes over all files.
         ids = spark.range(changed).selectExpr(f"(id * 7919 + {batch} * 104729) % {rows} AS id").distinct()
-        new = ids.selectExpr(ROW_OF.format(batch=batch), f"true AS {WRITTEN}")
+        new = ids.selectExpr(*row_of(batch), f"true AS {WRITTEN}")
         old = located(spark, path, version).select("customer", FILE, ROW)
         swap_located(spark, path, new.join(old, "customer", "left"), version=version, stamp=stamp(batch + 1), files=1)
         if batch % 10 == 0:
