@@ -32,8 +32,9 @@ CONTRACT_KEYS = (
     ),
     _word(
         PRODUCERS,
-        "any",
-        "Who of those that an authorizer lets write may produce: all of them, or the owner of the values' subject.",
+        ONLY_OWNER,
+        "Who of those that an authorizer lets write may produce: all of them, or the owner of the values' subject, if "
+        "it has one.",
         "any",
         ONLY_OWNER,
     ),

@@ -12,7 +12,7 @@ from typing import Any
 from fluvial.errors import ConfigError
 from fluvial.kafka import client_properties as kafka
 from fluvial.kafka.java import without_java_names
-from fluvial.properties import Given, Properties, read_properties
+from fluvial.properties import Given, Properties, flat, read_properties
 from fluvial.registry import endpoint as registry
 
 TABLES = ("kafka", "registry")
@@ -46,6 +46,11 @@ def _file(path: Path) -> _Source:
         {name: each for name, each in read.items() if name not in registrys},
         {name.removeprefix(registry.PREFIX): each for name, each in registrys.items()},
     )
+
+
+def kafka_properties_of(path: Path) -> Properties:
+    """Return what a properties file says of Kafka, without what it says of a registry; raises ConfigError."""
+    return kafka.kafka_properties({kafka.ALIASES.get(name, name): each for name, each in _file(path).kafka.items()})
 
 
 def _variables(environ: Mapping[str, str]) -> _Source:
@@ -127,12 +132,3 @@ def table_of(path: Path, read: Mapping[str, Any], name: str) -> Iterator[tuple[s
         if not isinstance(value, str | int | float):
             raise ConfigError(f"{path}: {name}.{key}: write a string, a number, true or false")
         yield key, str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the keys of tables in tables with dots between, as `a.b = 1` and `"a.b" = 1` are one."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from fluvial.client_settings import flat
 from fluvial.errors import ConfigError
+from fluvial.properties import flat
 
 VARIABLE = "FLUVIAL_PROFILE"
 TABLE = "profiles"

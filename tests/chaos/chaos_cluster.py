@@ -18,6 +18,7 @@ from typing import Any
 
 from chaos_links import Links
 from chaos_nodes import BEHIND_PROXY, PROXY, QUICK, KafkaNode, NodeProcess, OurNode, Voter
+from chaos_security import MANNER, Security, speak_plainly
 from chaos_wire import OBSERVER, ask
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -48,8 +49,9 @@ class Cluster:
         brokers: int = 3,
         separate_voters: int = 0,
         settings: Mapping[str, str] | None = None,
+        secure: bool = False,
     ) -> None:
-        """Nodes 1, 2, … are the brokers; separate voters are 101, 102, …"""
+        """Nodes 1, 2, … are the brokers; separate voters are 101, 102, …; only ours can be secured."""
         self.kind = kind
         self.folder = folder
         make = KINDS[kind]
@@ -72,7 +74,9 @@ class Cluster:
         self.links = Links(
             lambda: {node.pid: node.name for node in unknown if node.is_running},
             {node.address: node.name for node in self.nodes.values() if node.address is not None},
+            is_readable=not secure,
         )
+        self._security = self._secured() if secure else None
         for node in self.nodes.values():
             for port in node.proxied_ports:
                 self.links.proxy((PROXY, port), node.name, (BEHIND_PROXY, port))
@@ -84,6 +88,8 @@ class Cluster:
         for node in self.nodes.values():
             node.start()
         self.await_brokers(self.brokers)
+        if self._security is not None:
+            self._security.allow(self.admin())
         return self
 
     def close(self) -> None:
@@ -91,7 +97,16 @@ class Cluster:
         for node in self.nodes.values():
             node.kill()
         self.links.close()
+        speak_plainly()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _secured(self) -> Security:
+        security = Security(self.folder / "security", PROXY)
+        for node in self.nodes.values():
+            assert isinstance(node, OurNode), "only ours can be secured"
+            node.config_file = security.node_file(node.folder / "server.properties")
+        security.take_over()
+        return security
 
     # The nodes.
 
@@ -143,7 +158,9 @@ class Cluster:
         return ",".join(f"{PROXY}:{self.nodes[number].port}" for number in numbers)
 
     def admin(self, **more: Any) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.bootstrap, "client.id": OBSERVER, "log_level": 0, **more})
+        return AdminClient(
+            {"bootstrap.servers": self.bootstrap, "client.id": OBSERVER, "log_level": 0, **MANNER.observer, **more}
+        )
 
     def create_topic(
         self,

@@ -86,11 +86,18 @@ class _Connection:
 class Links:
     """The proxies of one cluster, in a thread of their own. Methods may be called from any thread."""
 
-    def __init__(self, pids: Callable[[], Mapping[int, str]], addresses: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        pids: Callable[[], Mapping[int, str]],
+        addresses: Mapping[str, str] | None = None,
+        *,
+        is_readable: bool = True,
+    ) -> None:
         """
         `addresses` are those that nodes dial from, if they have one each; of other nodes `pids` tells which process is
-        which, at any moment.
+        which, at any moment. Where what passes cannot be read, all clients are CLIENTS, and nothing can be tapped.
         """
+        self._is_readable = is_readable
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft < FILES_MIN:
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES_MIN, hard), hard))
@@ -191,6 +198,8 @@ class Links:
     ) -> None:
         try:
             opening, source = b"", self._node_of(writer)
+            if source is None and not self._is_readable:
+                source = CLIENTS
             if source is None:
                 opening = await _read_frame(reader)
                 source = _zone_of(opening)

@@ -188,6 +188,7 @@ class OurNode(NodeProcess):
         super().__init__(folder, node_id, roles, (ports[0], ports[0]))
         self._faults: dict[str, Any] = {}
         self._faults_path = folder / "faults.json"
+        self.config_file: Path | None = None  # of a node that is secured
         (folder / "synced").mkdir()
         self._tell_faults()
 
@@ -200,6 +201,8 @@ class OurNode(NodeProcess):
         words += ["--controller-quorum-voters", voters]
         for name, value in self.settings.items():
             words += ["--set", f"{name}={value}"]
+        if self.config_file is not None:
+            words += ["--config", str(self.config_file)]
         return words
 
     @property

@@ -5,6 +5,7 @@ Real processes under faults: `make chaos`.
     python tests/chaos/chaos_run.py --seconds 120 --storms 20      one after the other, of this seed and those after it
     python tests/chaos/chaos_run.py --peer kafka                   the same against Apache Kafka
     python tests/chaos/chaos_run.py --brokers 5
+    python tests/chaos/chaos_run.py --secure                       every link by SASL_SSL, and clients by their rights
     python tests/chaos/chaos_run.py --voters 3                     voters in processes of their own
     python tests/chaos/chaos_run.py --scenarios F-02 F-16          stories with an expected end, by their names
     python tests/chaos/chaos_run.py --scenarios all
@@ -43,12 +44,15 @@ def main() -> int:
     parser.add_argument("--peer", choices=sorted(KINDS), default="ours", help="whose nodes (default: ours)")
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--voters", type=int, default=0, help="voters of the quorum that are no brokers")
+    parser.add_argument("--secure", action="store_true", help="TLS, sign-in and ACLs everywhere; storms only")
     parser.add_argument("--seconds", type=float, default=STORM_SECONDS, help="how long the storm lasts; 0: none")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--storms", type=int, default=1, help="how many, of this seed and those after it (default: 1)")
     parser.add_argument("--scenarios", nargs="+", metavar="NAME", help="instead of a storm: names, or all")
     parser.add_argument("--keep", type=Path, help="folder for the history and the logs of the nodes")
     options = parser.parse_args()
+    if options.secure and (options.scenarios or options.peer != "ours"):
+        parser.error("--secure is for storms of our nodes: scenarios look at what passes")
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
         if options.scenarios:
             return run_scenarios(options.scenarios, options.peer, Path(scratch), say)
@@ -124,7 +128,9 @@ def run_storm(
     options: argparse.Namespace, seed: int, folder: Path, keep: Path | None, say: Callable[[str], None]
 ) -> Report:
     """One storm on a cluster of its own; the history and the logs of the nodes are left in `keep`."""
-    cluster = Cluster(folder, kind=options.peer, brokers=options.brokers, separate_voters=options.voters)
+    cluster = Cluster(
+        folder, kind=options.peer, brokers=options.brokers, separate_voters=options.voters, secure=options.secure
+    )
     say(f"storm of {options.seconds:.0f} s, seed {seed}, {options.brokers} brokers, {options.voters} voters")
     try:
         cluster.start()

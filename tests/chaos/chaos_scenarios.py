@@ -14,6 +14,7 @@ from typing import Any
 
 from chaos_cluster import Cluster
 from chaos_nodes import OurNode
+from chaos_security import MANNER
 from chaos_workloads import PATIENT
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -157,7 +158,7 @@ def values_of(stage: Stage, count: int, name: str = "r") -> list[str]:
 def client(zone: str | None = None, **more: Any) -> dict[str, Any]:
     """A client's settings in one zone of the links; names with underscores for dots."""
     told = {name.replace("_", "."): value for name, value in more.items()}
-    return {**PATIENT, "client.id": f"{zone}/client" if zone else "client", **told}
+    return {**PATIENT, **MANNER.client, "client.id": f"{zone}/client" if zone else "client", **told}
 
 
 class Sending:

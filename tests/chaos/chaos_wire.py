@@ -1,8 +1,9 @@
 """One request at a time to one node, for what stock clients do not ask, such as who leads the quorum."""
 
-import socket
 import struct
 from typing import Any
+
+from chaos_security import MANNER, exactly
 
 from log_broker.wire import control
 
@@ -14,17 +15,7 @@ SECONDS_MAX = 10.0
 def ask(address: Address, api_key: int, version: int, values: dict[str, Any]) -> Any:
     """Send one request by kio's field names and return its answer; raises OSError where the node cannot be reached."""
     request = bytes(control.write_request(api_key, version, 1, OBSERVER, values))
-    with socket.create_connection(address, timeout=SECONDS_MAX) as connection:
+    with MANNER.connect(address, SECONDS_MAX) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
-        answer = _exactly(connection, struct.unpack(">i", _exactly(connection, 4))[0])
+        answer = exactly(connection, struct.unpack(">i", exactly(connection, 4))[0])
     return control.read_response(api_key, version, memoryview(answer)[4:])
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    parts = b""
-    while len(parts) < size:
-        data = connection.recv(size - len(parts))
-        if not data:
-            raise ConnectionResetError("the node closed the connection")
-        parts += data
-    return parts

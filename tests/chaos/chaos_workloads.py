@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any
 
 from chaos_history import Doing, History, Record
+from chaos_security import MANNER
 from confluent_kafka import (
     Consumer,
     KafkaError,
@@ -80,7 +81,13 @@ class Workload(ABC):
     def config(self, **more: Any) -> dict[str, Any]:
         """The client's settings, by Kafka's names with underscores for dots in `more`."""
         told = {name.replace("_", "."): value for name, value in more.items()}
-        return {"bootstrap.servers": self.servers, "client.id": self.process.replace(" ", "-"), **PATIENT, **told}
+        return {
+            "bootstrap.servers": self.servers,
+            "client.id": self.process.replace(" ", "-"),
+            **PATIENT,
+            **MANNER.client,
+            **told,
+        }
 
     def _work(self) -> None:
         try:
@@ -263,6 +270,7 @@ def read_everything(servers: str, history: History, topics: dict[str, int], *, s
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
             **PATIENT,
+            **MANNER.client,
         }
     )
     try:

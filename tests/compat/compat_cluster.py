@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from secured import librdkafka
 
 if TYPE_CHECKING:
     from conftest import BrokerProcess
@@ -64,7 +65,7 @@ class Brokers:
             node.await_listening()
         deadline = time.monotonic() + START_SECONDS_MAX
         for node in self.nodes:
-            admin = AdminClient({"bootstrap.servers": node.bootstrap_servers, "log_level": 0})
+            admin = AdminClient({**librdkafka(node.bootstrap_servers), "log_level": 0})
             while True:
                 with suppress(KafkaException):
                     if len(admin.list_topics(timeout=5).brokers) == len(self.nodes):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from compat_cluster import BROKERS, Brokers, free_ports, words_of
+from secured import SECURE, Security, remember
 
 # What is lost is noticed within seconds, so that tests need not wait for it.
 QUICK_GROUPS = tuple(
@@ -101,17 +102,28 @@ class BrokerProcess:
         return status
 
 
-def as_many_as_asked(folder: Path, words: tuple[str, ...] = ()) -> "BrokerProcess | Brokers":
-    """One broker, or several that look like one."""
-    if BROKERS == 1:
+def as_many_as_asked(
+    folder: Path, words: tuple[str, ...] = (), *, count: int = BROKERS, security: Security | None = None
+) -> "BrokerProcess | Brokers":
+    """
+    One broker, or several that look like one.
+
+    They are secured with `make compat SECURE=1`, and have the listeners of `security` where a test brings one.
+    """
+    if security is None and SECURE:
+        security = Security(folder / "security")
+    if count == 1 and security is None:
         return BrokerProcess(folder / "data", words)
-    ports = free_ports(BROKERS)
-    return Brokers(
-        [
-            BrokerProcess(folder / f"data-{number}", (*words, *words_of(number, ports)), port)
-            for number, port in enumerate(ports)
-        ]
-    )
+    ports = free_ports(count)
+    nodes = []
+    for number, port in enumerate(ports):
+        own = words_of(number, ports) if count > 1 else ()
+        secured = () if security is None else ("--config", str(security.settings_of_a_node(port)))
+        nodes.append(BrokerProcess(folder / f"data-{number}", (*words, *own, *secured), port))
+    running = nodes[0] if count == 1 else Brokers(nodes)
+    if security is not None and security.closed:
+        remember(security.access(running.bootstrap_servers))
+    return running
 
 
 @pytest.fixture(scope="session")

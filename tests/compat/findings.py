@@ -42,11 +42,17 @@ class Verdict:
         return not (self.failed or self.skipped or self.stale or self.problem)
 
 
-def allowlist(page: str) -> dict[str, dict[str, str]]:
-    """Suite to test to reason, from the table rows of the page's section `Allowlist`."""
+def allowlist(page: str, *, secured: bool = False) -> dict[str, dict[str, str]]:
+    """
+    Suite to test to reason, from the table rows of the page's section `Allowlist`.
+
+    What its parts `Secured` and `In plain text` have counts for brokers of that kind alone.
+    """
     _, _, section = page.partition("\n## Allowlist\n")
+    always, *parts = section.partition("\n## ")[0].split("\n### ")
+    kind = "Secured\n" if secured else "In plain text\n"
     allowed: dict[str, dict[str, str]] = {}
-    for line in section.partition("\n## ")[0].splitlines():
+    for line in "\n".join([always, *(part for part in parts if part.startswith(kind))]).splitlines():
         if (row := _ROW.match(line)) is not None:
             allowed.setdefault(row["suite"], {})[row["test"]] = row["why"]
     return allowed

@@ -6,9 +6,11 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import secured
 
 FOLDER = Path(__file__).with_name("kafkajs")
 VERSION: str = json.loads((FOLDER / "package.json").read_text())["dependencies"]["kafkajs"]
@@ -66,8 +68,17 @@ def require_packages(say: Callable[[str], None] = lambda _line: None) -> Path:
 
 def run_script(bootstrap_servers: str, name: str, *, timeout: float = 120.0, **arguments: Any) -> Any:
     """Run one script of `kafkajs/scripts.js` and return its outcome; an error of the client fails the test."""
-    words = json.dumps({"bootstrapServers": bootstrap_servers, **arguments})
-    done = subprocess.run(
+    done = start_script(secured.kafkajs(bootstrap_servers), name, timeout=timeout, **arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def start_script(
+    client: Mapping[str, Any], name: str, *, timeout: float = 120.0, **arguments: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Run one script to its end with a client of these settings; the caller judges the exit code."""
+    words = json.dumps({"client": client, **arguments})
+    return subprocess.run(
         ["node", str(FOLDER / "scripts.js"), name, words],
         env={
             **os.environ,
@@ -79,5 +90,3 @@ def run_script(bootstrap_servers: str, name: str, *, timeout: float = 120.0, **a
         timeout=timeout,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)

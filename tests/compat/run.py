@@ -4,6 +4,7 @@ Every suite that holds the broker against other people's clients: `make compat`.
     python -m tests.compat.run                    all of them
     python -m tests.compat.run franz-go kafkajs   some
     python -m tests.compat.run --brokers 3        against three brokers, every topic on all of them
+    python -m tests.compat.run --secure           over SASL_SSL, signed in by SCRAM-SHA-512 as a super user
     python -m tests.compat.run --prepare          only fetch and build what the suites need and this machine can have
 
 Each suite gets a line when it begins and one when it ends, with the tests that passed out of all; a table stands at the
@@ -30,6 +31,8 @@ sys.path.insert(0, str(HERE))
 import findings  # noqa: E402
 import franz_go  # noqa: E402
 import kafkajs_scripts  # noqa: E402
+import kaskade_program  # noqa: E402
+import librdkafka_tests  # noqa: E402
 from findings import Outcome  # noqa: E402
 
 from tests.peers import kafka_jars  # noqa: E402
@@ -84,6 +87,21 @@ NAMED = (
         what="librdkafka, by way of confluent-kafka and kcat",
         modules=("test_confluent", "test_kcat"),
     ),
+    Suite(
+        name="librdkafka-tests",
+        what=f"librdkafka's own tests, {librdkafka_tests.VERSION.partition('+')[2]}, three brokers",
+        modules=("test_librdkafka_suite",),
+    ),
+    Suite(
+        name="sign-in",
+        what="every client by PLAIN, SCRAM and a certificate, and how each is refused",
+        modules=("test_secured_clients",),
+    ),
+    Suite(
+        name="kaskade",
+        what=f"kaskade {kaskade_program.VERSION}: topics and records as its window shows them",
+        modules=("test_kaskade",),
+    ),
     Suite(name="aiokafka", what="aiokafka", modules=("test_aiokafka",)),
     Suite(name="kafka-python", what="kafka-python", modules=("test_kafka_python",)),
 )
@@ -101,9 +119,17 @@ def all_suites() -> list[Suite]:
     return [*suites, Suite(name="stories", what=what, modules=tuple(sorted(further)))]
 
 
-def run(suite: Suite, scratch: Path, brokers: int) -> Outcome:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brokers:
+    """What the suites run against."""
+
+    count: int
+    are_secured: bool
+
+
+def run(suite: Suite, scratch: Path, brokers: Brokers) -> Outcome:
     """Run a suite, long runs included; `scratch` receives its output and what its tests leave."""
-    copies = str(min(brokers, 3))
+    copies = str(min(brokers.count, 3))
     report, output = scratch / "report.xml", scratch / "output"
     command = [
         *(sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"),
@@ -117,7 +143,8 @@ def run(suite: Suite, scratch: Path, brokers: int) -> Outcome:
             env={
                 **os.environ,
                 "FLUVIAL_COMPAT": "all",
-                "FLUVIAL_COMPAT_BROKERS": str(brokers),
+                "FLUVIAL_COMPAT_BROKERS": str(brokers.count),
+                "FLUVIAL_COMPAT_SECURE": str(int(brokers.are_secured)),
                 "KGO_TEST_RF": copies,
             },
             stdout=out,
@@ -171,9 +198,9 @@ def prepare() -> int:
     return 0
 
 
-def compare(suites: Sequence[Suite], keep: Path, brokers: int) -> int:
+def compare(suites: Sequence[Suite], keep: Path, brokers: Brokers) -> int:
     """Run the suites one after the other; returns the exit code."""
-    allowed = findings.allowlist(findings.PAGE.read_text(encoding="utf-8"))
+    allowed = findings.allowlist(findings.PAGE.read_text(encoding="utf-8"), secured=brokers.are_secured)
     rows = []
     good = True
     for number, suite in enumerate(suites, 1):
@@ -214,11 +241,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("suite", nargs="*", choices=[*known, []], help="the suites to run (default: all)")
     parser.add_argument("--prepare", action="store_true", help="only fetch and build what the suites need")
     parser.add_argument("--brokers", type=int, default=1, help="how many brokers (default: 1)")
+    parser.add_argument("--secure", action="store_true", help="over SASL_SSL, as a super user")
     given = parser.parse_args(arguments)
     if given.prepare:
         return prepare()
     keep = Path(tempfile.mkdtemp(prefix="fluvial-compat-"))
-    status = compare([known[name] for name in given.suite or known], keep, given.brokers)
+    brokers = Brokers(count=given.brokers, are_secured=given.secure)
+    status = compare([known[name] for name in given.suite or known], keep, brokers)
     if status == 0:
         shutil.rmtree(keep)
     return status

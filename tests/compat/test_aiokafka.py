@@ -10,6 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from compat_cluster import COPIES
+from secured import aiokafka
 
 
 def name(kind: str) -> str:
@@ -17,7 +18,7 @@ def name(kind: str) -> str:
 
 
 async def send(bootstrap_servers: str, topic: str, count: int, **settings: Any) -> None:
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, **settings)
+    producer = AIOKafkaProducer(**aiokafka(bootstrap_servers), **settings)
     await producer.start()
     try:
         for number in range(count):
@@ -41,7 +42,7 @@ async def read(consumer: AIOKafkaConsumer, count: int) -> list[str]:
 async def test_idempotent_producer_and_group_consumer(broker: Any, codec: str | None) -> None:
     topic, group = name("aiokafka"), name("group")
     await send(broker.bootstrap_servers, topic, 300, enable_idempotence=True, compression_type=codec)
-    settings = {"bootstrap_servers": broker.bootstrap_servers, "group_id": group, "auto_offset_reset": "earliest"}
+    settings = {**aiokafka(broker.bootstrap_servers), "group_id": group, "auto_offset_reset": "earliest"}
     consumer = AIOKafkaConsumer(topic, enable_auto_commit=False, **settings)
     await consumer.start()
     try:
@@ -60,7 +61,7 @@ async def test_idempotent_producer_and_group_consumer(broker: Any, codec: str | 
 @pytest.mark.parametrize("strategy", [RangePartitionAssignor, StickyPartitionAssignor])
 async def test_members_share_and_take_over(broker: Any, strategy: Any) -> None:
     topic, group = name("aiokafka"), name("group")
-    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    admin = AIOKafkaAdminClient(**aiokafka(broker.bootstrap_servers))
     await admin.start()
     await admin.create_topics([NewTopic(topic, 4, COPIES)])
     await admin.close()
@@ -68,7 +69,7 @@ async def test_members_share_and_take_over(broker: Any, strategy: Any) -> None:
     def member() -> AIOKafkaConsumer:
         return AIOKafkaConsumer(
             topic,
-            bootstrap_servers=broker.bootstrap_servers,
+            **aiokafka(broker.bootstrap_servers),
             group_id=group,
             heartbeat_interval_ms=200,
             partition_assignment_strategy=(strategy,),
@@ -98,7 +99,7 @@ async def test_members_share_and_take_over(broker: Any, strategy: Any) -> None:
 
 async def test_admin_makes_and_removes_a_topic(broker: Any) -> None:
     topic = name("admin")
-    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    admin = AIOKafkaAdminClient(**aiokafka(broker.bootstrap_servers))
     await admin.start()
     try:
         await admin.create_topics([NewTopic(topic, 3, COPIES)])

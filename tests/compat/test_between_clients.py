@@ -20,6 +20,7 @@ from aiokafka import TopicPartition as AIOTopicPartition
 from compat_cluster import COPIES
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from secured import aiokafka, kafka_python, librdkafka
 
 with warnings.catch_warnings():
     # It reads its schemas by a function that the standard library is about to drop.
@@ -67,7 +68,7 @@ def text(value: Any) -> str | None:
 
 
 def confluent_writes(servers: str, topic: str, codec: str, records: Sequence[Written]) -> None:
-    producer = Producer({"bootstrap.servers": servers, "compression.type": codec, "enable.idempotence": True})
+    producer = Producer({**librdkafka(servers), "compression.type": codec, "enable.idempotence": True})
     for each in records:
         producer.produce(
             topic,
@@ -82,7 +83,7 @@ def confluent_writes(servers: str, topic: str, codec: str, records: Sequence[Wri
 
 async def aiokafka_writes(servers: str, topic: str, codec: str, records: Sequence[Written]) -> None:
     producer = AIOKafkaProducer(
-        bootstrap_servers=servers, compression_type=None if codec == "none" else codec, enable_idempotence=True
+        **aiokafka(servers), compression_type=None if codec == "none" else codec, enable_idempotence=True
     )
     await producer.start()
     try:
@@ -102,7 +103,7 @@ async def aiokafka_writes(servers: str, topic: str, codec: str, records: Sequenc
 
 def kafka_python_writes(servers: str, topic: str, codec: str, records: Sequence[Written]) -> None:
     producer = KafkaProducer(
-        bootstrap_servers=servers, acks="all", compression_type=None if codec == "none" else codec, linger_ms=20
+        **kafka_python(servers), acks="all", compression_type=None if codec == "none" else codec, linger_ms=20
     )
     for each in records:
         producer.send(
@@ -120,7 +121,7 @@ def kafka_python_writes(servers: str, topic: str, codec: str, records: Sequence[
 def java_writes(jvm: Any, servers: str, topic: str, codec: str, records: Sequence[Written]) -> None:
     clients = jvm.org.apache.kafka
     properties = jvm.java.util.Properties()
-    for key, value in {"bootstrap.servers": servers, "compression.type": codec, "acks": "all"}.items():
+    for key, value in {**librdkafka(servers), "compression.type": codec, "acks": "all"}.items():
         properties.setProperty(key, value)
     serializer = clients.common.serialization.StringSerializer
     producer = clients.clients.producer.KafkaProducer(properties, serializer(), serializer())
@@ -146,7 +147,7 @@ def kafkajs_writes(servers: str, topic: str, codec: str, records: Sequence[Writt
 
 
 def confluent_reads(servers: str, topic: str, count: int) -> list[Written]:
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": f"group-{topic}", "auto.offset.reset": "earliest"})
+    consumer = Consumer({**librdkafka(servers), "group.id": f"group-{topic}", "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = []
     for message in consumer.consume(count, 60):
@@ -164,7 +165,7 @@ def confluent_reads(servers: str, topic: str, count: int) -> list[Written]:
 
 
 async def aiokafka_reads(servers: str, topic: str, count: int) -> list[Written]:
-    consumer = AIOKafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer = AIOKafkaConsumer(**aiokafka(servers), auto_offset_reset="earliest", enable_auto_commit=False)
     await consumer.start()
     try:
         consumer.assign([AIOTopicPartition(topic, 0)])
@@ -175,7 +176,7 @@ async def aiokafka_reads(servers: str, topic: str, count: int) -> list[Written]:
 
 def kafka_python_reads(servers: str, topic: str, count: int) -> list[Written]:
     consumer = KafkaConsumer(
-        bootstrap_servers=servers, auto_offset_reset="earliest", enable_auto_commit=False, consumer_timeout_ms=60_000
+        **kafka_python(servers), auto_offset_reset="earliest", enable_auto_commit=False, consumer_timeout_ms=60_000
     )
     consumer.assign([PythonTopicPartition(topic, 0)])
     found = [_of_python(next(consumer)) for _ in range(count)]
@@ -297,7 +298,7 @@ async def read(request: pytest.FixtureRequest, reader: str, servers: str, topic:
 
 def create(broker: Any, topic: str, **config: str) -> None:
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     admin.create_topics([NewTopic(topic, 1, COPIES, config=settings)])[topic].result(30)
 
 
@@ -365,13 +366,13 @@ async def places_of(request: pytest.FixtureRequest, client: str, servers: str, t
     times = (AT_OR_AFTER, BEYOND)
     match client:
         case "librdkafka":
-            consumer = Consumer({"bootstrap.servers": servers, "group.id": "times"})
+            consumer = Consumer({**librdkafka(servers), "group.id": "times"})
             asked = [TopicPartition(topic, 0, each) for each in times]
             offsets = [consumer.offsets_for_times([each], 30)[0].offset for each in asked]
             consumer.close()
             return [offset if offset >= 0 else None for offset in offsets]
         case "aiokafka":
-            aio = AIOKafkaConsumer(bootstrap_servers=servers)
+            aio = AIOKafkaConsumer(**aiokafka(servers))
             await aio.start()
             try:
                 place = AIOTopicPartition(topic, 0)
@@ -380,7 +381,7 @@ async def places_of(request: pytest.FixtureRequest, client: str, servers: str, t
                 await aio.stop()
             return [None if answer is None else answer.offset for answer in answers]
         case "kafka-python":
-            python = KafkaConsumer(bootstrap_servers=servers)
+            python = KafkaConsumer(**kafka_python(servers))
             partition = PythonTopicPartition(topic, 0)
             answers = [python.offsets_for_times({partition: each})[partition] for each in times]
             python.close()

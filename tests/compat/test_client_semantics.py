@@ -16,6 +16,7 @@ import pytest
 from compat_cluster import COPIES
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from secured import kafka_python, librdkafka
 
 import log_broker
 from log_broker.records import batches_in
@@ -37,20 +38,20 @@ def name(kind: str) -> str:
 
 
 def make(broker: Any, topic: str, partitions: int = 1) -> str:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     admin.create_topics([NewTopic(topic, partitions, COPIES)])[topic].result(30)
     return topic
 
 
 def producer_of(broker: Any, **settings: Any) -> Producer:
-    defaults = {"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random", "log_level": 0}
+    defaults = {**librdkafka(broker.bootstrap_servers), "partitioner": "murmur2_random", "log_level": 0}
     return Producer({**defaults, **settings})
 
 
 @contextlib.contextmanager
 def reader_of(broker: Any, topic: str, partitions: int = 1, offset: int = 0, **settings: Any) -> Iterator[Consumer]:
     """A reader that picks its partitions itself: no group is made."""
-    required = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "none", "enable.auto.commit": False}
+    required = {**librdkafka(broker.bootstrap_servers), "group.id": "none", "enable.auto.commit": False}
     client = Consumer({**required, "log_level": 0, **settings})
     client.assign([TopicPartition(topic, partition, offset) for partition in range(partitions)])
     try:
@@ -190,7 +191,7 @@ def test_equal_keys_go_to_one_partition_from_every_client(broker: Any) -> None:
     topic, partitions = make(broker, name("keys"), 5), 5
     keys = [b"key-%d" % number for number in range(300)] + list(REFERENCE)
     native = producer_of(broker)
-    python = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    python = KafkaProducer(**kafka_python(broker.bootstrap_servers))
     for key in keys:
         native.produce(topic, key=key, value=b"c")
         python.send(topic, key=key, value=b"python")
@@ -219,7 +220,7 @@ def test_an_application_has_its_own_way_with_keys(broker: Any) -> None:
         def partition(self, topic: str, key: bytes, *_others: Any) -> int:
             return 0 if key.startswith(b"vip") else 1 + key[-1] % 3
 
-    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, partitioner=ImportantFirst())
+    producer = KafkaProducer(**kafka_python(broker.bootstrap_servers), partitioner=ImportantFirst())
     for number in range(60):
         producer.send(topic, key=b"vip%d" % number if number % 6 == 0 else b"%d" % number, value=b"v")
     producer.close()
@@ -239,7 +240,7 @@ def test_records_without_a_key_are_spread_by_chance_or_in_turn(broker: Any) -> N
     for number in range(partitions * each):
         turn.produce(topic, value=b"turn", partition=number % partitions)
     assert turn.flush(30) == 0
-    sticky = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, partitioner=StickyPartitioner(), linger_ms=5000)
+    sticky = KafkaProducer(**kafka_python(broker.bootstrap_servers), partitioner=StickyPartitioner(), linger_ms=5000)
     for number in range(10):
         for _ in range(20):
             sticky.send(topic, value=b"sticky %d" % number)
@@ -298,7 +299,7 @@ def test_reading_starts_anywhere_and_leaves_no_trace(broker: Any) -> None:
         assert [offset for _, offset, _, _ in take(client, 20)] == list(range(5, 25))
         client.seek(TopicPartition(topic, 0, 250))
         assert [offset for _, offset, _, _ in take(client, 50)] == list(range(250, 300)), "one offset is looked up"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     assert group not in {listed.group_id for listed in admin.list_consumer_groups().result(30).valid}
     with reader_of(broker, topic, **{"group.id": group}) as client:
         assert len(take(client, 300)) == 300, "nothing was acknowledged and nothing is gone"

@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+from secured import librdkafka
 
 
 def name(kind: str) -> str:
@@ -33,7 +34,7 @@ def name(kind: str) -> str:
 
 @pytest.fixture
 def admin(broker: Any) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    return AdminClient(librdkafka(broker.bootstrap_servers))
 
 
 def create(admin: AdminClient, topic: str, partitions: int = 1, **config: str) -> None:
@@ -52,7 +53,7 @@ def send(bootstrap_servers: str, topic: str, count: int, **config: Any) -> list[
         else:
             places.append((message.partition(), message.offset()))
 
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "partitioner": "murmur2_random", **config})
+    producer = Producer({**librdkafka(bootstrap_servers), "partitioner": "murmur2_random", **config})
     for number in range(count):
         producer.produce(topic, key=str(number), value=f"value {number}", on_delivery=delivered)
     assert producer.flush(60) == 0
@@ -64,7 +65,7 @@ def send(bootstrap_servers: str, topic: str, count: int, **config: Any) -> list[
 def consumer(bootstrap_servers: str, group: str, **config: Any) -> Iterator[Consumer]:
     client = Consumer(
         {
-            "bootstrap.servers": bootstrap_servers,
+            **librdkafka(bootstrap_servers),
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
@@ -216,7 +217,7 @@ def test_configs_are_reported_with_their_source_and_changed_live(broker: Any, ad
     admin.incremental_alter_configs([resource])[resource].result(30)
     entries = admin.describe_configs([resource])[resource].result(30)
     assert entries["cleanup.policy"].value == "delete,compact"
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer = Producer(librdkafka(broker.bootstrap_servers))
     errors: list[Any] = []
     producer.produce(topic, key="k", value=b"x" * 1000, on_delivery=lambda error, _: errors.append(error))
     producer.flush(30)
@@ -270,7 +271,7 @@ def test_offsets_are_found_by_time_and_records_deleted(broker: Any, admin: Admin
 def test_nothing_committed_or_given_out_is_lost_by_a_kill(own_broker: Any) -> None:
     topic, group = name("killed"), name("group")
     address = own_broker.bootstrap_servers
-    admin = AdminClient({"bootstrap.servers": address})
+    admin = AdminClient(librdkafka(address))
     create(admin, topic)
     places = send(address, topic, 100, **{"enable.idempotence": True})
     with consumer(address, group) as client:

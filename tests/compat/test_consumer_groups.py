@@ -15,6 +15,7 @@ import pytest
 from compat_cluster import COPIES
 from confluent_kafka import Consumer, ConsumerGroupType, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from secured import librdkafka
 
 Eventually = Callable[[Callable[[], bool]], None]
 
@@ -29,7 +30,7 @@ def name(kind: str) -> str:
 
 @pytest.fixture
 def admin(broker: Any) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    return AdminClient(librdkafka(broker.bootstrap_servers))
 
 
 def create(admin: AdminClient, topic: str, partitions: int) -> None:
@@ -37,7 +38,7 @@ def create(admin: AdminClient, topic: str, partitions: int) -> None:
 
 
 def send(bootstrap_servers: str, topic: str, partitions: int, each: int) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    producer = Producer(librdkafka(bootstrap_servers))
     for number in range(each):
         for partition in range(partitions):
             producer.produce(topic, f"{partition}: {number}", partition=partition)
@@ -52,7 +53,7 @@ def member(bootstrap_servers: str, group: str, protocol: str = "consumer", **con
         settings["heartbeat.interval.ms"] = "300"
     client = Consumer(
         {
-            "bootstrap.servers": bootstrap_servers,
+            **librdkafka(bootstrap_servers),
             "group.id": group,
             "group.protocol": protocol,
             "auto.offset.reset": "earliest",
@@ -152,7 +153,7 @@ def test_each_group_gets_each_record_and_one_member_of_it_does(
         for members in groups.values():
             eventually(lambda members=members: shares(*members) == [3 // len(members)] * len(members))
         for number in range(1, 6):
-            producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+            producer = Producer(librdkafka(broker.bootstrap_servers))
             producer.produce(topic, f"m{number}", partition=number % 3)
             assert producer.flush(30) == 0
         for members in groups.values():
@@ -265,7 +266,7 @@ class MemberProcess:
     """One `group_member.py`, and what it has said."""
 
     def __init__(self, bootstrap_servers: str, group: str, protocol: str, topic: str) -> None:
-        settings = {"bootstrap.servers": bootstrap_servers, "group.id": group, "group.protocol": protocol}
+        settings = {**librdkafka(bootstrap_servers), "group.id": group, "group.protocol": protocol}
         if protocol == "classic":
             settings |= {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": "300"}
         self.process = subprocess.Popen(
@@ -338,7 +339,7 @@ def test_a_broker_killed_in_a_rebalance_loses_no_commit_and_the_group_goes_on(
     own_broker: Any, eventually: Eventually, protocol: str
 ) -> None:
     topic, group = name("broker"), name("group")
-    admin = AdminClient({"bootstrap.servers": own_broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(own_broker.bootstrap_servers))
     create(admin, topic, 4)
     send(own_broker.bootstrap_servers, topic, 4, RECORDS)
     with (

@@ -6,10 +6,12 @@ minutes of the clock are left out and the chains are short.
 """
 
 import os
-from typing import Any
+from collections.abc import Iterator
 
 import franz_go
 import pytest
+from conftest import as_many_as_asked
+from secured import SECURE, Security
 
 LACK = franz_go.lacking()
 if LACK is None and not franz_go.program().exists() and os.environ.get("FLUVIAL_COMPAT") != "all":
@@ -17,7 +19,7 @@ if LACK is None and not franz_go.program().exists() and os.environ.get("FLUVIAL_
 ALL = os.environ.get("FLUVIAL_COMPAT") == "all"
 
 # These wait for timeouts of the client's own.
-_SLOW = "TestIssue523|TestIssue434|TestIssue337|TestPauseIssue|TestTxnEtl|TestGroupETL|TestIssue810|SCRAM|Share"
+_SLOW = "TestIssue523|TestIssue434|TestIssue337|TestPauseIssue|TestTxnEtl|TestGroupETL|TestIssue810|Share"
 
 
 def _names() -> list[str]:
@@ -28,14 +30,21 @@ def _names() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(stock_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The outcome of every test and sub-test by its name."""
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The outcome of every test and sub-test by its name, at brokers with Kafka's timeouts."""
+    security = Security(tmp_path_factory.mktemp("security"), closed=SECURE)
+    running = as_many_as_asked(tmp_path_factory.mktemp("stock"), security=security)
+    running.start()
+    servers = running.bootstrap_servers
+    access = security.access(servers)
+    environ = franz_go.signing_in(access, servers if SECURE else security.servers("SASL_PLAINTEXT"))
     flags = () if ALL else ("-test.skip", _SLOW)
     records = franz_go.RECORDS if ALL else 1000
     folder = tmp_path_factory.mktemp("franz-go")
-    found = franz_go.run(stock_broker.bootstrap_servers, folder, *flags, records=records, timeout=franz_go.SECONDS_MAX)
-    assert "Traceback" not in (log := stock_broker.log.read_text()), log
-    return found
+    timeout = franz_go.SECONDS_MAX
+    yield franz_go.run(servers, folder, *flags, environ=environ, records=records, timeout=timeout)
+    assert running.stop() == 0
+    assert "Traceback" not in (log := running.log.read_text()), log
 
 
 @pytest.mark.skipif(LACK is not None, reason=LACK or "")

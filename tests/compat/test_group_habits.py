@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AssignedPlace
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from secured import aiokafka, kafka_python, librdkafka
 
 import log_broker
 from fluvial.testing import SimulatedCluster, simulate
@@ -43,7 +44,7 @@ def embedded() -> Iterator[EmbeddedBroker]:
 
 
 def send(broker: EmbeddedBroker, topic: str, values: list[str], *, partitions: int = 1, **settings: Any) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0, **settings})
+    producer = Producer({**librdkafka(broker.bootstrap_servers), "log_level": 0, **settings})
     for number, value in enumerate(values):
         producer.produce(topic, value, partition=number % partitions)
     assert producer.flush(30) == 0
@@ -55,7 +56,7 @@ def member(broker: EmbeddedBroker, group: str, topic: str, **settings: Any) -> I
     said = SimpleNamespace(assigned=[], revoked=[])
     client = Consumer(
         {
-            "bootstrap.servers": broker.bootstrap_servers,
+            **librdkafka(broker.bootstrap_servers),
             "group.id": group,
             "session.timeout.ms": SESSION_MS,
             "heartbeat.interval.ms": 100,
@@ -105,7 +106,7 @@ def poll_until(condition: Any, *members: Any) -> list[str]:
 
 
 def described(broker: EmbeddedBroker, group: str) -> Any:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    admin = AdminClient({**librdkafka(broker.bootstrap_servers), "log_level": 0})
     return admin.describe_consumer_groups([group])[group].result(30)
 
 
@@ -113,7 +114,7 @@ def test_who_subscribes_names_a_group_and_who_assigns_need_not(embedded: Embedde
     topic = embedded.unique_topic()
     send(embedded, topic, ["a"])
     with pytest.raises(ValueError, match=r"group\.id must be set"):
-        Consumer({"bootstrap.servers": embedded.bootstrap_servers})
+        Consumer(librdkafka(embedded.bootstrap_servers))
 
     async def join_without_a_name() -> int:
         link = PeerLink(embedded.bootstrap_servers)
@@ -125,7 +126,7 @@ def test_who_subscribes_names_a_group_and_who_assigns_need_not(embedded: Embedde
         return int(answer.error_code)
 
     assert asyncio.run(join_without_a_name()) == ErrorCode.INVALID_GROUP_ID
-    alone = KafkaConsumer(bootstrap_servers=embedded.bootstrap_servers, auto_offset_reset="earliest")
+    alone = KafkaConsumer(**kafka_python(embedded.bootstrap_servers), auto_offset_reset="earliest")
     alone.assign([Place(topic, 0)])
     assert [record.value for record in next(iter(alone.poll(30_000).values()))] == [b"a"]
     alone.close()
@@ -136,14 +137,14 @@ def test_an_idle_member_that_sends_heartbeats_stays() -> None:
 
     async def scenario(cluster: SimulatedCluster) -> tuple[list[bytes | None], int]:
         await cluster.create_topic("t")
-        producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers)
+        producer = AIOKafkaProducer(**aiokafka(cluster.bootstrap_servers))
         await producer.start()
         for value in (b"a", b"b"):
             await producer.send_and_wait("t", value)
         await producer.stop()
         idle = AIOKafkaConsumer(
             "t",
-            bootstrap_servers=cluster.bootstrap_servers,
+            **aiokafka(cluster.bootstrap_servers),
             group_id="idle",
             session_timeout_ms=6_000,
             heartbeat_interval_ms=2_000,
@@ -248,13 +249,13 @@ def test_committed_offsets_stand_in_a_compacted_topic_that_can_be_read(embedded:
     with member(embedded, "auditable", topic) as one:
         values_of(one, 2)
         one.client.commit(asynchronous=False)
-    admin = AdminClient({"bootstrap.servers": embedded.bootstrap_servers, "log_level": 0})
+    admin = AdminClient({**librdkafka(embedded.bootstrap_servers), "log_level": 0})
     resource = ConfigResource(ResourceType.TOPIC, "__consumer_offsets")
     assert admin.describe_configs([resource])[resource].result(30)["cleanup.policy"].value == "compact"
     partitions = admin.list_topics(timeout=30).topics["__consumer_offsets"].partitions
     reader = Consumer(
         {
-            "bootstrap.servers": embedded.bootstrap_servers,
+            **librdkafka(embedded.bootstrap_servers),
             "group.id": "auditor",
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
@@ -294,7 +295,7 @@ def test_each_customer_is_one_members_and_a_join_within_members_is_the_whole_joi
             assert {number for topic, number in places if topic == views} == {
                 number for topic, number in places if topic == purchases
             }
-        producer = Producer({"bootstrap.servers": embedded.bootstrap_servers, "log_level": 0})
+        producer = Producer({**librdkafka(embedded.bootstrap_servers), "log_level": 0})
         for topic, events in ((views, seen), (purchases, bought)):
             for customer, what in events:
                 producer.produce(topic, what, customer)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from compat_cluster import BROKERS, COPIES
+from secured import java
 
 import log_broker
 
@@ -20,7 +21,8 @@ class Admin:
         self.classes = jvm.org.apache.kafka.clients.admin
         self.common = jvm.org.apache.kafka.common
         settings = jvm.java.util.Properties()
-        settings.setProperty("bootstrap.servers", bootstrap_servers)
+        for name, value in java(bootstrap_servers).items():
+            settings.setProperty(name, value)
         self.client = self.classes.Admin.create(settings)
 
     def topic(self, partitions: int = 1) -> str:

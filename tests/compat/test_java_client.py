@@ -9,6 +9,7 @@ import pytest
 from compat_cluster import BROKERS
 from confluent_kafka.admin import AdminClient, NewTopic
 from py4j.protocol import Py4JJavaError
+from secured import java, librdkafka
 
 import log_broker
 from log_broker.core.fetch.session import FetchSessions
@@ -19,10 +20,11 @@ pytestmark = pytest.mark.spark
 RECORDS = 500
 
 
-def properties(jvm: Any, **settings: str) -> Any:
+def properties(jvm: Any, *, bootstrap_servers: str, **settings: str) -> Any:
     props = jvm.java.util.Properties()
-    for name, value in settings.items():
-        props.setProperty(name.replace("_", "."), value)
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    for name, value in (java(bootstrap_servers) | named).items():
+        props.setProperty(name, value)
     return props
 
 
@@ -93,7 +95,7 @@ class NoBad:
 
 def test_a_producer_that_breaks_its_contract_reads_which_record_and_why(jvm: Any) -> None:
     with log_broker.embedded(validator=NoBad()) as own:
-        admin = AdminClient({"bootstrap.servers": own.bootstrap_servers})
+        admin = AdminClient(librdkafka(own.bootstrap_servers))
         config = {"confluent.value.schema.validation": "true"}
         admin.create_topics([NewTopic("enforced", num_partitions=1, config=config)])["enforced"].result(30)
         sender = producer(jvm, own.bootstrap_servers, linger_ms="500", enable_idempotence="true")
@@ -116,7 +118,7 @@ def test_a_producer_that_breaks_its_contract_reads_which_record_and_why(jvm: Any
 
 def test_a_java_consumer_reads_over_the_gaps_that_a_quarantine_leaves(jvm: Any) -> None:
     with log_broker.embedded(validator=NoBad()) as own:
-        admin = AdminClient({"bootstrap.servers": own.bootstrap_servers})
+        admin = AdminClient(librdkafka(own.bootstrap_servers))
         config = {"confluent.value.schema.validation": "true", "fluvial.schema.violation": "quarantine"}
         admin.create_topics([NewTopic("gaps", num_partitions=1, config=config)])["gaps"].result(30)
         record = jvm.org.apache.kafka.clients.producer.ProducerRecord

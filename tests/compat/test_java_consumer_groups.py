@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from secured import java
 
 pytestmark = pytest.mark.spark
 
@@ -55,7 +56,7 @@ class Member:
         props = jvm.java.util.Properties()
         string = "org.apache.kafka.common.serialization.StringDeserializer"
         for key, value in {
-            "bootstrap.servers": bootstrap_servers,
+            **java(bootstrap_servers),
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": "false",
@@ -78,7 +79,8 @@ class Member:
 @pytest.fixture
 def admin(jvm: Any, broker: Any) -> Iterator[Any]:
     props = jvm.java.util.Properties()
-    props.setProperty("bootstrap.servers", broker.bootstrap_servers)
+    for setting, value in java(broker.bootstrap_servers).items():
+        props.setProperty(setting, value)
     client = jvm.org.apache.kafka.clients.admin.Admin.create(props)
     yield client
     client.close()

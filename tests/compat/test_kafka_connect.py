@@ -16,6 +16,7 @@ import pytest
 from compat_cluster import COPIES, free_ports
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from secured import java, librdkafka
 
 import log_broker
 from tests.peers.kafka_jars import STREAMS_AND_CONNECT, kafka_command, lacking
@@ -33,6 +34,12 @@ SECONDS_MAX = 600
 Eventually = Callable[..., None]
 
 
+def settings_of_all_clients(servers: str) -> dict[str, str]:
+    """Those of the worker's own clients, and of the ones that it makes for connectors, which get nothing else."""
+    own = java(servers)
+    return own | {f"{kind}.{name}": own[name] for kind in ("producer", "consumer", "admin") for name in own}
+
+
 class Worker:
     """One worker of Connect, and its REST interface."""
 
@@ -43,7 +50,7 @@ class Worker:
         self.log = folder / f"{name}.log"
         self.properties = folder / f"{name}.properties"
         settings = {
-            "bootstrap.servers": servers,
+            **settings_of_all_clients(servers),
             "group.id": name,
             "listeners": self.url,
             "key.converter": STRINGS,
@@ -116,7 +123,7 @@ def worker_at(servers: str, folder: Path, eventually: Eventually) -> Iterator[Wo
 
 def committed(servers: str, topic: str, group: str | None = None) -> list[str]:
     """What a reader of committed records gets of a topic's only partition: all, or from where a group goes on."""
-    client = Consumer({"bootstrap.servers": servers, "group.id": group or "any", "isolation.level": "read_committed"})
+    client = Consumer({**librdkafka(servers), "group.id": group or "any", "isolation.level": "read_committed"})
     found: list[str] = []
     try:
         place = TopicPartition(topic, 0, 0)
@@ -132,7 +139,7 @@ def committed(servers: str, topic: str, group: str | None = None) -> list[str]:
 
 
 def create(servers: str, topic: str, copies: int) -> None:
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = AdminClient(librdkafka(servers))
     admin.create_topics([NewTopic(topic, 1, copies)])[topic].result(60)
 
 
@@ -175,18 +182,18 @@ def test_mirrormaker_copies_and_translates_the_offsets_of_a_group(
     here, topic, group = stock_broker.bootstrap_servers, f"orders-{uuid.uuid4().hex[:8]}", "readers"
     with log_broker.embedded(data_dir=tmp_path / "there") as there:
         create(there.bootstrap_servers, topic, 1)
-        producer = Producer({"bootstrap.servers": there.bootstrap_servers})
+        producer = Producer(librdkafka(there.bootstrap_servers))
         for number in range(1_000):
             producer.produce(topic, str(number))
         assert producer.flush(60) == 0
-        consumer = Consumer({"bootstrap.servers": there.bootstrap_servers, "group.id": group})
+        consumer = Consumer({**librdkafka(there.bootstrap_servers), "group.id": group})
         consumer.commit(offsets=[TopicPartition(topic, 0, 1_000)], asynchronous=False)
         consumer.close()
         clusters = {
             "source.cluster.alias": "there",
             "target.cluster.alias": "here",
-            "source.cluster.bootstrap.servers": there.bootstrap_servers,
-            "target.cluster.bootstrap.servers": here,
+            **{f"source.cluster.{name}": value for name, value in java(there.bootstrap_servers).items()},
+            **{f"target.cluster.{name}": value for name, value in java(here).items()},
             "key.converter": BYTES,
             "value.converter": BYTES,
             "tasks.max": "1",
@@ -211,11 +218,11 @@ def test_mirrormaker_copies_and_translates_the_offsets_of_a_group(
             worker.put("copying", clusters | copying)
             eventually(lambda: worker.is_running("copying"), SECONDS_MAX)
             mirrored = f"there.{topic}"
-            eventually(lambda: mirrored in AdminClient({"bootstrap.servers": here}).list_topics().topics, SECONDS_MAX)
+            eventually(lambda: mirrored in AdminClient(librdkafka(here)).list_topics().topics, SECONDS_MAX)
             eventually(lambda: len(committed(here, mirrored)) >= 1_000, SECONDS_MAX)
             assert committed(here, mirrored) == [str(number) for number in range(1_000)]
             worker.put("translating", clusters | translating)
-            reader = Consumer({"bootstrap.servers": here, "group.id": group})
+            reader = Consumer({**librdkafka(here), "group.id": group})
 
             def goes_on_at() -> int:
                 (found,) = reader.committed([TopicPartition(mirrored, 0)], timeout=60)

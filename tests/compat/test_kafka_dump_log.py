@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from secured import librdkafka
 
 import log_broker
 from tests.peers.kafka_jars import lacking, require_kafka_jars, run_kafka
@@ -26,7 +27,7 @@ def partition(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for codec in CODECS:
             producer = Producer(
                 {
-                    "bootstrap.servers": broker.bootstrap_servers,
+                    **librdkafka(broker.bootstrap_servers),
                     "enable.idempotence": True,
                     "compression.type": codec,
                     "batch.size": 1000,

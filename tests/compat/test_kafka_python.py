@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from compat_cluster import BROKERS, COPIES
+from secured import kafka_python
 
 import log_broker
 
@@ -25,12 +26,12 @@ def name(kind: str) -> str:
 @pytest.mark.parametrize("codec", [None, "gzip"])
 def test_producer_and_group_consumer(broker: Any, codec: str | None) -> None:
     topic, group = name("kafka-python"), name("group")
-    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, acks="all", compression_type=codec)
+    producer = KafkaProducer(**kafka_python(broker.bootstrap_servers), acks="all", compression_type=codec)
     for number in range(200):
         producer.send(topic, key=str(number).encode(), value=f"value {number}".encode())
     producer.flush()
     producer.close()
-    settings = {"bootstrap_servers": broker.bootstrap_servers, "group_id": group, "auto_offset_reset": "earliest"}
+    settings = {**kafka_python(broker.bootstrap_servers), "group_id": group, "auto_offset_reset": "earliest"}
     consumer = KafkaConsumer(topic, enable_auto_commit=False, consumer_timeout_ms=30_000, **settings)
     values = [next(consumer).value.decode() for _ in range(200)]
     assert values == [f"value {number}" for number in range(200)]
@@ -43,7 +44,7 @@ def test_producer_and_group_consumer(broker: Any, codec: str | None) -> None:
 
 def test_admin_makes_describes_and_removes_a_topic(broker: Any) -> None:
     topic = name("admin")
-    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    admin = KafkaAdminClient(**kafka_python(broker.bootstrap_servers))
     admin.create_topics([NewTopic(topic, num_partitions=3, replication_factor=COPIES)])
     (described,) = admin.describe_topics([topic])
     assert len(described["partitions"]) == 3
@@ -55,9 +56,9 @@ def test_admin_makes_describes_and_removes_a_topic(broker: Any) -> None:
 
 def test_a_consumer_reads_in_one_fetch_session() -> None:
     with log_broker.embedded(num_partitions="5") as own:
-        producer = KafkaProducer(bootstrap_servers=own.bootstrap_servers, acks="all")
+        producer = KafkaProducer(**kafka_python(own.bootstrap_servers), acks="all")
         consumer = KafkaConsumer(
-            bootstrap_servers=own.bootstrap_servers, auto_offset_reset="earliest", consumer_timeout_ms=30_000
+            **kafka_python(own.bootstrap_servers), auto_offset_reset="earliest", consumer_timeout_ms=30_000
         )
         producer.send("sessions", partition=0, value=b"first").get()
         consumer.assign([TopicPartition("sessions", partition) for partition in range(5)])

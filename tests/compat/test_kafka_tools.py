@@ -14,6 +14,7 @@ import pytest
 from compat_cluster import BROKERS, COPIES
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from secured import SECURE, java, java_file, librdkafka
 
 from log_broker.core.cluster.features import METADATA_LEVELS
 from tests.peers.kafka_jars import lacking, run_kafka, start_kafka
@@ -30,10 +31,38 @@ def name(kind: str) -> str:
     return f"{kind}-{uuid.uuid4().hex[:8]}"
 
 
+# What the file of a client's settings is called, where it is not --command-config.
+CONFIG = {
+    "ConsoleProducer": "--producer.config",
+    "ConsumerPerformance": "--consumer.config",
+    "VerifiableConsumer": "--consumer.config",
+    "VerifiableProducer": "--producer.config",
+    "ClusterTool": "--config",
+}
+
+
+def at(broker: Any, main_class: str) -> tuple[object, ...]:
+    """The words that take a tool to a broker, and let it in."""
+    servers = broker.bootstrap_servers
+    config = java_file(servers)
+    more = () if config is None else (CONFIG.get(main_class.rpartition(".")[2], "--command-config"), config)
+    return ("--bootstrap-server", servers, *more)
+
+
+def pairs(broker: Any) -> list[str]:
+    """A client's settings, as words."""
+    return [f"{name}={value}" for name, value in java(broker.bootstrap_servers).items()]
+
+
+def run_at(broker: Any, main_class: str, *words: object, **how: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a tool of package `org.apache.kafka.tools` or one named in full, whatever it ends with."""
+    full = main_class if "." in main_class else f"{TOOLS}.{main_class}"
+    return run_kafka(full, *at(broker, main_class), *words, **how)
+
+
 def tool(broker: Any, main_class: str, *words: object) -> str:
     """Run a tool of package `org.apache.kafka.tools` or one named in full; it must exit with 0."""
-    full = main_class if "." in main_class else f"{TOOLS}.{main_class}"
-    done = run_kafka(full, "--bootstrap-server", broker.bootstrap_servers, *words)
+    done = run_at(broker, main_class, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -44,13 +73,13 @@ def events(output: str) -> list[dict[str, Any]]:
 
 
 def create(broker: Any, topic: str, partitions: int = 1, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin.create_topics([NewTopic(topic, partitions, COPIES, config=settings)])[topic].result(30)
 
 
 def send(broker: Any, topic: str, count: int, **config: Any) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **config})
+    producer = Producer({**librdkafka(broker.bootstrap_servers), **config})
     for number in range(count):
         producer.produce(topic, str(number), partition=0)
     assert producer.flush(60) == 0
@@ -60,7 +89,7 @@ def read_all(broker: Any, topic: str, partitions: int = 1, isolation: str = "rea
     """Every value of a topic up to its end as that isolation level sees it."""
     reader = Consumer(
         {
-            "bootstrap.servers": broker.bootstrap_servers,
+            **librdkafka(broker.bootstrap_servers),
             "group.id": name("reader"),
             "isolation.level": isolation,
             "enable.partition.eof": True,
@@ -87,6 +116,7 @@ def read_all(broker: Any, topic: str, partitions: int = 1, isolation: str = "rea
 # The clients of Kafka's system tests
 
 
+@pytest.mark.skipif(SECURE, reason="ClientCompatibilityTest takes no settings of a client")
 def test_client_compatibility_test(broker: Any) -> None:
     """Every feature of a broker of today is expected, and no exception that only old brokers give."""
     supported = (
@@ -125,7 +155,7 @@ def test_verifiable_clients(broker: Any, tmp_path: Path, protocol: str) -> None:
     members = []
     for path in said:
         with path.open("w") as out:
-            command = (f"{TOOLS}.VerifiableConsumer", "--bootstrap-server", broker.bootstrap_servers)
+            command = (f"{TOOLS}.VerifiableConsumer", *at(broker, "VerifiableConsumer"))
             members.append(start_kafka(*command, *words, stdout=out, stderr=subprocess.DEVNULL))
     try:
         wait_for_commits(broker, group, topic, ends(acked))
@@ -154,7 +184,7 @@ def ends(places: Counter[tuple[int, int]]) -> dict[int, int]:
 
 
 def wait_for_commits(broker: Any, group: str, topic: str, wanted: dict[int, int]) -> None:
-    reader = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
+    reader = Consumer({**librdkafka(broker.bootstrap_servers), "group.id": group})
     places = [TopicPartition(topic, partition) for partition in wanted]
     deadline = time.monotonic() + 120
     committed: dict[int, int] = {}
@@ -166,6 +196,7 @@ def wait_for_commits(broker: Any, group: str, topic: str, wanted: dict[int, int]
 
 
 @long
+@pytest.mark.skipif(SECURE, reason="TransactionalMessageCopier takes no settings of a client")
 @pytest.mark.parametrize("group_mode", [False, True])
 def test_transactional_message_copier(broker: Any, group_mode: bool) -> None:
     """
@@ -176,7 +207,7 @@ def test_transactional_message_copier(broker: Any, group_mode: bool) -> None:
     source, target, group, count = name("source"), name("target"), name("group"), 2000
     create(broker, source, 2)
     create(broker, target, 3)
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer = Producer(librdkafka(broker.bootstrap_servers))
     for number in range(2 * count):
         producer.produce(source, str(number), partition=number % 2)
     assert producer.flush(60) == 0
@@ -211,7 +242,7 @@ def test_producer_and_consumer_performance(broker: Any, codec: str) -> None:
     done = run_kafka(
         f"{TOOLS}.ProducerPerformance",
         *("--topic", topic, "--num-records", count, "--record-size", 100, "--throughput", -1, "--producer-props"),
-        *(f"bootstrap.servers={broker.bootstrap_servers}", f"compression.type={codec}", "acks=all"),
+        *(*pairs(broker), f"compression.type={codec}", "acks=all"),
     )
     assert done.returncode == 0, done.stderr
     assert re.search(rf"^{count} records sent", done.stdout, re.MULTILINE), done.stdout
@@ -232,7 +263,7 @@ def test_producer_performance_in_transactions(broker: Any) -> None:
         f"{TOOLS}.ProducerPerformance",
         *("--topic", topic, "--num-records", count, "--record-size", 100, "--throughput", -1),
         *("--transaction-duration-ms", 50, "--transactional-id", name("tx")),
-        *("--producer-props", f"bootstrap.servers={broker.bootstrap_servers}"),
+        *("--producer-props", *pairs(broker)),
     )
     assert done.returncode == 0, done.stderr
     assert len(read_all(broker, topic)) == count
@@ -243,7 +274,9 @@ def test_producer_performance_in_transactions(broker: Any) -> None:
 def test_end_to_end_latency(broker: Any) -> None:
     topic = name("latency")
     create(broker, topic)
-    done = run_kafka(f"{TOOLS}.EndToEndLatency", broker.bootstrap_servers, topic, 200, "all", 100)
+    config = java_file(broker.bootstrap_servers)
+    given = () if config is None else (config,)
+    done = run_kafka(f"{TOOLS}.EndToEndLatency", broker.bootstrap_servers, topic, 200, "all", 100, *given)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Percentiles" in done.stdout
     assert offsets(broker, topic)[0] == 200
@@ -253,9 +286,10 @@ def test_end_to_end_latency(broker: Any) -> None:
 def test_console_producer(broker: Any) -> None:
     topic = name("console")
     create(broker, topic)
-    done = run_kafka(
-        f"{TOOLS}.ConsoleProducer",
-        *("--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--compression-codec", "zstd"),
+    done = run_at(
+        broker,
+        "ConsoleProducer",
+        *("--topic", topic, "--compression-codec", "zstd"),
         *("--property", "parse.key=true", "--property", "key.separator=:"),
         given="a:one\nb:two\n",
     )
@@ -318,7 +352,7 @@ def test_dump_log_segments_shows_transactions(own_broker: Any) -> None:
     """Control records and the transactional attribute are Kafka's."""
     topic = name("dumped")
     create(own_broker, topic)
-    producer = Producer({"bootstrap.servers": own_broker.bootstrap_servers, "transactional.id": name("tx")})
+    producer = Producer({**librdkafka(own_broker.bootstrap_servers), "transactional.id": name("tx")})
     producer.init_transactions(30)
     for end in (producer.commit_transaction, producer.abort_transaction):
         producer.begin_transaction()
@@ -371,10 +405,7 @@ def test_config_command(broker: Any) -> None:
     assert "retention.ms" not in tool(broker, command, "--describe", *which)
     every = tool(broker, command, "--describe", "--all", "--entity-type", "brokers", "--entity-name", 0)
     assert "group.min.session.timeout.ms=1000 sensitive=false" in every
-    refused = run_kafka(
-        command,
-        *("--bootstrap-server", broker.bootstrap_servers, "--alter", *which, "--add-config", "retention.ms=soon"),
-    )
+    refused = run_at(broker, command, "--alter", *which, "--add-config", "retention.ms=soon")
     assert refused.returncode != 0
     assert "InvalidConfigurationException" in refused.stdout + refused.stderr
 
@@ -403,7 +434,7 @@ def test_consumer_group_command(broker: Any) -> None:
     send(broker, topic, count)
     which = ("--group", group)
     words = ("--topic", topic, "--group-id", group)
-    member = start_kafka(f"{TOOLS}.VerifiableConsumer", "--bootstrap-server", broker.bootstrap_servers, *words)
+    member = start_kafka(f"{TOOLS}.VerifiableConsumer", *at(broker, "VerifiableConsumer"), *words)
     try:
         wait_for_commits(broker, group, topic, {0: count})
         (row,) = rows(tool(broker, GROUPS, "--describe", *which))
@@ -412,7 +443,7 @@ def test_consumer_group_command(broker: Any) -> None:
         assert row["#PARTITIONS"] == "1"
         (row,) = rows(tool(broker, GROUPS, "--describe", *which, "--state"))
         assert (row["ASSIGNMENT-STRATEGY"], row["#MEMBERS"]) == ("(0)", "Stable") or "Stable" in row.values()
-        refused = run_kafka(GROUPS, "--bootstrap-server", broker.bootstrap_servers, "--delete", *which)
+        refused = run_at(broker, GROUPS, "--delete", *which)
         assert "GroupNotEmptyException" in refused.stdout + refused.stderr
     finally:
         member.send_signal(signal.SIGTERM)
@@ -454,10 +485,7 @@ def test_offsets_and_delete_records(broker: Any, tmp_path: Path) -> None:
     assert 10 <= offsets(broker, topic, "max-timestamp")[0] < 100
     # Without a remote tier the local log is all there is (KIP-405).
     assert offsets(broker, topic, "earliest-local") == {0: 10}
-    beyond = run_kafka(
-        f"{TOOLS}.DeleteRecordsCommand",
-        *("--bootstrap-server", broker.bootstrap_servers, "--offset-json-file", _plan(tmp_path, topic, 1000)),
-    )
+    beyond = run_at(broker, "DeleteRecordsCommand", "--offset-json-file", _plan(tmp_path, topic, 1000))
     assert "OffsetOutOfRangeException" in beyond.stdout + beyond.stderr
 
 
@@ -487,7 +515,7 @@ def test_log_dirs_command(broker: Any) -> None:
 def test_transactions_command(broker: Any) -> None:
     topic, transactional_id = name("transactions"), name("tx")
     create(broker, topic)
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": transactional_id})
+    producer = Producer({**librdkafka(broker.bootstrap_servers), "transactional.id": transactional_id})
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(topic, "open", partition=0)
@@ -495,7 +523,7 @@ def test_transactions_command(broker: Any) -> None:
     command = "TransactionsCommand"
 
     def ask(*words: object) -> str:
-        done = run_kafka(f"{TOOLS}.{command}", "--bootstrap-server", broker.bootstrap_servers, *words)
+        done = run_at(broker, command, *words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -517,16 +545,13 @@ def test_transactions_command(broker: Any) -> None:
 def test_transactions_command_terminates_a_transaction(broker: Any) -> None:
     topic, transactional_id = name("transactions"), name("tx")
     create(broker, topic)
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": transactional_id})
+    producer = Producer({**librdkafka(broker.bootstrap_servers), "transactional.id": transactional_id})
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(topic, "never", partition=0)
     producer.flush(30)
-    done = run_kafka(
-        f"{TOOLS}.TransactionsCommand",
-        *("--bootstrap-server", broker.bootstrap_servers),
-        *("forceTerminateTransaction", "--transactionalId", transactional_id),
-    )
+    words = ("forceTerminateTransaction", "--transactionalId", transactional_id)
+    done = run_at(broker, "TransactionsCommand", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert read_all(broker, topic) == []
     assert read_all(broker, topic, isolation="read_uncommitted") == ["never"]
@@ -537,7 +562,7 @@ def test_feature_command(broker: Any) -> None:
     """Levels are listed, lowered and raised; those that nodes do not support are refused, and a dry run is one."""
 
     def features(*words: object, status: int = 0) -> str:
-        done = run_kafka(f"{TOOLS}.FeatureCommand", "--bootstrap-server", broker.bootstrap_servers, *words)
+        done = run_at(broker, "FeatureCommand", *words)
         assert done.returncode == status, done.stdout + done.stderr
         assert "Exception" not in done.stdout + done.stderr
         return done.stdout
@@ -578,11 +603,11 @@ def test_leader_election_command(broker: Any, tmp_path: Path) -> None:
 @long
 def test_cluster_tool(broker: Any) -> None:
     def ask(verb: str) -> str:
-        done = run_kafka(f"{TOOLS}.ClusterTool", verb, "--bootstrap-server", broker.bootstrap_servers)
+        done = run_kafka(f"{TOOLS}.ClusterTool", verb, *at(broker, "ClusterTool"))
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    metadata = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=30)
+    metadata = AdminClient(librdkafka(broker.bootstrap_servers)).list_topics(timeout=30)
     assert ask("cluster-id").strip() == f"Cluster ID: {metadata.cluster_id}"
     assert re.search(rf"^0\s+127\.0\.0\.1\s+{broker.port}\s.*unfenced\s+broker", ask("list-endpoints"), re.MULTILINE)
 
@@ -599,25 +624,21 @@ def test_broker_api_versions_command(broker: Any) -> None:
 
 @long
 def test_reassign_partitions_command(broker: Any) -> None:
-    done = run_kafka(
-        f"{TOOLS}.reassign.ReassignPartitionsCommand", "--bootstrap-server", broker.bootstrap_servers, "--list"
-    )
+    done = run_at(broker, f"{TOOLS}.reassign.ReassignPartitionsCommand", "--list")
     assert done.returncode == 0, done.stderr
     assert "No partition reassignments found" in done.stdout
 
 
 @long
 def test_acl_and_metrics_commands_say_that_there_are_none(broker: Any) -> None:
-    done = run_kafka(f"{TOOLS}.AclCommand", "--bootstrap-server", broker.bootstrap_servers, "--list")
+    done = run_at(broker, "AclCommand", "--list")
     assert "SecurityDisabledException" in done.stdout + done.stderr
     assert tool(broker, "ClientMetricsCommand", "--list").strip() == ""
 
 
 @long
 def test_metadata_quorum_command(broker: Any) -> None:
-    done = run_kafka(
-        f"{TOOLS}.MetadataQuorumCommand", "--bootstrap-server", broker.bootstrap_servers, "describe", "--status"
-    )
+    done = run_at(broker, "MetadataQuorumCommand", "describe", "--status")
     assert done.returncode == 0, done.stdout + done.stderr
     leader = re.search(r"^LeaderId:\s+(\d)$", done.stdout, re.MULTILINE)
     assert leader is not None

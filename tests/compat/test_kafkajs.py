@@ -8,6 +8,7 @@ import kafkajs_scripts
 import pytest
 from compat_cluster import BROKERS
 from confluent_kafka import Consumer, Producer
+from secured import librdkafka
 
 LACK = kafkajs_scripts.lacking()
 pytestmark = pytest.mark.skipif(LACK is not None, reason=LACK or "")
@@ -45,9 +46,7 @@ def test_what_is_produced_is_consumed(broker: Any, codec: str) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_it_reads_what_librdkafka_wrote(broker: Any, codec: str) -> None:
     topic = name("kafkajs")
-    producer = Producer(
-        {"bootstrap.servers": broker.bootstrap_servers, "compression.type": codec, "enable.idempotence": True}
-    )
+    producer = Producer({**librdkafka(broker.bootstrap_servers), "compression.type": codec, "enable.idempotence": True})
     for number in range(300):
         producer.produce(topic, f"value {number}", partition=0)
     assert producer.flush(60) == 0
@@ -216,7 +215,7 @@ def test_transactions_commit_abort_and_carry_offsets(broker: Any) -> None:
     assert [record["value"] for record in committed] == ["before", "a", "b", "e"]
     every = kafkajs(broker, "consume", topic=topic, group=name("group"), count=6, isolation="read_uncommitted")
     assert [record["value"] for record in every] == ["before", "a", "b", "c", "d", "e"]
-    reader = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
+    reader = Consumer({**librdkafka(broker.bootstrap_servers), "group.id": group})
     try:
         from confluent_kafka import TopicPartition
 

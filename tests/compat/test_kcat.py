@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 from compat_cluster import BROKERS
+from secured import librdkafka
 
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 pytestmark = pytest.mark.skipif(KCAT is None, reason="kcat is not installed (apt-get install kcat)")
 
 
 def kcat(broker: Any, *words: str, given: str = "") -> str:
+    settings = [word for pair in librdkafka(broker.bootstrap_servers).items() for word in ("-X", "=".join(pair))]
     done = subprocess.run(
-        [str(KCAT), "-b", broker.bootstrap_servers, *words],
+        [str(KCAT), *settings, *words],
         input=given,
         capture_output=True,
         text=True,

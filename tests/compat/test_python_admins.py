@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from secured import kafka_python, librdkafka
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas by a function that the standard library is about to drop.
@@ -46,7 +47,7 @@ def name(kind: str) -> str:
 
 @pytest.fixture
 def python_admin(broker: Any) -> Iterator[KafkaAdminClient]:
-    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    client = KafkaAdminClient(**kafka_python(broker.bootstrap_servers))
     yield client
     client.close()
 
@@ -108,7 +109,7 @@ def test_kafka_python_resets_and_deletes_group_offsets(python_admin: KafkaAdminC
 
 
 def test_librdkafka_is_told_that_there_is_no_authorizer_and_keeps_users(broker: Any) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     rule = AclBinding(
         ResourceType.TOPIC,
         "t",
@@ -135,7 +136,7 @@ def test_librdkafka_is_told_that_there_is_no_authorizer_and_keeps_users(broker: 
 
 
 def test_librdkafka_describes_elects_and_lists(broker: Any) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     topic = name("rdkafka")
     admin.create_topics([NewTopic(topic, 2, replica_assignment=[[0], [0]])])[topic].result(30)
     cluster = admin.describe_cluster(include_authorized_operations=True).result(30)

@@ -1,5 +1,6 @@
 """Records acknowledged one by one: out of order, by threads, over crashes and rebalances, with real members."""
 
+import json
 import random
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from compat_cluster import COPIES
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from secured import librdkafka
 
 from fluvial.acknowledgement import Delivery, SelectiveConsumer
 from fluvial.errors import ConfigError
@@ -22,10 +24,10 @@ from fluvial.errors import ConfigError
 RECORDS = 100
 # Acknowledges every odd record of what it gets, in random order, and is then killed.
 MEMBER = """
-import random, sys
+import json, random, sys
 from fluvial.acknowledgement import SelectiveConsumer
-servers, topic, count = sys.argv[1:]
-consumer = SelectiveConsumer({"bootstrap.servers": servers, "group.id": topic, "auto.offset.reset": "earliest",
+settings, topic, count = sys.argv[1:]
+consumer = SelectiveConsumer({**json.loads(settings), "group.id": topic, "auto.offset.reset": "earliest",
                               "session.timeout.ms": 6000, "log_level": 0})
 consumer.subscribe([topic])
 taken = []
@@ -48,13 +50,13 @@ sys.stdin.readline()
 @pytest.fixture
 def topic(broker: Any) -> str:
     name = f"acks-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     admin.create_topics([NewTopic(name, 2, COPIES)])[name].result(30)
     return name
 
 
 def send(broker: Any, topic: str, count: int = RECORDS, *, keys: int = 0, partition: int = 0) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    producer = Producer({**librdkafka(broker.bootstrap_servers), "log_level": 0})
     for number in range(count):
         key = b"key-%d" % (number % keys) if keys else None
         producer.produce(topic, b"%d" % number, key, partition=partition)
@@ -63,7 +65,7 @@ def send(broker: Any, topic: str, count: int = RECORDS, *, keys: int = 0, partit
 
 def settings_of(broker: Any, group: str) -> dict[str, Any]:
     return {
-        "bootstrap.servers": broker.bootstrap_servers,
+        **librdkafka(broker.bootstrap_servers),
         "group.id": group,
         "auto.offset.reset": "earliest",
         "session.timeout.ms": 6000,
@@ -91,7 +93,7 @@ def take(consumer: SelectiveConsumer, count: int, seconds: float = 60.0) -> list
 def test_after_a_kill_only_those_come_again_that_were_not_acknowledged(broker: Any, topic: str) -> None:
     send(broker, topic)
     killed = subprocess.Popen(
-        [sys.executable, "-c", MEMBER, broker.bootstrap_servers, topic, str(RECORDS)],
+        [sys.executable, "-c", MEMBER, json.dumps(librdkafka(broker.bootstrap_servers)), topic, str(RECORDS)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -223,7 +225,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning(
     broker: Any, topic: str, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     send(broker, topic, 20)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     with member(broker, topic) as consumer:
         old = take(consumer, 20)
         assert all(consumer.acknowledge(each) for each in old[:10])

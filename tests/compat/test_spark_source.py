@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import secured
 from compat_cluster import COPIES
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from secured import librdkafka
 
 pytestmark = [
     pytest.mark.spark,
@@ -40,9 +42,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def topic(broker: Any) -> str:
     """Three partitions with records a second apart in each, the last of each a tombstone with a header."""
     name = "spark-source"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     admin.create_topics([NewTopic(name, 3, COPIES)])[name].result(30)
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": "lz4"})
+    producer = Producer({**librdkafka(broker.bootstrap_servers), "compression.type": "lz4"})
     for number in range(COUNT):
         last = number >= COUNT - 3
         producer.produce(
@@ -58,7 +60,7 @@ def topic(broker: Any) -> str:
 
 
 def source(spark: Any, broker: Any, topic: str, **options: str) -> Any:
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    reader = spark.read.format("kafka").options(**secured.spark(broker.bootstrap_servers))
     return reader.option("subscribe", topic).options(includeHeaders="true", **options).load()
 
 
@@ -90,18 +92,18 @@ def test_a_batch_reads_between_two_times(spark: Any, broker: Any, topic: str) ->
 
 def test_a_stream_reads_what_the_sink_wrote(spark: Any, broker: Any, topic: str, tmp_path: Path) -> None:
     target = f"spark-sink-{time.monotonic_ns()}"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     admin.create_topics([NewTopic(target, 2, COPIES)])[target].result(30)
     query = (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        .options(**secured.spark(broker.bootstrap_servers))
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", "90")
         .load()
         .select("key", "value")
         .writeStream.format("kafka")
-        .option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        .options(**secured.spark(broker.bootstrap_servers))
         .option("topic", target)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from secured import librdkafka
 
 import log_broker
 from examples.outside_calls import HandOff, handle_within
@@ -62,7 +63,7 @@ def pool(server: SilentServer) -> Iterator[ThreadPoolExecutor]:
 
 def filled(broker: EmbeddedBroker) -> str:
     topic = broker.unique_topic()
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    producer = Producer({**librdkafka(broker.bootstrap_servers), "log_level": 0})
     for value in VALUES:
         producer.produce(topic, value)
     assert producer.flush(30) == 0
@@ -72,7 +73,7 @@ def filled(broker: EmbeddedBroker) -> str:
 def member(broker: EmbeddedBroker, topic: str) -> Consumer:
     client = Consumer(
         {
-            "bootstrap.servers": broker.bootstrap_servers,
+            **librdkafka(broker.bootstrap_servers),
             "group.id": topic,
             "session.timeout.ms": INTERVAL_MS,
             "heartbeat.interval.ms": 200,
@@ -138,7 +139,7 @@ def test_with_a_time_limit_all_go_on_and_the_record_is_put_aside(
     broker: EmbeddedBroker, server: SilentServer, pool: ThreadPoolExecutor
 ) -> None:
     topic, aside = filled(broker), broker.unique_topic("retry")
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    producer = Producer({**librdkafka(broker.bootstrap_servers), "log_level": 0})
     handled: list[bytes] = []
 
     def call(value: bytes) -> None:

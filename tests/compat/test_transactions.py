@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from compat_cluster import COPIES
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from secured import aiokafka, librdkafka
 
 KILLS = 3
 
@@ -24,7 +25,7 @@ def name() -> str:
 def transactional(bootstrap_servers: str, transactional_id: str, **settings: object) -> Producer:
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap_servers,
+            **librdkafka(bootstrap_servers),
             "transactional.id": transactional_id,
             "linger.ms": 0,
             "retry.backoff.ms": 20,
@@ -41,7 +42,7 @@ def transactional(bootstrap_servers: str, transactional_id: str, **settings: obj
 def reader(bootstrap_servers: str, group: str, isolation: str = "read_committed") -> Consumer:
     return Consumer(
         {
-            "bootstrap.servers": bootstrap_servers,
+            **librdkafka(bootstrap_servers),
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
@@ -70,7 +71,7 @@ def read_all(bootstrap_servers: str, topic: str, partitions: int = 1, isolation:
 
 
 def make_topic(bootstrap_servers: str, name: str, partitions: int = 1) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient(librdkafka(bootstrap_servers))
     admin.create_topics([NewTopic(name, partitions, COPIES)])[name].result(30)
 
 
@@ -143,7 +144,7 @@ def test_offsets_are_committed_with_the_records_that_came_of_them(broker, name, 
     servers = broker.bootstrap_servers
     make_topic(servers, f"{name}-in")
     make_topic(servers, f"{name}-out")
-    source = Producer({"bootstrap.servers": servers})
+    source = Producer(librdkafka(servers))
     for number in range(60):
         source.produce(f"{name}-in", str(number))
     source.flush()
@@ -183,7 +184,7 @@ def test_offsets_are_committed_with_the_records_that_came_of_them(broker, name, 
 async def test_aiokafka_commits_aborts_and_sends_offsets(broker, name) -> None:
     make_topic(broker.bootstrap_servers, name)
     place = TopicPartition(name, 0)
-    async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=name) as producer:
+    async with AIOKafkaProducer(**aiokafka(broker.bootstrap_servers), transactional_id=name) as producer:
         for number in range(4):
             with suppress(ZeroDivisionError):
                 async with producer.transaction():
@@ -192,7 +193,7 @@ async def test_aiokafka_commits_aborts_and_sends_offsets(broker, name) -> None:
                     assert 1 // (number % 2 - 1)
     consumer = AIOKafkaConsumer(
         name,
-        bootstrap_servers=broker.bootstrap_servers,
+        **aiokafka(broker.bootstrap_servers),
         group_id=f"{name}-group",
         isolation_level="read_committed",
         enable_auto_commit=False,

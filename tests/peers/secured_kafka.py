@@ -39,6 +39,17 @@ sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
 listener.name.sasl_ssl.plain.sasl.jaas.config={security}.plain.PlainLoginModule required user_{user}="{password}";
 listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={security}.scram.ScramLoginModule required;
 """
+SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,7 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True)
         self.certificate = folder / f"{name}.pem"
         own = self._builder(self._name, self._key).add_extension(x509.BasicConstraints(True, None), critical=True)
+        own = own.add_extension(SIGNS, critical=True)
         self._write(self.certificate, own.sign(self._key, hashes.SHA256()))
 
     def issue(self, name: str) -> Pair:
@@ -91,6 +103,9 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - dt.timedelta(hours=1))
             .not_valid_after(now + dt.timedelta(days=1))
+            # From Python 3.13 on a chain that does not say whose key signed what is refused.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
 
     @staticmethod

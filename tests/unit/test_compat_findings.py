@@ -31,4 +31,8 @@ def test_the_page_is_read() -> None:
     rows = ("| suite | test | reason |", "| --- | --- | --- |", "| one | `a` | because |", "| one | `b` |  |")
     page = "\n".join(["", "## Allowlist", "", *rows, "", "## More", "", "| two | `c` | no |", ""])
     assert allowlist(page) == {"one": {"a": "because"}}
+    parts = ("### Secured", "| one | `s` | signs in |", "### In plain text", "| one | `p` | plain |", "## More")
+    page = "\n".join(["", "## Allowlist", *rows, *parts, "| one | `x` | no |"])
+    assert allowlist(page) == {"one": {"a": "because", "p": "plain"}}
+    assert allowlist(page, secured=True) == {"one": {"a": "because", "s": "signs in"}}
     assert set(allowlist(PAGE.read_text(encoding="utf-8"))) >= {"franz-go"}

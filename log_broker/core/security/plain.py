@@ -29,6 +29,10 @@ class PlainPasswords:
         self._secret = secret
         self._right: OrderedDict[str, bytes] = OrderedDict()  # name -> digest of the password that was right
 
+    def knows(self, name: str) -> bool:
+        """Whether there is a user of this name."""
+        return any(self._users.scram(name, mechanism) is not None for mechanism in ScramMechanism)
+
     def check(self, name: str, password: bytes) -> SignedIn | Check:
         """Return who that is, or the work that tells, which raises SignInError."""
         kept = {

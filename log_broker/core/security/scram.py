@@ -85,7 +85,7 @@ class ScramExchange:
         self._is_known = False
         self._name = ""
         self._header = self._said = ""
-        self._nonce = ""
+        self._client_nonce = self._nonce = ""
 
     def step(self, data: bytes) -> Step:
         text = _text(data)
@@ -104,7 +104,8 @@ class ScramExchange:
         self._is_known = credential is not None
         self._credential = credential or fake_credential(self._name, self._mechanism, self._secret)
         self._header = found["header"]
-        self._nonce = found["nonce"] + self._own_nonce
+        self._client_nonce = found["nonce"]
+        self._nonce = self._client_nonce + self._own_nonce
         salt = b64encode(self._credential.salt).decode()
         answer = f"r={self._nonce},s={salt},i={self._credential.iterations}"
         self._said = f"{found['bare']},{answer}"
@@ -116,7 +117,8 @@ class ScramExchange:
             raise SignInError(f"the last message of {self._mechanism} cannot be read")
         if _decoded(found["binding"]) != self._header.encode():
             raise SignInError("the channel binding is not that of the first message")
-        if not hmac.compare_digest(found["nonce"], self._nonce):
+        # librdkafka before 2.6.1 says its own nonce twice: that too is of this exchange alone, and the proof covers it.
+        if found["nonce"] not in (self._nonce, self._client_nonce + self._nonce):
             raise SignInError("the nonce is not that of this exchange")
         digest = _HASHES[self._mechanism]
         message = f"{self._said},{found['unproven']}".encode()

@@ -1,14 +1,15 @@
 """
 Who may produce to a topic and loosen what its records must be, where only the owner of its contract may.
 
-`fluvial.producers=owner` narrows what ACLs allow; it allows nothing by itself.
+`fluvial.producers=owner`, the default, narrows what ACLs allow; it allows nothing by itself, and without an authorizer
+it keeps nobody out. A topic that nobody owns is open to whom ACLs let write.
 """
 
 from collections.abc import Collection
 from typing import Protocol
 
 from log_broker.config.broker import TopicConfig
-from log_broker.config.contracts import CONTRACT_KEYS, ONLY_OWNER, TOPIC_ALIASES
+from log_broker.config.contracts import CONTRACT_KEYS, ONLY_OWNER, PRODUCERS, TOPIC_ALIASES
 from log_broker.core.security.authorizer import Rights
 from log_broker.core.security.principal import Principal
 from log_broker.interfaces import KnowsOwners, RecordValidator
@@ -31,6 +32,10 @@ def keeps_out(node: HasOwners, rights: Rights, topic: str, config: TopicConfig) 
     if rights.is_super_user:
         return None
     if not isinstance(node.validator, KnowsOwners):
+        found = node.cluster.topics.get(topic)
+        if found is None or PRODUCERS not in found.overrides:
+            # The default is for topics of contracts, of which this broker has none.
+            return None
         return f"only its owner produces to {topic}, and this broker has no registry that knows it"
     owner = node.validator.owner_of(topic)
     if owner is None or rights.principal == Principal(owner):

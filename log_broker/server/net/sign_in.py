@@ -9,7 +9,7 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import monotonic
@@ -80,15 +80,18 @@ class SignInService:
 
     def mechanisms(self, config: SaslConfig) -> Mechanisms:
         """Return how a listener's clients may sign in."""
-        users = FirstOf(GivenUsers(config.users, self._derived), _ClusterUsers(self._node))
+        users = self._users(config.users)
         made: Mechanisms = {}
         for name in config.mechanisms:
             if name == PLAIN:
-                passwords = PlainPasswords(users, key=self._key, secret=self._key)
-                made[name] = partial(PlainExchange, passwords)
+                made[name] = partial(PlainExchange, self.passwords(config.users))
             else:
                 made[name] = partial(self._scram, ScramMechanism(name), users)
         return made
+
+    def passwords(self, given: Mapping[str, str]) -> PlainPasswords:
+        """Return what checks passwords of users, those that are `given` in settings and the cluster's."""
+        return PlainPasswords(self._users(given), key=self._key, secret=self._key)
 
     def now_ms(self) -> int:
         """The clock of lifetimes, which only grows."""
@@ -101,6 +104,9 @@ class SignInService:
     def close(self) -> None:
         """End the thread; what waits for it is cancelled."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _users(self, given: Mapping[str, str]) -> Users:
+        return FirstOf(GivenUsers(given, self._derived), _ClusterUsers(self._node))
 
     def _scram(self, mechanism: ScramMechanism, users: Users) -> ScramExchange:
         return ScramExchange(mechanism, users, nonce=secrets.token_urlsafe(NONCE_BYTES), secret=self._secret())
@@ -291,6 +297,10 @@ class SignIn(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         if peer:
             self.host, self.peer = peer[0], f"{peer[0]}:{peer[1]}"
+        # Who has come through a TLS handshake was counted when that began.
+        if transport.get_extra_info("sslcontext") is None and self._half_open.is_crowded(self.host):
+            self.fail("its address has as many connections as it may have")
+            return
         self._half_open.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

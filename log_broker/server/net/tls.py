@@ -17,6 +17,7 @@ from log_broker.core.security.certificates import distinguished_name
 from log_broker.core.security.listeners import TlsConfig
 from log_broker.core.security.principal import ANONYMOUS, Principal
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.net.tls_alerts import TellingContext
 from log_broker.server.process.log_limiter import RateLimitedLog
 
 _log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ def principal_of(config: TlsConfig, certificate: dict[str, object] | None) -> Pr
 
 
 def _context(config: TlsConfig, *, is_server: bool) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
+    context = TellingContext(ssl.PROTOCOL_TLS_SERVER) if is_server else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     wanted = [_VERSIONS[each] for each in config.versions]
     context.minimum_version, context.maximum_version = min(wanted), max(wanted)
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION

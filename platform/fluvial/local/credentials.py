@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fluvial.errors import ConfigError
-from fluvial.local.state import Platform
+from fluvial.local.state import Platform, client_properties
 from fluvial.registry.contracts import Contract, Passwords, declared_password
 
 FILE = "registry-credentials.json"
@@ -76,9 +76,13 @@ class LocalCredentials:
 
 
 def local_credentials(data_dir: Path, registry_url: str) -> LocalCredentials | None:
-    """Return the passwords of the local platform in `data_dir`, None when `registry_url` is not its registry."""
+    """
+    Return the passwords of the local platform in `data_dir`, None when `registry_url` is not its registry.
+
+    A platform that is secured has users, and keeps no other passwords.
+    """
     platform = Platform.load(data_dir)
-    if platform is None:
+    if platform is None or client_properties(data_dir) is not None:
         return None
     asked = {each.strip().rstrip("/") for each in registry_url.split(",")}
     return LocalCredentials(data_dir) if asked <= set(platform.registry_url.split(",")) else None

@@ -91,11 +91,10 @@ def access_of(data_dir: Path) -> "KafkaCluster | None":
     path = client_properties(data_dir)
     if path is None:
         return None
+    from fluvial.client_settings import kafka_properties_of
     from fluvial.kafka import KafkaCluster
-    from fluvial.kafka.client_properties import kafka_properties
-    from fluvial.properties import read_properties
 
-    return KafkaCluster("", kafka_properties(read_properties(path)))
+    return KafkaCluster("", kafka_properties_of(path))
 
 
 def is_up(
@@ -164,15 +163,27 @@ def _offline_log_dirs_secured(address: str, access: "KafkaCluster", timeout_seco
     return tuple(each.log_dir for each in answer.results if each.error_code)
 
 
-def registry_answers(host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS) -> bool:
-    """Whether a schema registry answers on a port."""
+def registry_answers(
+    host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS, *, access: "KafkaCluster | None" = None
+) -> bool:
+    """Whether a schema registry answers on a port, by TLS that `access` verifies where that is given."""
     deadline = time.monotonic() + timeout_seconds
     try:
         with socket.create_connection((host, port), timeout=timeout_seconds) as connection:
-            connection.sendall(f"GET /schemas/types HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n".encode())
-            return _receive(connection, 12, deadline).endswith(b" 200")
+            if access is None:
+                return _status_of(connection, host, port, deadline) == b"200"
+            from fluvial.kafka.tls import tls_context
+
+            with tls_context(access.properties).wrap_socket(connection, server_hostname=host) as secured:
+                # Nobody says who asks: that it wants to know it is answer enough.
+                return _status_of(secured, host, port, deadline) in {b"200", b"401"}
     except (OSError, ValueError):
         return False
+
+
+def _status_of(connection: socket.socket, host: str, port: int, deadline: float) -> bytes:
+    connection.sendall(f"GET /schemas/types HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n".encode())
+    return _receive(connection, 12, deadline)[-3:]
 
 
 def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:

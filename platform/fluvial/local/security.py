@@ -12,9 +12,9 @@ import secrets
 from pathlib import Path
 
 from fluvial.extras import needed
-from fluvial.local.errors import DataDirError
+from fluvial.local.errors import DataDirError, LocalPlatformError
 from fluvial.local.rights import FILE_MODE, make_private
-from fluvial.local.state import SECURITY, client_properties
+from fluvial.local.state import SECURITY, Platform, client_properties
 
 ADMIN = "admin"
 NODE = "node"
@@ -28,6 +28,10 @@ sasl.mechanism=SCRAM-SHA-512
 sasl.username={name}
 sasl.password={password}
 ssl.ca.location={authority}
+# Its schema registry: the same user.
+basic.auth.credentials.source=USER_INFO
+basic.auth.user.info={name}:{password}
+schema.registry.ssl.ca.location={authority}
 """
 _SERVER = """\
 # What every node of the local platform is started with.
@@ -43,17 +47,36 @@ ssl.truststore.location={authority}
 """
 
 
+def check_securable(data_dir: Path) -> None:
+    """
+    Raise what would keep `secure` from securing a platform there.
+
+    That is LocalPlatformError for one in plain text, and MissingExtraError without the package `cryptography`.
+    """
+    if client_properties(data_dir) is not None:
+        return
+    if Platform.load(data_dir) is not None:
+        raise LocalPlatformError(
+            f"the platform in {data_dir} is in plain text, and --secure is for a new one; name another folder with "
+            "--data-dir, or in FLUVIAL_DATA_DIR"
+        )
+    with needed():
+        import cryptography  # noqa: F401
+
+
 def secure(data_dir: Path) -> Path:
     """
     Make certificates, users and both files, and return the one for clients; what is there already stays.
 
-    Raises DataDirError, and MissingExtraError without the package `cryptography`.
+    Raises DataDirError, and what `check_securable` raises.
     """
+    check_securable(data_dir)
     known = client_properties(data_dir)
     if known is not None:
         return known
     folder = data_dir.absolute() / SECURITY
     try:
+        make_private(data_dir, mark=SECURITY)
         make_private(folder, mark="server.properties")
         authority, certificate = folder / "ca.pem", folder / "node.pem"
         _write_certificates(authority, certificate)
@@ -79,18 +102,23 @@ def _write(path: Path, content: bytes) -> None:
 
 def _write_certificates(authority: Path, certificate: Path) -> None:
     """Write the certificate of an authority, whose key nobody keeps, and one of it for the nodes, with its key."""
-    with needed():
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.x509.oid import NameOID
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
     own_key, node_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fluvial local {secrets.token_hex(4)}")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NODE)])
     now = datetime.datetime.now(datetime.UTC)
 
-    def signed(name: x509.Name, key: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType) -> x509.Certificate:
-        return (
+    def signed(name: x509.Name, key: ec.EllipticCurvePrivateKey, *own: x509.ExtensionType) -> x509.Certificate:
+        # Which key signed and which is signed: from Python 3.13 on a chain without them is refused (RFC 5280, 4.2.1).
+        keys = (
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(own_key.public_key()),
+        )
+        builder = (
             x509.CertificateBuilder()
             .subject_name(name)
             .issuer_name(issuer)
@@ -98,12 +126,24 @@ def _write_certificates(authority: Path, certificate: Path) -> None:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(days=1))
             .not_valid_after(now + datetime.timedelta(days=_DAYS_VALID))
-            .add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
-            .sign(own_key, hashes.SHA256())
         )
+        for each in (*own, *keys):
+            builder = builder.add_extension(each, critical=isinstance(each, x509.BasicConstraints | x509.KeyUsage))
+        return builder.sign(own_key, hashes.SHA256())
 
+    signs = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
     hosts = [x509.DNSName("localhost"), *(x509.IPAddress(ipaddress.ip_address(each)) for each in _LOOPBACK)]
     pem = serialization.Encoding.PEM
     key = node_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    _write(authority, signed(issuer, own_key, x509.BasicConstraints(True, 0)).public_bytes(pem))
+    _write(authority, signed(issuer, own_key, x509.BasicConstraints(True, 0), signs).public_bytes(pem))
     _write(certificate, signed(subject, node_key, x509.SubjectAlternativeName(hosts)).public_bytes(pem) + key)

@@ -79,7 +79,7 @@ def start(data_dir: Path, layout: Layout, *, timeout_seconds: float = TIMEOUT_SE
     with _only_one(data_dir, timeout_seconds):
         recorded = Platform.load(data_dir)
         if layout.secured:
-            _secure(data_dir, recorded)
+            secure(data_dir)
         known = [] if recorded is None else [node_status(data_dir, recorded, node) for node in recorded.nodes]
         platform = _planned(data_dir, recorded, layout, known)
         up = {each.node.id for each in known if each.pid is not None}
@@ -108,15 +108,6 @@ def start(data_dir: Path, layout: Layout, *, timeout_seconds: float = TIMEOUT_SE
             for child in children:
                 child.close()
         return Running(platform=platform, started=tuple(children), silent=silent)
-
-
-def _secure(data_dir: Path, recorded: Platform | None) -> None:
-    if recorded is not None and client_properties(data_dir) is None:
-        raise LocalPlatformError(
-            f"the platform in {data_dir} is in plain text, and --secure is for a new one; name another folder with "
-            "--data-dir"
-        )
-    secure(data_dir)
 
 
 @contextlib.contextmanager
@@ -148,7 +139,7 @@ def _planned(data_dir: Path, recorded: Platform | None, layout: Layout, known: l
         "metrics_port": layout.metrics_port or metrics_port,
     }
     if recorded is None:
-        planned = Platform.planned(**wanted)
+        planned = Platform.planned(**wanted, secured=client_properties(data_dir) is not None)
     else:
         # Whoever names the port wants it; without that, ports nobody asked for may be another program's.
         down = [each.node.id for each in known if each.held_by is None]
@@ -321,7 +312,7 @@ def _lacking(platform: Platform, node: NodeSpec, nodes: list[NodeSpec], access: 
     absent = [str(each.id) for each in nodes if not answer.has(each)]
     if absent:
         return f"does not know of node {', '.join(absent)} yet"
-    if node.registry_port is not None and not probe.registry_answers(node.host, node.registry_port):
+    if node.registry_port is not None and not probe.registry_answers(node.host, node.registry_port, access=access):
         return f"its registry does not answer on port {node.registry_port}"
     return None
 

@@ -38,7 +38,8 @@ class NodeSpec:
     """
     One node; a port of None is of what it does not serve, `data_dir` is relative to the platform's.
 
-    A `founder` was among the voters when the cluster began. Who votes now the cluster itself says.
+    A `founder` was among the voters when the cluster began. Who votes now the cluster itself says. A node of a platform
+    that is `secured` serves its registry by HTTPS.
     """
 
     id: int
@@ -48,6 +49,7 @@ class NodeSpec:
     data_dir: str
     metrics_port: int | None = None
     founder: bool = False
+    secured: bool = False
 
     @property
     def address(self) -> str:
@@ -57,7 +59,8 @@ class NodeSpec:
     @property
     def registry_url(self) -> str | None:
         """Where its schema registry answers."""
-        return None if self.registry_port is None else f"http://{self.host}:{self.registry_port}"
+        scheme = "https" if self.secured else "http"
+        return None if self.registry_port is None else f"{scheme}://{self.host}:{self.registry_port}"
 
     @property
     def metrics_url(self) -> str | None:
@@ -74,7 +77,15 @@ class Platform:
     next_id: int
 
     @classmethod
-    def planned(cls, *, brokers: int, port: int, registry_port: int, metrics_port: int | None = None) -> Self:
+    def planned(
+        cls,
+        *,
+        brokers: int,
+        port: int,
+        registry_port: int,
+        metrics_port: int | None = None,
+        secured: bool = False,
+    ) -> Self:
         """Return a platform with a new cluster id and its nodes on consecutive ports."""
         founders = VOTERS if brokers >= VOTERS else 1
         nodes = tuple(
@@ -86,6 +97,7 @@ class Platform:
                 data_dir=f"node-{number}",
                 metrics_port=None if metrics_port is None else metrics_port + number,
                 founder=number < founders,
+                secured=secured,
             )
             for number in range(brokers)
         )
@@ -106,7 +118,17 @@ class Platform:
         Once only the first node served the registry. One of then that serves none begins to if it is in `registry_on`.
         """
         added = range(self.next_id, self.next_id + max(brokers - len(self.nodes), 0))
-        fresh = (NodeSpec(id=number, host=HOST, port=0, registry_port=0, data_dir=f"node-{number}") for number in added)
+        fresh = (
+            NodeSpec(
+                id=number,
+                host=HOST,
+                port=0,
+                registry_port=0,
+                data_dir=f"node-{number}",
+                secured=self.nodes[0].secured,
+            )
+            for number in added
+        )
         nodes = tuple(
             replace(
                 node,
@@ -160,7 +182,8 @@ class Platform:
         """Read the platform of `data_dir`, None where there is none; raises ConfigError for a damaged file."""
         path = data_dir / FILE
         try:
-            return cls._of(json.loads(path.read_text(encoding="utf-8")))
+            read = json.loads(path.read_text(encoding="utf-8"))
+            return cls._of(read, secured=client_properties(data_dir) is not None)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -171,7 +194,7 @@ class Platform:
             ) from error
 
     @classmethod
-    def _of(cls, read: Mapping[str, Any]) -> Self:
+    def _of(cls, read: Mapping[str, Any], *, secured: bool) -> Self:
         nodes = tuple(
             NodeSpec(
                 id=int(node["id"]),
@@ -182,6 +205,7 @@ class Platform:
                 metrics_port=None if node.get("metrics_port") is None else int(node["metrics_port"]),
                 # Before there were voters, the first node decided for all.
                 founder=bool(node.get("founder", int(node["id"]) == 0)),
+                secured=secured,
             )
             for node in read["nodes"]
         )

@@ -192,6 +192,16 @@ class RegistryClient:
                 return None
             raise
 
+    def principal(self) -> str | None:
+        """Whom the registry takes this client for: `User:ada`; None where it asks nobody, or is not ours."""
+        try:
+            found = self._call("GET", "/fluvial/principal")["principal"]
+        except RegistryError as error:
+            if error.status in {404, 405}:
+                return None
+            raise
+        return None if found is None else str(found)
+
     def introduce(self, name: str, contact: str | None = None, *, password: str | None = None) -> bool:
         """
         Make a producer known or change its contact or password; say whether this registry knows of owners at all.
@@ -299,9 +309,15 @@ def _result(response: "httpx.Response", url: str) -> Any:
         content = response.json()
         if response.is_success:
             return content
-        raise RegistryError(str(content["message"]), code=int(content["error_code"]), status=status)
+        code, message = int(content["error_code"]), str(content["message"])
+        # The one word of Confluent's registry, and of ours.
+        told = f"{url} says {message}{_repair(status)}" if message == "Unauthorized" else message
+        raise RegistryError(told, code=code, status=status)
     except (ValueError, KeyError, TypeError):
         if response.is_success:
             raise RegistryError(f"{url} answers, but not as a schema registry does", status=status) from None
-        repair = "; check basic.auth.user.info or bearer.auth.token of [registry]" if status == 401 else ""
-        raise RegistryError(f"{url} answered HTTP {status}{repair}", status=status) from None
+        raise RegistryError(f"{url} answered HTTP {status}{_repair(status)}", status=status) from None
+
+
+def _repair(status: int) -> str:
+    return "; check basic.auth.user.info or bearer.auth.token of [registry]" if status == 401 else ""

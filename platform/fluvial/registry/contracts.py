@@ -5,10 +5,17 @@ Contracts: the Avro schemas in `schemas/<producer>/` and who answers for them, a
     contact = "weather@example.org"
     subjects = ["weather-value"]                 # each with its schema in weather.avsc (or weather-value.avsc)
     compatibility = "BACKWARD"                   # or a table of subject = level; BACKWARD when left out
-    topics = ["weather"]                         # the topics this producer writes
+    topics = ["weather"]                         # the topics this producer writes; or a table, below
     credentials = "env:WEATHER_PASSWORD"         # or file:PATH: with which it owns its subjects; may be left out
+    principal = "User:weather"                   # the cluster's user that it is; User:<producer> when left out
     tags = {domain = "weather"}                  # words to find its topics and their tables by; may be left out
     links = {runbook = "https://wiki.example"}   # addresses by the names to show; may be left out
+
+A table instead of the list of topics says how each is to be, and `fluvial schema register` makes it so:
+
+    [topics.weather]
+    partitions = 3                               # and replication_factor; all other keys are settings of the topic
+    cleanup.policy = "compact"
 
 Everything is checked when it is read: a mistake names the file, the key and what to write instead.
 """
@@ -26,6 +33,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from fluvial.errors import FluvialError
+from fluvial.properties import flat
 from fluvial.registry.client import RegisteredSchema, RegistryClient
 from fluvial.registry.credentials import CredentialsError, check_reference, read_secret
 from fluvial.registry.errors import RegistryError
@@ -33,8 +41,11 @@ from fluvial.registry.formats.avro.parse import AvroSyntaxError, parse
 from fluvial.registry.model.compatibility import LEVELS
 
 OWNER_FILE = "owner.toml"
-KEYS = frozenset({"producer", "contact", "subjects", "compatibility", "topics", "credentials", "tags", "links"})
+KEYS = frozenset(
+    {"producer", "contact", "subjects", "compatibility", "topics", "credentials", "principal", "tags", "links"}
+)
 SUFFIXES = ("-value", "-key")
+VALUE_VALIDATION = ("fluvial.value.schema.validation", "confluent.value.schema.validation")
 
 # What Confluent's registry says of an incompatible schema: each finding, and the version that it was found against.
 _DESCRIPTION = re.compile(r"description:'(.*)', additionalInfo:", re.DOTALL)
@@ -53,13 +64,23 @@ class ContractError(FluvialError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedTopic:
+    """How a topic is to be; numbers of None are the cluster's."""
+
+    partitions: int | None = None
+    replication_factor: int | None = None
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
     """
     One subject as its producer declares it.
 
     `schema` is the parsed JSON of the schema, `text` the file's text, `topics` the topics whose keys or values follow
-    it. `credentials` refers to the producer's password in the registry. `tags`, and `links` by the names to show, are
-    of everything that the producer writes.
+    it. `credentials` refers to the producer's password. `principal` is the name of the cluster's user that the
+    producer is, where that is not the producer's. `described` is how its topic is to be, if it says so. `tags`, and
+    `links` by the names to show, are of everything that the producer writes.
     """
 
     producer: str
@@ -71,6 +92,8 @@ class Contract:
     compatibility: str
     topics: tuple[str, ...]
     credentials: str | None = None
+    principal: str | None = None
+    described: DescribedTopic | None = None
     tags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     links: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -78,6 +101,11 @@ class Contract:
     def topic(self) -> str:
         """The topic that the subject is named after."""
         return self.topics[0]
+
+    @property
+    def owner(self) -> str:
+        """The name of the user of the cluster who owns the subject."""
+        return self.principal or self.producer
 
     @property
     def email(self) -> str:
@@ -183,7 +211,7 @@ def register_all(
                 signed_in[contract.producer] = _sign_in(anyone, contract, passwords(contract))
             client, claims = signed_in[contract.producer]
             if claims:
-                client.give(contract.subject, contract.producer)
+                client.give(contract.subject, contract.owner)
             if client.get_config(contract.subject) != contract.compatibility:
                 client.set_config(contract.compatibility, contract.subject)
             known = client.look_up(contract.subject, contract.text)
@@ -217,9 +245,12 @@ def _why_incompatible(client: RegistryClient, contract: Contract) -> str | None:
 def _sign_in(anyone: RegistryClient, contract: Contract, password: str | None) -> tuple[RegistryClient, bool]:
     """The registry as the contract's producer sees it, and whether that may claim subjects there."""
     if password is None:
-        return anyone, False
-    client = anyone.acting_as(contract.producer, password)
-    return client, client.introduce(contract.producer, contract.contact)
+        if anyone.principal() is None:
+            return anyone, False
+        # A registry that knows its users: the producer itself claims, or an administrator for it.
+        return anyone, anyone.introduce(contract.owner, contract.contact)
+    client = anyone.acting_as(contract.owner, password)
+    return client, client.introduce(contract.owner, contract.contact)
 
 
 def check_all(client: RegistryClient, contracts: Iterable[Contract]) -> list[CheckResult]:
@@ -273,14 +304,17 @@ def _of_producer(folder: Path) -> list[Contract]:
     if "@" not in parseaddr(contact)[1]:
         raise ContractError(path, '`contact` holds no e-mail address; write for example contact = "team@example.org"')
     subjects = _texts(path, owner, "subjects", 'subjects = ["<topic>-value"]')
-    topics = _texts(path, owner, "topics", 'topics = ["<topic>"]')
+    described = _described(path, owner, subjects)
+    topics = tuple(described) or _texts(path, owner, "topics", 'topics = ["<topic>"]')
     levels = _levels(path, owner, subjects)
     credentials = _credentials(path, owner)
+    principal = _principal(path, owner)
     tags = _table(path, owner, "tags", _is_tag, 'tags = {domain = "weather"}, of letters, digits, _, - and .')
     links = _table(path, owner, "links", _is_address, 'links = {runbook = "https://wiki.example"}')
     contracts = []
     for subject in subjects:
         file, text, schema = _schema(folder, subject)
+        (topic,) = _topics_of(path, subject, topics)
         contracts.append(
             Contract(
                 producer=producer,
@@ -290,8 +324,10 @@ def _of_producer(folder: Path) -> list[Contract]:
                 schema=schema,
                 text=text,
                 compatibility=levels[subject],
-                topics=_topics_of(path, subject, topics),
+                topics=(topic,),
+                described=described.get(topic),
                 credentials=credentials,
+                principal=principal,
                 tags=tags,
                 links=links,
             )
@@ -332,6 +368,32 @@ def _texts(path: Path, owner: Mapping[str, Any], key: str, example: str) -> tupl
     return tuple(value)
 
 
+def _described(path: Path, owner: Mapping[str, Any], subjects: tuple[str, ...]) -> dict[str, DescribedTopic]:
+    tables = owner.get("topics")
+    if not isinstance(tables, dict):
+        return {}
+    return {name: _described_topic(path, name, table, subjects) for name, table in tables.items()}
+
+
+def _described_topic(path: Path, name: str, table: Any, subjects: tuple[str, ...]) -> DescribedTopic:
+    if not isinstance(table, dict):
+        raise ContractError(path, f"`topics.{name}` is not a table; write [topics.{name}] and a line for each property")
+    settings: dict[str, str] = {}
+    numbers: dict[str, int] = {}
+    for key, value in flat(table):
+        if key in {"partitions", "replication_factor"}:
+            if type(value) is not int or value < 1:
+                raise ContractError(path, f"`topics.{name}.{key}` is {value!r}; write a number from 1 on")
+            numbers[key] = value
+        elif isinstance(value, str | int | float):
+            settings[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        else:
+            raise ContractError(path, f"`topics.{name}.{key}` is {value!r}; write a text, a number, true or false")
+    if f"{name}-value" in subjects and settings.keys().isdisjoint(VALUE_VALIDATION):
+        settings[VALUE_VALIDATION[0]] = "payload"
+    return DescribedTopic(settings=MappingProxyType(settings), **numbers)
+
+
 def _credentials(path: Path, owner: Mapping[str, Any]) -> str | None:
     if "credentials" not in owner:
         return None
@@ -341,6 +403,16 @@ def _credentials(path: Path, owner: Mapping[str, Any]) -> str | None:
         # What stands there may be a secret, and is not repeated.
         raise ContractError(path, f"`credentials` {wrong}")
     return str(reference)
+
+
+def _principal(path: Path, owner: Mapping[str, Any]) -> str | None:
+    value = owner.get("principal")
+    if value is None:
+        return None
+    kind, colon, name = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if not (kind == "User" and colon and name.strip() and name != "*"):
+        raise ContractError(path, '`principal` is no user of the cluster; write for example principal = "User:weather"')
+    return str(name)
 
 
 def _table(

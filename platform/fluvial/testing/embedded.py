@@ -12,16 +12,16 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
-from fluvial.registry.client import RegistryClient
 from fluvial.registry.contracts import Contract, load_contracts, register_all
 
 if TYPE_CHECKING:
+    from fluvial.registry.model.registry import Registry
     from log_broker.server.embedded import EmbeddedBroker
 
 HOST = "127.0.0.1"
@@ -36,23 +36,37 @@ class SendError(FluvialError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedPlatform:
-    """A running broker and registry; `broker` can also make plain topics (`create_topic`, `unique_topic`)."""
+    """
+    A running broker and registry; `broker` can also make plain topics (`create_topic`, `unique_topic`).
+
+    `registry` belongs to the broker's thread: from elsewhere it is asked at `registry_url`.
+    """
 
     broker: "EmbeddedBroker"
     registry_url: str
+    registry: "Registry" = field(repr=False)
 
     @property
     def bootstrap_servers(self) -> str:
         """Where Kafka clients connect."""
         return self.broker.bootstrap_servers
 
-    def settings(self, warehouse: Path | str) -> Settings:
-        """Return what pipelines and commands take to work on this platform, with their tables in `warehouse`."""
+    def settings(self, warehouse: Path | str = "warehouse") -> Settings:
+        """
+        Return what pipelines and commands take to work on this platform, with their tables in `warehouse`.
+
+        On a platform that is secured they sign in as its nodes do, who may do everything.
+        """
+        from fluvial.testing.access import access_to
+
+        kafka_properties, registry_properties = access_to(self.broker.node.static_config)
         return Settings(
             bootstrap_servers=self.bootstrap_servers,
             registry_url=self.registry_url,
             warehouse=str(warehouse),
             local=False,
+            kafka_properties=kafka_properties,
+            registry_properties=registry_properties,
         )
 
     def register(
@@ -61,14 +75,21 @@ class EmbeddedPlatform:
         """
         Register contracts, those of a folder or loaded ones, and make the topics they name that are not there yet.
 
+        A topic that its contract describes is made as that says, any other with `partitions`.
+
         Raises ContractError for a file that is wrong, RegistryError for a schema that the registry refuses.
         """
         known = load_contracts(contracts) if isinstance(contracts, str | Path) else list(contracts)
-        with RegistryClient(self.registry_url) as client:
+        with self.settings().registry.client() as client:
             register_all(client, known)
         there = self.broker.node.cluster.topics
+        described = {each.topic: each.described for each in known}
         for topic in sorted({topic for contract in known for topic in contract.topics} - there.keys()):
-            self.broker.create_topic(topic, partitions=partitions)
+            how = described.get(topic)
+            if how is None:
+                self.broker.create_topic(topic, partitions=partitions)
+            else:
+                self.broker.create_topic(topic, partitions=how.partitions, config=how.settings)
         return known
 
     def send(self, topic: str, events: Iterable[Mapping[str, Any]], *, key: Key = None) -> None:
@@ -78,7 +99,7 @@ class EmbeddedPlatform:
         `key` is the field that gives the record key, or a function of the event. Raises SendError for an event that
         does not fit the schema, before any is written, and RegistryError where no schema is registered.
         """
-        with RegistryClient(self.registry_url) as client:
+        with self.settings().registry.client() as client:
             latest = client.latest(f"{topic}-value")
         encode = _encoder(latest.id, latest.schema)
         self._write(topic, [(_key_of(event, key), encode(number, event)) for number, event in enumerate(events)])
@@ -93,7 +114,7 @@ class EmbeddedPlatform:
         refused: list[Any] = []
         producer = Producer(
             {
-                "bootstrap.servers": self.bootstrap_servers,
+                **self.settings().cluster.client(),
                 "partitioner": "murmur2_random",
                 # In order without idempotence, whose producer waits half a second for its id.
                 "max.in.flight.requests.per.connection": 1,
@@ -123,17 +144,18 @@ def embedded_platform(**settings: Any) -> Iterator[EmbeddedPlatform]:
     Settings are those of `log_broker.embedded`: `topics`, `config`, and any setting of the broker as a keyword.
     """
     import log_broker
+    from fluvial.http_doors import rules_of
     from fluvial.registry.logs.schemas_log import SchemasLog
     from fluvial.registry.model.registry import Registry
     from fluvial.registry.validator import RegistryValidator
 
     schemas = SchemasLog()
-    registry = Registry(schemas)
+    registry = Registry(schemas, rules=lambda: rules_of(broker.node.config, broker.node.authorizer))
     with log_broker.embedded(validator=RegistryValidator(registry), **settings) as broker:
         schemas.attach(broker.node)
         serving = _Serving(broker, registry)
         try:
-            yield EmbeddedPlatform(broker=broker, registry_url=serving.start())
+            yield EmbeddedPlatform(broker=broker, registry_url=serving.start(), registry=registry)
         finally:
             serving.stop()
 
@@ -142,6 +164,7 @@ class _Serving:
     """The registry's HTTP server, on the event loop of the broker's thread."""
 
     def __init__(self, broker: "EmbeddedBroker", registry: Any) -> None:
+        self._node = broker.node
         self._loop = broker.node.loop
         self._registry = registry
         self._url: Future[str] = Future()
@@ -160,12 +183,17 @@ class _Serving:
             self._served.result(SECONDS_MAX)
 
     async def _serve(self) -> None:
-        from fluvial.registry.service.app import create_app, serve
+        from fluvial.http_doors import registry_security
+        from fluvial.http_server import serve
+        from fluvial.registry.service.app import create_app
 
         await self._registry.open()
-        app = create_app(self._registry)
+        security = registry_security(self._node)
+        app = create_app(self._registry, security=security)
+        tls = None if security is None else security.server_tls
+        scheme = "http" if tls is None else "https"
         server = asyncio.create_task(
-            serve(app, HOST, 0, started=lambda port: self._url.set_result(f"http://{HOST}:{port}"))
+            serve(app, HOST, 0, tls=tls, started=lambda port: self._url.set_result(f"{scheme}://{HOST}:{port}"))
         )
         asked = asyncio.create_task(self._stopping.wait())
         await asyncio.wait({server, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -174,6 +202,8 @@ class _Serving:
             await server
         server.cancel()
         await asyncio.wait({server})
+        if security is not None:
+            security.close()
 
     def _ended(self, served: "Future[None]") -> None:
         if not self._url.done():

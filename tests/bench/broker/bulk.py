@@ -7,6 +7,7 @@ Says `ready` once it is connected, waits for a line, and answers with a line of 
 import json
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -27,6 +28,7 @@ class Load(NamedTuple):
     compression: str = "none"
     keys: int = 0
     batch_bytes: int = 1_000_000
+    client: Mapping[str, str] = {}  # settings of a client of a listener that is secured
 
 
 def producer_of(load: Load) -> Producer:
@@ -39,6 +41,7 @@ def producer_of(load: Load) -> Producer:
         "partitioner": "murmur2_random",
         "compression.type": load.compression,
         "batch.size": load.batch_bytes,
+        **load.client,
     }
     producer = Producer(settings)
     producer.list_topics(load.topic, timeout=30)
@@ -80,6 +83,7 @@ def consumer_of(load: Load) -> Consumer:
         "fetch.queue.backoff.ms": 0,
         "queued.min.messages": 10_000_000,
         "queued.max.messages.kbytes": 2_000_000,
+        **load.client,
     }
     consumer = Consumer(settings)
     consumer.list_topics(load.topic, timeout=30)

@@ -9,6 +9,7 @@ a line, and answers with a line of JSON.
 import json
 import select
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -37,6 +38,7 @@ class Load(NamedTuple):
     touch_seconds_max: float = 120.0
     records: int = 1  # in the batch of each request
     leaders: tuple[str, ...] = ()  # the address of each partition's leader, where that is not `address`
+    authority: str = ""  # the file of the certificates by which TLS is spoken, if it is
 
     def leader_of(self, partition: int) -> tuple[str, int]:
         host, port = (self.leaders[partition] if self.leaders else self.address).split(":")
@@ -63,6 +65,15 @@ def _request(load: Load, partition: int) -> bytes:
     return produce_request(load.topic, partition, load.acks, load.value_bytes, load.records)
 
 
+def connected(load: Load, address: tuple[str, int]) -> socket.socket:
+    """A connection as the load has them."""
+    connection = socket.create_connection(address)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not load.authority:
+        return connection
+    return ssl.create_default_context(cafile=load.authority).wrap_socket(connection, server_hostname=address[0])
+
+
 def answer_bytes(topic: str) -> int:
     """Length, correlation id, [name, [index, error, base offset, append time, log start]], throttle time."""
     return 4 + 4 + 4 + 2 + len(topic) + 4 + (4 + 2 + 8 + 8 + 8) + 4
@@ -77,8 +88,7 @@ class Pipe:
         # With several leaders it goes through those of one of them.
         leader = load.leader_of(number % load.partitions)
         own = [at for at in own if load.leader_of(at) == leader]
-        self.socket = socket.create_connection(leader)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connected(load, leader)
         turn = number * len(own) // load.connections
         requests = [_request(load, at) for at in own[turn:] + own[:turn]]
         self._size = len(requests[0])
@@ -103,6 +113,8 @@ class Pipe:
     def receive(self) -> int:
         """Take the answers that are there; return how many."""
         data = self._rest + self.socket.recv(RECEIVE_BYTES)
+        while isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
+            data += self.socket.recv(RECEIVE_BYTES)
         if len(data) == len(self._rest):
             raise RuntimeError("the broker closed the connection")
         count, rest = divmod(len(data), self._answer)
@@ -129,7 +141,7 @@ def touch(load: Load) -> None:
     """
     deadline = time.monotonic() + load.touch_seconds_max
     for leader in dict.fromkeys(map(load.leader_of, range(load.partitions))):
-        with socket.create_connection(leader) as connection, connection.makefile("rb") as answers:
+        with connected(load, leader) as connection, connection.makefile("rb") as answers:
             for at in range(load.partitions):
                 if load.leader_of(at) != leader:
                     continue

@@ -146,8 +146,8 @@ const scripts = {
 }
 
 async function main([name, words]) {
-  const { bootstrapServers, ...rest } = JSON.parse(words)
-  const kafka = new Kafka({ clientId: 'compat', brokers: bootstrapServers.split(','), logLevel: logLevel.ERROR })
+  const { client, ...rest } = JSON.parse(words)
+  const kafka = new Kafka({ clientId: 'compat', logLevel: logLevel.ERROR, ...client })
   process.stdout.write(JSON.stringify(await scripts[name](kafka, rest)))
 }
 

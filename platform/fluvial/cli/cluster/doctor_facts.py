@@ -51,10 +51,14 @@ def clock_facts(settings: Settings) -> dict[str, float]:
     """
     import httpx
 
+    from fluvial.kafka.tls import tls_context
+
+    is_encrypted = "https:" in settings.registry_url.lower()
+    verify = tls_context(settings.registry_properties) if is_encrypted else False
     found = {}
     for address in settings.registry_url.split(","):
         try:
-            answer = httpx.get(f"{address.strip()}/", timeout=REGISTRY_SECONDS_MAX)
+            answer = httpx.get(f"{address.strip()}/", timeout=REGISTRY_SECONDS_MAX, verify=verify)
             said = parsedate_to_datetime(answer.headers["Date"])
         except (httpx.HTTPError, httpx.InvalidURL, KeyError, ValueError):
             continue

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import AnswerFormat, Form, with_json, with_registry
+from fluvial.cli.options import AnswerFormat, Form, with_cluster_and_registry, with_json, with_registry
 from fluvial.cli.schema import schema_check, schema_exchange, schema_generate, schema_owners, schema_views
 from fluvial.cli.schema.schema_sources import CONTRACTS, Source, Subject, subject_of_file
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
-    pass
+    from fluvial.registry.contracts import Contract
 
 app = typer.Typer(help="Register, check, compare and hand over schemas.", no_args_is_help=True, rich_markup_mode=None)
 schema_check.add_to(app)
@@ -28,9 +28,13 @@ class OutdatedFileError(FluvialError):
 
 
 @app.command(epilog="Example:  fluvial schema register schemas")
-@with_registry
+@with_cluster_and_registry
 def register(path: Source = CONTRACTS, subject: Subject = None, *, settings: Settings) -> None:
-    """Register every contract of a folder, or one schema; what is registered already stays as it is."""
+    """
+    Register every contract of a folder, or one schema; what is registered already stays as it is.
+
+    Topics that owner.toml describes in a table, [topics.orders], are created, or given the settings that it has.
+    """
     from fluvial.cli.schema.registries import as_owner
     from fluvial.local.credentials import passwords_for
     from fluvial.registry.contracts import load_contracts, register_all
@@ -52,9 +56,23 @@ def register(path: Source = CONTRACTS, subject: Subject = None, *, settings: Set
             ),
             passwords=passwords_for(settings.data_dir, settings.registry_url),
         )
+    _ensure_topics(settings, contracts)
     outdated = [each.outdated for each in done if each.outdated is not None]
     if outdated:
         raise OutdatedFileError("; ".join(outdated))
+
+
+def _ensure_topics(settings: Settings, contracts: "list[Contract]") -> None:
+    from fluvial.kafka.admin import admin_of, describe_cluster
+    from fluvial.registry.contract_topics import described_topics, ensure_topics
+
+    described = described_topics(contracts)
+    if not described:
+        return
+    admin = admin_of(settings.cluster)
+    there = {name: len(each.partitions) for name, each in describe_cluster(settings, admin).topics.items()}
+    for sentence in ensure_topics(admin, described, there):
+        terminal.answer(sentence)
 
 
 @app.command("list", epilog="Example:  fluvial schema list --format json")

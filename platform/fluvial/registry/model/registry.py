@@ -25,7 +25,8 @@ from fluvial.registry.model.ownership import Ownership, Registration
 from fluvial.registry.model.registering import body_of, incompatibilities, look_up
 from fluvial.registry.model.state import RegistryState
 from fluvial.registry.service.auth import Authenticator
-from fluvial.registry.service.policy import ANYONE, Action, OwnersPolicy, Principal, Rules
+from fluvial.registry.service.policy import ANYONE, Action, OwnersPolicy, Rules
+from log_broker.core.security.principal import Principal
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.interfaces import InternalLog, InternalRecord
 
@@ -171,7 +172,7 @@ class Registry:
         """What is decided, as of now, and who had it registered."""
         now_ms = time.time_ns() // 1_000_000
         timed = [replace(each, at_ms=now_ms) if isinstance(each, records.SchemaRecord) else each for each in decided]
-        by = principal.name if isinstance(command, Register) else None
+        by = principal.name if isinstance(command, Register) and principal != ANYONE else None
         return [*timed, *_registrations(self.state.ownership, decided, by)]
 
     async def known(self, command: Register) -> records.SchemaRecord | None:

@@ -16,7 +16,8 @@ from collections import OrderedDict
 
 from fluvial.registry import errors
 from fluvial.registry.model.ownership import Ownership, Producer
-from fluvial.registry.service.policy import ANYONE, Principal
+from fluvial.registry.service.policy import ANYONE
+from log_broker.core.security.principal import Principal
 
 PASSWORD_CHARACTERS_MIN = 12
 """The hashes can be read by whoever reads `_schemas`; a shorter password could be found out from its hash."""
@@ -38,6 +39,10 @@ def hash_password(password: str) -> str:
     salt = os.urandom(_SALT_BYTES)
     digest = _scrypt(password, salt, _COST, _BLOCK, _LANES)
     return "$".join(["scrypt", str(_COST), str(_BLOCK), str(_LANES), salt.hex(), digest.hex()])
+
+
+NO_PASSWORD = "user$$"  # noqa: S105 a hash of no kind
+"""In the place of a hash, for producers that are users of the cluster: no password fits it."""
 
 
 def verify_password(password: str, hashed: str) -> bool:
@@ -95,6 +100,11 @@ class Authenticator:
         if not await self.is_right(known, password):
             raise errors.unauthorized(f"The password of {name!r} is another one")
         return Principal(name=name)
+
+    async def shows(self, name: str, password: str) -> bool:
+        """Whether there is a producer of this name, and this is its password."""
+        known = self._ownership.producer(name)
+        return known is not None and await self.is_right(known, password)
 
     async def is_right(self, producer: Producer, password: str) -> bool:
         """Whether this is the producer's password."""

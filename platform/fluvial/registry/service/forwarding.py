@@ -6,6 +6,7 @@ waits here for the new one, as long as it is known that nothing of it was writte
 """
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,8 +17,9 @@ from fluvial.registry import errors
 from fluvial.registry.errors import RefusedError
 from fluvial.registry.model.registry import Registry
 from fluvial.registry.service import requests
-from fluvial.registry.service.handlers import register_known
+from fluvial.registry.service.handlers import principal_of, register_known
 from fluvial.registry.service.replies import CLIENT_HEADER, MEDIA_TYPE, UNKNOWN_HEADER
+from fluvial.registry.service.security import RegistrySecurity
 
 if TYPE_CHECKING:
     import httpx
@@ -48,10 +50,12 @@ class Primary(Protocol):
 class Forwarder:
     """Has each write done where it can be done. `close` it at the end."""
 
-    def __init__(self, registry: Registry, primary: Primary) -> None:
+    def __init__(self, registry: Registry, primary: Primary, security: RegistrySecurity | None = None) -> None:
         self._registry = registry
         self._primary = primary
+        self._security = security
         self._http: httpx.AsyncClient | None = None
+        self._verified_by: ssl.SSLContext | None = None  # by that client
 
     def wrap(self, handler: Handler, *, registers: bool = False) -> Handler:
         """Return a handler of writes that works on every node; `registers` says that it registers a schema."""
@@ -62,7 +66,8 @@ class Forwarder:
                     raise errors.unknown_primary("this node got the forwarded request, but is not the writer either")
                 return await handler(request)
             # Who says who it is is heard out by the node that writes.
-            if registers and not self._primary.is_led_here and "authorization" not in request.headers:
+            is_known = self._security is not None or "authorization" not in request.headers
+            if registers and not self._primary.is_led_here and is_known:
                 known = await register_known(request)
                 if known is not None:
                     return known
@@ -73,6 +78,19 @@ class Forwarder:
     async def close(self) -> None:
         if self._http is not None:
             await self._http.aclose()
+
+    async def _client(self) -> "httpx.AsyncClient":
+        context = None if self._security is None else self._security.client_context()
+        if self._http is None or context is not self._verified_by:
+            # Importing it and reading the certificates of the system take a tenth of a second.
+            made = await asyncio.to_thread(_http_client, context)
+            if self._http is None or context is not self._verified_by:
+                before, self._http, self._verified_by = self._http, made, context
+                if before is not None:
+                    await before.aclose()
+            else:
+                await made.aclose()
+        return self._http
 
     async def _until_done(self, handler: Handler, request: Request) -> Response:
         loop = asyncio.get_running_loop()
@@ -90,18 +108,18 @@ class Forwarder:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _forward(self, request: Request) -> Response:
-        if self._http is None:
-            # Importing it and reading the certificates of the system take a tenth of a second.
-            made = await asyncio.to_thread(_http_client)
-            self._http = self._http or made
+        http = await self._client()
         import httpx
 
         path = request.scope.get("raw_path", b"").partition(b"?")[0].decode("latin-1") or request.url.path
         query = f"?{request.url.query}" if request.url.query else ""
         headers = {name: request.headers[name] for name in _KEPT_HEADERS if name in request.headers}
+        if self._security is not None:
+            # The password, or the certificate, has been looked at here; the other node takes this one's word.
+            headers |= self._security.passed_on(principal_of(request), request.state.host)
         url = await self._primary.primary_url()
         try:
-            answer = await self._http.request(
+            answer = await http.request(
                 request.method,
                 f"{url}{path}{query}",
                 content=await requests.body_of(request),
@@ -111,16 +129,18 @@ class Forwarder:
             raise errors.forwarding_failed(f"{url}: {error or type(error).__name__}") from error
         if answer.status_code >= 500:
             raise _refusal(answer)
+        if answer.status_code == 401 and self._security is not None:
+            raise errors.forwarding_failed(f"{url} does not let this node in")
         # Whoever wrote through this node reads what it wrote from this node.
         await self._registry.refresh_if_possible()
         kept = {name: answer.headers[name] for name in _KEPT_ANSWER_HEADERS if name in answer.headers}
         return Response(answer.content, answer.status_code, {"content-type": MEDIA_TYPE, **kept})
 
 
-def _http_client() -> "httpx.AsyncClient":
+def _http_client(verify: "ssl.SSLContext | None") -> "httpx.AsyncClient":
     import httpx
 
-    return httpx.AsyncClient(timeout=FORWARD_SECONDS_MAX, trust_env=False)
+    return httpx.AsyncClient(timeout=FORWARD_SECONDS_MAX, trust_env=False, verify=True if verify is None else verify)
 
 
 def _refusal(answer: "httpx.Response") -> RefusedError:

@@ -15,14 +15,16 @@ from fluvial.registry import errors
 from fluvial.registry.errors import RefusedError
 from fluvial.registry.formats.kinds import KINDS
 from fluvial.registry.model import names
-from fluvial.registry.model.commands import DeleteSubject, DeleteVersion, Register
+from fluvial.registry.model.commands import DeleteSubject, DeleteVersion, Draft, Register
 from fluvial.registry.model.names import DEFAULT_CONTEXT
 from fluvial.registry.model.records import Body, SchemaRecord
 from fluvial.registry.model.registry import Registry
 from fluvial.registry.model.state import RegistryState
-from fluvial.registry.service import replies, requests
-from fluvial.registry.service.policy import ANYONE, Principal
+from fluvial.registry.service import replies, requests, rights
+from fluvial.registry.service.policy import ANYONE
 from fluvial.registry.service.replies import RawText, Reply
+from fluvial.registry.service.rights import Asked
+from log_broker.core.security.principal import Principal
 
 SUBJECTS_A_TURN = 1_000
 # A list that holds more text than this is not put together before it is sent.
@@ -39,6 +41,15 @@ def principal_of(request: Request) -> Principal:
     """Who makes a request."""
     principal: Principal = getattr(request.state, "principal", ANYONE)
     return principal
+
+
+def subject_asked(request: Request) -> str | None:
+    """The subject that a request is about, None where it is about all, or about a context as a whole."""
+    if "subject" not in request.path_params:
+        return None
+    if request.url.path.startswith(("/config", "/mode")):
+        return requests.scope_name(request.path_params["subject"])
+    return _subject(request)
 
 
 def _subject(request: Request) -> str:
@@ -81,7 +92,7 @@ async def list_subjects(request: Request) -> Response:
     state, found = registry_of(request).state, []
     deleted, deleted_only = requests.flag(request, "deleted"), requests.flag(request, "deletedOnly")
     async for subject in _in_turns(state.named(request.query_params.get("subjectPrefix", names.ALL_CONTEXTS))):
-        if state.is_listed(subject, deleted=deleted, deleted_only=deleted_only):
+        if state.is_listed(subject, deleted=deleted, deleted_only=deleted_only) and rights.may_read(request, subject):
             found.append(subject)
     return Reply(requests.page(request, found))
 
@@ -98,9 +109,9 @@ async def look_up(request: Request) -> Response:
     """POST /subjects/{subject}: under which version is this schema registered?"""
     registry, subject = registry_of(request), _subject(request)
     deleted = requests.flag(request, "deleted")
-    draft = await requests.draft(request)
+    draft = await _draft(request)
     found = await registry.look_up(subject, draft, normalize=requests.flag(request, "normalize"), deleted=deleted)
-    if found is None:
+    if found is None or not rights.may_read(request, found.subject):
         known = registry.state.has_subject(subject, deleted=deleted)
         raise errors.schema_not_found() if known else errors.subject_not_found(subject)
     return Reply(replies.version(request, found, await _formatted(request, found)))
@@ -144,6 +155,12 @@ async def list_versions(request: Request) -> Response:
 async def register(request: Request) -> Response:
     """POST /subjects/{subject}/versions"""
     command = await _register_command(request)
+    if not rights.caller_of(request).may(Asked.WRITE, command.subject, registry_of(request).state.ownership):
+        # To send again what is registered already takes no more than to read it; serializers do so at each start.
+        known = await registry_of(request).known(command) if rights.may_read(request, command.subject) else None
+        if known is None:
+            raise rights.denied(Asked.WRITE, command.subject)
+        return await _registered(request, command, known)
     found = await registry_of(request).apply(command, principal=principal_of(request), action="register")
     return await _registered(request, command, found)
 
@@ -151,12 +168,22 @@ async def register(request: Request) -> Response:
 async def register_known(request: Request) -> Response | None:
     """Answer `register` where the schema is registered already, None when that takes a write."""
     command = await _register_command(request)
+    if not rights.may_read(request, command.subject):
+        return None
     found = await registry_of(request).known(command)
     return None if found is None else await _registered(request, command, found)
 
 
-async def _register_command(request: Request) -> Register:
+async def _draft(request: Request) -> Draft:
+    """The schema that a request carries; what it refers to would be shown by it, and has to be readable."""
     draft = await requests.draft(request)
+    for each in draft.references:
+        rights.demand(request, Asked.READ, names.qualified(each.subject, _subject(request)))
+    return draft
+
+
+async def _register_command(request: Request) -> Register:
+    draft = await _draft(request)
     return Register(subject=_subject(request), draft=draft, normalize=requests.flag(request, "normalize"))
 
 
@@ -173,9 +200,10 @@ async def _registered(request: Request, command: Register, found: SchemaRecord) 
 def _version(request: Request, *, deleted: bool) -> SchemaRecord:
     state, subject = registry_of(request).state, _subject(request)
     number = requests.version_number(request.path_params["version"])
+    rights.demand(request, Asked.READ, subject)
     for each in state.in_any_context(subject):
         found = state.version(each, number, deleted=deleted)
-        if found is not None:
+        if found is not None and rights.may_read(request, each):
             return found
     known = state.has_subject(subject, deleted=deleted)
     raise errors.version_not_found(number) if known else errors.subject_not_found(subject)
@@ -217,6 +245,8 @@ async def list_schemas(request: Request) -> Response:
     deleted, latest_only = requests.flag(request, "deleted"), requests.flag(request, "latestOnly")
     rule_type = request.query_params.get("ruleType", "")
     async for subject in _in_turns(sorted(state.named(request.query_params.get("subjectPrefix", "")))):
+        if not rights.may_read(request, subject):
+            continue
         versions = state.versions(subject, deleted=deleted)
         for each in versions[-1:] if latest_only else versions:
             if not rule_type or _has_rule(each.body, rule_type):
@@ -245,6 +275,23 @@ async def schema_types(request: Request) -> Response:
 
 
 def _by_id(request: Request) -> SchemaRecord | None:
+    """What `_any_by_id` finds, under a subject that the caller may read; raises `RefusedError` where there is none."""
+    found = _any_by_id(request)
+    if found is None or rights.may_read(request, found.subject):
+        return found
+    readable = _readable_place(request, found.id, names.context_of(found.subject))
+    if readable is None:
+        raise rights.denied(Asked.READ, found.subject)
+    return readable
+
+
+def _readable_place(request: Request, schema_id: int, context: str) -> SchemaRecord | None:
+    """Where a schema stands under a subject that the caller may read: its text is the same everywhere."""
+    places = registry_of(request).state.places(schema_id, deleted=True, context=context) or ()
+    return next((each for each in places if rights.may_read(request, each.subject)), None)
+
+
+def _any_by_id(request: Request) -> SchemaRecord | None:
     """What an id stands for: in the context of `subject`, or where there is that subject, or in the default one."""
     state, schema_id = registry_of(request).state, _id(request)
     asked = request.query_params.get("subject")
@@ -289,7 +336,7 @@ def _places(request: Request) -> list[SchemaRecord]:
     places = registry_of(request).state.places(
         found.id, deleted=requests.flag(request, "deleted"), context=names.context_of(found.subject)
     )
-    return places or []
+    return [each for each in places or () if rights.may_read(request, each.subject)]
 
 
 async def subjects_of_id(request: Request) -> Response:
@@ -309,6 +356,10 @@ async def schema_by_guid(request: Request) -> Response:
     for context, schema_id in await registry_of(request).ids_of_guid(guid):
         found = state.first_place(schema_id, context)
         assert found is not None, "an id that has a GUID is registered"
+        if not rights.may_read(request, found.subject):
+            found = _readable_place(request, schema_id, context)
+            if found is None:
+                continue
         return Reply(replies.schema(request, found, await _formatted(request, found)))
     raise errors.schema_not_found(guid[:100])
 
@@ -316,7 +367,8 @@ async def schema_by_guid(request: Request) -> Response:
 async def ids_of_guid(request: Request) -> Response:
     """GET /schemas/guids/{guid}/ids"""
     found = await registry_of(request).ids_of_guid(request.path_params["guid"])
-    return Reply([{"context": context, "id": schema_id} for context, schema_id in found])
+    readable = [(context, id_) for context, id_ in found if _readable_place(request, id_, context) is not None]
+    return Reply([{"context": context, "id": schema_id} for context, schema_id in readable])
 
 
 async def test_compatibility(request: Request) -> Response:
@@ -331,7 +383,7 @@ async def test_compatibility(request: Request) -> Response:
     else:
         earlier = registry.state.versions(subject)
     verbose = requests.flag(request, "verbose")
-    draft = await requests.draft(request)
+    draft = await _draft(request)
     try:
         normalize = requests.flag(request, "normalize")
         messages = await registry.judge(subject, draft, earlier, normalize=normalize)

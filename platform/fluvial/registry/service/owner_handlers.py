@@ -6,6 +6,7 @@ The calls that are ours and not Confluent's: producers, who owns which subject, 
 """
 
 import time
+from collections.abc import Mapping
 from email.utils import parseaddr
 from typing import Any
 
@@ -15,15 +16,19 @@ from starlette.responses import Response
 from fluvial.registry import errors
 from fluvial.registry.model.ownership import GiveTo, Introduce, Owned, Ownership, Producer
 from fluvial.registry.model.registry import Registry
-from fluvial.registry.service import requests
+from fluvial.registry.service import requests, rights
 from fluvial.registry.service.auth import (
     NAME_CHARACTERS_MAX,
+    NO_PASSWORD,
     PASSWORD_CHARACTERS_MAX,
     PASSWORD_CHARACTERS_MIN,
     read_basic,
 )
-from fluvial.registry.service.policy import ANYONE, Principal
+from fluvial.registry.service.handlers import principal_of
+from fluvial.registry.service.policy import ANYONE
 from fluvial.registry.service.replies import Reply
+from fluvial.registry.service.rights import Asked
+from log_broker.core.security.principal import Principal
 
 CONTACT_CHARACTERS_MAX = 1_000
 
@@ -36,7 +41,7 @@ def _registry(request: Request) -> Registry:
 async def list_producers(request: Request) -> Response:
     """GET /fluvial/producers"""
     ownership = _registry(request).state.ownership
-    return Reply([_producer_json(each, ownership) for each in requests.page(request, ownership.producers())])
+    return Reply([_producer_json(request, each, ownership) for each in requests.page(request, ownership.producers())])
 
 
 async def get_producer(request: Request) -> Response:
@@ -45,7 +50,7 @@ async def get_producer(request: Request) -> Response:
     known = ownership.producer(name)
     if known is None:
         raise errors.producer_not_found(name)
-    return Reply(_producer_json(known, ownership))
+    return Reply(_producer_json(request, known, ownership))
 
 
 async def put_producer(request: Request) -> Response:
@@ -57,12 +62,14 @@ async def put_producer(request: Request) -> Response:
     registry, name = _registry(request), _name(request)
     content = await requests.json_object(request)
     known = registry.state.ownership.producer(name)
+    if request.app.state.is_secured:
+        return await _put_user(request, name, content)
     header = request.headers.get("authorization")
     given = read_basic(header)
     introduces_itself = known is None and given is not None and given[0] == name
     principal = Principal(name=name) if introduces_itself else await registry.authenticator.principal(header)
     reason = registry.policy.may_introduce(ANYONE if introduces_itself else principal, known)
-    if reason is None and known is None and principal.name is None:
+    if reason is None and known is None and principal == ANYONE:
         reason = f"Who introduces {name} sends its name and password by HTTP Basic"
     if reason is not None:
         raise errors.forbidden(reason)
@@ -85,13 +92,50 @@ async def put_producer(request: Request) -> Response:
         before=None if known is None else known.password,
     )
     producer = await registry.apply(command, principal=principal, action="introduce")
-    return Reply(_producer_json(producer, registry.state.ownership))
+    return Reply(_producer_json(request, producer, registry.state.ownership))
+
+
+async def _put_user(request: Request, name: str, content: Mapping[str, Any]) -> Response:
+    """How a user of the cluster is reached; its password is not the registry's."""
+    registry, caller = _registry(request), rights.caller_of(request)
+    known = registry.state.ownership.producer(name)
+    if content.get("password") is not None:
+        raise errors.invalid_request(
+            f"{name} is a user of the cluster: its password is changed by `fluvial user set-password {name}`"
+        )
+    is_itself = caller.principal == Principal(name)
+    reason = None if is_itself else registry.policy.may_introduce(caller.principal, known)
+    if reason is None and not is_itself and known is None and not _may_introduce_others(request, caller):
+        reason = f"{name} says itself how it is reached, or an administrator does"
+    if reason is not None:
+        raise errors.forbidden(reason)
+    command = Introduce(
+        name=name,
+        contact=_contact(content.get("contact"), known),
+        password=NO_PASSWORD if known is None else known.password,
+        before=None if known is None else known.password,
+    )
+    producer = await registry.apply(command, principal=caller.principal, action="introduce")
+    return Reply(_producer_json(request, producer, registry.state.ownership))
+
+
+def _may_introduce_others(request: Request, caller: rights.Caller) -> bool:
+    return (
+        caller.may_change_all() if caller.rights is not None else _registry(request).policy.is_admin(caller.principal)
+    )
+
+
+async def who_asks(request: Request) -> Response:
+    """GET /fluvial/principal: who asks, as the cluster knows it; null where the registry asks nobody who that is."""
+    caller = rights.caller_of(request)
+    return Reply({"principal": str(caller.principal) if request.app.state.is_secured else None})
 
 
 async def list_owned(request: Request) -> Response:
     """GET /fluvial/owners"""
     ownership = _registry(request).state.ownership
-    return Reply([_owned_json(each, ownership) for each in requests.page(request, ownership.all_owned())])
+    readable = [each for each in ownership.all_owned() if rights.may_read(request, each.subject)]
+    return Reply([_owned_json(each, ownership) for each in requests.page(request, readable)])
 
 
 async def get_owned(request: Request) -> Response:
@@ -110,9 +154,9 @@ async def put_owned(request: Request) -> Response:
     owner = content.get("owner")
     if "owner" not in content or not isinstance(owner, str | None):
         raise errors.invalid_request("`owner` is missing; it is the name of a producer, or null to give the subject up")
-    principal: Principal = request.state.principal
+    principal = principal_of(request)
     now_ms = time.time_ns() // 1_000_000
-    command = GiveTo(subject=subject, owner=owner, by=principal.name or "", at_ms=now_ms)
+    command = GiveTo(subject=subject, owner=owner, by="" if principal == ANYONE else principal.name, at_ms=now_ms)
     owned = await registry.apply(command, principal=principal, action="give")
     return Reply(_owned_json(owned, registry.state.ownership, with_history=True))
 
@@ -158,8 +202,9 @@ def _contact(value: Any, known: Producer | None) -> str:
     return value
 
 
-def _producer_json(producer: Producer, ownership: Ownership) -> dict[str, Any]:
-    subjects = [each.subject for each in ownership.all_owned() if each.owner == producer.name]
+def _producer_json(request: Request, producer: Producer, ownership: Ownership) -> dict[str, Any]:
+    owned = (each.subject for each in ownership.all_owned() if each.owner == producer.name)
+    subjects = [each for each in owned if rights.may_read(request, each)]
     return {"producer": producer.name, "contact": producer.contact, "subjects": subjects}
 
 
@@ -174,11 +219,12 @@ def _owned_json(owned: Owned, ownership: Ownership, *, with_history: bool = Fals
 
 
 ROUTES = (
-    ("GET", "/fluvial/producers", list_producers),
-    ("GET", "/fluvial/producers/{producer}", get_producer),
-    ("PUT", "/fluvial/producers/{producer}", put_producer),
-    ("GET", "/fluvial/owners", list_owned),
-    ("GET", "/fluvial/owners/{subject}", get_owned),
-    ("PUT", "/fluvial/owners/{subject}", put_owned),
-    ("GET", "/fluvial/registrations/{subject}", list_registrations),
+    ("GET", "/fluvial/principal", who_asks, Asked.NOTHING),
+    ("GET", "/fluvial/producers", list_producers, Asked.INSIDE),
+    ("GET", "/fluvial/producers/{producer}", get_producer, Asked.INSIDE),
+    ("PUT", "/fluvial/producers/{producer}", put_producer, Asked.INSIDE),
+    ("GET", "/fluvial/owners", list_owned, Asked.INSIDE),
+    ("GET", "/fluvial/owners/{subject}", get_owned, Asked.READ),
+    ("PUT", "/fluvial/owners/{subject}", put_owned, Asked.WRITE),
+    ("GET", "/fluvial/registrations/{subject}", list_registrations, Asked.READ),
 )

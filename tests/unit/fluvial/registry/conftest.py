@@ -9,8 +9,9 @@ import httpx
 import pytest
 from memory_log import MemoryLog
 
+from fluvial.http_server import serve
 from fluvial.registry.model.registry import Registry
-from fluvial.registry.service.app import create_app, serve
+from fluvial.registry.service.app import create_app
 from log_broker.interfaces import InternalLog
 
 

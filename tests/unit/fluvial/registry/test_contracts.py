@@ -65,6 +65,10 @@ def test_what_a_producer_says_of_all_that_it_writes(schemas) -> None:
         ("topics =", 'compatibility = {x = "FULL"}\ntopics =', "`compatibility` names x, which is not in `subjects`"),
         ("topics =", "topics", "cannot be read as TOML"),
         ("topics =", 'credentials = "hunter2"\ntopics =', "`credentials` is no reference to a secret; write env:NAME"),
+        ("topics =", 'principal = "weather"\ntopics =', "`principal` is no user of the cluster; write for example"),
+        ('topics = ["weather"]', "topics = {weather = 3}", "`topics.weather` is not a table; write [topics.weather]"),
+        ('topics = ["weather"]', "topics.weather.partitions = 0", "`topics.weather.partitions` is 0; write a number"),
+        ('topics = ["weather"]', "topics.weather.x = [1]", "`topics.weather.x` is [1]; write a text, a number, true"),
         ("topics =", 'tags = "weather"\ntopics =', "`tags` is not a table; write for example tags = {"),
         ("topics =", 'tags = {domain = "the weather"}\ntopics =', "`tags` has 'domain' = 'the weather'; write for"),
         ("topics =", 'links = {wiki = "wiki"}\ntopics =', "`links` has 'wiki' = 'wiki'; write for example links = {"),
@@ -78,6 +82,25 @@ def test_a_wrong_owner_file(schemas, old, new, says) -> None:
         load_contracts(schemas)
     assert str(refused.value).startswith(f"{path}: ")
     assert says in str(refused.value)
+
+
+def test_how_a_topic_is_to_be(schemas) -> None:
+    path = schemas / "weather_service" / "owner.toml"
+    table = '[topics.weather]\npartitions = 3\nretention.ms = -1\n"cleanup.policy" = "compact"\n'
+    path.write_text(OWNER.replace('topics = ["weather"]', "") + table)
+    (contract,) = load_contracts(schemas)
+    assert contract.topics == ("weather",)
+    assert contract.described is not None
+    assert (contract.described.partitions, contract.described.replication_factor) == (3, None)
+    assert contract.described.settings == {
+        "retention.ms": "-1",
+        "cleanup.policy": "compact",
+        "fluvial.value.schema.validation": "payload",
+    }
+    path.write_text(path.read_text() + 'fluvial.value.schema.validation = "none"\n')
+    (loose,) = load_contracts(schemas)
+    assert loose.described is not None
+    assert loose.described.settings["fluvial.value.schema.validation"] == "none"
 
 
 def test_missing_and_stray_files(schemas, tmp_path) -> None:

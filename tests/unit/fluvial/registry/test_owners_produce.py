@@ -1,4 +1,4 @@
-"""Only the owner of a contract produces to its topic where that is asked for, and loosens what it demands."""
+"""Only the owner of a contract produces to its topic unless it lets others, and loosens what it demands."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,19 +21,19 @@ SETTINGS = {
     "super.users": "User:node;User:admin",
     "allow.everyone.if.no.acl.found": "true",
 }
-OWNED, FREE = "orders", "visits"
+OWNED, FREE, OPEN = "orders", "visits", "notes"
 VALIDATION = "fluvial.value.schema.validation"
 
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[EmbeddedPlatform]:
-    with embedded_platform(topics={OWNED: 1, FREE: 1}, config=SETTINGS) as running:
+    with embedded_platform(topics={OWNED: 1, FREE: 1, OPEN: 1}, config=SETTINGS) as running:
         with RegistryClient(running.registry_url) as anyone:
             shop = anyone.acting_as("shop", PASSWORDS["shop"])
             shop.introduce("shop", "orders@shop.example")
             shop.give(f"{OWNED}-value", "shop")
-        for topic in (OWNED, FREE):
-            assert changed(running, "admin", topic, "fluvial.producers", "owner") is None
+            shop.give(f"{OPEN}-value", "shop")
+        assert changed(running, "shop", OPEN, "fluvial.producers", "any") is None
         yield running
 
 
@@ -92,6 +92,7 @@ def test_only_the_owner_and_super_users_produce(platform: EmbeddedPlatform, more
     assert produced(platform, "admin", OWNED, **more) == {None}
     assert produced(platform, "other", OWNED, records=3, **more) == {"TOPIC_AUTHORIZATION_FAILED"}
     assert produced(platform, "other", FREE, **more) == {None}, "nobody owns it"
+    assert produced(platform, "other", OPEN, **more) == {None}, "its owner lets others"
 
 
 def test_a_transaction_of_another_is_refused_as_well(platform: EmbeddedPlatform) -> None:

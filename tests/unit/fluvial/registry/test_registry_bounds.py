@@ -12,10 +12,10 @@ import httpx
 import pytest
 from registry_oversize import at_most
 
+from fluvial import http_protocol
 from fluvial.registry.errors import RefusedError
 from fluvial.registry.model.commands import DeleteSubject, DeleteVersion, Draft, Register, SetConfig, SetMode
 from fluvial.registry.model.registry import SCHEMAS_TOPIC, Registry
-from fluvial.registry.service import http_protocol
 from log_broker.config.broker import BrokerConfig
 from log_broker.server.node import Node
 from log_broker.server.partitions.internal_log import TopicLog

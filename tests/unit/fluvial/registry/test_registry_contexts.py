@@ -3,7 +3,8 @@
 import pytest
 
 from fluvial.registry.model.ownership import Ownership
-from fluvial.registry.service.policy import ANYONE, OwnersPolicy, Principal, Rules
+from fluvial.registry.service.policy import ANYONE, OwnersPolicy, Rules
+from log_broker.core.security.principal import Principal
 
 A = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
 B = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"b","type":"int","default":0}]}'

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
@@ -11,12 +12,15 @@ from typing import Any
 
 import httpx
 import pytest
+from certificates import Authority
 from test_registry_state import record_schema
 
+from fluvial.http_doors import registry_security, rules_of
+from fluvial.http_server import serve
 from fluvial.registry import errors
 from fluvial.registry.logs.schemas_log import SchemasLog, follow
 from fluvial.registry.model.registry import SCHEMAS_TOPIC, Registry
-from fluvial.registry.service.app import create_app, serve
+from fluvial.registry.service.app import create_app
 from fluvial.registry.service.forwarding import Forwarder
 from fluvial.registry.validator import RegistryValidator
 from log_broker.config.broker import BrokerConfig
@@ -49,18 +53,23 @@ class Member:
         return found
 
 
-async def begin(stack: AsyncExitStack, config: BrokerConfig) -> Member:
+async def begin(stack: AsyncExitStack, config: BrokerConfig, **asking: Any) -> Member:
     schemas = SchemasLog()
-    registry = Registry(schemas)
+    registry = Registry(schemas, rules=lambda: rules_of(node.config, node.authorizer))
     node = Node(config, validator=RegistryValidator(registry))
     schemas.attach(node)
     await node.start()
     stack.push_async_callback(node.stop)
-    forwarder = Forwarder(registry, schemas)
+    security = registry_security(node)
+    if security is not None:
+        stack.callback(security.close)
+    forwarder = Forwarder(registry, schemas, security)
     stack.push_async_callback(forwarder.close)
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    app = create_app(registry, forwarder, security=security)
+    tls = None if security is None else security.server_tls
     tasks = [
-        asyncio.create_task(serve(create_app(registry, forwarder), "127.0.0.1", 0, started=listening.set_result)),
+        asyncio.create_task(serve(app, "127.0.0.1", 0, tls=tls, started=listening.set_result)),
         asyncio.create_task(follow(registry, schemas)),
     ]
 
@@ -70,12 +79,12 @@ async def begin(stack: AsyncExitStack, config: BrokerConfig) -> Member:
         await asyncio.wait(tasks)
 
     stack.push_async_callback(end)
-    node.registry_url = f"http://127.0.0.1:{await listening}"
-    http = await stack.enter_async_context(httpx.AsyncClient(base_url=node.registry_url, timeout=30))
+    node.registry_url = f"{'http' if tls is None else 'https'}://127.0.0.1:{await listening}"
+    http = await stack.enter_async_context(httpx.AsyncClient(base_url=node.registry_url, timeout=30, **asking))
     return Member(node=node, registry=registry, schemas=schemas, http=http)
 
 
-def configs(data_dir: Path) -> list[BrokerConfig]:
+def configs(data_dir: Path, **more: str) -> list[BrokerConfig]:
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(NODES)]
         ports = [probe.getsockname()[1] for probe in probes]
@@ -86,6 +95,7 @@ def configs(data_dir: Path) -> list[BrokerConfig]:
         "controller.quorum.fetch.timeout.ms": "600",
         "broker.heartbeat.interval.ms": "100",
         "broker.session.timeout.ms": "1500",
+        **more,
     }
     return [
         BrokerConfig(data_dir=data_dir / f"n{number}", port=port, node_id=number).with_settings(settings)
@@ -221,3 +231,52 @@ async def test_what_was_decided_in_one_term_is_not_written_in_another(members: l
     runtime = writer.node.logs.get(SCHEMAS_TOPIC, 0)
     assert runtime is not None
     assert runtime.log_end_offset == writer.registry.next_offset
+
+
+SECURED = {
+    # Handshakes of all nodes share one event loop with everything else here.
+    "controller.quorum.election.timeout.ms": "1500",
+    "controller.quorum.fetch.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "9000",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    "security.inter.broker.protocol": "SASL_SSL",
+    "authorizer.class.name": "fluvial",
+    "super.users": "User:node;User:admin",
+    "connection.failed.authentication.delay.ms": "10",
+    "listener.name.registry.ssl.client.auth": "requested",
+    "listener.name.registry.ssl.principal.mapping.rules": "RULE:^CN=([a-z]+),C=DE$/$1/",
+    "sasl.jaas.config": 'x required username="node" password="between" user_admin="all of it" user_ada="ada\'s";',
+}
+
+
+async def test_a_write_is_passed_on_in_the_name_of_who_asked(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = {"ssl.keystore.location": str(authority.issue("server")), "ssl.truststore.location": str(authority.path)}
+    context = ssl.create_default_context(cafile=str(authority.path))
+    by_certificate = ssl.create_default_context(cafile=str(authority.path))
+    by_certificate.load_cert_chain(authority.issue("admin"))
+    async with AsyncExitStack() as stack:
+        settings = configs(tmp_path, **SECURED, **files)
+        members = await asyncio.gather(*(begin(stack, each, verify=context) for each in settings))
+        await eventually(lambda: all(len(member.node.cluster.alive_brokers()) == NODES for member in members))
+        for number, member in enumerate(members):
+            path = f"/subjects/s{number}-value/versions"
+            content = {"schema": record_schema(f"f{number}")}
+            denied = await member.http.post(path, json=content, auth=("ada", "ada's"))
+            assert denied.json()["message"] == f"User is denied operation Write on Subject: s{number}-value"
+            done = await member.http.post(path, json=content, auth=("admin", "all of it"))
+            assert done.status_code == 200, done.text
+            async with httpx.AsyncClient(base_url=member.http.base_url, verify=by_certificate, timeout=30) as shown:
+                done = await shown.put(f"/config/s{number}-value", json={"compatibility": "NONE"})
+                assert done.json() == {"compatibility": "NONE"}
+            for other in members:
+                await other.registry.refresh()
+                told = await other.http.get(f"/fluvial/registrations/s{number}-value", auth=("admin", "all of it"))
+                assert [each["by"] for each in told.json()] == ["admin"]
+        assert sum(member.schemas.is_led_here for member in members) == 1
+        # What a node would say of a user that it does not act for is not believed of the user.
+        (writer,) = (member for member in members if member.schemas.is_led_here)
+        forged = {"x-forward": "true", "x-fluvial-principal": "User%3Aadmin"}
+        answer = await writer.http.delete("/subjects/s0-value", auth=("ada", "ada's"), headers=forged)
+        assert answer.status_code == 403

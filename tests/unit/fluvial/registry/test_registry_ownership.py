@@ -9,14 +9,15 @@ import pytest
 from memory_log import MemoryLog
 from test_registry_state import record_schema
 
-from fluvial.node import rules_of
+from fluvial.http_doors import rules_of
 from fluvial.registry.client import RegistryClient
 from fluvial.registry.errors import RegistryError
 from fluvial.registry.model.ownership import Ownership
 from fluvial.registry.model.registry import Registry
 from fluvial.registry.service.auth import hash_password, verify_password
-from fluvial.registry.service.policy import ANYONE, Action, OwnersPolicy, Principal, Rules
+from fluvial.registry.service.policy import ANYONE, Action, OwnersPolicy, Rules
 from log_broker.config.broker import BrokerConfig
+from log_broker.core.security.principal import Principal
 
 OPERATIONS = ("operations", "correct horse battery")
 CONTACT = "Operations <operations@airline.example>"

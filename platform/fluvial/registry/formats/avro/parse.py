@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fluvial.registry.formats import json_text
 from fluvial.registry.formats.avro import text as avro_text
 from fluvial.registry.formats.avro.types import (
     NO_DEFAULT,
@@ -72,7 +73,7 @@ def parse(text: str, *, references: Sequence[str] = (), normalize: bool = False)
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json_text.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
         raise AvroSyntaxError(f"nested more than {DEPTH_MAX} levels deep") from None
     except json.JSONDecodeError as error:

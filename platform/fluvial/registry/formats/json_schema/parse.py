@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
+from fluvial.registry.formats import json_text
 from fluvial.registry.formats.json_schema.keywords import (
     DEFAULT_DRAFT,
     FLAG_OR_SCHEMA,
@@ -92,7 +93,7 @@ def parse(text: str, *, references: Mapping[str, str] | None = None, normalize: 
 def load(text: str) -> Any:
     """JSON as Python has it, without the words NaN and Infinity that Python would take."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole)
+        return json_text.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole)
     except RecursionError:
         raise SchemaSyntaxError(f"nested more than {DEPTH_MAX} levels deep") from None
     except json.JSONDecodeError as error:

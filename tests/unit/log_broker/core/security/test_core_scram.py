@@ -1,3 +1,5 @@
+import hashlib
+import hmac
 from base64 import b64decode, b64encode
 
 import pytest
@@ -97,6 +99,24 @@ def test_a_message_is_good_for_its_own_exchange_only():
     other.step(first)
     with pytest.raises(SignInError, match="nonce"):
         other.step(final)
+
+
+def test_librdkafka_before_2_6_1_signs_in_though_it_says_its_own_nonce_twice():
+    server = exchange(nonce="one")
+    challenge = server.step(b"n,,n=user,r=abc").data.decode()
+    unproven = "c=biws,r=abcabcone"
+    key = hmac.digest(salted(b"pencil", b"salt" * 4, ITERATIONS_MIN, SHA_256), b"Client Key", "sha256")
+    signed = hmac.digest(hashlib.sha256(key).digest(), f"n=user,r=abc,{challenge},{unproven}".encode(), "sha256")
+    proof = b64encode(bytes(one ^ other for one, other in zip(key, signed, strict=True))).decode()
+    assert isinstance(server.step(f"{unproven},p={proof}".encode()), SignedIn)
+
+
+@pytest.mark.parametrize("nonce", ["one", "xabcone", "abcabcabcone", "abcabcon", "abc", "abcone2"])
+def test_no_other_nonce_is_taken(nonce):
+    server = exchange(nonce="one")
+    server.step(b"n,,n=user,r=abc")
+    with pytest.raises(SignInError, match="nonce"):
+        server.step(f"c=biws,r={nonce},p={b64encode(bytes(32)).decode()}".encode())
 
 
 def test_the_client_demands_that_the_server_knows_the_user():

@@ -177,6 +177,21 @@ def test_a_client_without_a_certificate_is_not_let_in(broker, authority, tmp_pat
         AdminClient({**settings, "ssl.certificate.location": path, "ssl.key.location": path}).list_topics(timeout=2)
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("has_certificate", [False, True])
+def test_who_is_not_let_in_is_told_so_by_an_alert(broker, authority, tmp_path, has_certificate, version):
+    context = context_of(authority)
+    context.minimum_version = context.maximum_version = version
+    if has_certificate:
+        context.load_cert_chain(Authority(tmp_path).issue("alice"))
+    with (
+        socket.create_connection(("127.0.0.1", port_of(broker, "SSL")), timeout=20) as plain,
+        pytest.raises(ssl.SSLError, match=r"ALERT|alert"),
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted,
+    ):
+        encrypted.recv(1)
+
+
 class Raw:
     """One connection that speaks frames."""
 

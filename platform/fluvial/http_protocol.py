@@ -5,6 +5,9 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+CERTIFICATE = "certificate"
+"""Where in a request's state the certificate stands that its client has shown, as `ssl` gives it."""
+
 HEAD_SECONDS_MAX = 10.0
 HEAD_BYTES_MAX = 64 * 1024
 
@@ -19,6 +22,10 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            # Of this connection alone: all share what the server gave them.
+            self.app_state: dict[str, Any] = {**self.app_state, CERTIFICATE: certificate}
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
