@@ -94,9 +94,10 @@ bench-executors: java $(READY) ## measure transforms that keep nothing on 1, 2, 
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.bench.executors
 
-bench-incremental: java $(READY) ## measure a mart by key beside the full query and a hand-written refresh (about ten minutes)
+bench-incremental: java $(READY) ## measure a mart by key, an aggregate and a mart of rows beside the full query and what one writes by hand (about 15 minutes)
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.bench.incremental $(BENCH)
+	$(BIN)/python -m tests.bench.incremental.rows
 
 bench-scale: $(READY) ## measure one broker beside three under more clients, cores and partitions (about five minutes)
 	$(BIN)/python -m tests.bench.scale

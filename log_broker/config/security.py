@@ -33,6 +33,12 @@ _KEYS = (
         "Where the broker listens, each NAME://host:port; without it, at --host and --port.",
         kafka_default="PLAINTEXT://:9092",
     ),
+    _text(
+        "controller.listener.names",
+        "",
+        "The listener by which controllers are reached, if it is not the one by which brokers reach each other; its"
+        " ports are then those of `controller.quorum.voters`.",
+    ),
     _text("advertised.listeners", "", "What clients of each listener are told, if it differs from `listeners`."),
     _text(
         "listener.security.protocol.map",
@@ -116,6 +122,15 @@ _KEYS = (
         "sasl.mechanism.inter.broker.protocol",
         "SCRAM-SHA-512",
         "The mechanism by which nodes sign in to each other.",
+        "PLAIN",
+        "SCRAM-SHA-256",
+        "SCRAM-SHA-512",
+        kafka_default="GSSAPI",
+    ),
+    _word(
+        "sasl.mechanism.controller.protocol",
+        "SCRAM-SHA-512",
+        "The mechanism by which nodes sign in at the listener of `controller.listener.names`.",
         "PLAIN",
         "SCRAM-SHA-256",
         "SCRAM-SHA-512",

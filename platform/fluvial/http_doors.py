@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fluvial.http_sign_in import HOST, PRINCIPAL, SignedInOnly
+from fluvial.local.state import is_loopback
 from fluvial.registry.service.policy import Rules
 from fluvial.registry.service.security import Adopt, RegistrySecurity
 from log_broker.config.broker import BrokerConfig
@@ -20,7 +21,7 @@ from log_broker.core.security.acls import Operation
 from log_broker.core.security.authorizer import Authorizer, Rights
 from log_broker.core.security.credentials import ScramMechanism
 from log_broker.core.security.http_listeners import METRICS, REGISTRY, HttpListener, http_listener_of
-from log_broker.core.security.listeners import ListenersConfig, listeners_of
+from log_broker.core.security.listeners import ListenersConfig, listeners_of, protocols_of
 from log_broker.core.security.scram import salted
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.net.http_sign_in import HttpSignIn
@@ -92,8 +93,14 @@ class MetricsSecurity:
         self.sign_in.close()
 
 
-def metrics_security(node: SecuredHost) -> MetricsSecurity | None:
-    """Return who may look at the metrics of a node, None where everybody may; raises as `registry_security`."""
+def metrics_security(node: SecuredHost, *, host: str) -> MetricsSecurity | None:
+    """
+    Return who may look at the metrics of a node that are served on `host`, None where everybody may.
+
+    On this machine alone that is everybody, unless METRICS is given a protocol. Raises as `registry_security`.
+    """
+    if is_loopback(host) and METRICS not in protocols_of(node.static_config.security):
+        return None
     listener = http_listener_of(node.static_config.security, listeners_config(node.static_config), METRICS)
     if not listener.is_secured:
         return None

@@ -66,6 +66,10 @@ class Outcome:
     state: str
     why: str
 
+    @property
+    def is_skipped(self) -> bool:
+        return self.state == "SKIPPED"
+
 
 def folder() -> Path:
     """Where the runner and what it needs lie once they are built."""
@@ -167,12 +171,17 @@ class Cluster:
 
 
 def run(cluster: Cluster, scratch: Path) -> dict[str, Outcome]:
-    """Run the tests; return each test's outcome by its name. `scratch` receives output and settings."""
+    """
+    Run the tests; return each test's outcome by its name. `scratch` receives output and settings.
+
+    Some measure time: what fails beside others is run again alone, and that counts.
+    """
     scratch.mkdir(parents=True, exist_ok=True)
     runner, settings = _Runner(scratch, cluster.java), cluster.settings
     apart = (*_ALONE, _ADMIN[:4], _SIGNS_IN_AGAIN, _CERTIFICATES)
     outcomes = runner.run("most", settings, f"-p{PARALLEL}", "-E", TESTS_SKIP=",".join(apart))
-    for number in _ALONE:
+    failed = {name[:4] for name, outcome in outcomes.items() if outcome.state == "FAILED"}
+    for number in (*_ALONE, *sorted(failed)):
         outcomes |= runner.run(number, settings, TESTS=number)
     outcomes |= runner.run("again", cluster.again or settings, TESTS=_SIGNS_IN_AGAIN)
     outcomes |= runner.run("certificates", cluster.certificates or settings, TESTS=_CERTIFICATES, **cluster.forms)

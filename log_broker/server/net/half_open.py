@@ -21,7 +21,10 @@ EBB_SECONDS = 5.0
 
 
 class Pending(Protocol):
-    """A connection that is not let in yet."""
+    """A connection that is not let in yet; `host` is the address that it comes from, without its port."""
+
+    @property
+    def host(self) -> str: ...
 
     def give_up(self, reason: str) -> None:
         """End it."""
@@ -37,14 +40,21 @@ class HalfOpen:
         *,
         most: int = HALF_OPEN_MAX,
         seconds: float = HALF_OPEN_SECONDS_MAX,
+        room_for: Callable[[str], int] | None = None,
         after_flood: Callable[[], None] | None = None,
     ) -> None:
-        """`after_flood` is called in a thread when there were many and are few again."""
+        """
+        `room_for` says how many more connections an address may have beside those that are let in.
+
+        `after_flood` is called in a thread when there were many and are few again.
+        """
         self._loop = loop
         self._most = most
+        self._room_for = room_for
         self._seconds = seconds
         self._all: dict[Pending, float] = {}  # when each has to be through
         self._bytes: Counter[Pending] = Counter()
+        self._of_address: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._after_flood = after_flood
         self._is_flooded = False
@@ -53,18 +63,26 @@ class HalfOpen:
     def __len__(self) -> int:
         return len(self._all)
 
+    def is_crowded(self, host: str) -> bool:
+        """Whether an address has as many connections as it may have, those counted that are not let in yet."""
+        return self._room_for is not None and self._of_address[host] >= self._room_for(host)
+
     def enter(self, pending: Pending) -> None:
         """Take one in."""
         if len(self._all) >= self._most:
             self._end(next(iter(self._all)), f"{self._most} others wait to be let in")
         self._all[pending] = self._loop.time() + self._seconds
         self._is_flooded = self._is_flooded or len(self._all) >= self._most * FLOOD_SHARE
+        self._of_address[pending.host] += 1
         if self._timer is None:
             self._timer = self._loop.call_later(self._seconds, self._expire)
 
     def leave(self, pending: Pending) -> None:
         """Forget one that is through, or gone."""
-        self._all.pop(pending, None)
+        if self._all.pop(pending, None) is not None:
+            self._of_address[pending.host] -= 1
+            if not self._of_address[pending.host]:
+                del self._of_address[pending.host]
         self._bytes.pop(pending, None)
         if self._is_flooded and self._ebb is None and len(self._all) <= self._most * EBB_SHARE:
             self._ebb = self._loop.call_later(EBB_SECONDS, self._ebbed)

@@ -63,7 +63,7 @@ class Listeners:
         self._node = node
         self._config = config
         self._all = [Listener(each) for each in config.listeners]
-        self._half_open = HalfOpen(node.loop, after_flood=give_back)
+        self._half_open = HalfOpen(node.loop, room_for=node.connections.room_for, after_flood=give_back)
         self._service = SignInService(node) if any(each.sasl is not None for each in config.listeners) else None
         self._contexts = {
             each.name: TlsContext(each.tls, is_server=True, clock=node.loop.time)
@@ -78,6 +78,16 @@ class Listeners:
     def own(self) -> Listener:
         """The listener by which nodes reach each other."""
         return self._all[0]
+
+    @property
+    def controller_name(self) -> str:
+        """The name of the listener by which controllers are reached; empty where that is the one between brokers."""
+        return "" if self._config.controller is None else self._config.controller.name
+
+    @property
+    def of_controllers(self) -> Listener:
+        """The listener by which controllers are reached, which may be the same."""
+        return next((each for each in self if each.name == self.controller_name), self.own)
 
     @property
     def is_secured(self) -> bool:

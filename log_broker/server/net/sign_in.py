@@ -297,6 +297,10 @@ class SignIn(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         if peer:
             self.host, self.peer = peer[0], f"{peer[0]}:{peer[1]}"
+        # Who has come through a TLS handshake was counted when that began.
+        if transport.get_extra_info("sslcontext") is None and self._half_open.is_crowded(self.host):
+            self.fail("its address has as many connections as it may have")
+            return
         self._half_open.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -167,7 +167,6 @@ class Door:
             except SailError as error:
                 if self.engine is Engine.SAIL:
                     raise
-                self.close()
                 again()
                 reason = f"Sail refused ({error})"
                 self.say(f"{reason}; asking Spark")
