@@ -47,7 +47,7 @@ def _pytest(*words: str) -> tuple[str, ...]:
 
 
 ROTA = {"FLUVIAL_ROTA": "1"}
-EVERY_WAY = ("partition_growth", "reducers", "tables")
+EVERY_WAY = ("broken_tables", "exactly_once", "partition_growth", "reducers", "row_swap", "tables")
 TURNS = (
     Turn("scenarios", 14, _pytest("tests/chaos/test_chaos_scenarios.py"), {"FLUVIAL_CHAOS": "all"}),
     Turn("storm", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--seed", "{seed}")),
@@ -58,6 +58,8 @@ TURNS = (
     Turn("strangers", 6, ("tests/fuzz/fuzz_sign_in.py", "--connections", "100000", "--seed", "{seed}")),
     Turn("kills", 6, ("tests/chaos/kill_run.py", "--rounds", "15", "--seed", "{seed}")),
     Turn("kills of the main job", 4, _pytest("tests/e2e/test_kill.py"), ROTA),
+    Turn("runners of packages", 2, _pytest("tests/package/test_runners.py"), ROTA),
+    Turn("rehearsal", 4, _pytest("tests/unit/fluvial/cli/test_cli_doctor_rehearsal.py"), ROTA),
     Turn("loss of a broker", 3, _pytest("tests/e2e/test_broker_loss.py"), ROTA),
     Turn(
         "secured, end to end",
@@ -74,6 +76,7 @@ TURNS = (
         8,
         ("-m", "log_broker", "sim", "--world", "cluster", "--seeds", "{seed}:{seed_end}", "--jobs", "2"),
     ),
+    Turn("seeds that found something", 2, _pytest("-m", "rota", "tests/sim/test_sim_cluster.py"), ROTA),
     Turn(
         "simulated quorum",
         4,
@@ -84,9 +87,10 @@ TURNS = (
     Turn("mutations of rules", 20, ("tests/mutations/rules_mutations.py",)),
     Turn("kills at each step of a commit", 6, _pytest("tests/spark/test_spark_killed_commits.py"), ROTA),
     Turn("random marts", 8, _pytest("tests/spark/test_spark_random_marts.py"), ROTA),
+    Turn("random marts of rows", 8, _pytest("tests/spark/test_spark_random_rows.py"), ROTA),
     Turn(
         "tables every way",
-        12,
+        16,
         _pytest("-n2", "-m", "rota", *(f"tests/spark/test_spark_{name}.py" for name in EVERY_WAY)),
         ROTA,
     ),
@@ -103,7 +107,8 @@ TURNS = (
     Turn("journey", 5, _pytest("tests/e2e/test_journey.py"), ROTA),
     Turn("rolling upgrade", 4, _pytest("tests/e2e/test_rolling_upgrade.py"), ROTA),
     Turn("object store", 5, _pytest("tests/e2e/test_object_store.py"), ROTA),
-    Turn("installed whole", 8, _pytest("tests/e2e/test_tutorial.py"), {"FLUVIAL_INSTALL": "all"}),
+    Turn("tutorial", 4, _pytest("-m", "rota", "tests/e2e/test_tutorial.py"), ROTA),
+    Turn("installed whole", 8, _pytest("tests/e2e/test_tutorial.py"), {"FLUVIAL_INSTALL": "all"} | ROTA),
     Turn("installed core", 2, _pytest("tests/package/test_core_install.py"), ROTA),
     Turn("other Pythons", 12, ("tests/other_pythons.py",)),
     Turn("newest versions", 5, ("tests/newest_versions.py",)),

@@ -4,6 +4,7 @@ The HTTP servers of a node as its settings secure them: who is let in, and by wh
 
 import asyncio
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fluvial.http_sign_in import HOST, PRINCIPAL, SignedInOnly
+from fluvial.local.state import is_loopback
 from fluvial.registry.service.policy import Rules
 from fluvial.registry.service.security import Adopt, RegistrySecurity
 from log_broker.config.broker import BrokerConfig
@@ -20,9 +22,11 @@ from log_broker.core.security.acls import Operation
 from log_broker.core.security.authorizer import Authorizer, Rights
 from log_broker.core.security.credentials import ScramMechanism
 from log_broker.core.security.http_listeners import METRICS, REGISTRY, HttpListener, http_listener_of
-from log_broker.core.security.listeners import ListenersConfig, listeners_of
+from log_broker.core.security.listeners import ListenersConfig, listeners_of, protocols_of
+from log_broker.core.security.nodes import NodePrincipals
 from log_broker.core.security.scram import salted
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.net.exposure import FLAG
 from log_broker.server.net.http_sign_in import HttpSignIn
 from log_broker.server.net.sign_in import SignInHost
 from log_broker.server.net.tls import TlsContext
@@ -42,6 +46,9 @@ class SecuredHost(SignInHost, Cluster, Protocol):
     @property
     def authorizer(self) -> Authorizer | None: ...
 
+    @property
+    def node_principals(self) -> NodePrincipals: ...
+
 
 def listeners_config(config: BrokerConfig) -> ListenersConfig:
     """Return the listeners of a node with these settings; raises BrokerError(INVALID_CONFIG)."""
@@ -55,6 +62,29 @@ def rules_of(config: BrokerConfig, authorizer: Authorizer | None = None) -> Rule
         admins=config.fluvial_registry_admins,
         super_users=frozenset() if authorizer is None else authorizer.super_users,
     )
+
+
+def check_http_exposure(config: BrokerConfig, hosts: Mapping[str, str], *, allow_plaintext: bool) -> list[str]:
+    """
+    Return the addresses of HTTP servers that other machines reach, and where nobody is asked who they are.
+
+    `hosts` are where those of some names listen. Raises BrokerError for any such address that was not asked for.
+    """
+    listeners = listeners_config(config)
+    exposed = {
+        name: host
+        for name, host in hosts.items()
+        if not is_loopback(host) and not http_listener_of(config.security, listeners, name).knows_callers
+    }
+    if exposed and not allow_plaintext:
+        name, host = next(iter(exposed.items()))
+        raise BrokerError(
+            ErrorCode.INVALID_CONFIG,
+            f"other machines reach {host}, where {name} asks nobody who they are: secure it "
+            f"(listener.security.protocol.map={name}:SASL_SSL, docs/security.md), or add {FLAG} where everybody in the "
+            "network may use it",
+        )
+    return list(dict.fromkeys(exposed.values()))
 
 
 def registry_security(node: SecuredHost) -> RegistrySecurity | None:
@@ -92,8 +122,14 @@ class MetricsSecurity:
         self.sign_in.close()
 
 
-def metrics_security(node: SecuredHost) -> MetricsSecurity | None:
-    """Return who may look at the metrics of a node, None where everybody may; raises as `registry_security`."""
+def metrics_security(node: SecuredHost, *, host: str) -> MetricsSecurity | None:
+    """
+    Return who may look at the metrics of a node that are served on `host`, None where everybody may.
+
+    On this machine alone that is everybody, unless METRICS is given a protocol. Raises as `registry_security`.
+    """
+    if is_loopback(host) and METRICS not in protocols_of(node.static_config.security):
+        return None
     listener = http_listener_of(node.static_config.security, listeners_config(node.static_config), METRICS)
     if not listener.is_secured:
         return None

@@ -18,6 +18,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ from starlette.types import ASGIApp
 
 from fluvial.errors import FluvialError
 from fluvial.health import WithHealth
-from fluvial.http_doors import registry_security, rules_of
+from fluvial.http_doors import check_http_exposure, metrics_security, registry_security, rules_of
 from fluvial.http_server import serve
 from fluvial.local.child import READY
 from fluvial.local.errors import DataDirError, LocalPlatformError, PortTakenError
@@ -42,6 +43,7 @@ from fluvial.registry.service.forwarding import Forwarder
 from fluvial.registry.validator import RegistryValidator
 from log_broker.config.arguments import add_quorum_arguments, quorum_settings, set_settings
 from log_broker.config.broker import BrokerConfig
+from log_broker.core.security.http_listeners import METRICS, REGISTRY
 from log_broker.errors import BrokerError
 from log_broker.server.net.exposure import check_exposure, readable_by_others
 from log_broker.server.net.tls import TlsContext
@@ -65,8 +67,15 @@ class NodeOptions:
     broker: BrokerConfig
     registry_port: int | None
     metrics_port: int | None = None
+    metrics_host: str = HOST
     allow_plaintext: bool = False
     config_file: Path | None = None
+
+    @property
+    def http_hosts(self) -> dict[str, str]:
+        """Where each HTTP server of the node listens, by its listener's name."""
+        registry = {} if self.registry_port is None else {REGISTRY: self.broker.host}
+        return registry if self.metrics_port is None else {**registry, METRICS: self.metrics_host}
 
 
 async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
@@ -97,39 +106,11 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(_beside(follow(registry, schemas)))
             if options.registry_port is not None:
-                security = _secured(registry_security, node)
-                if security is not None:
-                    stack.callback(security.close)
-                forwarder = Forwarder(registry, schemas, security)
-                stack.push_async_callback(forwarder.close)
-                with _explain_bind_errors(broker.data_dir, broker.host, options.registry_port, "--registry-port"):
-                    app = create_app(
-                        registry,
-                        forwarder,
-                        cluster_id=lambda: node.cluster_id,
-                        cross_origin=lambda: cross_origin_of(node.config),
-                        request_bytes_max=lambda: node.config.fluvial_registry_request_max_bytes,
-                        security=security,
-                    )
-                    served = _served(
-                        WithHealth(app, node),
-                        options.registry_port,
-                        node,
-                        stopping,
-                        tls=None if security is None else security.server_tls,
-                        origins=lambda: node.config.access_control_allow_origin,
-                    )
-                    port = await stack.enter_async_context(served)
-                scheme = "http" if security is None or security.server_tls is None else "https"
-                node.registry_url = f"{scheme}://{_in_url(node.advertised_host)}:{port}"
+                await _serve_registry(stack, options.registry_port, node, stopping, registry=registry, schemas=schemas)
             if options.metrics_port is not None:
-                from log_broker.server.ops.exposition import metrics_app
-
-                with _explain_bind_errors(broker.data_dir, broker.host, options.metrics_port, "--metrics-port"):
-                    app = WithHealth(metrics_app(node), node)
-                    await stack.enter_async_context(_served(app, options.metrics_port, node, stopping))
+                await _serve_metrics(stack, options.metrics_port, options.metrics_host, node, stopping)
             if exposed:
-                log.warning(OPEN_TO_THE_NETWORK.format(", ".join(exposed)))
+                log.warning(OPEN_TO_THE_NETWORK.format(", ".join(dict.fromkeys(exposed))))
             log.info("ready", node_id=broker.node_id, port=broker.port, registry_port=options.registry_port)
             process_memory.settle()
             ready()
@@ -140,6 +121,61 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
     log.info("stopped", node_id=broker.node_id)
 
 
+async def _serve_registry(
+    stack: contextlib.AsyncExitStack,
+    port: int,
+    node: Node,
+    stopping: asyncio.Event,
+    *,
+    registry: Registry,
+    schemas: SchemasLog,
+) -> None:
+    """Serve the registry until `stack` ends, and tell where."""
+    security = _secured(registry_security, node)
+    if security is not None:
+        stack.callback(security.close)
+    tls = None if security is None else security.server_tls
+    forwarder = Forwarder(registry, schemas, security)
+    stack.push_async_callback(forwarder.close)
+    config = node.static_config
+    with _explain_bind_errors(config.data_dir, config.host, port, "--registry-port"):
+        app = create_app(
+            registry,
+            forwarder,
+            cluster_id=lambda: node.cluster_id,
+            cross_origin=lambda: cross_origin_of(node.config),
+            request_bytes_max=lambda: node.config.fluvial_registry_request_max_bytes,
+            security=security,
+        )
+        served = _served(
+            WithHealth(app, node),
+            config.host,
+            port,
+            node,
+            stopping,
+            tls=tls,
+            origins=lambda: node.config.access_control_allow_origin,
+        )
+        bound = await stack.enter_async_context(served)
+    node.registry_url = f"{'http' if tls is None else 'https'}://{_in_url(node.advertised_host)}:{bound}"
+
+
+async def _serve_metrics(
+    stack: contextlib.AsyncExitStack, port: int, host: str, node: Node, stopping: asyncio.Event
+) -> None:
+    """Serve the metrics until `stack` ends."""
+    from log_broker.server.ops.exposition import metrics_app
+
+    guard = _secured(partial(metrics_security, host=host), node)
+    app: ASGIApp = metrics_app(node)
+    tls = None
+    if guard is not None:
+        stack.callback(guard.close)
+        app, tls = guard.before(app), guard.server_tls
+    with _explain_bind_errors(node.static_config.data_dir, host, port, "--metrics-port"):
+        await stack.enter_async_context(_served(WithHealth(app, node), host, port, node, stopping, tls=tls))
+
+
 def _secured(security_of: Callable[[Node], T], node: Node) -> T:
     try:
         return security_of(node)
@@ -147,10 +183,10 @@ def _secured(security_of: Callable[[Node], T], node: Node) -> T:
         raise LocalPlatformError(str(error)) from error
 
 
-def hosts_of(node: Node) -> frozenset[str]:
-    """The names that the node's HTTP servers answer to, besides the address that they listen on."""
+def hosts_of(node: Node, host: str) -> frozenset[str]:
+    """The names that an HTTP server of a node answers to, besides the address `host` that it listens on."""
     allowed = node.config.fluvial_http_allowed_hosts
-    return allowed | {node.advertised_host} if allowed or is_loopback(node.config.host) else allowed
+    return allowed | {node.advertised_host} if allowed or is_loopback(host) else allowed
 
 
 def cross_origin_of(config: BrokerConfig) -> CrossOrigin:
@@ -164,7 +200,8 @@ def _look_at_exposure(options: NodeOptions) -> list[str]:
     """Return the addresses that are open to the network, as was asked for; raises BrokerError where it was not."""
     for line in readable_by_others(options.broker, options.config_file):
         log.warning(line)
-    return check_exposure(options.broker, allow_plaintext=options.allow_plaintext)
+    exposed = check_exposure(options.broker, allow_plaintext=options.allow_plaintext)
+    return exposed + check_http_exposure(options.broker, options.http_hosts, allow_plaintext=options.allow_plaintext)
 
 
 @contextlib.asynccontextmanager
@@ -181,6 +218,7 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 @contextlib.asynccontextmanager
 async def _served(
     app: ASGIApp,
+    host: str,
     port: int,
     node: Node,
     stopping: asyncio.Event,
@@ -189,10 +227,17 @@ async def _served(
     origins: Callable[[], Collection[str]] = frozenset,
 ) -> AsyncIterator[int]:
     """Serve `app` inside the block, which gets the port; a server that ends by itself stops the node."""
-    host = node.config.host
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     server = asyncio.create_task(
-        serve(app, host, port, tls=tls, started=listening.set_result, hosts=lambda: hosts_of(node), origins=origins),
+        serve(
+            app,
+            host,
+            port,
+            tls=tls,
+            started=listening.set_result,
+            hosts=lambda: hosts_of(node, host),
+            origins=origins,
+        ),
         name=f"http-{port}",
     )
     either: set[asyncio.Future[Any]] = {server, listening}
@@ -309,6 +354,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=PORT_DEFAULT, help="port of the broker")
     parser.add_argument("--registry-port", type=int, help="port of the schema registry; none without it")
     parser.add_argument("--metrics-port", type=int, help="port of the metrics for Prometheus; none without it")
+    parser.add_argument(
+        "--metrics-host", default=HOST, help="address to serve metrics on (default: %(default)s, this machine alone)"
+    )
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of this node alone")
     parser.add_argument("--cluster-id", help="the cluster this node belongs to (default: the one in its folder)")
     add_quorum_arguments(parser)
@@ -329,6 +377,7 @@ def _options(words: argparse.Namespace) -> NodeOptions:
         broker=broker,
         registry_port=words.registry_port,
         metrics_port=words.metrics_port,
+        metrics_host=words.metrics_host,
         allow_plaintext=words.allow_plaintext,
         config_file=words.config,
     )

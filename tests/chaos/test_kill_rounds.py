@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROUNDS = 3
+ROUNDS = 2
 TRIES = 3
 
 

@@ -31,6 +31,7 @@ sys.path.insert(0, str(HERE))
 import findings  # noqa: E402
 import franz_go  # noqa: E402
 import kafkajs_scripts  # noqa: E402
+import kaskade_program  # noqa: E402
 import librdkafka_tests  # noqa: E402
 from findings import Outcome  # noqa: E402
 
@@ -95,6 +96,11 @@ NAMED = (
         name="sign-in",
         what="every client by PLAIN, SCRAM and a certificate, and how each is refused",
         modules=("test_secured_clients",),
+    ),
+    Suite(
+        name="kaskade",
+        what=f"kaskade {kaskade_program.VERSION}: topics and records as its window shows them",
+        modules=("test_kaskade",),
     ),
     Suite(name="aiokafka", what="aiokafka", modules=("test_aiokafka",)),
     Suite(name="kafka-python", what="kafka-python", modules=("test_kafka_python",)),

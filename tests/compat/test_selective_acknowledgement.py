@@ -1,5 +1,6 @@
 """Records acknowledged one by one: out of order, by threads, over crashes and rebalances, with real members."""
 
+import json
 import random
 import signal
 import subprocess
@@ -23,10 +24,10 @@ from fluvial.errors import ConfigError
 RECORDS = 100
 # Acknowledges every odd record of what it gets, in random order, and is then killed.
 MEMBER = """
-import random, sys
+import json, random, sys
 from fluvial.acknowledgement import SelectiveConsumer
-servers, topic, count = sys.argv[1:]
-consumer = SelectiveConsumer({**librdkafka(servers), "group.id": topic, "auto.offset.reset": "earliest",
+settings, topic, count = sys.argv[1:]
+consumer = SelectiveConsumer({**json.loads(settings), "group.id": topic, "auto.offset.reset": "earliest",
                               "session.timeout.ms": 6000, "log_level": 0})
 consumer.subscribe([topic])
 taken = []
@@ -92,7 +93,7 @@ def take(consumer: SelectiveConsumer, count: int, seconds: float = 60.0) -> list
 def test_after_a_kill_only_those_come_again_that_were_not_acknowledged(broker: Any, topic: str) -> None:
     send(broker, topic)
     killed = subprocess.Popen(
-        [sys.executable, "-c", MEMBER, broker.bootstrap_servers, topic, str(RECORDS)],
+        [sys.executable, "-c", MEMBER, json.dumps(librdkafka(broker.bootstrap_servers)), topic, str(RECORDS)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -117,18 +117,11 @@ def test_the_chart_is_a_picture(demo: LocalPlatform) -> None:
     assert charts[0].read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("sql", "select * from history.flight_event"), "history.flight_events"),
-        (("run", "state.aircrafts"), "state.aircraft"),
-    ],
-)
-def test_a_wrong_name_is_answered_with_the_right_one(demo: LocalPlatform, words: tuple[str, ...], says: str) -> None:
-    done: subprocess.CompletedProcess[str] = demo.run(*words, check=False)
+def test_a_wrong_name_is_answered_with_the_right_one(demo: LocalPlatform) -> None:
+    done: subprocess.CompletedProcess[str] = demo.run("run", "state.aircrafts", check=False)
     assert done.returncode != 0
     assert done.stdout == ""
-    assert says in done.stderr
+    assert "state.aircraft" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -93,6 +93,7 @@ def test_the_readme_runs_as_it_is_written(folder: Path, installed: Installed) ->
     assert {path.name for path in folder.iterdir()} == {".fluvial", "pipelines", "schemas"}
 
 
+@pytest.mark.rota  # five starts of Spark, Dagster's page and a browser
 def test_the_tutorial_runs_as_it_is_written(folder: Path, installed: Installed) -> None:
     chromium()
     told = commands(TUTORIAL)

@@ -27,6 +27,9 @@ from fluvial.tables.plan.planning import GapError
 
 pytestmark = pytest.mark.spark
 
+# What is written by appending, and what by key; the third is written by key as well.
+KINDS = ["history", "state", pytest.param("compacted", marks=pytest.mark.rota)]
+
 GOOD = {"kind": "up", "amount": 1, "weight": None, "at": 0}
 
 
@@ -57,7 +60,7 @@ def log_of(spark: Any, settings: Settings, table: str) -> TableLog:
     return TableLog(spark, f"{settings.warehouse}/{table.replace('.', '/')}")
 
 
-@pytest.mark.parametrize("kind", ["history", "compacted", "state"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_commit_names_the_offsets_that_it_holds(
     kind: str, spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:
@@ -103,7 +106,7 @@ def test_the_position_is_shown_as_a_consumer_group(
     assert shown()[0] == len(topic.sent[0])
 
 
-@pytest.mark.parametrize("kind", ["history", "compacted", "state"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_run_killed_after_its_commit_is_not_repeated(
     kind: str, spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +158,7 @@ def test_a_run_killed_between_quarantine_and_history_puts_nothing_aside_twice(
     assert [row._offset for row in spark.table(f"quarantine.{topic.name}").orderBy("_offset").collect()] == [1, 3]
 
 
-@pytest.mark.parametrize("kind", ["history", "compacted", "state"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_two_drivers_at_once_enter_every_record_once(
     kind: str, spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,3 +282,18 @@ def test_changed_fields_are_not_folded_into_the_old_ones(
     fewer = {name: FIELDS[name] for name in list(FIELDS)[:2]}
     with pytest.raises(TableError, match="built with other fields"):
         materialize(state("readings", topic=topic.name, key="id", fields=fewer), settings, spark, schemas=schemas)
+
+
+@pytest.mark.parametrize("more", [0, 5])
+def test_a_table_that_another_driver_made_has_its_name_here_too(
+    more: int, spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(SCHEMA)
+    table = table_of("history", topic)
+    topic.send(random_events(3, 20, partitions=1))
+    materialize(table, settings, spark, schemas=schemas)
+    # A session that began before the table was there has no name for it.
+    spark.sql(f"DROP TABLE {table.table}")
+    topic.send(random_events(4, more, partitions=1))
+    assert materialize(table, settings, spark, schemas=schemas).skipped == (more == 0)
+    assert spark.table(table.table).count() == 20 + more

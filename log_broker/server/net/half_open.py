@@ -3,6 +3,9 @@ Connections that were accepted and not let in yet: in a TLS handshake, or signin
 
 Each has so long; beyond so many, the oldest goes, for who means it is through in a moment. Beyond so many bytes of
 requests that are not complete, the one with the most of them goes.
+
+A TLS handshake holds a quarter of a megabyte. What a flood of them has taken lies in so many pieces among other things
+that the allocator would keep most of it for good, some more with each flood: it is told to give it back.
 """
 
 import asyncio
@@ -13,6 +16,8 @@ from typing import Protocol
 HALF_OPEN_MAX = 1000
 HALF_OPEN_SECONDS_MAX = 30.0
 HALF_OPEN_BYTES_MAX = 16 * 1024 * 1024
+FLOOD_SHARE, EBB_SHARE = 0.25, 0.1  # of the most: what is a flood, and when it is over
+EBB_SECONDS = 5.0
 
 
 class Pending(Protocol):
@@ -36,8 +41,13 @@ class HalfOpen:
         most: int = HALF_OPEN_MAX,
         seconds: float = HALF_OPEN_SECONDS_MAX,
         room_for: Callable[[str], int] | None = None,
+        after_flood: Callable[[], None] | None = None,
     ) -> None:
-        """`room_for` says how many more connections an address may have beside those that are let in."""
+        """
+        `room_for` says how many more connections an address may have beside those that are let in.
+
+        `after_flood` is called in a thread when there were many and are few again.
+        """
         self._loop = loop
         self._most = most
         self._room_for = room_for
@@ -46,6 +56,9 @@ class HalfOpen:
         self._bytes: Counter[Pending] = Counter()
         self._of_address: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
+        self._after_flood = after_flood
+        self._is_flooded = False
+        self._ebb: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._all)
@@ -59,6 +72,7 @@ class HalfOpen:
         if len(self._all) >= self._most:
             self._end(next(iter(self._all)), f"{self._most} others wait to be let in")
         self._all[pending] = self._loop.time() + self._seconds
+        self._is_flooded = self._is_flooded or len(self._all) >= self._most * FLOOD_SHARE
         self._of_address[pending.host] += 1
         if self._timer is None:
             self._timer = self._loop.call_later(self._seconds, self._expire)
@@ -70,6 +84,8 @@ class HalfOpen:
             if not self._of_address[pending.host]:
                 del self._of_address[pending.host]
         self._bytes.pop(pending, None)
+        if self._is_flooded and self._ebb is None and len(self._all) <= self._most * EBB_SHARE:
+            self._ebb = self._loop.call_later(EBB_SECONDS, self._ebbed)
 
     def holds(self, pending: Pending, size: int) -> None:
         """Note how many bytes one holds."""
@@ -83,8 +99,17 @@ class HalfOpen:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._is_flooded = False
+        if self._ebb is not None:
+            self._ebb.cancel()
         for pending in list(self._all):
             self._end(pending, "the broker is stopping")
+
+    def _ebbed(self) -> None:
+        self._ebb = None
+        self._is_flooded = False
+        if self._after_flood is not None:
+            self._loop.run_in_executor(None, self._after_flood)
 
     def _end(self, pending: Pending, reason: str) -> None:
         self.leave(pending)

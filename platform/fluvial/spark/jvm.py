@@ -5,11 +5,28 @@ PySpark's launcher always adds a module that Java still calls incubating, and Ja
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import Thread
+from typing import Any
 
 WARNING = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
 _CHUNK_BYTES = 65_536
+# What PySpark and this package ask for hundreds of times in a batch. Py4J asks the JVM each time, for each part of the
+# path, and the JVM looks through all jars for a class `org`, `org.apache`, …: a tenth of what its driver's thread does.
+_ASKED_OFTEN = (
+    "PythonRDD",
+    "PythonUtils",
+    "functions",
+    "io.delta.package$",
+    "java.util.ArrayList",
+    "org.apache.hadoop.fs.Path",
+    "org.apache.spark.sql.SparkSession",
+    "org.apache.spark.sql.delta.DeltaLog",
+    "py4j.reflection.TypeUtil",
+    "scala.Option",
+    "scala.Some",
+    "scala.jdk.javaapi.CollectionConverters",
+)
 
 
 def start_jvm(conf: Mapping[str, str]) -> None:
@@ -34,6 +51,19 @@ def start_jvm(conf: Mapping[str, str]) -> None:
         raise
     os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
+    keep_classes(gateway.jvm, _ASKED_OFTEN)
+
+
+def keep_classes(jvm: Any, names: Iterable[str]) -> None:
+    """
+    Look these classes of the JVM up once, so that they and their packages are attributes of `jvm` from then on.
+    """
+    for name in names:
+        holder = jvm
+        for part in name.split("."):
+            found = getattr(holder, part)
+            setattr(holder, part, found)
+            holder = found
 
 
 def pass_on(pipe: int, write: Callable[[bytes], object] = lambda said: os.write(2, said)) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from contextlib import closing
@@ -10,8 +11,15 @@ from pathlib import Path
 
 import httpx
 import pytest
+from certificates import Authority
 from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
+
+import log_broker
+from fluvial.http_doors import check_http_exposure, metrics_security
+from log_broker.config.broker import BrokerConfig
+from log_broker.core.security.listeners import Protocol
+from log_broker.errors import BrokerError
 
 PROBES = ("healthz", "readyz")
 
@@ -84,6 +92,68 @@ def test_a_node_that_others_can_reach_says_so(tmp_path: Path, module: str, host:
     assert all(host in line for line in warnings)
 
 
+SECURED = """
+security.inter.broker.protocol=SASL_SSL
+sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512
+sasl.jaas.config=x required username="node" password="between" user_ada="ada's" user_bob="bob's";
+authorizer.class.name=fluvial
+super.users=User:node;User:ada
+connection.failed.authentication.delay.ms=10
+listener.security.protocol.map=METRICS:SASL_SSL
+ssl.keystore.location={certificate}
+ssl.truststore.location={authority}
+"""
+
+
+def test_the_metrics_of_a_secured_node_ask_for_its_users(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    port, metrics_port, registry_port = free_ports(3)
+    config = tmp_path / "server.properties"
+    config.write_text(SECURED.format(certificate=authority.issue("node"), authority=authority.path))
+    told, notify = os.pipe()
+    command = [sys.executable, "-m", "fluvial.node", "--port", str(port), "--metrics-port", str(metrics_port)]
+    command += ["--registry-port", str(registry_port), "--config", str(config)]
+    command += ["--data-dir", str(tmp_path / "node"), "--notify-fd", str(notify)]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log, pass_fds=[notify])
+    os.close(notify)
+    try:
+        with closing(os.fdopen(told, "rb")) as words:
+            assert words.read() == b"ready", (tmp_path / "log").read_text()
+        trusting = ssl.create_default_context(cafile=str(authority.path))
+        with httpx.Client(verify=trusting) as http:
+            metrics, registry = (f"https://127.0.0.1:{each}" for each in (metrics_port, registry_port))
+            for address in (metrics, registry):
+                assert [http.get(f"{address}/{path}").text for path in PROBES] == ["ok\n", "ok\n"], "asks nobody"
+            for auth in (None, ("ada", "bob's"), ("nobody", "x")):
+                refused = http.get(f"{metrics}/metrics", auth=auth)
+                assert (refused.status_code, refused.json()["message"]) == (401, "Unauthorized")
+            denied = http.get(f"{metrics}/metrics", auth=("bob", "bob's"))
+            assert denied.status_code == 403
+            assert "User:bob may not DESCRIBE the cluster" in denied.json()["message"]
+            page = http.get(f"{metrics}/metrics", auth=("ada", "ada's"))
+            assert page.status_code == 200
+            assert "log_broker_sign_ins_refused_total 2.0" in page.text
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, (tmp_path / "log").read_text()
+
+
+def test_metrics_that_others_can_reach_ask_as_the_listeners_do() -> None:
+    settings = {
+        "security.inter.broker.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+        "sasl.jaas.config": 'x required username="node" password="between";',
+    }
+    with log_broker.embedded(config=settings) as secured, log_broker.embedded() as plain:
+        guard = metrics_security(secured.node, host="0.0.0.0")
+        assert guard is not None
+        assert guard.sign_in.listener.protocol is Protocol.SASL_PLAINTEXT
+        assert metrics_security(secured.node, host="127.0.0.1") is None
+        assert metrics_security(plain.node, host="0.0.0.0") is None
+        guard.close()
+
+
 @pytest.mark.parametrize("module", ["fluvial.node", "log_broker"])
 def test_a_node_in_plain_text_is_not_opened_to_the_network_unasked(tmp_path: Path, module: str) -> None:
     command = [sys.executable, "-m", module, "--host", "0.0.0.0", "--port", "0", "--data-dir", str(tmp_path / "node")]
@@ -93,3 +163,23 @@ def test_a_node_in_plain_text_is_not_opened_to_the_network_unasked(tmp_path: Pat
     assert "--allow-plaintext" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert not list(tmp_path.glob("node/*-0"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({}, "REGISTRY"),
+        ({"listener.security.protocol.map": "REGISTRY:SASL_PLAINTEXT"}, "METRICS"),
+        ({"listener.security.protocol.map": "REGISTRY:SASL_PLAINTEXT,METRICS:SASL_PLAINTEXT"}, None),
+    ],
+)
+def test_what_others_can_reach_asks_who_they_are_or_is_meant(settings: dict[str, str], refused: str | None) -> None:
+    config = BrokerConfig(data_dir=Path("unused")).with_settings(settings)
+    hosts = {"REGISTRY": "10.0.0.5", "METRICS": "0.0.0.0"}
+    if refused is None:
+        assert check_http_exposure(config, hosts, allow_plaintext=False) == []
+        return
+    with pytest.raises(BrokerError, match=f"where {refused} asks nobody .* add --allow-plaintext"):
+        check_http_exposure(config, hosts, allow_plaintext=False)
+    assert hosts[refused] in check_http_exposure(config, hosts, allow_plaintext=True)
+    assert check_http_exposure(config, dict.fromkeys(hosts, "127.0.0.1"), allow_plaintext=False) == []

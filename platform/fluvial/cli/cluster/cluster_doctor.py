@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluvial.cli import terminal
+from fluvial.cli.cluster.doctor_rehearsal import is_bad, rehearsed, row_of, show
 from fluvial.cli.options import AnswerFormat, Form, with_cluster
 from fluvial.config import Settings
 
@@ -32,6 +33,14 @@ def doctor(
             show_default=False,
         ),
     ] = None,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="Also play faults on a copy of the cluster in processes of this machine, with the same replicas and "
+            "settings of topics: a broker or the controller killed, a broker cut off, a disk full, a disk lost.",
+        ),
+    ] = False,
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
@@ -50,17 +59,23 @@ def doctor(
     clients = {str(path): _read(path) for path in client or ()}
     with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)
-        found = examine(facts_of(settings, cluster, picture, clients))
-        findings = in_order([*found, *examine_security(security_facts(settings, cluster, picture))])
+        facts = facts_of(settings, cluster, picture, clients)
+        exposure = security_facts(settings, cluster, picture)
+    findings = in_order([*examine(facts), *examine_security(exposure)])
+    outcomes = rehearsed(facts) if rehearse else []
     if answer_format is Form.JSON:
         rows = [{"severity": each.severity.value, **_fields(each)} for each in findings]
-        terminal.answer(json.dumps(rows, indent=2))
+        shown = {"findings": rows, "rehearsal": [row_of(each) for each in outcomes]} if rehearse else rows
+        terminal.answer(json.dumps(shown, indent=2))
     elif findings:
         columns = ("severity", "about", "what", "better")
         terminal.table(columns, ((each.severity.value, each.about, each.text, each.repair) for each in findings))
     else:
         terminal.answer("nothing found")
-    if any(each.severity in {Severity.LOSES, Severity.EXPOSES} for each in findings):
+    if outcomes and answer_format is not Form.JSON:
+        show(outcomes)
+    is_grave = any(each.severity in {Severity.LOSES, Severity.EXPOSES} for each in findings)
+    if is_grave or any(map(is_bad, outcomes)):
         raise typer.Exit(1)
 
 
