@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 
 from fluvial.errors import FluvialError
+from fluvial.local.probe import cluster_of
 from fluvial.local.start import Layout, start
 from fluvial.local.state import NodeSpec, Platform
 from fluvial.local.status import node_status
@@ -62,7 +63,7 @@ class NodeLoss:
             self._returning.join()
 
     def _leader(self) -> NodeSpec:
-        admin = AdminClient({"bootstrap.servers": self._platform.bootstrap_servers})
+        admin = AdminClient(cluster_of(self._data_dir, self._platform).client())
         found = admin.list_topics(self.topic, timeout=30).topics[self.topic]
         leaders = Counter(partition.leader for partition in found.partitions.values())
         # Where one node alone serves the registry it is spared: the pipelines ask there for schemas.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fluvial.errors import FluvialError
-from fluvial.local.state import NodeSpec, client_properties
+from fluvial.local.state import NodeSpec, Platform, client_properties
 
 if TYPE_CHECKING:
     from fluvial.kafka import KafkaCluster
@@ -95,6 +95,16 @@ def access_of(data_dir: Path) -> "KafkaCluster | None":
     from fluvial.kafka import KafkaCluster
 
     return KafkaCluster("", kafka_properties_of(path))
+
+
+def cluster_of(data_dir: Path, platform: Platform) -> "KafkaCluster":
+    """Return the cluster of a local platform as its clients reach it; raises ConfigError for a damaged file."""
+    from fluvial.kafka import KafkaCluster
+
+    access = access_of(data_dir)
+    if access is None:
+        return KafkaCluster(platform.bootstrap_servers)
+    return KafkaCluster(platform.bootstrap_servers, access.properties)
 
 
 def is_up(

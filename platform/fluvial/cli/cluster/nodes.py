@@ -116,7 +116,7 @@ def up(
             if silent is not None and not started:
                 raise silent
             if silent is None:
-                for voter in complete_voters(running.platform):
+                for voter in complete_voters(folder, running.platform):
                     terminal.say(f"node {voter} votes for the controller from now on")
             _show_running(running, folder)
             if silent is not None and detach:
