@@ -177,7 +177,7 @@ def test_an_answer_that_breaks_off_is_forgotten(asked: Asked) -> None:
     with pytest.raises(AskedSparkError):
         door.answer("select id from range(50000000)", take, again=taken.clear)
     assert taken == []
-    assert asked.said == ["Sail refused (its process has ended); asking Spark"]
+    assert asked.said == ["Sail refused (its process has ended): asking Spark"]
     assert asked.rows("select 1 a", door) == [{"a": 1}], "another is started"
 
 
