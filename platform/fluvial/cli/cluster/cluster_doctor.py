@@ -81,6 +81,7 @@ def facts_of(
     from collections import Counter
 
     from fluvial.cli.cluster.doctor_facts import clock_facts, disk_facts, table_facts, version_facts
+    from fluvial.cli.cluster.doctor_loads import load_facts
     from fluvial.cluster.doctor import Facts
 
     topics = topic_facts(cluster, picture)
@@ -93,6 +94,7 @@ def facts_of(
         replicas_by_broker=Counter(node for each in picture.partitions.values() for node in each.replicas),
         clients=clients,
         tables=table_facts(settings, {topic.name: topic for topic in topics}),
+        loads=load_facts(settings, cluster, picture, topics),
         disks=disk_facts(cluster, picture),
         clocks=clock_facts(settings),
         supported=supported,
