@@ -61,6 +61,12 @@ TURNS = (
     Turn("runners of packages", 2, _pytest("tests/package/test_runners.py"), ROTA),
     Turn("rehearsal", 4, _pytest("tests/unit/fluvial/cli/test_cli_doctor_rehearsal.py"), ROTA),
     Turn("loss of a broker", 3, _pytest("tests/e2e/test_broker_loss.py"), ROTA),
+    Turn(
+        "secured, end to end",
+        9,
+        _pytest(*(f"tests/e2e/test_{name}.py" for name in ("main_job", "tutorial", "broker_loss"))),
+        ROTA | {"FLUVIAL_TEST_SECURED": "1"},
+    ),
     Turn("runs from the page", 3, _pytest("tests/e2e/test_web_page.py"), ROTA),
     Turn("kill of a driver of tables", 2, _pytest("tests/e2e/test_kill_tables.py"), ROTA),
     Turn("kills of tables", 10, ("tests/e2e/kill_tables_run.py", "--kills", "4", "--seed", "{seed}")),
@@ -81,6 +87,7 @@ TURNS = (
     Turn("mutations of rules", 20, ("tests/mutations/rules_mutations.py",)),
     Turn("kills at each step of a commit", 6, _pytest("tests/spark/test_spark_killed_commits.py"), ROTA),
     Turn("random marts", 8, _pytest("tests/spark/test_spark_random_marts.py"), ROTA),
+    Turn("random marts of rows", 8, _pytest("tests/spark/test_spark_random_rows.py"), ROTA),
     Turn(
         "tables every way",
         16,

@@ -24,7 +24,7 @@ from plain_fold import FIELDS
 from fluvial.config import Settings
 from fluvial.delta import row_swap
 from fluvial.tables import Declaration, aggregate, compacted, count_distinct, history, pipeline, state, sum_
-from fluvial.tables.drive import key_plan, key_refresh, part_refresh, runner
+from fluvial.tables.drive import key_plan, key_refresh, part_refresh, row_refresh, runner
 
 STEPS = ("planned", "files written", "commit begun", "committed", "shown")
 # An append is one call of Spark's: its commit has no beginning that Python sees.
@@ -46,6 +46,8 @@ def table_of(kind: str, topic: str) -> Declaration:
             return declare(
                 lambda rows: rows.groupBy("customer").sum("amount").withColumnRenamed("sum(amount)", "spent")
             )
+        case "rows":
+            return pipeline(name="killed", inputs=[MART_INPUT], version="1")(lambda rows: rows.where("amount > 5"))
         case "aggregate":
             fields = {"spent": sum_("amount"), "amounts": count_distinct("amount")}
             return aggregate(MART_INPUT, name="killed", by="customer", fields=fields)
@@ -94,7 +96,7 @@ def ending_at(step: str, folder: Path, end: Callable[..., None] = kill) -> Itera
 def _with_commit_once(call: Callable[..., Any]) -> Iterator[None]:
     """Have `call` called where a commit is made."""
     with ExitStack() as patched:
-        for module in (runner, key_refresh, part_refresh):
+        for module in (runner, key_refresh, part_refresh, row_refresh):
             patched.enter_context(patch.object(module, "commit_once", call))
         yield
 

@@ -78,6 +78,7 @@ def test_a_driver_killed_at_a_step_leaves_whole_batches_once(
     [
         pytest.param("mart", MART_STEPS, id="all steps", marks=IN_TURN),
         pytest.param("aggregate", MART_STEPS, id="aggregate, all steps", marks=IN_TURN),
+        pytest.param("rows", MART_STEPS, id="rows, all steps", marks=IN_TURN),
     ],
 )
 def test_a_driver_killed_while_it_refreshes_a_mart_leaves_whole_versions(
@@ -109,7 +110,7 @@ def test_a_driver_killed_while_it_refreshes_a_mart_leaves_whole_versions(
         refresh = newest_made(log)
         assert refresh is not None
         assert refresh.stamp.refresh is not None
-        assert refresh.stamp.refresh.road == ("keys" if kind == "mart" else "parts")
+        assert refresh.stamp.refresh.road == {"mart": "keys", "aggregate": "parts", "rows": "rows"}[kind]
 
 
 def killed(step: str, kind: str, topic: str, settings: Settings) -> int:

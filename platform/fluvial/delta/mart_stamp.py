@@ -11,7 +11,7 @@ from fluvial.delta.errors import TableError
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import new_run_id
 
-Road = Literal["full", "keys", "parts"]
+Road = Literal["full", "keys", "parts", "rows", "stream"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,13 @@ class InputVersion:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refresh:
     """
-    How a table with a key was brought to the versions of its inputs.
+    How a table was brought to the versions of its inputs.
 
     `road` is "keys" where the rows of changed keys were replaced, "parts" where they were made from the changed rows
-    alone but for `again` keys, and "full" where the transform ran over the whole inputs, for `reason`. `keys` changed,
-    by `changed` rows that came or went. It began at `began_ms` of Unix time. `costs` are those that were weighed, by
-    keys or parts and of the full query, in rows that this one reads and writes.
+    alone but for `again` keys, "rows" where the transform ran over the changed rows, "stream" where a streaming query
+    did, and "full" where it ran over the whole inputs, for `reason`. `keys` changed, by `changed` rows that came or
+    went. It began at `began_ms` of Unix time. `costs` are those that were weighed, by keys, parts or rows and of the
+    full query, in rows that this one reads and writes.
     """
 
     road: Road
@@ -49,9 +50,10 @@ class MartStamp:
     """
     What a pipeline's table was made from: the version of each input by table, and the version of the code.
 
-    `key` is how the key is declared, column by column, `refresh` of a table with a key. `batch`, of a table with a
-    key, is the version that the commit makes, or a lower one that no earlier batch has, whoever else writes to the
-    table. `removed` is the number of rows that the commit took away.
+    `key` is how the key is declared, column by column. `batch` is the version that the commit makes, or a lower one
+    that no earlier batch has, whoever else writes to the table. `removed` is the number of rows that the commit took
+    away. `plan` is a fingerprint of the transform's plan where it was looked at
+    (:func:`~fluvial.tables.plan.row_by_row.look_row_by_row`), `checkpoint` names that of a streaming query.
     """
 
     pipeline: str
@@ -61,6 +63,8 @@ class MartStamp:
     refresh: Refresh | None = None
     batch: int = 0
     removed: int = 0
+    plan: str | None = None
+    checkpoint: str | None = None
     run: str = field(default_factory=new_run_id)
 
     @property
@@ -91,7 +95,13 @@ class MartStamp:
             "inputs": {table: {"version": at.version, "commit": at.commit} for table, at in self.inputs.items()},
         }
         if self.key is not None:
-            body |= {"key": self.key, "batch": self.batch}
+            body["key"] = self.key
+        if self.batch or self.key is not None:
+            body["batch"] = self.batch
+        if self.plan is not None:
+            body["plan"] = self.plan
+        if self.checkpoint is not None:
+            body["checkpoint"] = self.checkpoint
         if self.refresh is not None:
             refresh = self.refresh
             body["refresh"] = {"road": refresh.road, "began": refresh.began_ms}
@@ -138,6 +148,8 @@ class MartStamp:
                 ),
                 batch=body.get("batch", 0),
                 removed=body.get("removed", 0),
+                plan=body.get("plan"),
+                checkpoint=body.get("checkpoint"),
                 run=body["run"],
             )
         except (KeyError, TypeError, AttributeError) as error:

@@ -54,18 +54,20 @@ class DataFile:
     marked: Any
 
 
-def can_swap(session: "SparkSession", path: str, frame: "DataFrame") -> bool:
+def can_swap(session: "SparkSession", path: str, frame: "DataFrame", *, only_came: bool = False) -> bool:
     """
     Whether rows of the shape of `frame` can be put into the table at `path` by :func:`swap_rows`.
 
     They can where this version of Delta is a known one, the session is no client of Spark Connect, the table has
-    deletion vectors, no partition columns, and the very columns of the frame.
+    deletion vectors (not needed where rows `only_came`), no partition columns, and the very columns of the frame.
     """
     if is_client(session) or delta_version(session) not in DELTA_VERSIONS:
         return False
     metadata = delta_log(session, path).update(False, none(session), none(session)).metadata()
     enabled = metadata.configuration().get("delta.enableDeletionVectors")
-    if not enabled.isDefined() or enabled.get() != "true" or metadata.partitionColumns().nonEmpty():
+    if metadata.partitionColumns().nonEmpty():
+        return False
+    if not only_came and (not enabled.isDefined() or enabled.get() != "true"):
         return False
     return _shape(session.read.format("delta").load(path)) == _shape(frame)
 

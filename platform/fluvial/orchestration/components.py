@@ -132,6 +132,7 @@ class _Written:
 
 _FOLDS = Mapping[str, FoldOf] | None
 _INPUTS = Sequence[str] | Mapping[str, str | Sequence[str] | None]
+_PINNED = dict[str, int] | None
 _WRITTEN: Mapping[str, _Written] = {
     "fields": _Written(
         # Dagster finds its way into lists by itself, and not into mappings.
@@ -141,6 +142,10 @@ _WRITTEN: Mapping[str, _Written] = {
     "inputs": _Written(
         Annotated[_INPUTS, dg.Resolver(lambda _context, inputs: inputs, model_field_type=_INPUTS)],
         lambda inputs: inputs,
+    ),
+    "pinned": _Written(
+        Annotated[_PINNED, dg.Resolver(lambda _context, pinned: pinned, model_field_type=_PINNED)],
+        lambda pinned: pinned,
     ),
     "reduce": _Written(str | None, partial(_function, argument="reduce")),
     "transform": _Written(str, partial(_function, argument="transform")),
@@ -154,6 +159,7 @@ _DESCRIBED: Mapping[str, str] = {
     "key": "The column of the record key; of a pipeline the columns by which its rows are replaced.",
     "name": "The table's name; that of the topic it is made from unless given.",
     "order": "A line of SQL that says which event comes later.",
+    "pinned": "Versions at which inputs are read: {compacted.cities: 12}.",
     "reduce": "A function in the place of folds, as package.module:name or package.module.name.",
     "returns": "The columns that it returns, as a line of DDL: spent DOUBLE, seen TIMESTAMP.",
     "scd2": "Keep a row for each version of an entity; by an event's time in SQL if given.",

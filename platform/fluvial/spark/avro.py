@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from fluvial.spark.newer_schemas import NewerSchemas
+
 DECODED = "_decoded"
 _HEADER_BYTES = 5
 # The registry protocol's code for "no such subject".
@@ -220,12 +222,13 @@ def check_record(subject: str, text: str) -> None:
         )
 
 
-def decode(records: "DataFrame", contract: Contract) -> "DataFrame":
+def decode(records: "DataFrame", contract: Contract, *, newer: "NewerSchemas | None" = None) -> "DataFrame":
     """
     The records of Spark's Kafka source as `value` (a struct of the contract's fields and `_decoded`) and their place.
 
     Columns: `value`, `_topic`, `_partition`, `_offset`, `_timestamp`, `_key`, `_schema_id`, `_raw`. `_schema_id` and
-    `value` are null for a tombstone and for a record of no schema of the subject.
+    `value` are null for a tombstone and for a record of no schema of the subject. With `newer`, records of versions
+    that the contract did not have are resolved as well.
     """
     from pyspark.sql import functions as sql
     from pyspark.sql.avro.functions import from_avro
@@ -243,6 +246,14 @@ def decode(records: "DataFrame", contract: Contract) -> "DataFrame":
         schema_id = sql.when(matches, identity) if schema_id is None else schema_id.when(matches, identity)
     assert value is not None
     assert schema_id is not None
+    if newer is not None:
+        known = [sql.lit(b"\0" + identity.to_bytes(4, "big")) for identity in contract.writers]
+        is_newer = header.startswith(sql.lit(b"\0")) & (sql.length("value") >= _HEADER_BYTES) & ~header.isin(known)
+        body = newer.translated(sql.when(is_newer, sql.col("value")))
+        options = {"avroSchema": reader, "mode": "PERMISSIVE"}
+        value = value.when(is_newer, from_avro(body, contract.reader, options))
+        number = sql.expr("CAST(conv(hex(substring(value, 2, 4)), 16, 10) AS INT)")
+        schema_id = schema_id.when(is_newer & body.isNotNull(), number)
     return records.select(
         value.alias("value"),
         sql.col("topic").alias("_topic"),

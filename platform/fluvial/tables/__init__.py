@@ -54,6 +54,7 @@ from fluvial.tables.declare.folds import (
     sum_,
     top,
 )
+from fluvial.tables.declare.streaming import streaming
 
 __all__ = [
     "Compacted",
@@ -79,6 +80,7 @@ __all__ = [
     "pipeline",
     "publish",
     "state",
+    "streaming",
     "sum_",
     "top",
 ]

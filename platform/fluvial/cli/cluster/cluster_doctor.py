@@ -44,20 +44,24 @@ def doctor(
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Report what loses data or stops work in the next outage, or contradicts each other.
+    Report what loses data or stops work in the next outage, lets in who should not, or contradicts each other.
 
     Checks the settings of the brokers, every topic, and the clients whose files are given, together; releases, disks
-    and clocks of the nodes; and whether a topic deletes records before tables on this machine read them. The status is
-    1 if something loses data.
+    and clocks of the nodes; whether a topic deletes records before tables on this machine read them; listeners, rights,
+    certificates, and the modes of files on this machine. The status is 1 if something loses data or lets others in.
     """
-    from fluvial.cluster.doctor import Severity, examine
+    from fluvial.cli.cluster.security_facts import security_facts
+    from fluvial.cluster.doctor import Severity, examine, in_order
     from fluvial.cluster.picture import picture_of
+    from fluvial.cluster.security_doctor import examine_security
     from fluvial.cluster.wire import ClusterLink
 
     clients = {str(path): _read(path) for path in client or ()}
     with ClusterLink(settings.cluster) as cluster:
-        facts = facts_of(settings, cluster, picture_of(cluster), clients)
-    findings = examine(facts)
+        picture = picture_of(cluster)
+        facts = facts_of(settings, cluster, picture, clients)
+        exposure = security_facts(settings, cluster, picture)
+    findings = in_order([*examine(facts), *examine_security(exposure)])
     outcomes = rehearsed(facts) if rehearse else []
     if answer_format is Form.JSON:
         rows = [{"severity": each.severity.value, **_fields(each)} for each in findings]
@@ -70,7 +74,8 @@ def doctor(
         terminal.answer("nothing found")
     if outcomes and answer_format is not Form.JSON:
         show(outcomes)
-    if any(each.severity is Severity.LOSES for each in findings) or any(map(is_bad, outcomes)):
+    is_grave = any(each.severity in {Severity.LOSES, Severity.EXPOSES} for each in findings)
+    if is_grave or any(map(is_bad, outcomes)):
         raise typer.Exit(1)
 
 

@@ -129,7 +129,9 @@ def _pipeline(declaration: Pipeline, path: str, planned: Mapping[str, Planned], 
         comes = before is not None and before.would_write
         if newest is None and not comes:
             problem = f"it reads {table}, which does not exist: run it first"
-        changes |= comes or made_from.get(table, {}).get("version") != newest
+        changes |= (comes and table not in declaration.pinned) or made_from.get(table, {}).get(
+            "version"
+        ) != declaration.pinned.get(table, newest)
     return Planned(
         table=declaration.table,
         reads=declaration.inputs,

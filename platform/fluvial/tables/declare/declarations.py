@@ -6,7 +6,7 @@ contract is checked before the first event is read. Either way a :class:`Declara
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
@@ -141,7 +141,8 @@ class Pipeline:
     topics of its inputs that they have equally many partitions. With a `key`, columns of the table, only the rows of
     keys that changed are written again; `paths` then has for each input the SQL expressions of the key's columns, None
     for an input that is read whole. What :func:`~fluvial.tables.declare.aggregates.aggregate` declares has an
-    `aggregation`, which is its transform.
+    `aggregation`, which is its transform. Inputs that are `pinned` are read at this version, whatever came since. A
+    streaming query (:func:`~fluvial.tables.declare.streaming.streaming`) has an `output_mode`.
     """
 
     kind: ClassVar[str] = "pipeline"
@@ -153,6 +154,8 @@ class Pipeline:
     key: tuple[str, ...] = ()
     paths: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict, hash=False)
     aggregation: "Aggregation | None" = field(default=None, hash=False)
+    pinned: Mapping[str, int] = field(default_factory=dict, hash=False)
+    output_mode: str | None = None
 
     @property
     def table(self) -> str:
@@ -412,6 +415,7 @@ def pipeline(
     key: str | Sequence[str] = (),
     version: str | None = None,
     co_partitioned: bool = False,
+    pinned: Mapping[str, int] | None = None,
 ) -> Callable[[Callable[..., Any]], Pipeline]:
     """
     Declare the decorated function as `marts.<name>`; it gets one DataFrame for each of `inputs`, in their order.
@@ -423,6 +427,12 @@ def pipeline(
     of these keys in the inputs. An input has the columns of the key by the same names, or `inputs` is a mapping that
     says for each what leads to them: `inputs={"history.orders": "customer", "state.customers": "id"}`. None is for an
     input that is read whole; a change of it runs the full query.
+
+    Without a `key`, a table whose rows are each made of one row of an input (filters, columns, explode, union, a join
+    with tables that have not changed) follows the rows that came and went; Spark's plan shows whether it is one.
+
+    `pinned` has the versions at which inputs are read, such as `{"compacted.cities": 12}`, until the declaration names
+    another one; inputs that it does not name are read at their newest.
 
     `co_partitioned` says that the topics of the inputs are also joined by readers that go by partitions: with different
     numbers of partitions they are refused (:mod:`fluvial.tables.declare.co_partitioning`).
@@ -441,6 +451,7 @@ def pipeline(
         raise DeclarationError(f"{what} reads the table that it writes: give it another name")
     key = _checked_key(what, key)
     paths = MappingProxyType(_paths(what, inputs, key))
+    pinned = MappingProxyType(_checked_pinned(what, inputs, pinned or {}))
     if co_partitioned:
         _check_co_partitioned(what, list(inputs))
 
@@ -453,6 +464,7 @@ def pipeline(
             co_partitioned=co_partitioned,
             key=key,
             paths=paths,
+            pinned=pinned,
         )
 
     return declare
@@ -465,6 +477,15 @@ def _checked_key(what: str, key: str | Sequence[str]) -> tuple[str, ...]:
     if len({column.lower() for column in columns}) < len(columns):
         raise DeclarationError(f"{what}: key names a column twice: {', '.join(columns)}")
     return columns
+
+
+def _checked_pinned(what: str, inputs: Collection[str], pinned: Mapping[str, int]) -> dict[str, int]:
+    for table, version in pinned.items():
+        if table not in inputs:
+            raise DeclarationError(f"{what} pins {table}, which is none of its inputs: {', '.join(inputs)}")
+        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+            raise DeclarationError(f"{what}: {table} is pinned to {version!r}: write a version of it, from 0")
+    return dict(pinned)
 
 
 def _paths(

@@ -136,7 +136,9 @@ class _Plan:
         """Plan the tables, inputs before what reads them."""
         for declaration in declarations:
             if isinstance(declaration, Pipeline):
-                self._pipeline(declaration)
+                # A streaming query takes no frames without a stream.
+                if declaration.output_mode is None:
+                    self._pipeline(declaration)
                 continue
             if isinstance(declaration, Publication):
                 self._publication(declaration)

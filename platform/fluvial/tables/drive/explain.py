@@ -2,20 +2,21 @@
 How a pipeline's table would be brought to the newest versions of its inputs, and what the last refresh did.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from fluvial.delta.failures import explain_failures
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import Made, Road, newest_made
-from fluvial.spark.connect import session_of_its_own
+from fluvial.spark.connect import is_client, session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Declaration, DeclarationError, Pipeline
 from fluvial.tables.drive.key_plan import Plan, Some
 from fluvial.tables.drive.key_refresh import KeyRefresh
 from fluvial.tables.drive.pipeline_inputs import read_input, wanted_stamp
+from fluvial.tables.drive.row_plan import RowPlanner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +70,8 @@ class Explanation:
 
     `keys` changed by `changed` rows; of an aggregate the keys are not looked for, and the rows are about so many.
     `costs` are those that were weighed, by keys or from the changed rows and of the full query; None where nothing was.
-    `again` says of an aggregate's fields when the rows of a key are read.
+    `again` says of an aggregate's fields when the rows of a key are read. `looked_up` has, of a table that can follow
+    the changed rows of some inputs, the other ones and why a change of theirs runs the full query.
     """
 
     table: str
@@ -81,6 +83,8 @@ class Explanation:
     last: Last | None
     costs: tuple[int, int] | None = None
     again: tuple[str, ...] = ()
+    looked_up: Mapping[str, str] = field(default_factory=dict)
+    has_key: bool = True
 
 
 def explain(declaration: Declaration, settings: "Settings", spark: "SparkSession") -> Explanation:
@@ -97,20 +101,57 @@ def explain(declaration: Declaration, settings: "Settings", spark: "SparkSession
         log = TableLog(spark, warehouse.path(declaration.table))
         log.check()
         made = newest_made(log)
+        if declaration.output_mode is not None:
+            return _of_stream(declaration, warehouse, spark, made)
         if not declaration.key:
-            wanted = wanted_stamp(declaration, warehouse, spark)
-            reason = 'it has no key: with key="…" only the rows of keys that changed are written'
-            is_new = made is None or not made.stamp.is_of(wanted)
-            return Explanation(
-                table=declaration.table,
-                road="full" if is_new else "none",
-                reason=reason,
-                reads=_reads(declaration, made, {table: at.version for table, at in wanted.inputs.items()}, set()),
-                keys=None,
-                changed=None,
-                last=_last(made),
-            )
+            return _by_rows(declaration, warehouse, spark, made)
         return _by_key(declaration, warehouse, spark, made)
+
+
+def _of_stream(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession", made: Made | None) -> Explanation:
+    wanted = wanted_stamp(declaration, warehouse, spark)
+    is_new = made is None or not made.stamp.is_of(wanted)
+    until = {table: at.version for table, at in wanted.inputs.items()}
+    return Explanation(
+        table=declaration.table,
+        road="stream" if is_new else "none",
+        reason=None,
+        reads=_reads(declaration, made, until, set(), changes_of=declaration.inputs),
+        keys=None,
+        changed=None,
+        last=_last(made),
+        has_key=False,
+    )
+
+
+def _by_rows(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession", made: Made | None) -> Explanation:
+    with session_of_its_own(spark) as session:
+        planner = RowPlanner(declaration=declaration, warehouse=warehouse, session=session)
+        plan = planner.plan()
+        is_new = made is None or not made.stamp.is_of(plan.wanted)
+        flowing = {} if is_client(session) else planner.flowing()
+    refusals = [*dict.fromkeys(filter(None, flowing.values()))]
+    # Of a table that is up to date, what would run the full query if any input changed.
+    never = next(iter(refusals), None) if None not in flowing.values() else None
+    by_rows = plan.came is not None
+    return Explanation(
+        table=declaration.table,
+        road="none" if not is_new else "rows" if by_rows else "full",
+        reason=plan.reason if is_new and not by_rows and made is not None else never,
+        reads=_reads(
+            declaration,
+            made,
+            {table: at.version for table, at in plan.wanted.inputs.items()},
+            set(),
+            changes_of=plan.changed if by_rows else (),
+        ),
+        keys=None,
+        changed=plan.work.changed if by_rows and is_new and plan.work else None,
+        last=_last(made),
+        costs=plan.costs if is_new else None,
+        looked_up={} if never is not None else {table: why for table, why in flowing.items() if why},
+        has_key=False,
+    )
 
 
 def _by_key(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession", made: Made | None) -> Explanation:
@@ -135,7 +176,7 @@ def _by_key(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession", 
             {table: at.version for table, at in plan.wanted.inputs.items()},
             restricted,
             plan.pruned,
-            only_changes=plan.road == "parts",
+            changes_of=declaration.inputs if plan.road == "parts" else (),
         ),
         keys=None if changed is None else changed.keys,
         changed=changed.rows
@@ -165,17 +206,17 @@ def _reads(
     restricted: set[str],
     pruned: Mapping[str, Some] = MappingProxyType({}),
     *,
-    only_changes: bool = False,
+    changes_of: Collection[str] = (),
 ) -> tuple[Read, ...]:
     since = {} if made is None else {table: at.version for table, at in made.stamp.inputs.items()}
     return tuple(
         Read(
             table=table,
-            whole=table not in restricted and not only_changes,
+            whole=table not in restricted and table not in changes_of,
             since=since.get(table),
             until=until[table],
             files=(len(pruned[table].files), pruned[table].among) if table in pruned else None,
-            only_changes=only_changes,
+            only_changes=table in changes_of,
         )
         for table in declaration.inputs
     )
@@ -208,14 +249,15 @@ def as_lines(explanation: Explanation) -> list[str]:
     road = {
         "keys": f"by keys: {explanation.keys or 0:,} keys changed by {explanation.changed or 0:,} rows",
         "parts": f"from the changed rows alone, about {explanation.changed or 0:,}",
+        "rows": f"the changed rows alone, about {explanation.changed or 0:,}",
+        "stream": "a streaming query over what has come",
         "full": "the full query",
         "none": "nothing has changed",
     }[explanation.road]
     if explanation.costs is not None:
         cheaper, full = explanation.costs
-        road += (
-            f" (cost {'of it' if explanation.road == 'parts' else 'by keys'} {cheaper:,}, of the full query {full:,})"
-        )
+        way = "of it" if explanation.road in {"parts", "rows"} else "by keys" if explanation.has_key else "by rows"
+        road += f" (cost {way} {cheaper:,}, of the full query {full:,})"
     lines = [f"{explanation.table}: {road}"]
     if explanation.reason is not None:
         lines.append(f"  why not better: {explanation.reason}")
@@ -226,11 +268,18 @@ def as_lines(explanation: Explanation) -> list[str]:
         what = f"the rows that came and went{since}" if read.only_changes else what
         lines.append(f"  reads {read.table} version {read.until}: {what}")
     lines.extend(f"  reads again {each}" for each in explanation.again)
+    lines.extend(f"  a change of {table} runs the full query: {why}" for table, why in explanation.looked_up.items())
     last = explanation.last
     if last is None:
         lines.append("  it has not been written yet")
         return lines
-    how = f"{last.keys:,} keys, {last.changed:,} changed rows" if last.keys is not None else "the full query"
+    how = "the full query"
+    if last.keys is not None:
+        how = f"{last.keys:,} keys, {last.changed:,} changed rows"
+    elif last.road == "rows":
+        how = f"{last.changed:,} changed rows"
+    elif last.road == "stream":
+        how = "a streaming query"
     how += f", {last.again:,} keys read again" if last.again else ""
     why = "" if last.reason is None else f" ({last.reason})"
     took = "" if last.seconds is None else f", {last.seconds:.1f} s"

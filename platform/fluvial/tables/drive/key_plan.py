@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from fluvial.delta.file_stats import FileStats, comparable_type, table_stats
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import Made, MartStamp, Road, newest_made
-from fluvial.spark.connect import is_client
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
+from fluvial.tables.drive.obstacles import obstacle
 from fluvial.tables.drive.pipeline_inputs import read_input, wanted_stamp
 from fluvial.tables.plan.changed_keys import (
     ChangedKeys,
@@ -137,21 +137,7 @@ class KeyPlanner:
 
     def _obstacle(self) -> str | None:
         """Why the full query must run, as far as it is known before changes are looked at."""
-        made, wanted = self._made, self._wanted
-        if made is None:
-            return "the table is new" if self._before is None else "no pipeline made the table"
-        stamp = made.stamp
-        reasons = {
-            "it was made from other inputs": stamp.pipeline != wanted.pipeline
-            or stamp.inputs.keys() != wanted.inputs.keys(),
-            "the code has changed": stamp.code != wanted.code,
-            "the key is declared in another way": stamp.key != wanted.key,
-            "a client of Spark Connect cannot read which rows changed": is_client(self.session),
-        }
-        for commit in self._log.newest_first(above=made.commit.version):
-            is_foreign = bool(self._log.data_changes(commit.version) & {"add", "remove"})
-            reasons[f"version {commit.version} of the table is not fluvial's ({commit.operation})"] = is_foreign
-        return next((reason for reason, holds in reasons.items() if holds), None)
+        return obstacle(self.session, self._log, self._made, self._before, self._wanted)
 
     @cached_property
     def _input_logs(self) -> Mapping[str, TableLog]:

@@ -24,6 +24,7 @@ from fluvial.spark.connect import is_client, parallelism, session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
 from fluvial.tables.drive.key_plan import KeyPlanner, Plan
+from fluvial.tables.drive.obstacles import have_vectors
 from fluvial.tables.drive.part_refresh import KEYS_A_FILE, CostlyError, PartRefresh
 from fluvial.tables.drive.pipeline_inputs import read_input, transformed
 from fluvial.tables.plan.changed_keys import KNOWN, ChangedKeys, UnreadableChangesError
@@ -127,7 +128,7 @@ class KeyRefresh:
     def _write_whole(self, answer: "DataFrame", plan: Plan, began_ms: int) -> Commit | None:
         before = plan.before
         if before is not None:
-            before = self._with_vectors(before)
+            before = have_vectors(self.session, self.log, before)
         stamp = replace(
             plan.wanted,
             batch=0 if before is None else before + 1,
@@ -136,15 +137,6 @@ class KeyRefresh:
         return commit_once(
             self.log, stamp, above=before, write=lambda: replace_table(answer, self.path, stamp, KEYED_TABLE)
         )
-
-    def _with_vectors(self, before: int) -> int:
-        """Have a table that was made without them take deletion vectors; its version then."""
-        name = "delta.enableDeletionVectors"
-        found = self.session.sql(f"SHOW TBLPROPERTIES delta.`{self.path}` ('{name}')").collect()
-        if found and found[0]["value"] == "true":
-            return before
-        self.session.sql(f"ALTER TABLE delta.`{self.path}` SET TBLPROPERTIES ('{name}' = 'true')")
-        return self.log.newest_version() or before
 
     def _swap(self, answer: "DataFrame", plan: Plan, changed: ChangedKeys, began_ms: int) -> Commit | None:
         assert plan.before is not None, "rows are replaced in a table that is there"

@@ -89,6 +89,24 @@ def _newest(declaration: Pipeline, table: str, warehouse: Warehouse, spark: "Spa
             f'pipeline("{declaration.name}") reads {table}, which does not exist: '
             f"materialize it first (tables: {known})"
         )
+    wanted = declaration.pinned.get(table, version)
+    if wanted > version:
+        raise TableError(
+            f'pipeline("{declaration.name}") reads version {wanted} of {table}, whose newest is {version}: pin it to '
+            "one that is there"
+        )
+    return _pinned(declaration, table, log, wanted)
+
+
+def _pinned(declaration: Pipeline, table: str, log: TableLog, version: int) -> Commit:
+    """The commit that made a version. Raises TableError where the log no longer has it."""
+    if table in declaration.pinned and version not in {
+        commit.version for commit in log.newest_first(above=version - 1)
+    }:
+        raise TableError(
+            f'pipeline("{declaration.name}"): the log of {table} no longer has version {version}, to which it is '
+            "pinned: pin it to a later one"
+        )
     return log.commit(version)
 
 

@@ -2,19 +2,21 @@
 Bringing a pipeline's table up to date: read its inputs at fixed versions, write the answer in one commit.
 
 The commit says which version of each input it was made from, and a fingerprint of the code; a run that would say the
-same again is left out. A table with a key is refreshed by :mod:`fluvial.tables.drive.key_refresh`.
+same again is left out. A table with a key is refreshed by :mod:`fluvial.tables.drive.key_refresh`, one without by
+:mod:`fluvial.tables.drive.row_refresh`.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fluvial.delta.errors import TableError
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import MartStamp, newest_made
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
 from fluvial.tables.drive.key_refresh import refresh_by_keys
-from fluvial.tables.drive.pipeline_inputs import read_input, transformed, wanted_stamp
+from fluvial.tables.drive.pipeline_inputs import wanted_stamp
+from fluvial.tables.drive.row_refresh import refresh_by_rows
+from fluvial.tables.drive.stream_run import run_stream
 from fluvial.tables.plan.result import RunResult
 
 if TYPE_CHECKING:
@@ -32,43 +34,21 @@ def materialize_pipeline(
     """
     Write `marts.<name>` again, unless its inputs and its code are those of its newest commit; with `rebuild` always.
 
-    Of a table with a key only the rows of keys that changed, where that is possible and cheaper.
+    Of a table with a key only the rows of keys that changed, of another one the rows that the changed rows of its
+    inputs lead to, where that is possible and cheaper.
     """
     log = TableLog(spark, warehouse.path(declaration.table))
     log.check()
     wanted = wanted_stamp(declaration, warehouse, spark)
-    before = log.newest_version()
     skipped = None if rebuild else _skipped(declaration, log, wanted)
     if skipped is not None:
         return skipped
     versions = {table: each.version for table, each in wanted.inputs.items()}
     say(f"{declaration.table}: from {', '.join(f'{table} version {version}' for table, version in versions.items())}")
-    if declaration.key:
-        return refresh_by_keys(declaration, warehouse, spark, say, rebuild=rebuild)
-    answer = transformed(
-        declaration, [read_input(spark, warehouse.path(table), version) for table, version in versions.items()]
-    )
-    (
-        answer.write.format("delta")
-        .mode("overwrite")
-        .option("overwriteSchema", "true")
-        .option("userMetadata", wanted.as_json())
-        .save(log.path)
-    )
-    for commit in log.newest_first(above=-1 if before is None else before):
-        made = MartStamp.of(commit)
-        if made is not None and made.run == wanted.run:
-            return RunResult(
-                table=declaration.table,
-                kind=declaration.kind,
-                skipped=False,
-                version_before=before,
-                version_after=commit.version,
-                inputs=versions,
-                rows=commit.metric("numOutputRows"),
-                bytes=commit.metric("numOutputBytes"),
-            )
-    raise TableError(f"{declaration.table}: the commit is not in the table's log {log.path}")
+    if declaration.output_mode is not None:
+        return run_stream(declaration, warehouse, spark, say, rebuild=rebuild)
+    refresh = refresh_by_keys if declaration.key else refresh_by_rows
+    return refresh(declaration, warehouse, spark, say, rebuild=rebuild)
 
 
 def skipped_pipeline(declaration: Pipeline, warehouse: Warehouse) -> RunResult | None:

@@ -27,6 +27,11 @@ def verify_pipeline(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSe
 
     Raises :class:`~fluvial.delta.errors.TableError` where these can no longer be read, or the code has changed.
     """
+    if declaration.output_mode is not None:
+        raise TableError(
+            f"{declaration.table} is made by a streaming query, whose answer may depend on how its inputs came: no "
+            "batch query tells what it must be"
+        )
     log = TableLog(spark, warehouse.path(declaration.table))
     log.check()
     version = log.newest_version()

@@ -15,38 +15,26 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
+from fluvial.tables.plan.repeatable import unrepeatable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_INPUT = "_fluvial_input_"
+INPUT = "_fluvial_input_"
 _ATTRIBUTE = re.compile(r"[^\s#(),\[\]]+#(\d+)L?")
 _TEXT_MAX = 500
 # Operators that keep or drop rows, or make several of one, and look at no other row.
-_ROW_BY_ROW = frozenset(
+ROW_BY_ROW = frozenset(
     {
         "Filter", "SubqueryAlias", "View", "Generate", "Repartition", "RepartitionByExpression",
         "RebalancePartitions", "ResolvedHint", "UnresolvedHint", "Expand", "CollectMetrics", "BatchEvalPython",
         "ArrowEvalPython",
     }
 )  # fmt: skip
-_PYTHON_ROWS = frozenset({"MapInPandas", "MapInArrow", "PythonMapInArrow"})
+PYTHON_ROWS = frozenset({"MapInPandas", "MapInArrow", "PythonMapInArrow"})
 _PYTHON_GROUPS = frozenset({"FlatMapGroupsInPandas", "FlatMapGroupsInArrow"})
 _LEAVES = frozenset({"LocalRelation", "OneRowRelation", "LogicalRDD", "LogicalRelation", "Range", "HiveTableRelation"})
-_LIMITS = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail"})
-_CLOCKS = frozenset({"CurrentTimestamp", "CurrentDate", "Now", "LocalTimestamp", "CurrentTime"})
-_ORDERING = frozenset({"SortArray", "ArraySort", "Size", "ArrayContains"})
-_COLLECTED = frozenset({"CollectList", "CollectSet"})
-# Functions whose value depends on the order of the rows, and what gives them one.
-_UNORDERED = {
-    "CollectList": "sort it, as in sort_array(collect_list(…))",
-    "CollectSet": "sort it, as in sort_array(collect_set(…))",
-    "First": "take min_by or max_by with an order",
-    "Last": "take min_by or max_by with an order",
-    "AnyValue": "take min or max",
-    "NthValue": "give its window an order",
-}
-_PLAIN = frozenset({"AttributeReference", "Literal"})
+LIMITS = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail"})
 
 Found = tuple[str, frozenset[tuple[int, str]]]
 """
@@ -69,7 +57,7 @@ def marked(frame: "DataFrame", number: int) -> "DataFrame":
     """
     An input, known again in the plan of the answer by its number.
     """
-    return frame.alias(f"{_INPUT}{number}")
+    return frame.alias(f"{INPUT}{number}")
 
 
 def check_key_locality(declaration: Pipeline, inputs: Sequence["DataFrame"], answer: "DataFrame") -> None:
@@ -139,9 +127,9 @@ class _Walk:
             "Deduplicate": self._deduplicated,
             "Sort": self._sorted,
             "Sample": self._sampled,
-            **dict.fromkeys(_LIMITS, self._limited),
+            **dict.fromkeys(LIMITS, self._limited),
             **dict.fromkeys(_PYTHON_GROUPS, self._in_python),
-            **dict.fromkeys(_PYTHON_ROWS, self._named_alike),
+            **dict.fromkeys(PYTHON_ROWS, self._named_alike),
         }
         # The texts of the expressions that lead to a column of the key.
         self._leading: dict[str, str] = {}
@@ -168,8 +156,8 @@ class _Walk:
             rows, numbers = self._shared[plan.cteId()]
             found = zip(self._numbers(plan), numbers, strict=True)
             return replace(rows, holds={own: rows.holds[old] for own, old in found if old in rows.holds})
-        if kind == "SubqueryAlias" and plan.alias().startswith(_INPUT):
-            return self._of_input(plan, int(plan.alias().removeprefix(_INPUT)))
+        if kind == "SubqueryAlias" and plan.alias().startswith(INPUT):
+            return self._of_input(plan, int(plan.alias().removeprefix(INPUT)))
         children = [self.rows(child) for child in self.java(plan.children())]
         self._check_subqueries(plan)
         self._check_repeatable(plan)
@@ -177,7 +165,7 @@ class _Walk:
             if not children and kind not in _LEAVES:
                 self.refuse(f"{plan.nodeName()} is an operator that fluvial does not know", "leave it out")
             return _Rows(of_keys=False, holds={})
-        if kind in _ROW_BY_ROW:
+        if kind in ROW_BY_ROW:
             return children[0]
         compute = self._operators.get(kind)
         if compute is None:
@@ -345,35 +333,12 @@ class _Walk:
                 self.refuse("a subquery is over rows of all keys", "join by the key instead")
 
     def _check_repeatable(self, plan: Any) -> None:
-        for expression in self.java(plan.expressions()):
-            self._check_expression(expression, ordered=frozenset())
-
-    def _check_expression(self, expression: Any, ordered: frozenset[str]) -> None:
-        """Refuse what gives other values each time; the functions `ordered` do not, as something orders their rows."""
-        kind = expression.getClass().getSimpleName()
-        if kind in _PLAIN:
-            return
-        if kind in _CLOCKS:
-            self.refuse("its rows depend on when it runs (the current time)", "take the time from an input")
-        if kind in _ORDERING:
-            ordered |= _COLLECTED
-        if kind == "WindowExpression" and self.java(expression.windowSpec().orderSpec()):
-            ordered |= _UNORDERED.keys()
-        children = self.java(expression.children())
-        is_unordered = kind in _UNORDERED and kind not in ordered
-        if is_unordered or not (kind in _UNORDERED or expression.deterministic() or _have_other_values(children)):
-            how = _UNORDERED.get(kind, "leave it out")
-            self.refuse(f"{expression.prettyName()} gives another value each time", how)
-        for each in children:
-            self._check_expression(each, ordered)
+        found = unrepeatable(self.java, plan)
+        if found is not None:
+            self.refuse(*found)
 
     def _numbers(self, plan: Any) -> list[int]:
         return [_number(each) for each in self.java(plan.output())]
-
-
-def _have_other_values(expressions: Iterable[Any]) -> bool:
-    """Whether one of several gives another value each time."""
-    return any(not each.deterministic() for each in expressions)
 
 
 def _number(attribute: Any) -> int:

@@ -15,6 +15,8 @@ FIXED_PARTS = 1_000_000
 """The same of a refresh from the changed rows alone."""
 READ = 0.1
 """A row of an input that is read, and left out as its key is not among those that changed."""
+FIXED_GONE = 200_000
+"""What finding rows that go costs whatever their number."""
 SWAPPED = 4.0
 """A row of the table that is found, marked as gone and written again, beside one that is written in a whole table."""
 
@@ -76,6 +78,46 @@ class Work:
         return self.by_parts if self.of_parts else self.by_keys
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowWork:
+    """
+    The rows that a refresh by the changed rows alone and the full query would have to do with.
+
+    `inputs` are the rows of the inputs that changed, `changed` those that came to them or went, `table` the rows of the
+    table, in which those that go must be found unless rows `only_came`.
+    """
+
+    inputs: int
+    changed: int
+    table: int
+    only_came: bool
+
+    @property
+    def full(self) -> int:
+        """
+        The cost of the full query.
+        """
+        return self.inputs + self.table
+
+    @property
+    def by_rows(self) -> int:
+        """
+        The cost of a refresh by the changed rows.
+        """
+        if self.only_came:
+            return self.changed
+        return round(FIXED_GONE + self.changed + READ * self.table + SWAPPED * min(self.changed, self.table))
+
+
+def why_full_of_rows(work: RowWork) -> str | None:
+    """
+    Why the full query is cheaper than a refresh by the changed rows; None where it is not.
+    """
+    if work.by_rows <= work.full:
+        return None
+    return _cheaper(f"{work.changed:,} rows changed", work.inputs, work.table)
+
+
 def why_full(work: Work) -> str | None:
     """
     Why the full query is cheaper; None where it is not, and while that depends on keys that are not known.
@@ -83,4 +125,8 @@ def why_full(work: Work) -> str | None:
     if work.full >= work.cheaper:
         return None
     said = f"{work.changed:,} rows changed" if work.keys is None else f"{work.keys:,} keys changed"
-    return f"it is cheaper: {said}, the inputs have {work.inputs:,} rows and the table {work.table:,}"
+    return _cheaper(said, work.inputs, work.table)
+
+
+def _cheaper(changed: str, inputs: int, table: int) -> str:
+    return f"it is cheaper: {changed}, the inputs have {inputs:,} rows and the table {table:,}"
