@@ -49,6 +49,9 @@ def doctor(
     Checks the settings of the brokers, every topic, and the clients whose files are given, together; releases, disks
     and clocks of the nodes; whether a topic deletes records before tables on this machine read them; listeners, rights,
     certificates, and the modes of files on this machine. The status is 1 if something loses data or lets others in.
+
+    With `--rehearse` it is also 1 if a fault loses records, or if topics do not keep what their settings claim. That
+    takes some minutes, and nothing is done to the cluster itself.
     """
     from fluvial.cli.cluster.security_facts import security_facts
     from fluvial.cluster.doctor import Severity, examine, in_order
