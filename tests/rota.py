@@ -58,6 +58,7 @@ TURNS = (
     Turn("strangers", 6, ("tests/fuzz/fuzz_sign_in.py", "--connections", "100000", "--seed", "{seed}")),
     Turn("kills", 6, ("tests/chaos/kill_run.py", "--rounds", "15", "--seed", "{seed}")),
     Turn("kills of the main job", 4, _pytest("tests/e2e/test_kill.py"), ROTA),
+    Turn("runners of packages", 2, _pytest("tests/package/test_runners.py"), ROTA),
     Turn("rehearsal", 4, _pytest("tests/unit/fluvial/cli/test_cli_doctor_rehearsal.py"), ROTA),
     Turn("loss of a broker", 3, _pytest("tests/e2e/test_broker_loss.py"), ROTA),
     Turn(

@@ -142,6 +142,13 @@ _KEYS = (
         "The name and password by which nodes sign in to each other, and with `user_<name>` others that are let in.",
         secret=True,
     ),
+    _text(
+        "fluvial.sign.in.secret",
+        "",
+        "What the challenges for names that nobody has come from, the same on all nodes; without it that is the"
+        " cluster's id, which who has signed in knows.",
+        secret=True,
+    ),
     long_key(
         "connections.max.reauth.ms",
         0,

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp
 
 from fluvial.errors import FluvialError
 from fluvial.health import WithHealth
-from fluvial.http_doors import metrics_security, registry_security, rules_of
+from fluvial.http_doors import check_http_exposure, metrics_security, registry_security, rules_of
 from fluvial.http_server import serve
 from fluvial.local.child import READY
 from fluvial.local.errors import DataDirError, LocalPlatformError, PortTakenError
@@ -43,6 +43,7 @@ from fluvial.registry.service.forwarding import Forwarder
 from fluvial.registry.validator import RegistryValidator
 from log_broker.config.arguments import add_quorum_arguments, quorum_settings, set_settings
 from log_broker.config.broker import BrokerConfig
+from log_broker.core.security.http_listeners import METRICS, REGISTRY
 from log_broker.errors import BrokerError
 from log_broker.server.net.exposure import check_exposure
 from log_broker.server.net.tls import TlsContext
@@ -69,6 +70,12 @@ class NodeOptions:
     metrics_host: str = HOST
     allow_plaintext: bool = False
 
+    @property
+    def http_hosts(self) -> dict[str, str]:
+        """Where each HTTP server of the node listens, by its listener's name."""
+        registry = {} if self.registry_port is None else {REGISTRY: self.broker.host}
+        return registry if self.metrics_port is None else {**registry, METRICS: self.metrics_host}
+
 
 async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
     """Run a node until SIGTERM or SIGINT; raises FluvialError when it cannot start."""
@@ -81,6 +88,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
     registry = Registry(schemas, rules=lambda: rules_of(node.config, node.authorizer))
     try:
         exposed = check_exposure(broker, allow_plaintext=options.allow_plaintext)
+        exposed += check_http_exposure(broker, options.http_hosts, allow_plaintext=options.allow_plaintext)
         node = Node(broker, validator=RegistryValidator(registry))
     except BrokerError as error:  # of its listeners
         raise LocalPlatformError(str(error)) from error
@@ -102,7 +110,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
             if options.metrics_port is not None:
                 await _serve_metrics(stack, options.metrics_port, options.metrics_host, node, stopping)
             if exposed:
-                log.warning(OPEN_TO_THE_NETWORK.format(", ".join(exposed)))
+                log.warning(OPEN_TO_THE_NETWORK.format(", ".join(dict.fromkeys(exposed))))
             log.info("ready", node_id=broker.node_id, port=broker.port, registry_port=options.registry_port)
             process_memory.settle()
             ready()

@@ -38,4 +38,8 @@ class NodePrincipals:
         asks = self._asks.get(listener)
         if not asks:
             return asks is not None  # what reaches a plain listener of the nodes is a node
+        return self.may_be(principal)
+
+    def may_be(self, principal: Principal) -> bool:
+        """Whether somebody who is known may be a node, as far as that is said of names."""
         return principal != ANONYMOUS and (not self._names or str(principal) in self._names)

@@ -42,6 +42,7 @@ sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule require
   username="{node}" password="{between}" user_{name}="{password}";
 authorizer.class.name=fluvial
 super.users=User:{node};User:{name}
+fluvial.sign.in.secret={secret}
 ssl.keystore.location={certificate}
 ssl.truststore.location={authority}
 """
@@ -80,9 +81,15 @@ def secure(data_dir: Path) -> Path:
         make_private(folder, mark="server.properties")
         authority, certificate = folder / "ca.pem", folder / "node.pem"
         _write_certificates(authority, certificate)
-        password, between = (secrets.token_urlsafe(_PASSWORD_BYTES) for _ in range(2))
+        password, between, secret = (secrets.token_urlsafe(_PASSWORD_BYTES) for _ in range(3))
         server = _SERVER.format(
-            node=NODE, between=between, name=ADMIN, password=password, certificate=certificate, authority=authority
+            node=NODE,
+            between=between,
+            name=ADMIN,
+            password=password,
+            certificate=certificate,
+            authority=authority,
+            secret=secret,
         )
         _write(folder / "server.properties", server.encode())
         # The last one: with it the platform is secured.

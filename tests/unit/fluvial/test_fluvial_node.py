@@ -16,8 +16,10 @@ from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 import log_broker
-from fluvial.http_doors import metrics_security
+from fluvial.http_doors import check_http_exposure, metrics_security
+from log_broker.config.broker import BrokerConfig
 from log_broker.core.security.listeners import Protocol
+from log_broker.errors import BrokerError
 
 PROBES = ("healthz", "readyz")
 
@@ -161,3 +163,23 @@ def test_a_node_in_plain_text_is_not_opened_to_the_network_unasked(tmp_path: Pat
     assert "--allow-plaintext" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert not list(tmp_path.glob("node/*-0"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({}, "REGISTRY"),
+        ({"listener.security.protocol.map": "REGISTRY:SASL_PLAINTEXT"}, "METRICS"),
+        ({"listener.security.protocol.map": "REGISTRY:SASL_PLAINTEXT,METRICS:SASL_PLAINTEXT"}, None),
+    ],
+)
+def test_what_others_can_reach_asks_who_they_are_or_is_meant(settings: dict[str, str], refused: str | None) -> None:
+    config = BrokerConfig(data_dir=Path("unused")).with_settings(settings)
+    hosts = {"REGISTRY": "10.0.0.5", "METRICS": "0.0.0.0"}
+    if refused is None:
+        assert check_http_exposure(config, hosts, allow_plaintext=False) == []
+        return
+    with pytest.raises(BrokerError, match=f"where {refused} asks nobody .* add --allow-plaintext"):
+        check_http_exposure(config, hosts, allow_plaintext=False)
+    assert hosts[refused] in check_http_exposure(config, hosts, allow_plaintext=True)
+    assert check_http_exposure(config, dict.fromkeys(hosts, "127.0.0.1"), allow_plaintext=False) == []

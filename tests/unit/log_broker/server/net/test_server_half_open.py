@@ -10,6 +10,8 @@ from log_broker.server.net.half_open import HalfOpen
 
 
 class Pending:
+    host = "10.0.0.1"
+
     def __init__(self) -> None:
         self.reason = ""
 
