@@ -6,7 +6,7 @@ WORKERS ?= 2
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-incremental fuzz kill kill-tables chaos rota sbom site clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-secured bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-incremental bench-ask fuzz kill kill-tables chaos rota sbom site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench-state: java $(READY) ## measure keyed tables beside the hand-written MERGE
 bench-broker: java $(READY) ## measure the broker beside Apache Kafka (about 25 minutes)
 	$(BIN)/python -m tests.bench.broker
 
+bench-secured: $(READY) ## measure what TLS, sign-in and rights cost our broker (about ten minutes): BENCH="--only small --rounds 5"
+	$(BIN)/python -m tests.bench.broker.secured $(BENCH)
+
 bench-clients: $(READY) ## measure what clients' choices cost on our brokers (about ten minutes)
 	$(BIN)/python -m tests.bench.clients
 
@@ -95,6 +98,10 @@ bench-incremental: java $(READY) ## measure a mart by key, an aggregate and a ma
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.bench.incremental $(BENCH)
 	$(BIN)/python -m tests.bench.incremental.rows
+
+bench-ask: java $(READY) ## measure queries by Sail beside warm Spark, on a state with 100 batches of deletion vectors (about ten minutes)
+	$(BIN)/python -m fluvial.spark.jars
+	$(BIN)/python -m tests.bench.ask $(BENCH)
 
 bench-scale: $(READY) ## measure one broker beside three under more clients, cores and partitions (about five minutes)
 	$(BIN)/python -m tests.bench.scale

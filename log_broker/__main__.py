@@ -6,17 +6,17 @@
 
 import argparse
 import asyncio
-import ipaddress
 import logging
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from log_broker.config.arguments import add_quorum_arguments, quorum_settings, set_settings
 from log_broker.config.broker import BrokerConfig
 from log_broker.core.cluster.records import UnknownMetadataRecordError
-from log_broker.core.security.listeners import Protocol
 from log_broker.errors import BrokerError
+from log_broker.server.net.exposure import check_exposure
 from log_broker.server.node import Node
 from log_broker.server.process import memory as process_memory
 from log_broker.server.process.event_loop import loop_factory
@@ -44,44 +44,40 @@ def main(arguments: list[str] | None = None) -> int:
             advertised_host=options.advertised_host,
             cluster_id=options.cluster_id,
         ).with_settings(_settings(options))
-        _run(config)
+        _run(config, check_exposure(config, allow_plaintext=options.allow_plaintext))
     except (BrokerError, BindError, DataDirectoryError, UnknownMetadataRecordError, OSError) as error:
         sys.stderr.write(f"log_broker: {error}\n")
         return 1
     return 0
 
 
-def _run(config: BrokerConfig) -> None:
+def _run(config: BrokerConfig, exposed: Sequence[str]) -> None:
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(serve(config))
+        runner.run(serve(config, exposed))
 
 
-async def serve(config: BrokerConfig) -> None:
-    """Run a node until SIGTERM or SIGINT; one line on stdout says when it serves, and where."""
+async def serve(config: BrokerConfig, exposed: Sequence[str] = ()) -> None:
+    """
+    Run a node until SIGTERM or SIGINT; one line on stdout says when it serves, and where.
+
+    `exposed` are its addresses that are open to the network.
+    """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     node = Node(config)
     await node.start()
-    for listener in node.listeners:
-        if listener.config.protocol is Protocol.PLAINTEXT and not _is_loopback(listener.config.host):
-            sys.stderr.write(
-                f"log_broker: open to the network: whoever reaches {listener.config.host} can read, write and "
-                "administer everything there, for nothing asks who they are\n"
-            )
+    for host in exposed:
+        sys.stderr.write(
+            f"log_broker: open to the network: whoever reaches {host} can read, write and "
+            "administer everything there, for nothing asks who they are\n"
+        )
     process_memory.settle()
     sys.stdout.write(f"listening on {node.advertised_host}:{node.port}\n")
     sys.stdout.flush()
     await stopping.wait()
     await node.stop()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,7 +8,11 @@ from log_broker.config.security import is_secret
 
 
 def add_quorum_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a node's roles, voters and rack, and `--config` and `--set` for any other setting."""
+    """
+    Add the flags of a node's roles, voters and rack, and `--config` and `--set` for any other setting.
+
+    `--allow-plaintext` is for `check_exposure`.
+    """
     parser.add_argument("--process-roles", metavar="ROLES", help="broker, controller or both (broker,controller)")
     parser.add_argument(
         "--controller-quorum-voters",
@@ -26,6 +30,11 @@ def add_quorum_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         help="a file of settings as Kafka's server.properties, the place for those that are secret",
+    )
+    parser.add_argument(
+        "--allow-plaintext",
+        action="store_true",
+        help="listen beyond this machine although nobody is asked there who they are",
     )
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="a broker setting by Kafka's name; repeatable"

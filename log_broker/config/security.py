@@ -33,6 +33,12 @@ _KEYS = (
         "Where the broker listens, each NAME://host:port; without it, at --host and --port.",
         kafka_default="PLAINTEXT://:9092",
     ),
+    _text(
+        "controller.listener.names",
+        "",
+        "The listener by which controllers are reached, if it is not the one by which brokers reach each other; its"
+        " ports are then those of `controller.quorum.voters`.",
+    ),
     _text("advertised.listeners", "", "What clients of each listener are told, if it differs from `listeners`."),
     _text(
         "listener.security.protocol.map",
@@ -121,10 +127,26 @@ _KEYS = (
         "SCRAM-SHA-512",
         kafka_default="GSSAPI",
     ),
+    _word(
+        "sasl.mechanism.controller.protocol",
+        "SCRAM-SHA-512",
+        "The mechanism by which nodes sign in at the listener of `controller.listener.names`.",
+        "PLAIN",
+        "SCRAM-SHA-256",
+        "SCRAM-SHA-512",
+        kafka_default="GSSAPI",
+    ),
     _text(
         "sasl.jaas.config",
         "",
         "The name and password by which nodes sign in to each other, and with `user_<name>` others that are let in.",
+        secret=True,
+    ),
+    _text(
+        "fluvial.sign.in.secret",
+        "",
+        "What the challenges for names that nobody has come from, the same on all nodes; without it that is the"
+        " cluster's id, which who has signed in knows.",
         secret=True,
     ),
     long_key(

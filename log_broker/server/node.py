@@ -20,19 +20,19 @@ from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.cluster.records import ToldListeners, UserScramCredentialRecord
 from log_broker.core.fetch.session import FetchSessions
 from log_broker.core.raft.lease import Lease
-from log_broker.core.security.authorizer import authorizer_of
+from log_broker.core.security.authorizer import authorizer_of, super_users_of
 from log_broker.core.security.listeners import listeners_of
+from log_broker.core.security.nodes import NodePrincipals
 from log_broker.core.security.users import FirstOf, Nobody, Users
 from log_broker.interfaces import RecordValidator
 from log_broker.server.coordinators.groups import GroupCoordinator
 from log_broker.server.coordinators.transactions import TransactionCoordinator
 from log_broker.server.net.answer_cache import AnswerCache
 from log_broker.server.net.connections import Connections
-from log_broker.server.net.dialing import dialer_of
 from log_broker.server.net.dispatch import dispatch, dispatch_while_starting
 from log_broker.server.net.listeners import Listeners
 from log_broker.server.net.memory_budget import MemoryBudget
-from log_broker.server.net.peers import Peers
+from log_broker.server.net.peers import peers_of
 from log_broker.server.net.slots import Slot, SlotOwner
 from log_broker.server.ops.events import Events
 from log_broker.server.ops.loop_lag import LoopLag
@@ -76,6 +76,7 @@ class Node:
     _identity: MetaProperties
     first_users: Sequence[UserScramCredentialRecord] = ()  # from `start` on, if settings name any
     _access_version = -1  # of the ACLs that the authorizer goes by
+    _is_current = False  # the image has been replayed up to this process's registration
 
     def __init__(
         self,
@@ -119,8 +120,15 @@ class Node:
         )
         self.tasks = Tasks(self.loop)
         self.run = self.tasks.run
-        listening = listeners_of(config.security, config.host, config.port, config.advertised_host)
-        self.peers = Peers(self._address_of, dialer_of(listening, self.loop.time))
+        listening = listeners_of(
+            config.security,
+            config.host,
+            config.port,
+            config.advertised_host,
+            is_controller="controller" in config.process_roles,
+        )
+        self.node_principals = NodePrincipals(listening, super_users_of(config))
+        self.peers, self.controllers = peers_of(listening, self.loop.time, self._address_of, self._controller_address)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self.producer_ids = ProducerIds(self)
@@ -154,7 +162,6 @@ class Node:
         self._joining = Joining(self.loop)
         self.cannot_follow = self._joining.cannot_follow
         self._held: list[Callable[[], None]] = []
-        self._is_current = False  # the image has been replayed up to this process's registration
 
     @property
     def is_controller(self) -> bool:
@@ -174,6 +181,17 @@ class Node:
     @property
     def port(self) -> int:
         return self.listeners.own.advertised[1]
+
+    @property
+    def controller_endpoint(self) -> tuple[str, int]:
+        """Where others find this node as a voter."""
+        return self.listeners.of_controllers.advertised
+
+    def controller_address_of(self, node_id: int) -> str | None:
+        """Return where a registered broker is reached as a controller, None where nobody knows."""
+        broker = self.cluster.brokers.get(node_id)
+        endpoint = None if broker is None else broker.endpoint(self.listeners.controller_name)
+        return None if endpoint is None else f"{endpoint[0]}:{endpoint[1]}"
 
     @property
     def told_listeners(self) -> ToldListeners:
@@ -243,6 +261,7 @@ class Node:
         await self.tasks.stop(STOP_SECONDS_MAX)
         self.replicas.stop()
         self.peers.close()
+        self.controllers.close()
         if hasattr(self, "quorum"):
             await self.quorum.stop()
         await self.logs.close(broker_epoch=-1 if self.lifecycle is None else self.lifecycle.epoch)
@@ -333,3 +352,6 @@ class Node:
     def _address_of(self, node_id: int) -> str | None:
         broker = self.cluster.brokers.get(node_id)
         return self.quorum.others.address_of(node_id) if broker is None else f"{broker.host}:{broker.port}"
+
+    def _controller_address(self, node_id: int) -> str | None:
+        return self.quorum.others.address_of(node_id)

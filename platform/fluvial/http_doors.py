@@ -4,6 +4,7 @@ The HTTP servers of a node as its settings secure them: who is let in, and by wh
 
 import asyncio
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,8 +23,10 @@ from log_broker.core.security.authorizer import Authorizer, Rights
 from log_broker.core.security.credentials import ScramMechanism
 from log_broker.core.security.http_listeners import METRICS, REGISTRY, HttpListener, http_listener_of
 from log_broker.core.security.listeners import ListenersConfig, listeners_of, protocols_of
+from log_broker.core.security.nodes import NodePrincipals
 from log_broker.core.security.scram import salted
 from log_broker.errors import BrokerError, ErrorCode
+from log_broker.server.net.exposure import FLAG
 from log_broker.server.net.http_sign_in import HttpSignIn
 from log_broker.server.net.sign_in import SignInHost
 from log_broker.server.net.tls import TlsContext
@@ -43,6 +46,9 @@ class SecuredHost(SignInHost, Cluster, Protocol):
     @property
     def authorizer(self) -> Authorizer | None: ...
 
+    @property
+    def node_principals(self) -> NodePrincipals: ...
+
 
 def listeners_config(config: BrokerConfig) -> ListenersConfig:
     """Return the listeners of a node with these settings; raises BrokerError(INVALID_CONFIG)."""
@@ -56,6 +62,29 @@ def rules_of(config: BrokerConfig, authorizer: Authorizer | None = None) -> Rule
         admins=config.fluvial_registry_admins,
         super_users=frozenset() if authorizer is None else authorizer.super_users,
     )
+
+
+def check_http_exposure(config: BrokerConfig, hosts: Mapping[str, str], *, allow_plaintext: bool) -> list[str]:
+    """
+    Return the addresses of HTTP servers that other machines reach, and where nobody is asked who they are.
+
+    `hosts` are where those of some names listen. Raises BrokerError for any such address that was not asked for.
+    """
+    listeners = listeners_config(config)
+    exposed = {
+        name: host
+        for name, host in hosts.items()
+        if not is_loopback(host) and not http_listener_of(config.security, listeners, name).knows_callers
+    }
+    if exposed and not allow_plaintext:
+        name, host = next(iter(exposed.items()))
+        raise BrokerError(
+            ErrorCode.INVALID_CONFIG,
+            f"other machines reach {host}, where {name} asks nobody who they are: secure it "
+            f"(listener.security.protocol.map={name}:SASL_SSL, docs/security.md), or add {FLAG} where everybody in the "
+            "network may use it",
+        )
+    return list(dict.fromkeys(exposed.values()))
 
 
 def registry_security(node: SecuredHost) -> RegistrySecurity | None:

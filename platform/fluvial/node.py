@@ -28,7 +28,7 @@ from starlette.types import ASGIApp
 
 from fluvial.errors import FluvialError
 from fluvial.health import WithHealth
-from fluvial.http_doors import metrics_security, registry_security, rules_of
+from fluvial.http_doors import check_http_exposure, metrics_security, registry_security, rules_of
 from fluvial.http_server import serve
 from fluvial.local.child import READY
 from fluvial.local.errors import DataDirError, LocalPlatformError, PortTakenError
@@ -43,7 +43,9 @@ from fluvial.registry.service.forwarding import Forwarder
 from fluvial.registry.validator import RegistryValidator
 from log_broker.config.arguments import add_quorum_arguments, quorum_settings, set_settings
 from log_broker.config.broker import BrokerConfig
+from log_broker.core.security.http_listeners import METRICS, REGISTRY
 from log_broker.errors import BrokerError
+from log_broker.server.net.exposure import check_exposure
 from log_broker.server.net.tls import TlsContext
 from log_broker.server.node import Node
 from log_broker.server.process import memory as process_memory
@@ -66,6 +68,13 @@ class NodeOptions:
     registry_port: int | None
     metrics_port: int | None = None
     metrics_host: str = HOST
+    allow_plaintext: bool = False
+
+    @property
+    def http_hosts(self) -> dict[str, str]:
+        """Where each HTTP server of the node listens, by its listener's name."""
+        registry = {} if self.registry_port is None else {REGISTRY: self.broker.host}
+        return registry if self.metrics_port is None else {**registry, METRICS: self.metrics_host}
 
 
 async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
@@ -78,6 +87,8 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
     schemas = SchemasLog()
     registry = Registry(schemas, rules=lambda: rules_of(node.config, node.authorizer))
     try:
+        exposed = check_exposure(broker, allow_plaintext=options.allow_plaintext)
+        exposed += check_http_exposure(broker, options.http_hosts, allow_plaintext=options.allow_plaintext)
         node = Node(broker, validator=RegistryValidator(registry))
     except BrokerError as error:  # of its listeners
         raise LocalPlatformError(str(error)) from error
@@ -98,8 +109,8 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
                 await _serve_registry(stack, options.registry_port, node, stopping, registry=registry, schemas=schemas)
             if options.metrics_port is not None:
                 await _serve_metrics(stack, options.metrics_port, options.metrics_host, node, stopping)
-            if not is_loopback(broker.host):
-                log.warning(OPEN_TO_THE_NETWORK.format(broker.host))
+            if exposed:
+                log.warning(OPEN_TO_THE_NETWORK.format(", ".join(dict.fromkeys(exposed))))
             log.info("ready", node_id=broker.node_id, port=broker.port, registry_port=options.registry_port)
             process_memory.settle()
             ready()
@@ -359,6 +370,7 @@ def _options(words: argparse.Namespace) -> NodeOptions:
         registry_port=words.registry_port,
         metrics_port=words.metrics_port,
         metrics_host=words.metrics_host,
+        allow_plaintext=words.allow_plaintext,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from compat_cluster import COPIES
 from confluent_kafka.admin import AdminClient, NewTopic
+from conftest import as_many_as_asked
 from secured import SECURE, java, librdkafka
 
 from tests.peers.kafka_jars import STREAMS_AND_CONNECT, kafka_command, lacking
@@ -25,6 +26,7 @@ SMOKE_TOPICS = {
     **dict.fromkeys(("sws-raw", "sws-suppressed", "cnt", "avg", "tagg", "fk"), 3),
 }
 RELATIONAL_TOPICS = ("in-article", "in-comment", "out-augmented-article", "out-augmented-comment")
+EOS_TOPICS = ("data", "echo", "min", "sum", "repartition", "max", "cnt")
 SECONDS_MAX = 900
 # One of the tests logs its verdict.
 VERDICTS = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.streams.tests=info"
@@ -71,11 +73,11 @@ def as_properties(servers: str) -> str:
     return "".join(f"{name}={value}\n" for name, value in java(servers).items())
 
 
-def create(servers: str, topics: dict[str, int]) -> None:
+def create(servers: str, topics: dict[str, int], copies: int = COPIES) -> None:
     admin = AdminClient(librdkafka(servers))
     for future in admin.delete_topics(list(topics), operation_timeout=30).values():
         future.exception(30)
-    made = admin.create_topics([NewTopic(topic, count, COPIES) for topic, count in topics.items()])
+    made = admin.create_topics([NewTopic(topic, count, copies) for topic, count in topics.items()])
     for future in made.values():
         future.result(60)
 
@@ -124,3 +126,42 @@ def test_the_relational_test_of_streams_passes(stock_broker: Any, tmp_path: Path
     programs.callback(Program(tmp_path / "application.log", "RelationalSmokeTest", *words).end)
     driver.wait_for("Smoke test complete:")
     assert "Smoke test complete: passed" in driver.said(), driver.said()[-6000:]
+
+
+@pytest.mark.skipif(SECURE, reason="the driver of StreamsEosTest takes no settings of a client")
+@pytest.mark.lone_broker  # It has three of its own: what Streams makes is on three.
+def test_the_test_of_exactly_once_verifies_what_survived_a_kill(tmp_path: Path, programs: ExitStack) -> None:
+    """`StreamsEosTest` with repartitioning: one killed, one ended, both back; then every result is computed again."""
+    brokers = as_many_as_asked(tmp_path, count=3)
+    brokers.start()
+    programs.callback(brokers.stop)
+    create(brokers.bootstrap_servers, dict.fromkeys(EOS_TOPICS, 5), copies=3)
+
+    def program(name: str, command: str) -> Program:
+        properties = tmp_path / f"{name}.properties"
+        properties.write_text(
+            f"bootstrap.servers={brokers.bootstrap_servers}\nprocessing.guarantee=exactly_once_v2\n"
+            f"state.dir={tmp_path / f'state-{name}'}\nsession.timeout.ms=10000\n"
+        )
+        started = Program(tmp_path / f"{name}.log", "StreamsEosTest", properties, command)
+        programs.callback(started.end)
+        return started
+
+    generator = program("generator", "run")
+    first, second = program("first", "process-complex"), program("second", "process-complex")
+    for instance in (first, second):
+        instance.wait_for("processed")
+    first.end(signal.SIGKILL)
+    first = program("first", "process-complex")
+    first.wait_for("processed")
+    second.end()
+    assert "EOS-TEST-CLIENT-CLOSED" in second.said(), second.said()[-4000:]
+    second = program("second", "process-complex")
+    second.wait_for("processed")
+    generator.end()
+    assert "numRecordsProduced" in generator.said() or "Terminated" in generator.said(), generator.said()[-4000:]
+    for instance in (first, second):
+        instance.end()
+    verifier = program("verifier", "verify-complex")
+    verifier.wait_for("ALL-RECORDS-DELIVERED", "FAILED", "FAIL:")
+    assert "ALL-RECORDS-DELIVERED" in verifier.said(), verifier.said()[-6000:]

@@ -34,6 +34,7 @@ def name(kind: str) -> str:
 # What the file of a client's settings is called, where it is not --command-config.
 CONFIG = {
     "ConsoleProducer": "--producer.config",
+    "ConsoleShareConsumer": "--consumer-config",
     "ConsumerPerformance": "--consumer.config",
     "VerifiableConsumer": "--consumer.config",
     "VerifiableProducer": "--producer.config",
@@ -56,7 +57,7 @@ def pairs(broker: Any) -> list[str]:
 
 def run_at(broker: Any, main_class: str, *words: object, **how: Any) -> "subprocess.CompletedProcess[str]":
     """Run a tool of package `org.apache.kafka.tools` or one named in full, whatever it ends with."""
-    full = main_class if "." in main_class else f"{TOOLS}.{main_class}"
+    full = main_class if main_class.startswith(("org.", "kafka.")) else f"{TOOLS}.{main_class}"
     return run_kafka(full, *at(broker, main_class), *words, **how)
 
 
@@ -643,3 +644,11 @@ def test_metadata_quorum_command(broker: Any) -> None:
     leader = re.search(r"^LeaderId:\s+(\d)$", done.stdout, re.MULTILINE)
     assert leader is not None
     assert int(leader[1]) in range(BROKERS)
+
+
+@long
+def test_a_share_consumer_is_told_that_there_are_no_share_groups(broker: Any) -> None:
+    topic = name("shared")
+    create(broker, topic)
+    done = run_at(broker, "consumer.ConsoleShareConsumer", "--topic", topic, "--timeout-ms", 30_000)
+    assert "UnsupportedVersionException: The cluster does not support the share group protocol" in done.stderr

@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from free_ports import free_ports_in_a_row
 
 ROOT = Path(__file__).parents[2]
 FLUVIAL = Path(sys.executable).parent / "fluvial"
 STEP_TIMEOUT_S = 900
+SECURED = bool(os.environ.get("FLUVIAL_TEST_SECURED"))
+"""Whether a platform here is three brokers whose clients sign in over TLS, and not one in plain text."""
+BROKERS = 3 if SECURED else 1
 
 
 def free_port() -> int:
@@ -33,9 +37,12 @@ class LocalPlatform:
     program: Path = FLUVIAL
     folder: Path = ROOT
     inherited: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    port: int = field(default_factory=free_port)
-    registry_port: int = field(default_factory=free_port)
+    port: int = field(default_factory=lambda: free_ports_in_a_row(2 * BROKERS))
+    registry_port: int = 0
     started: list["subprocess.Popen[str]"] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.registry_port = self.registry_port or self.port + BROKERS
 
     def command(self, *words: str) -> list[str]:
         return [str(self.program), *words, "--data-dir", str(self.data_dir)]
@@ -79,7 +86,8 @@ class LocalPlatform:
         return process
 
     def up(self) -> None:
-        self.run("up", "--detach", "--port", str(self.port), "--registry-port", str(self.registry_port))
+        secured = ("--secure", "--brokers", str(BROKERS)) if SECURED else ()
+        self.run("up", "--detach", "--port", str(self.port), "--registry-port", str(self.registry_port), *secured)
 
     def down(self) -> None:
         """End everything that this platform has started."""
@@ -87,6 +95,11 @@ class LocalPlatform:
             if process.poll() is None:
                 kill_group(process)
         self.run("down", check=False)
+
+    def secure(self) -> None:
+        """Start it before a command that would start one in plain text, if this run is of a secured one."""
+        if SECURED:
+            self.up()
 
     def demo_words(self, *more: str) -> tuple[str, ...]:
         return ("demo", "--port", str(self.port), "--registry-port", str(self.registry_port), *more)

@@ -64,7 +64,7 @@ def by_systemd(node: int, address: str) -> Started:
     page = (ROOT / "docs" / "cluster.md").read_text()
     found = re.search(r"^    FLUVIAL_NODE_ARGS=(.*)$", page, re.MULTILINE)
     assert found is not None
-    arguments = found[1].replace("--host 10.0.0.5", f"--host {address}")
+    arguments = re.sub(r"(?<=host )10\.0\.0\.5", address, found[1])
     words = settings["ExecStart"].replace("%i", str(node)).replace("%S", "/var/lib")
     environment = dict(word.split("=", 1) for word in settings["Environment"].split())
     return Started(argv=shlex.split(words.replace("$FLUVIAL_NODE_ARGS", arguments)), environment=environment)

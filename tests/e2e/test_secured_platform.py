@@ -1,4 +1,8 @@
-"""`fluvial up --secure`: the commands and stock clients get in by client.properties, and nobody else does."""
+"""
+`fluvial up --secure` and `fluvial init --secure`: commands and stock clients get in by client.properties, nobody else.
+
+What takes Spark is run on three secured brokers by the rota: FLUVIAL_TEST_SECURED for the main job and the tutorial.
+"""
 
 import ssl
 import stat
@@ -95,10 +99,55 @@ def test_a_secured_platform_is_reached_by_its_own_file_alone(tmp_path: Path) -> 
     assert down.returncode == 0, down.stderr
 
 
-def test_a_platform_in_plain_text_does_not_become_a_secured_one(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
+def test_a_project_that_is_made_secured_is_used_without_another_word(tmp_path: Path) -> None:
+    made = fluvial("init", "my_platform", "--secure", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    project = tmp_path / "my_platform"
+    assert stat.S_IMODE((project / ".fluvial").stat().st_mode) == 0o700
+    clients = project / ".fluvial" / SECURITY / "client.properties"
+    assert str(clients) in made.stdout.splitlines()
+    before = clients.read_text()
+    port = free_ports_in_a_row(6)
+    ports = ("--port", str(port), "--registry-port", str(port + 3))
+    up = fluvial("up", "--brokers", "3", "--detach", *ports, cwd=project)
+    try:
+        assert up.returncode == 0, up.stderr
+        produced = subprocess.run(
+            [sys.executable, "produce.py", "6"], cwd=project, capture_output=True, text=True, timeout=180, check=False
+        )
+        assert produced.returncode == 0, produced.stderr
+        read = fluvial("topic", "consume", "orders", "--from-beginning", "--to-end", cwd=project)
+        assert read.returncode == 0, read.stderr
+        assert len(read.stdout.splitlines()) == 6
+        described = fluvial("cluster", "status", cwd=project)
+        assert described.returncode == 0, described.stderr
+        with pytest.raises(KafkaException):
+            AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}).list_topics(timeout=2)
+    finally:
+        down = fluvial("down", cwd=project)
+    assert down.returncode == 0, down.stderr
+    assert clients.read_text() == before
+
+
+def test_a_project_is_not_made_secured_over_a_platform_in_plain_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _plain_platform(tmp_path / "data")
+    monkeypatch.setenv("FLUVIAL_DATA_DIR", str(tmp_path / "data"))
+    refused = fluvial("init", "my_platform", "--secure", cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "FLUVIAL_DATA_DIR" in refused.stderr
+    assert not (tmp_path / "my_platform").exists()
+
+
+def _plain_platform(data_dir: Path) -> None:
+    data_dir.mkdir()
     node = '{"id": 0, "host": "127.0.0.1", "port": 1, "registry_port": 2, "data_dir": "node-0"}'
-    (tmp_path / "data/platform.json").write_text(f'{{"cluster_id": "c", "nodes": [{node}], "next_id": 1}}')
+    (data_dir / "platform.json").write_text(f'{{"cluster_id": "c", "nodes": [{node}], "next_id": 1}}')
+
+
+def test_a_platform_in_plain_text_does_not_become_a_secured_one(tmp_path: Path) -> None:
+    _plain_platform(tmp_path / "data")
     refused = fluvial("up", "--secure", "--detach", "--data-dir", "data", cwd=tmp_path)
     assert refused.returncode == 1
     assert "--secure is for a new one" in refused.stderr

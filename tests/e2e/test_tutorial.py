@@ -1,7 +1,9 @@
 """
 README and tutorial, command by command as the pages have them, from the installed wheel in an empty folder.
 
-The commands get free ports; nothing else of them is changed. The clicks of the tutorial are made in a browser.
+The commands get free ports; nothing else of them is changed, unless FLUVIAL_TEST_SECURED is set: then three brokers are
+started, and `--secure` is said where the platform or the project is made. The clicks of the tutorial are made in a
+browser.
 """
 
 import os
@@ -15,8 +17,9 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from dagster_page import STEP_SECONDS_MAX, browser_at, chromium, wait_for_page, wait_for_runs
+from free_ports import free_ports_in_a_row
 from installed import Installed
-from local_platform import ROOT, free_port
+from local_platform import BROKERS, ROOT, SECURED, free_port
 
 TUTORIAL, README = ROOT / "docs" / "tutorial.md", ROOT / "README.md"
 TUTORIAL_COMMANDS_MAX = 9
@@ -44,10 +47,22 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             continue
 
 
+def as_run(lines: list[str]) -> Iterator[str]:
+    """The lines with free ports, and with what makes the platform a secured one."""
+    first = free_ports_in_a_row(2 * BROKERS)
+    for line in lines:
+        if line == "fluvial up --detach":
+            secured = f" --brokers {BROKERS}" if SECURED else ""
+            # A project is secured when it is made; what it starts needs no word more.
+            secured += " --secure" if SECURED and not lines[0].startswith("fluvial init") else ""
+            yield f"{line} --port {first} --registry-port {first + BROKERS}{secured}"
+        else:
+            yield f"{line} --secure" if SECURED and line.startswith("fluvial init") else line
+
+
 def walk(lines: list[str], folder: Path, environment: dict[str, str]) -> str:
     """Run the lines in one shell, which ends with the first that fails; return what they printed."""
-    ports = f" --port {free_port()} --registry-port {free_port()}"
-    script = "\n".join(f"{line}{ports}" if line == "fluvial up --detach" else line for line in lines)
+    script = "\n".join(as_run(lines))
     walked = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,

@@ -12,6 +12,11 @@ from pathlib import Path
 import pytest
 from package_build import EPOCH, ROOT, build
 
+from hatch_build import ReadmeHook, standing_alone
+
+README = ROOT / "README.md"
+HOME = "https://code.example/fluvial"
+
 
 def tracked(*folders: str) -> set[str]:
     """The files of the repository under these folders, those that are about to be committed too."""
@@ -100,10 +105,40 @@ def test_pyspark_and_delta_are_the_pair_that_the_jars_are_for(wheel: Path) -> No
 
 
 def test_the_description_needs_nothing_beside_it(wheel: Path) -> None:
-    """An index shows neither pictures nor diagrams of the repository, and its links would lead nowhere."""
+    """As long as there is no public repository: a link into one would lead nowhere, and its pictures are not seen."""
     fields, text = metadata_of(wheel)
     assert fields["Description-Content-Type"] == ["text/markdown"]
     assert "mermaid" not in text
     assert re.findall(r"\]\((?!https?:)", text) == []
+    assert "![" not in text
+    assert "Producers write to the log by the Kafka protocol" in text
     assert 'pip install "fluvial[all]"' in text
-    assert text.count("\n## ") == (ROOT / "README.md").read_text().count("\n## ")
+    assert text.count("\n## ") == README.read_text().count("\n## ")
+
+
+def test_with_a_public_repository_each_link_and_picture_is_absolute() -> None:
+    text = standing_alone(README.read_text(), HOME, "1.2.3")
+    assert re.findall(r"\]\((?!https?:|#)", text) == []
+    targets = re.findall(rf"\]\({HOME}/(blob|raw)/v1\.2\.3/([^)#]+)", text)
+    assert len(targets) > 15
+    assert {kind for kind, _ in targets} == {"blob", "raw"}
+    assert [name for _, name in targets if not (ROOT / name).exists()] == []
+    assert {Path(name).suffix for kind, name in targets if kind == "raw"} == {".png"}
+
+
+def test_the_address_of_the_repository_becomes_urls(tmp_path: Path) -> None:
+    hook = ReadmeHook(str(ROOT), {"home": HOME})
+    metadata = {"version": "1.2.3"}
+    hook.update(metadata)
+    urls = metadata["urls"]
+    assert urls["Source"] == HOME  # type: ignore[index]
+    assert urls["Changelog"] == f"{HOME}/blob/v1.2.3/CHANGELOG.md"  # type: ignore[index]
+
+
+def test_the_readme_has_no_diagram_that_an_index_shows_as_text() -> None:
+    text = README.read_text()
+    assert re.findall(r"^```(?!sh$|python$|toml$|$).*", text, re.MULTILINE) == []
+    assert {name for name in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text) if (ROOT / name).exists()} == {
+        "docs/images/data-flow.png",
+        "docs/images/tutorial.png",
+    }

@@ -14,13 +14,10 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from log_topic import Schemas, Topic
+from shared_session import SHORT_PLANS, is_stopped, shared_session
 
 from fluvial.config import Settings
 from fluvial.testing.embedded import EmbeddedPlatform, embedded_platform
-
-# A plan of a test runs once or twice on a few rows: compiling Java for it takes a fifth of all processor time (84 s of
-# some tests, 69 s so). End-to-end tests run the generated code.
-WITHOUT_GENERATED_CODE = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 MakeTopic = Callable[..., Topic]
 
@@ -49,32 +46,16 @@ def base_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(
         warehouse=str(tmp_path_factory.mktemp("warehouse")),
         spark_master="local[2]",
-        spark_conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", **WITHOUT_GENERATED_CODE},
+        spark_conf=dict(SHORT_PLANS),
     )
 
 
-@pytest.fixture(scope="session")
-def sessions() -> list[Any]:
-    """The session of this process, last in the list, once there is one."""
-    return []
-
-
 @pytest.fixture
-def spark(base_settings: Settings, sessions: list[Any]) -> Iterator[Any]:
-    """
-    The session of this process, started by the first test that wants it, or again after another test stopped it.
-
-    What a test has cached is let go of when it ends, also when it ends by an error.
-    """
-    from fluvial.spark.session import build_session
-
-    # Asking for the one that is there means another look at Java, the jars and all names: half a second a test.
-    if not sessions or sessions[-1]._jsc.sc().isStopped():
-        sessions.append(build_session(base_settings, "fluvial tests"))
-    session = sessions[-1]
+def spark(base_settings: Settings) -> Iterator[Any]:
+    """The session of this process. What a test has cached is let go of when it ends, also when it ends by an error."""
+    session: Any = shared_session(base_settings)
     yield session
-    stopped = session._jsc.sc().isStopped()
-    assert stopped or session._jsparkSession.sharedState().cacheManager().isEmpty(), "frames stay cached"
+    assert is_stopped(session) or session._jsparkSession.sharedState().cacheManager().isEmpty(), "frames stay cached"
 
 
 @pytest.fixture

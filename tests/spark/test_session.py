@@ -35,6 +35,14 @@ def test_an_unknown_table_is_answered_with_the_known_ones(spark: Any, warehouse_
         run_sql(spark, warehouse_settings, "select * from history.nothing")
 
 
+def test_classes_that_are_asked_for_often_are_looked_up_once(spark: Any) -> None:
+    assert spark._jvm.scala.Option is spark._jvm.scala.Option
+    assert spark._jvm.PythonUtils is spark._jvm.PythonUtils
+    assert spark._jvm.functions.upper is not None
+    assert spark._jvm.java.util.ArrayList([1, 2]).size() == 2
+    assert spark._jvm.java.util.Optional.empty().isEmpty(), "what is not among them is found as before"
+
+
 def test_a_session_reads_its_classes_from_the_archive(spark: Any) -> None:
     archive = ClassArchive.of(require_java(), require_jars())
     if archive.file is None:

@@ -282,3 +282,18 @@ def test_changed_fields_are_not_folded_into_the_old_ones(
     fewer = {name: FIELDS[name] for name in list(FIELDS)[:2]}
     with pytest.raises(TableError, match="built with other fields"):
         materialize(state("readings", topic=topic.name, key="id", fields=fewer), settings, spark, schemas=schemas)
+
+
+@pytest.mark.parametrize("more", [0, 5])
+def test_a_table_that_another_driver_made_has_its_name_here_too(
+    more: int, spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    topic = make_topic(SCHEMA)
+    table = table_of("history", topic)
+    topic.send(random_events(3, 20, partitions=1))
+    materialize(table, settings, spark, schemas=schemas)
+    # A session that began before the table was there has no name for it.
+    spark.sql(f"DROP TABLE {table.table}")
+    topic.send(random_events(4, more, partitions=1))
+    assert materialize(table, settings, spark, schemas=schemas).skipped == (more == 0)
+    assert spark.table(table.table).count() == 20 + more

@@ -2,6 +2,8 @@
 Who is to read what in a consumer group (KIP-848): its epoch, the target for that, and each member's steps towards it.
 """
 
+from collections.abc import Callable
+
 from log_broker.core.groups.consumer_assignors import ASSIGNORS, MemberSpec
 from log_broker.core.groups.consumer_drafts import Draft
 from log_broker.core.groups.consumer_events import ConsumerSupport
@@ -32,19 +34,32 @@ class Assignment:
         self._cluster_version_seen = -1
 
     def settle(
-        self, draft: Draft, member_id: str, said: Subscription, owned: TopicIdPartitions | None, now_ms: int
+        self,
+        draft: Draft,
+        member_id: str,
+        said: Subscription,
+        owned: TopicIdPartitions | None,
+        now_ms: int,
+        *,
+        may_describe: Callable[[str], bool] | None = None,
+        matches: bool = True,
     ) -> None:
         """
         Take in what a member says of itself and take it one step towards its target.
 
-        `owned` is as in `reconcile`. Raises BrokerError for a regular expression that is refused.
+        `owned` is as in `reconcile`; without `matches` no regular expression is matched. Raises BrokerError for one
+        that is refused.
         """
         before = draft.state.subscriptions.get(member_id)
         if said != before:
             draft.add(ConsumerRecord(RecordKind.MEMBER, member_id, said))
         resubscribed = before is None or said.topics != before.topics or said.regex != before.regex
         if resubscribed or self._cluster.version != self._cluster_version_seen:
-            self._check_topics(draft, now_ms, of=said.regex, resubscribed=resubscribed)
+            if matches:
+                self._resolve_regexes(draft, now_ms, of=said.regex, may_describe=may_describe)
+            if matches or not self._forget_regexes(draft):
+                draft.cluster_version = self._cluster.version
+            self._check_topics(draft, resubscribed=resubscribed)
         if draft.state.epoch > draft.state.target_epoch:
             self._assign(draft)
         current = draft.state.owned_by(member_id)
@@ -58,9 +73,11 @@ class Assignment:
         if following != current:
             draft.add(ConsumerRecord(RecordKind.CURRENT_MEMBER, member_id, following))
 
-    def members_gone(self, draft: Draft, now_ms: int) -> None:
+    def members_gone(self, draft: Draft) -> None:
         """Begin an epoch without them; the next heartbeat of another member has it assigned."""
-        self._check_topics(draft, now_ms, resubscribed=True)
+        # What others subscribe to is matched at a heartbeat of theirs, for it depends on who asks.
+        self._forget_regexes(draft)
+        self._check_topics(draft, resubscribed=True)
 
     def accepted(self, draft: Draft) -> None:
         """The draft is the group's state now."""
@@ -73,28 +90,39 @@ class Assignment:
         votes = [subscription.assignor for subscription in state.subscriptions.values()]
         return max(offered, key=votes.count)
 
-    def _check_topics(self, draft: Draft, now_ms: int, *, resubscribed: bool, of: str | None = None) -> None:
+    def _check_topics(self, draft: Draft, *, resubscribed: bool) -> None:
         """Begin a new epoch if the subscribed topics are others than those of this one, or a subscription is."""
-        draft.cluster_version = self._cluster.version
-        self._resolve_regexes(draft, now_ms, of=of)
         metadata_hash = hash_of_topics(draft.state.subscribed_topics(), self._cluster)
         if resubscribed or metadata_hash != draft.state.metadata_hash:
             epoch = GroupEpoch(epoch=draft.state.epoch + 1, metadata_hash=metadata_hash)
             draft.add(ConsumerRecord(RecordKind.GROUP, "", epoch))
 
-    def _resolve_regexes(self, draft: Draft, now_ms: int, *, of: str | None) -> None:
-        """Match what has not been matched with the topics of now; only `of`, the sender's own, may be refused."""
+    def _forget_regexes(self, draft: Draft) -> set[str]:
+        """Drop what nobody subscribes to any more; return what somebody does."""
         wanted = {subscription.regex for subscription in draft.state.subscriptions.values() if subscription.regex}
+        for regex in sorted(draft.state.regexes.keys() - wanted):
+            draft.add(ConsumerRecord(RecordKind.REGEX, regex, None))
+        return wanted
+
+    def _resolve_regexes(
+        self, draft: Draft, now_ms: int, *, of: str | None, may_describe: Callable[[str], bool] | None
+    ) -> None:
+        """
+        Match what has not been matched with the topics of now; only `of`, the sender's own, may be refused.
+
+        As Kafka does, with the rights of the member whose heartbeat brings it about.
+        """
+        wanted = self._forget_regexes(draft)
         if len(wanted) > REGEXES_MAX and of is not None and of not in draft.state.regexes:
             raise BrokerError(
                 ErrorCode.INVALID_REGULAR_EXPRESSION,
                 f"The members of group '{self._group_id}' may have {REGEXES_MAX} different regular expressions.",
             )
-        for regex in sorted(draft.state.regexes.keys() - wanted):
-            draft.add(ConsumerRecord(RecordKind.REGEX, regex, None))
         if self._cluster.version == self._cluster_version_seen:
             wanted -= draft.state.regexes.keys()
-        names = [name for name, topic in self._cluster.topics.items() if not topic.is_internal]
+        names = [name for name, topic in self._cluster.topics.items() if not topic.is_internal] if wanted else []
+        if may_describe is not None:
+            names = list(filter(may_describe, names))
         for regex in sorted(wanted):
             try:
                 topics = self._match_topics(regex, names)

@@ -67,7 +67,9 @@ class ClassicMembers:
         member_id, replaced = _take_seat(draft, join)
         known = draft.state.subscriptions.get(member_id, Subscription())
         owned = to_places(said.owned, self._cluster)
-        self._assignment.settle(draft, member_id, _subscription(known, join, said), owned, now_ms)
+        # It has no regular expression, and what it may see is not what those who have one may.
+        subscription = _subscription(known, join, said)
+        self._assignment.settle(draft, member_id, subscription, owned, now_ms, matches=False)
         answer = JoinAnswer(
             member_id=member_id,
             generation=draft.state.owned_by(member_id).epoch,

@@ -18,7 +18,8 @@ class ConsumerHeartbeat:
     A member joins (epoch 0), stays, leaves (-1) or leaves for a while (-2, static members).
 
     None and -1 stand for what has not changed since its last heartbeat. `fresh_id` is the id of a member that brings
-    none; `names_itself` says that it must bring one.
+    none; `names_itself` says that it must bring one. `may_describe` says which topics a regular expression may match
+    that is matched because of this heartbeat; None for all.
     """
 
     token: Any
@@ -35,6 +36,7 @@ class ConsumerHeartbeat:
     assignor: str | None = None
     owned: TopicIdPartitions | None = None
     names_itself: bool = False
+    may_describe: Callable[[str], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

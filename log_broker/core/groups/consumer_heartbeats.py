@@ -36,7 +36,9 @@ class ConsumerHeartbeats:
         member_id, replaced = _identify(beat, draft)
         before = draft.state.owned_by(member_id)
         known = draft.state.subscriptions.get(member_id, Subscription())
-        self._assignment.settle(draft, member_id, _updated(known, beat), beat.owned, now_ms)
+        self._assignment.settle(
+            draft, member_id, _updated(known, beat), beat.owned, now_ms, may_describe=beat.may_describe
+        )
         current = draft.state.owned_by(member_id)
         whole = beat.member_epoch == 0 or (
             beat.rebalance_timeout_ms != -1 and beat.topics is not None and beat.owned is not None

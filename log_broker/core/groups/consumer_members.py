@@ -43,7 +43,7 @@ class Membership:
 
         downgrade = self.downgrade(draft.state, now_ms)
         if downgrade is None:
-            self._assignment.members_gone(draft, now_ms)
+            self._assignment.members_gone(draft)
         return Decision(answer=answer, after=after, downgrade=downgrade)
 
     def downgrade(self, state: ConsumerState, now_ms: int, *, rebalances: bool = True) -> Downgrade | None:

@@ -177,15 +177,21 @@ class Authorizer:
 
 def authorizer_of(config: BrokerConfig) -> Authorizer | None:
     """Return the authorizer that a node's settings ask for; raises BrokerError(INVALID_CONFIG)."""
+    users = super_users_of(config)
     if not config.authorizer_class_name:
         return None
+    return Authorizer(users, everyone_if_no_acl=config.allow_everyone_if_no_acl_found)
+
+
+def super_users_of(config: BrokerConfig) -> list[str]:
+    """Return the super users that a node's settings name; raises BrokerError(INVALID_CONFIG)."""
     users = [text.strip() for text in config.super_users.split(";") if text.strip()]
     for text in users:
         try:
             Principal.parse(text)
         except ValueError as error:
             raise BrokerError(ErrorCode.INVALID_CONFIG, f"super.users: {error}") from None
-    return Authorizer(users, everyone_if_no_acl=config.allow_everyone_if_no_acl_found)
+    return users
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,11 @@ class HttpListener:
         return "https" if self.protocol.is_encrypted else "http"
 
     @property
+    def knows_callers(self) -> bool:
+        """Whether it is known who asks."""
+        return self.protocol.signs_in or (self.tls is not None and self.tls.client_auth != "none")
+
+    @property
     def is_secured(self) -> bool:
         """Whether it asks who somebody is, or encrypts."""
         return self.protocol is not Protocol.PLAINTEXT

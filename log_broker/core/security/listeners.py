@@ -86,13 +86,25 @@ class ListenerConfig:
     tls: TlsConfig | None = None
     sasl: SaslConfig | None = None
 
+    @property
+    def knows_callers(self) -> bool:
+        """Whether it is known who comes by it."""
+        return self.sasl is not None or (self.tls is not None and self.tls.client_auth != "none")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenersConfig:
-    """All listeners of a node, the one by which nodes reach each other first; `account` is for signing in there."""
+    """
+    All listeners of a node, the one by which nodes reach each other first; `account` is for signing in there.
+
+    `controller` is the one by which controllers are reached, if that is another; a node that is none has it not among
+    its own, and only connects to those of others.
+    """
 
     listeners: tuple[ListenerConfig, ...]
     account: Account | None = None
+    controller: ListenerConfig | None = None
+    controller_account: Account | None = None
 
     @property
     def own(self) -> ListenerConfig:
@@ -105,9 +117,13 @@ class ListenersConfig:
         return any(each.protocol is not Protocol.PLAINTEXT for each in self.listeners)
 
 
-def listeners_of(settings: SecuritySettings, host: str, port: int, advertised_host: str | None) -> ListenersConfig:
+def listeners_of(
+    settings: SecuritySettings, host: str, port: int, advertised_host: str | None, *, is_controller: bool = False
+) -> ListenersConfig:
     """
     Return the listeners that the settings describe; without `listeners` that is one at `host` and `port`.
+
+    A node that may be the controller has that of controllers among them, if there is one.
 
     Raises BrokerError(INVALID_CONFIG) that names the setting.
     """
@@ -125,14 +141,44 @@ def listeners_of(settings: SecuritySettings, host: str, port: int, advertised_ho
         name: _listener(settings, name, _protocol(protocols, name), address, advertised.get(name))
         for name, address in addresses.items()
     }
-    own = made[_own_name(settings, made)]
-    others = tuple(each for each in made.values() if each is not own)
-    account = _account(settings, own.name) if own.sasl is not None else None
-    if account is not None and own.sasl is not None:
-        if account.mechanism not in own.sasl.mechanisms:
-            raise _invalid("sasl.mechanism.inter.broker.protocol", f"{account.mechanism} is not enabled at {own.name}")
-        own = replace(own, sasl=replace(own.sasl, users={**own.sasl.users, account.name: account.password}))
-    return ListenersConfig(listeners=(own, *others), account=account)
+    controller = _controller_name(settings)
+    own_name = _own_name(settings, {name: each for name, each in made.items() if name != controller})
+    own, account = _with_account(settings, made[own_name], "sasl.mechanism.inter.broker.protocol")
+    if controller is None:
+        others = tuple(each for name, each in made.items() if name != own_name)
+        return ListenersConfig(listeners=(own, *others), account=account)
+    if is_controller and controller not in made:
+        raise _invalid("controller.listener.names", f"{controller} is not among the listeners of this controller")
+    found = made.get(controller) or _listener(settings, controller, _protocol(protocols, controller), ("", 0), None)
+    reached, controller_account = _with_account(settings, found, "sasl.mechanism.controller.protocol")
+    others = tuple(reached if name == controller else each for name, each in made.items() if name != own_name)
+    return ListenersConfig(
+        listeners=(own, *others), account=account, controller=reached, controller_account=controller_account
+    )
+
+
+def _controller_name(settings: SecuritySettings) -> str | None:
+    """Name the listener of the controllers, None where it is that of all nodes."""
+    names = [text.strip() for text in settings.text("controller.listener.names").split(",") if text.strip()]
+    if len(names) > 1:
+        raise _invalid("controller.listener.names", f"names {len(names)} listeners, and controllers have one")
+    own = settings.text("inter.broker.listener.name")
+    if names and names[0] == own:
+        raise _invalid("controller.listener.names", f"{own} is the listener between brokers already: leave it out")
+    return names[0] if names else None
+
+
+def _with_account(
+    settings: SecuritySettings, listener: ListenerConfig, mechanism: str
+) -> tuple[ListenerConfig, Account | None]:
+    """Return a listener at which nodes sign in, if it asks for that, and by what they do."""
+    if listener.sasl is None:
+        return listener, None
+    account = _account(settings, listener.name, mechanism)
+    if account.mechanism not in listener.sasl.mechanisms:
+        raise _invalid(mechanism, f"{account.mechanism} is not enabled at {listener.name}")
+    sasl = replace(listener.sasl, users={**listener.sasl.users, account.name: account.password})
+    return replace(listener, sasl=sasl), account
 
 
 def protocols_of(settings: SecuritySettings) -> dict[str, Protocol]:
@@ -255,8 +301,8 @@ def sasl_of(settings: SecuritySettings, name: str) -> SaslConfig:
     )
 
 
-def _account(settings: SecuritySettings, name: str) -> Account:
-    mechanism = settings.text("sasl.mechanism.inter.broker.protocol", name)
+def _account(settings: SecuritySettings, name: str, setting: str) -> Account:
+    mechanism = settings.text(setting, name)
     options = _jaas(settings.text("sasl.jaas.config", name, mechanism))
     if not options.get("username") or not options.get("password"):
         raise _invalid(

@@ -44,6 +44,10 @@ class Registry(Protocol):
         """Note a new connection; say why it cannot stay if there are too many."""
         ...
 
+    def room_for(self, host: str) -> int:
+        """Return how many more connections an address may have."""
+        ...
+
     def closed(self, connection: "Connection") -> None: ...
 
 

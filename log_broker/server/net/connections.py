@@ -63,6 +63,10 @@ class Connections:
             return f"its address has {config.max_connections_per_ip} connections already"
         return None
 
+    def room_for(self, host: str) -> int:
+        """Return how many more connections an address may have."""
+        return self._node.config.max_connections_per_ip - self._of_address[host]
+
     def closed(self, connection: Connection) -> None:
         """Note that a connection is gone."""
         self._all.pop(connection, None)

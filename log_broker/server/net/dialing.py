@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
 
 from log_broker.core.security.credentials import ScramMechanism
-from log_broker.core.security.listeners import Account, ListenersConfig
+from log_broker.core.security.listeners import Account, ListenerConfig
 from log_broker.core.security.mechanism import SignInError
 from log_broker.core.security.plain import PLAIN
 from log_broker.core.security.scram import ScramClient
@@ -55,12 +55,12 @@ class PlainDialer:
 PLAIN_DIALER: Dialer = PlainDialer()
 
 
-def dialer_of(config: ListenersConfig, clock: Callable[[], float]) -> Dialer:
-    """Return what connects to nodes with these listeners; raises BrokerError(INVALID_CONFIG) for certificates."""
-    tls = config.own.tls
-    if tls is None and config.account is None:
+def dialer_of(listener: ListenerConfig, account: Account | None, clock: Callable[[], float]) -> Dialer:
+    """Return what connects to such a listener of nodes; raises BrokerError(INVALID_CONFIG) for certificates."""
+    tls = listener.tls
+    if tls is None and account is None:
         return PLAIN_DIALER
-    return SecureDialer(None if tls is None else TlsContext(tls, is_server=False, clock=clock), config.account, clock)
+    return SecureDialer(None if tls is None else TlsContext(tls, is_server=False, clock=clock), account, clock)
 
 
 async def open_streams(dialer: Dialer, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

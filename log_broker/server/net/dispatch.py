@@ -16,12 +16,13 @@ from inspect import iscoroutinefunction
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
+from log_broker.core.security.acls import ResourceType
 from log_broker.core.security.authorizer import Rights
 from log_broker.core.security.principal import ANONYMOUS, Principal
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.net.memory_budget import CONGESTED_RETRY_SECONDS
 from log_broker.server.net.peers import CLIENT_ID
-from log_broker.server.net.rights import Finish, Guarded, HasAuthorizer, guard_request, rights_of
+from log_broker.server.net.rights import Finish, Guarded, HasAuthorizer, guard_request, is_a_node, refused, rights_of
 from log_broker.server.net.slots import Slot
 from log_broker.server.process.ports import HasCounters, Process
 from log_broker.server.process.turns import OneATurn
@@ -209,6 +210,7 @@ _MADE_ALONE = frozenset(
         ApiKey.OFFSET_FETCH,
     }
 )
+_NODES_ONLY = frozenset(api.key for api in APIS.values() if api.inter_broker)
 _ASKED_OF_STARTING = frozenset({ApiKey.API_VERSIONS, ApiKey.DESCRIBE_QUORUM})
 # What nodes ask the controller itself: another tells them that it is not, and they look for the one that is.
 _CONTROLLERS_ONLY = frozenset(
@@ -224,8 +226,14 @@ _CONTROLLERS_ONLY = frozenset(
 
 
 def dispatch_while_starting(node: DispatchHost, header: RequestHeader, body: memoryview, slot: Slot) -> None:
-    """Let clients wait until the node serves; other nodes must be answered, or none could start without the others."""
-    if node.is_serving or header.client_id == CLIENT_ID or header.api_key in _ASKED_OF_STARTING:
+    """
+    Let clients wait until the node serves; other nodes must be answered, or none could start without the others.
+
+    Where nobody is asked who they are, there is but the name by which nodes call themselves.
+    """
+    nodes = node.node_principals
+    is_node = header.client_id == CLIENT_ID if nodes.is_open else nodes.include(slot.listener, slot.principal)
+    if node.is_serving or is_node or header.api_key in _ASKED_OF_STARTING:
         dispatch(node, header, body, slot)
     else:
         node.hold(lambda: dispatch(node, header, body, slot))
@@ -314,6 +322,8 @@ def _guarded(begin: Begin, guard: Guard | None) -> Begin:
     """Have a handler see only what whoever asks may do; `guard` looks at what the api's row cannot tell."""
 
     def guarded(node: DispatchHost, context: RequestContext, request: Any) -> Values | Encoded | Later:
+        if context.header.api_key in _NODES_ONLY and not is_a_node(node, context.slot):
+            raise refused(ResourceType.CLUSTER)
         rights = rights_of(node, context.slot)
         if rights is None:
             return begin(node, context, request)

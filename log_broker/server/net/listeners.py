@@ -20,6 +20,7 @@ from log_broker.server.net.sign_in import Caller, Session, SignIn, SignInHost, S
 from log_broker.server.net.tls import TlsContext, principal_of
 from log_broker.server.net.tls_server import TlsServer
 from log_broker.server.process.machine import BACKLOG, Machine, advertised_name
+from log_broker.server.process.memory import give_back
 from log_broker.server.process.ports import HasMachine
 
 _log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Listeners:
         self._node = node
         self._config = config
         self._all = [Listener(each) for each in config.listeners]
-        self._half_open = HalfOpen(node.loop)
+        self._half_open = HalfOpen(node.loop, room_for=node.connections.room_for, after_flood=give_back)
         self._service = SignInService(node) if any(each.sasl is not None for each in config.listeners) else None
         self._contexts = {
             each.name: TlsContext(each.tls, is_server=True, clock=node.loop.time)
@@ -77,6 +78,16 @@ class Listeners:
     def own(self) -> Listener:
         """The listener by which nodes reach each other."""
         return self._all[0]
+
+    @property
+    def controller_name(self) -> str:
+        """The name of the listener by which controllers are reached; empty where that is the one between brokers."""
+        return "" if self._config.controller is None else self._config.controller.name
+
+    @property
+    def of_controllers(self) -> Listener:
+        """The listener by which controllers are reached, which may be the same."""
+        return next((each for each in self if each.name == self.controller_name), self.own)
 
     @property
     def is_secured(self) -> bool:

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from log_broker.core.security.listeners import ListenersConfig
 from log_broker.errors import BrokerError, ErrorCode
-from log_broker.server.net.dialing import PLAIN_DIALER, Dialer, open_streams
+from log_broker.server.net.dialing import PLAIN_DIALER, Dialer, dialer_of, open_streams
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.control import read_response, write_request
 
@@ -180,3 +181,20 @@ class Peers:
         for link in self._links.values():
             link.end()
         self._links.clear()
+
+
+def peers_of(
+    config: ListenersConfig,
+    clock: Callable[[], float],
+    address_of: Callable[[int], str | None],
+    controller_address_of: Callable[[int], str | None],
+) -> tuple[Peers, Peers]:
+    """
+    Return links to the other nodes and to controllers, which are the same unless these have a listener of their own.
+
+    Raises BrokerError(INVALID_CONFIG) for certificates that cannot be used.
+    """
+    peers = Peers(address_of, dialer_of(config.own, config.account, clock))
+    if config.controller is None:
+        return peers, peers
+    return peers, Peers(controller_address_of, dialer_of(config.controller, config.controller_account, clock))

@@ -12,6 +12,11 @@ class HasPeers(Protocol):
     @property
     def peers(self) -> Peers: ...
 
+    @property
+    def controllers(self) -> Peers:
+        """Those that may be controllers, as such; the same where they have no listener of their own."""
+        ...
+
 
 class HasMemory(Protocol):
     """A node whose requests and answers have a budget."""

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-from log_broker.core.security.acls import ResourceType
+from log_broker.core.security.acls import Operation, ResourceType
 from log_broker.core.security.authorizer import Authorizer, Rights
+from log_broker.core.security.nodes import NodePrincipals
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.net.slots import Slot
 from log_broker.wire.apis import APIS
@@ -39,6 +40,9 @@ class HasAuthorizer(Protocol):
     @property
     def authorizer(self) -> Authorizer | None: ...
 
+    @property
+    def node_principals(self) -> NodePrincipals: ...
+
 
 class Guarded(NamedTuple):
     """A request as far as it is allowed, None where nothing is left of it, and what is to be done to the answer."""
@@ -51,6 +55,14 @@ def rights_of(node: HasAuthorizer, slot: Slot) -> Rights | None:
     """Return what whoever sent a request may do; None for everything."""
     authorizer = node.authorizer
     return None if authorizer is None else Rights(authorizer, slot.principal, slot.host)
+
+
+def is_a_node(node: HasAuthorizer, slot: Slot) -> bool:
+    """Whether a request comes from a node, by its principal and the listener that it came by, as far as is known."""
+    rights = rights_of(node, slot)
+    if rights is None:
+        return node.node_principals.include(slot.listener, slot.principal)
+    return node.node_principals.come_by(slot.listener) and rights.may_cluster(Operation.CLUSTER_ACTION)
 
 
 def refused(resource: ResourceType) -> BrokerError:

@@ -15,6 +15,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, Protocol, cast
 
+from log_broker.config.broker import BrokerConfig
 from log_broker.core.security.credentials import ScramCredential, ScramMechanism
 from log_broker.core.security.listeners import SaslConfig
 from log_broker.core.security.mechanism import Check, Mechanisms, SignedIn
@@ -58,6 +59,9 @@ class SignInHost(DispatchHost, Protocol):
 
     @property
     def cluster_id(self) -> str: ...
+
+    @property
+    def static_config(self) -> BrokerConfig: ...
 
     @property
     def users(self) -> Users: ...
@@ -122,10 +126,11 @@ class SignInService:
         """
         Return what challenges for unknown names come from.
 
-        All nodes must answer alike, now and after a start; the one thing that they share and strangers do not know is
-        the cluster's id.
+        All nodes must answer alike, now and after a start. Where their settings share no secret, the one thing that
+        strangers do not know is the cluster's id.
         """
-        return hmac.digest(self._node.cluster_id.encode(), b"challenges for unknown names", "sha256")
+        given = self._node.static_config.security.text("fluvial.sign.in.secret")
+        return hmac.digest((given or self._node.cluster_id).encode(), b"challenges for unknown names", "sha256")
 
 
 class _ClusterUsers:
@@ -297,6 +302,10 @@ class SignIn(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         if peer:
             self.host, self.peer = peer[0], f"{peer[0]}:{peer[1]}"
+        # Who has come through a TLS handshake was counted when that began.
+        if transport.get_extra_info("sslcontext") is None and self._half_open.is_crowded(self.host):
+            self.fail("its address has as many connections as it may have")
+            return
         self._half_open.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -71,8 +71,12 @@ class TlsServer:
                 self._loop.remove_reader(self._listener.fileno())
                 self._loop.call_later(REST_SECONDS, self._accept_again)
                 return
+            if self._half_open.is_crowded(address[0]):
+                accepted.close()
+                self.failed(f"{address[0]}:{address[1]}", "its address has as many connections as it may have")
+                continue
             accepted.setblocking(False)
-            handshake = _Handshake(self, accepted, f"{address[0]}:{address[1]}")
+            handshake = _Handshake(self, accepted, address[0], address[1])
             self._handshakes.add(handshake)
             self._half_open.enter(handshake)
             handshake.task.add_done_callback(partial(self._through, handshake))
@@ -99,10 +103,11 @@ class TlsServer:
 class _Handshake:
     """One connection until its handshake is done."""
 
-    def __init__(self, server: TlsServer, accepted: socket.socket, peer: str) -> None:
+    def __init__(self, server: TlsServer, accepted: socket.socket, host: str, port: int) -> None:
         self._server = server
         self._accepted = accepted
-        self._peer = peer
+        self.host = host
+        self._peer = f"{host}:{port}"
         self._reason: str | None = None
         self.task = asyncio.get_running_loop().create_task(self._shake())
 

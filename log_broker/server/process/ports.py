@@ -82,6 +82,11 @@ class HasAddress(Protocol):
     @property
     def port(self) -> int: ...
 
+    @property
+    def controller_endpoint(self) -> tuple[str, int]:
+        """Where it says that it listens as a voter of the metadata quorum."""
+        ...
+
 
 class HasFeatures(Protocol):
     """A node of some release."""

@@ -231,7 +231,7 @@ class Authority:
                     async with asyncio.timeout_at(deadline):
                         return await here()
                 if controller_id not in {-1, self._node.static_config.node_id}:
-                    link = self._node.peers.link(controller_id, purpose)
+                    link = self._node.controllers.link(controller_id, purpose)
                     return await self._while_it_leads(controller_id, there(link), deadline)
             except BrokerError as error:
                 if error.code not in {ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE}:

@@ -38,8 +38,9 @@ async def nodes_of(node: LevelsHost) -> Nodes:
 
 async def _ask(node: LevelsHost, node_id: int) -> list[tuple[str, int, int]] | None:
     values = {"client_software_name": "fluvial", "client_software_version": "0"}
+    peers = node.peers if node_id in node.cluster.brokers else node.controllers
     try:
-        link = node.peers.link(node_id, _LINK)
+        link = peers.link(node_id, _LINK)
         answer = await link.ask(ApiKey.API_VERSIONS, ASK_VERSION, values, timeout_seconds=ASK_SECONDS_MAX)
     except BrokerError as error:
         _log.info("node %d was not asked which feature levels it supports: %s", node_id, error)

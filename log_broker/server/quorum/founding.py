@@ -45,6 +45,10 @@ class FoundingHost(Cluster, HasAddress, HasMachine, HasPeers, Process, Protocol)
     @property
     def cluster_id(self) -> str: ...
 
+    def controller_address_of(self, node_id: int) -> str | None:
+        """Return where a registered broker is reached as a controller, None where nobody knows."""
+        ...
+
 
 def fresh_cluster_id() -> str:
     """Return 16 random bytes as Kafka writes ids."""
@@ -95,7 +99,7 @@ def open_quorum(node: FoundingHost, identity: MetaProperties) -> Quorum:
     """
     config = node.static_config
     key = ReplicaKey(config.node_id, identity.quorum_directory_id)
-    place = QuorumReplica(key, config.data_dir / METADATA_DIRECTORY, node.advertised_host, node.port)
+    place = QuorumReplica(key, config.data_dir / METADATA_DIRECTORY, *node.controller_endpoint)
     alone = VoterSet([Voter(key=key, host=place.host, port=place.port)])
     if upgrade(node.machine.files, place.directory, alone, lambda values: _image_of(values, config)):
         _log.info("the metadata in %s is a quorum's log now, of which this node is the only voter", place.directory)
@@ -115,15 +119,10 @@ def open_quorum(node: FoundingHost, identity: MetaProperties) -> Quorum:
         files=node.machine.files,
         pool=node.machine.pool(node.loop),
         cluster_id=lambda: node.cluster_id or None,
-        broker_address=lambda node_id: _broker_address(node, node_id),
+        broker_address=node.controller_address_of,
         unix_s=lambda: node.clock_ms() // 1000,
-        dialer=node.peers.dialer,
+        dialer=node.controllers.dialer,
     )
-
-
-def _broker_address(node: FoundingHost, node_id: int) -> str | None:
-    broker = node.cluster.brokers.get(node_id)
-    return None if broker is None else f"{broker.host}:{broker.port}"
 
 
 def _image_of(values: Iterable[bytes], config: BrokerConfig) -> bytes:

@@ -28,13 +28,14 @@ async def tell_address(node: MemberHost) -> None:
     quorum = node.quorum
     if not quorum.is_voter or len(quorum.voters) == 1:
         return
+    host, port = node.controller_endpoint
     while True:
         values = {
             "cluster_id": node.cluster_id or None,
             "current_leader_epoch": quorum.epoch,
             "voter_id": quorum.key.node_id,
             "voter_directory_id": as_uuid(quorum.key.directory_id),
-            "listeners": ({"name": LISTENER, "host": node.advertised_host, "port": node.port},),
+            "listeners": ({"name": LISTENER, "host": host, "port": port},),
             "k_raft_version_feature": {"min_supported_version": 0, "max_supported_version": 1},
         }
         try:

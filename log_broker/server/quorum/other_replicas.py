@@ -2,6 +2,7 @@
 The quorum's other replicas: where they listen, and requests to them.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ from log_broker.core.raft.voters import Voter
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.net.dialing import Dialer
 from log_broker.server.net.peers import PeerLink, Peers
+from log_broker.server.process.log_limiter import RateLimitedLog
 from log_broker.wire import quorum as messages
 
 _log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class OtherReplicas:
         self._broker_address = broker_address
         self._endpoints: dict[int, tuple[str, int]] = {}  # as their answers say
         self.peers = Peers(self.address_of, dialer)
+        self._refusals = RateLimitedLog(_log, asyncio.get_running_loop().time)
 
     def address_of(self, node_id: int) -> str | None:
         """Return where a replica listens, or another node that the cluster knows."""
@@ -80,6 +83,8 @@ class OtherReplicas:
             )
             answer = messages.read_answer(body, response)
         except BrokerError as error:
+            if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                self._refusals.failed("this node is refused by node %d, which takes it for none of its cluster", to)
             _log.debug("node %d did not answer %s: %s", to, asked.api.name, error)
             return None
         self._endpoints.update(answer.endpoints)

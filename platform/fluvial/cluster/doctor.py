@@ -21,6 +21,7 @@ class Severity(Enum):
     """How bad it is, the worst first."""
 
     LOSES = "loses data"
+    EXPOSES = "lets others in"
     STOPS = "stops work"
     CONTRADICTS = "contradiction"
     NOTE = "note"
@@ -128,9 +129,13 @@ def _number(settings: Mapping[str, str], name: str, default: int = 0) -> int:
 
 def examine(facts: Facts) -> list[Finding]:
     """Return what every rule finds, the worst first."""
-    found = [finding for rule in RULES for finding in rule(facts)]
+    return in_order(finding for rule in RULES for finding in rule(facts))
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings, the worst first."""
     order = list(Severity)
-    return sorted(found, key=lambda finding: (order.index(finding.severity), finding.rule, finding.about))
+    return sorted(findings, key=lambda finding: (order.index(finding.severity), finding.rule, finding.about))
 
 
 def _one_copy(facts: Facts) -> Iterator[Finding]:

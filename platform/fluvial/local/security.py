@@ -12,9 +12,9 @@ import secrets
 from pathlib import Path
 
 from fluvial.extras import needed
-from fluvial.local.errors import DataDirError
+from fluvial.local.errors import DataDirError, LocalPlatformError
 from fluvial.local.rights import FILE_MODE, make_private
-from fluvial.local.state import SECURITY, client_properties
+from fluvial.local.state import SECURITY, Platform, client_properties
 
 ADMIN = "admin"
 NODE = "node"
@@ -42,28 +42,54 @@ sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule require
   username="{node}" password="{between}" user_{name}="{password}";
 authorizer.class.name=fluvial
 super.users=User:{node};User:{name}
+fluvial.sign.in.secret={secret}
 ssl.keystore.location={certificate}
 ssl.truststore.location={authority}
 """
+
+
+def check_securable(data_dir: Path) -> None:
+    """
+    Raise what would keep `secure` from securing a platform there.
+
+    That is LocalPlatformError for one in plain text, and MissingExtraError without the package `cryptography`.
+    """
+    if client_properties(data_dir) is not None:
+        return
+    if Platform.load(data_dir) is not None:
+        raise LocalPlatformError(
+            f"the platform in {data_dir} is in plain text, and --secure is for a new one; name another folder with "
+            "--data-dir, or in FLUVIAL_DATA_DIR"
+        )
+    with needed():
+        import cryptography  # noqa: F401
 
 
 def secure(data_dir: Path) -> Path:
     """
     Make certificates, users and both files, and return the one for clients; what is there already stays.
 
-    Raises DataDirError, and MissingExtraError without the package `cryptography`.
+    Raises DataDirError, and what `check_securable` raises.
     """
+    check_securable(data_dir)
     known = client_properties(data_dir)
     if known is not None:
         return known
     folder = data_dir.absolute() / SECURITY
     try:
+        make_private(data_dir, mark=SECURITY)
         make_private(folder, mark="server.properties")
         authority, certificate = folder / "ca.pem", folder / "node.pem"
         _write_certificates(authority, certificate)
-        password, between = (secrets.token_urlsafe(_PASSWORD_BYTES) for _ in range(2))
+        password, between, secret = (secrets.token_urlsafe(_PASSWORD_BYTES) for _ in range(3))
         server = _SERVER.format(
-            node=NODE, between=between, name=ADMIN, password=password, certificate=certificate, authority=authority
+            node=NODE,
+            between=between,
+            name=ADMIN,
+            password=password,
+            certificate=certificate,
+            authority=authority,
+            secret=secret,
         )
         _write(folder / "server.properties", server.encode())
         # The last one: with it the platform is secured.
@@ -83,11 +109,11 @@ def _write(path: Path, content: bytes) -> None:
 
 def _write_certificates(authority: Path, certificate: Path) -> None:
     """Write the certificate of an authority, whose key nobody keeps, and one of it for the nodes, with its key."""
-    with needed():
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.x509.oid import NameOID
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
     own_key, node_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fluvial local {secrets.token_hex(4)}")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NODE)])

@@ -79,7 +79,7 @@ def start(data_dir: Path, layout: Layout, *, timeout_seconds: float = TIMEOUT_SE
     with _only_one(data_dir, timeout_seconds):
         recorded = Platform.load(data_dir)
         if layout.secured:
-            _secure(data_dir, recorded)
+            secure(data_dir)
         known = [] if recorded is None else [node_status(data_dir, recorded, node) for node in recorded.nodes]
         platform = _planned(data_dir, recorded, layout, known)
         up = {each.node.id for each in known if each.pid is not None}
@@ -108,15 +108,6 @@ def start(data_dir: Path, layout: Layout, *, timeout_seconds: float = TIMEOUT_SE
             for child in children:
                 child.close()
         return Running(platform=platform, started=tuple(children), silent=silent)
-
-
-def _secure(data_dir: Path, recorded: Platform | None) -> None:
-    if recorded is not None and client_properties(data_dir) is None:
-        raise LocalPlatformError(
-            f"the platform in {data_dir} is in plain text, and --secure is for a new one; name another folder with "
-            "--data-dir"
-        )
-    secure(data_dir)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,14 @@ from fluvial.query.references import (
     quoted,
     read_query,
 )
-from fluvial.query.routing import changes_session, is_query, why_spark, why_spark_settings
+from fluvial.query.routing import (
+    changes_session,
+    is_query,
+    why_spark,
+    why_spark_answer,
+    why_spark_settings,
+    why_spark_types,
+)
 from fluvial.query.rows import Columns, columns_of, rows_of
 from fluvial.query.sail import Sail, SailError
 from fluvial.query.versions import At, Version, resolve
@@ -47,6 +54,12 @@ class Engine(StrEnum):
 class RoutingError(FluvialError):
     """
     The engine that was asked for does not take a statement.
+    """
+
+
+class OtherAnswerError(SailError):
+    """
+    Sail would answer, and not as Spark does.
     """
 
 
@@ -167,10 +180,9 @@ class Door:
             except SailError as error:
                 if self.engine is Engine.SAIL:
                     raise
-                self.close()
                 again()
-                reason = f"Sail refused ({error})"
-                self.say(f"{reason}; asking Spark")
+                reason = str(error) if isinstance(error, OtherAnswerError) else f"Sail refused ({error})"
+                self.say(f"{reason}: asking Spark")
         if engine is Engine.SPARK:
             if self.engine is Engine.SAIL:
                 raise RoutingError(f"--engine sail: {reason}")
@@ -238,9 +250,13 @@ class Door:
             shown = columns if with_internal else _shown(columns)
             return f"SELECT {', '.join(quoted(name) for name, _ in shown)} FROM {self._place(reference.table, version)}"
 
+        read = [column for each in versions for column in self._columns_at(each.table, versions[each].version)]
+        _leave_to_spark(why_spark_types(query.text, read))
         with self._engine().ask(query.rewritten(source), rows_max=rows_max) as reader:
+            columns = columns_of(reader.schema)
+            _leave_to_spark(why_spark_answer(query.text, [kind for _, kind in columns]))
             yield Answer(
-                columns=columns_of(reader.schema),
+                columns=columns,
                 rows=lambda: rows_of(reader),
                 arrow=lambda: (reader.schema, iter(reader)),
             )
@@ -304,6 +320,11 @@ class Door:
     def _internal(self, table: str) -> list[str]:
         names = self.ask_spark(f"SELECT * FROM {table}").columns
         return [column for column in INTERNAL_COLUMNS if column in names]
+
+
+def _leave_to_spark(reason: str | None) -> None:
+    if reason is not None:
+        raise OtherAnswerError(reason)
 
 
 def _shown(columns: Columns) -> Columns:

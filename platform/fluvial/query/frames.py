@@ -113,17 +113,26 @@ class FramedAnswer(io.RawIOBase):
 
 class FrameWriter(io.RawIOBase):
     """
-    A file to write an answer to, which leaves in frames.
+    A file to write an answer to, which leaves in frames, until it is given up.
     """
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
+        self._given_up = False
+
+    def give_up(self) -> None:
+        """
+        Let nothing leave any more: what a buffer still holds is of an answer that has been refused.
+        """
+        self._given_up = True
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
+        if self._given_up:
+            return len(view)
         for start in range(0, len(view), FRAME_BYTES_MAX):
             write_frame(self._out, Frame.ARROW, bytes(view[start : start + FRAME_BYTES_MAX]))
         return len(view)

@@ -5,7 +5,9 @@ The lists of what differs are kept by the differential test (`tests/spark/test_s
 docs/decisions/0032-sail-for-queries.md.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from fluvial.query.words import Kind, Word, words_of
 
@@ -67,6 +69,27 @@ _SPARKS_FUNCTIONS = frozenset(
         "read_files",
     }
 )
+# Of these Sail 0.7.2 has another answer than Spark 4.0.2, as tests/spark/test_spark_sail.py found.
+_OTHER_ANSWERS = frozenset(
+    {
+        "bround",
+        "format_number",
+        "get_json_object",
+        "hash",
+        "histogram_numeric",
+        "initcap",
+        "to_csv",
+        "to_json",
+        "xxhash64",
+    }
+)
+_OTHER_FIELDS = ("DOW", "DOW_ISO", "DAYOFWEEK_ISO", "EPOCH")
+_SMALL_TYPES = ("TINYINT", "SMALLINT", "INT", "INTEGER", "BYTE", "SHORT")
+_SMALL = re.compile(r"\b(tinyint|smallint|int)\b")
+_WRITTEN_OTHERWISE = re.compile(r"\b(float|double|array|map|struct)\b")
+_TO_TEXT = frozenset({"array_join", "char", "concat", "concat_ws", "listagg", "string", "string_agg", "varchar"})
+_MEANS = frozenset({"avg", "mean", "try_avg"})
+_EXACT_DIGITS_MAX = 38
 _SPARKS_WORDS = (
     "CURRENT_USER",
     "SESSION_USER",
@@ -143,10 +166,62 @@ def why_spark_settings(conf: Mapping[str, str]) -> str | None:
 
 
 def _reason(word: Word, after: Word | None, second: Word | None) -> str | None:
-    name = word.name.lower()
-    if after is not None and after.text == "." and second is not None and second.kind is Kind.QUOTED:
-        if name in _FORMATS or any(mark in second.name for mark in "/:\\"):
-            return f"{word.text}.{second.text} is a path"
-    elif (after is not None and after.text == "(" and name in _SPARKS_FUNCTIONS) or word.is_keyword(*_SPARKS_WORDS):
+    name, mark = word.name.lower(), after.text if after is not None else ""
+    if mark == "." and second is not None and second.kind is Kind.QUOTED:
+        is_path = name in _FORMATS or any(each in second.name for each in "/:\\")
+        return f"{word.text}.{second.text} is a path" if is_path else None
+    is_function = mark == "(" and (name in _SPARKS_FUNCTIONS or name in _OTHER_ANSWERS)
+    if is_function or word.is_keyword(*_SPARKS_WORDS) or word.is_keyword(*_OTHER_FIELDS):
         return f"{word.text} is answered by Spark alone"
     return None
+
+
+def why_spark_types(statement: str, columns: Iterable[tuple[str, str]]) -> str | None:
+    """
+    Why what a query does with its values is Spark's; `columns` are its tables' columns, with Spark's names of types.
+
+    Sail wraps an integer that overflows where Spark refuses, gives a quotient of decimals another scale, and writes
+    doubles and nested values otherwise as text. Which expression has which type is not known here, so a query is
+    Spark's as soon as it has such an operator and names a column, or a type, of such a kind.
+    """
+    words = words_of(statement)
+    names = {word.name.lower() for word in words if word.is_name}
+    named = " ".join(kind for name, kind in columns if name.lower() in names)
+    operators = set(_operators(words))
+    reason = None
+    if operators & set("+-*") and (_SMALL.search(named) or any(word.is_keyword(*_SMALL_TYPES) for word in words)):
+        reason = "an integer may overflow, which Sail does not notice"
+    elif "*" in operators and "bigint" in named:
+        reason = "a bigint may overflow, which Sail does not notice"
+    elif "/" in operators and ("decimal" in named or any(_is_decimal(word) for word in words)):
+        reason = "Sail rounds quotients of decimals otherwise"
+    elif names & _MEANS and "decimal" in named:
+        reason = "Sail cuts the last digit of a mean of decimals"
+    elif ("|" in operators or names & _TO_TEXT) and _WRITTEN_OTHERWISE.search(named):
+        reason = "Sail writes doubles and nested values otherwise as text"
+    return reason
+
+
+def why_spark_answer(statement: str, kinds: Iterable[str]) -> str | None:
+    """
+    Why an answer with columns of these types is Spark's to give: decimals that arithmetic has filled.
+    """
+    words = words_of(statement)
+    full = any(kind.startswith(f"decimal({_EXACT_DIGITS_MAX},") for kind in kinds)
+    if full and (set(_operators(words)) or any(word.is_keyword("ROUND") for word in words)):
+        return f"Sail rounds decimals of {_EXACT_DIGITS_MAX} digits otherwise"
+    return None
+
+
+def _operators(words: Sequence[Word]) -> Iterator[str]:
+    """The marks that stand between two values; a `*` for all columns is none."""
+    for before, word in pairwise(words):
+        if word.kind is Kind.MARK and word.text in "+-*/%|":
+            is_value = before.kind is not Kind.MARK or before.text in ")]"
+            if is_value and not before.is_keyword("SELECT", "DISTINCT", "ALL"):
+                yield word.text
+
+
+def _is_decimal(word: Word) -> bool:
+    number = word.kind is Kind.NUMBER and "." in word.text and not re.search(r"[eEdDfF]", word.text)
+    return number or word.is_keyword("DECIMAL", "NUMERIC", "DEC")

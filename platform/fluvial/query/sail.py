@@ -73,10 +73,10 @@ class Sail:
         """
         import pyarrow as pa
 
+        answer = FramedAnswer(self._stdout)
         try:
             self._wait()
             write_json(self._stdin, Frame.ASK, {"statement": statement, "rows_max": rows_max})
-            answer = FramedAnswer(self._stdout)
             # Arrow takes a short read for the end, so what reads for it goes on until it has what it was asked for.
             with pa.ipc.open_stream(pa.PythonFile(io.BufferedReader(answer), mode="r")) as reader:
                 yield reader
@@ -84,8 +84,11 @@ class Sail:
         except RefusedError as error:
             raise SailError(_plain(str(error))) from error
         except (LostEngineError, BrokenPipeError) as error:
-            self.close()
             raise SailError("its process has ended") from error
+        finally:
+            # What is left of an answer must never be taken for the next one.
+            if not answer.ended:
+                self.close()
 
     def schema(self, statement: str) -> "pa.Schema":
         """
@@ -96,7 +99,7 @@ class Sail:
 
     def close(self) -> None:
         """
-        End the process, whatever it is at.
+        End the process, whatever it is at; a second time does nothing.
         """
         self._process.kill()
         self._process.wait(_PATIENCE_S)

@@ -102,7 +102,8 @@ def _answer(sail: Sail, asked: dict[str, Any], out: BinaryIO) -> None:
 
     import pyarrow as pa
 
-    answer = io.BufferedWriter(FrameWriter(out), _BUFFER_BYTES)
+    frames = FrameWriter(out)
+    answer = io.BufferedWriter(frames, _BUFFER_BYTES)
     try:
         sail.ask(asked["statement"], rows_max=asked["rows_max"], out=answer)
         answer.flush()
@@ -110,6 +111,7 @@ def _answer(sail: Sail, asked: dict[str, Any], out: BinaryIO) -> None:
         os._exit(0)
     # Sail's refusals come as several classes of Arrow's, some of them errors of the system's and of keys.
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, NotImplementedError, RuntimeError) as error:
+        frames.give_up()
         write_json(out, Frame.REFUSED, {"message": str(error)})
         return
     write_frame(out, Frame.END)

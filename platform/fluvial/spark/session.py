@@ -218,6 +218,14 @@ def register_table(spark: "SparkSession", table: str, path: str) -> None:
     spark.sql(f"CREATE TABLE IF NOT EXISTS {table} USING delta LOCATION '{_quoted(path)}'")
 
 
+def know_table(spark: "SparkSession", table: str, path: str) -> None:
+    """
+    Give the table its name where this session has none for it: another driver may have made it since it began.
+    """
+    if not spark.catalog.tableExists(table):
+        register_table(spark, table, path)
+
+
 def run_sql(spark: "SparkSession", settings: "Settings", query: str) -> "DataFrame":
     """
     The answer to a query; a mistake in it is a :class:`SparkError` of one line, an unknown table names the known ones.

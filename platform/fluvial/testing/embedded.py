@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
-from fluvial.registry.client import RegistryClient
 from fluvial.registry.contracts import Contract, load_contracts, register_all
 
 if TYPE_CHECKING:
@@ -52,13 +51,22 @@ class EmbeddedPlatform:
         """Where Kafka clients connect."""
         return self.broker.bootstrap_servers
 
-    def settings(self, warehouse: Path | str) -> Settings:
-        """Return what pipelines and commands take to work on this platform, with their tables in `warehouse`."""
+    def settings(self, warehouse: Path | str = "warehouse") -> Settings:
+        """
+        Return what pipelines and commands take to work on this platform, with their tables in `warehouse`.
+
+        On a platform that is secured they sign in as its nodes do, who may do everything.
+        """
+        from fluvial.testing.access import access_to
+
+        kafka_properties, registry_properties = access_to(self.broker.node.static_config)
         return Settings(
             bootstrap_servers=self.bootstrap_servers,
             registry_url=self.registry_url,
             warehouse=str(warehouse),
             local=False,
+            kafka_properties=kafka_properties,
+            registry_properties=registry_properties,
         )
 
     def register(
@@ -72,7 +80,7 @@ class EmbeddedPlatform:
         Raises ContractError for a file that is wrong, RegistryError for a schema that the registry refuses.
         """
         known = load_contracts(contracts) if isinstance(contracts, str | Path) else list(contracts)
-        with RegistryClient(self.registry_url) as client:
+        with self.settings().registry.client() as client:
             register_all(client, known)
         there = self.broker.node.cluster.topics
         described = {each.topic: each.described for each in known}
@@ -91,7 +99,7 @@ class EmbeddedPlatform:
         `key` is the field that gives the record key, or a function of the event. Raises SendError for an event that
         does not fit the schema, before any is written, and RegistryError where no schema is registered.
         """
-        with RegistryClient(self.registry_url) as client:
+        with self.settings().registry.client() as client:
             latest = client.latest(f"{topic}-value")
         encode = _encoder(latest.id, latest.schema)
         self._write(topic, [(_key_of(event, key), encode(number, event)) for number, event in enumerate(events)])
@@ -106,7 +114,7 @@ class EmbeddedPlatform:
         refused: list[Any] = []
         producer = Producer(
             {
-                "bootstrap.servers": self.bootstrap_servers,
+                **self.settings().cluster.client(),
                 "partitioner": "murmur2_random",
                 # In order without idempotence, whose producer waits half a second for its id.
                 "max.in.flight.requests.per.connection": 1,

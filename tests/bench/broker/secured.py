@@ -62,7 +62,7 @@ class Secured(Ours):
             "ssl.keystore.location": pair,
             "ssl.truststore.location": self.authority.certificate,
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-            "sasl.jaas.config": f'x required username="{USER}" password="{PASSWORD}";',
+            "sasl.jaas.config": f'x required username="node" password="between" user_{USER}="{PASSWORD}";',
         }
         (self.folder / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
@@ -175,8 +175,8 @@ def sign_in(broker: Secured, scale: Scale) -> Iterator[Line]:
 
         found = _rounds(broker, scale, f"sign-ins, {at} {mechanism}", run, (at,))[at]
         what = f"sign-ins, {at} {mechanism}".rstrip()
-        yield Line(what, "sign-ins/s", 0, found.rate)
         yield Line(what, "server CPU µs", 0, found.cpu_micros)
+        yield Line(what, "sign-ins/s of one core of the broker", 0, 1e6 / max(found.cpu_micros, 1.0))
 
 
 def decision(broker: Secured, scale: Scale) -> Iterator[Line]:

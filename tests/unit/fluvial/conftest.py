@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 import pytest
+from shared_session import SHORT_PLANS, shared_session
 
 from fluvial.config import Settings
 
@@ -19,13 +20,11 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
         warehouse=str(data_dir / "warehouse"),
         bootstrap_servers="127.0.0.1:1",
         spark_master="local[2]",
-        spark_conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"},
+        spark_conf=dict(SHORT_PLANS),
     )
 
 
 @pytest.fixture
 def spark(spark_settings: Settings) -> "SparkSession":
-    """The session of this process, started by the first test that wants it, or again after another test stopped it."""
-    from fluvial.spark.session import build_session
-
-    return build_session(spark_settings, "fluvial tests")
+    """The session of this process."""
+    return shared_session(spark_settings)

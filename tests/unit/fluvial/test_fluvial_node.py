@@ -16,8 +16,10 @@ from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 import log_broker
-from fluvial.http_doors import metrics_security
+from fluvial.http_doors import check_http_exposure, metrics_security
+from log_broker.config.broker import BrokerConfig
 from log_broker.core.security.listeners import Protocol
+from log_broker.errors import BrokerError
 
 PROBES = ("healthz", "readyz")
 
@@ -73,6 +75,7 @@ def test_metrics_are_served_on_a_port_of_their_own(tmp_path: Path) -> None:
 def test_a_node_that_others_can_reach_says_so(tmp_path: Path, module: str, host: str) -> None:
     (port,) = free_ports(1)
     command = [sys.executable, "-m", module, "--host", host, "--advertised-host", "127.0.0.1", "--port", str(port)]
+    command += ["--allow-plaintext"] if host == "0.0.0.0" else []
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--data-dir", str(tmp_path / "node")], stderr=log, stdout=subprocess.DEVNULL
@@ -149,3 +152,34 @@ def test_metrics_that_others_can_reach_ask_as_the_listeners_do() -> None:
         assert metrics_security(secured.node, host="127.0.0.1") is None
         assert metrics_security(plain.node, host="0.0.0.0") is None
         guard.close()
+
+
+@pytest.mark.parametrize("module", ["fluvial.node", "log_broker"])
+def test_a_node_in_plain_text_is_not_opened_to_the_network_unasked(tmp_path: Path, module: str) -> None:
+    command = [sys.executable, "-m", module, "--host", "0.0.0.0", "--port", "0", "--data-dir", str(tmp_path / "node")]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 1
+    assert "other machines reach 0.0.0.0" in refused.stderr
+    assert "--allow-plaintext" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not list(tmp_path.glob("node/*-0"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({}, "REGISTRY"),
+        ({"listener.security.protocol.map": "REGISTRY:SASL_PLAINTEXT"}, "METRICS"),
+        ({"listener.security.protocol.map": "REGISTRY:SASL_PLAINTEXT,METRICS:SASL_PLAINTEXT"}, None),
+    ],
+)
+def test_what_others_can_reach_asks_who_they_are_or_is_meant(settings: dict[str, str], refused: str | None) -> None:
+    config = BrokerConfig(data_dir=Path("unused")).with_settings(settings)
+    hosts = {"REGISTRY": "10.0.0.5", "METRICS": "0.0.0.0"}
+    if refused is None:
+        assert check_http_exposure(config, hosts, allow_plaintext=False) == []
+        return
+    with pytest.raises(BrokerError, match=f"where {refused} asks nobody .* add --allow-plaintext"):
+        check_http_exposure(config, hosts, allow_plaintext=False)
+    assert hosts[refused] in check_http_exposure(config, hosts, allow_plaintext=True)
+    assert check_http_exposure(config, dict.fromkeys(hosts, "127.0.0.1"), allow_plaintext=False) == []

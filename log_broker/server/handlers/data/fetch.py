@@ -23,14 +23,14 @@ from log_broker.core.fetch.session import (
     Refused,
     Sessionless,
 )
-from log_broker.core.security.acls import Operation, ResourceType
+from log_broker.core.security.acls import ResourceType
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import HEADER_BYTES, Buffer
 from log_broker.server.handlers.data.fetch_reader import FetchReader
 from log_broker.server.net.dispatch import answer_failure, failures_answered
 from log_broker.server.net.memory_budget import FREE_BYTES
 from log_broker.server.net.ports import HasMemory
-from log_broker.server.net.rights import HasAuthorizer, refused, rights_of
+from log_broker.server.net.rights import HasAuthorizer, is_a_node, refused, rights_of
 from log_broker.server.net.slots import Slot, SlotOwner
 from log_broker.server.partitions.current_leader import endpoints_of
 from log_broker.server.partitions.fetch_answers import Found, empty_data, sliced, written_empty
@@ -121,9 +121,8 @@ async def _begin_aside(node: FetchHost, header: RequestHeader, body: memoryview,
 
 
 def _begin_parsed(node: FetchHost, header: RequestHeader, request: FetchRequest, body: memoryview, slot: Slot) -> bool:
-    rights = rights_of(node, slot)
     if request.replica_id >= 0:
-        if rights is not None and not rights.may_cluster(Operation.CLUSTER_ACTION):
+        if not is_a_node(node, slot):
             raise refused(ResourceType.CLUSTER)
         if header.api_version == FETCH_VERSION and request.topics and request.topics[0].name == _METADATA:
             if len(request.topics) > 1 or len(request.topics[0].partitions) > 1 or request.forgotten:

@@ -69,7 +69,7 @@ def handle(node: _Host, header: RequestHeader, body: memoryview, slot: "Slot") -
                 absence = _absence_of(node, name, partition)
                 done(AppendResult(absence if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED))
                 continue
-            refusal = _kept_out(node, header, rights, runtime)
+            refusal = _kept_out(node, header, slot, rights, runtime)
             if refusal is not None:
                 done(refusal)
                 continue
@@ -127,25 +127,29 @@ def _append(node: _Host, runtime: PartitionRuntime, records: memoryview, acks: i
 
 
 def _kept_out(
-    node: _Host, header: RequestHeader, rights: Rights | None, runtime: PartitionRuntime
+    node: _Host, header: RequestHeader, slot: "Slot", rights: Rights | None, runtime: PartitionRuntime
 ) -> AppendResult | None:
     """Say why somebody who may write does not write to this topic."""
     topic = runtime.topic
     if runtime.is_brokers_own:
-        if _is_broker(header, rights, is_quarantine=runtime.is_quarantine):
+        if _is_broker(node, header, slot, rights, is_quarantine=runtime.is_quarantine):
             return None
         return AppendResult(ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"clients do not write to {topic}")
     reason = None if rights is None else keeps_out(node, rights, topic, runtime.config)
     return None if reason is None else AppendResult(ErrorCode.TOPIC_AUTHORIZATION_FAILED, message=reason)
 
 
-def _is_broker(header: RequestHeader, rights: Rights | None, *, is_quarantine: bool) -> bool:
+def _is_broker(node: _Host, header: RequestHeader, slot: "Slot", rights: Rights | None, *, is_quarantine: bool) -> bool:
     """
     Whether the request comes from whom a topic is written to by that clients do not write to.
 
-    Without an authorizer there is but the name by which it calls itself.
+    Where nobody is asked who they are, there is but the name by which it calls itself.
     """
-    if rights is not None and not rights.may_cluster(Operation.CLUSTER_ACTION):
+    if rights is None:
+        may = node.node_principals.include(slot.listener, slot.principal)
+    else:
+        may = rights.may_cluster(Operation.CLUSTER_ACTION)
+    if not may:
         return False
     return header.client_id == (QUARANTINE_CLIENT_ID if is_quarantine else ADMIN_CLIENT_ID)
 

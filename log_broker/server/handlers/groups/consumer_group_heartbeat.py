@@ -1,5 +1,6 @@
 """ConsumerGroupHeartbeat: a member of a KIP-848 group joins, stays or leaves, and learns what it is to read."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID, uuid4
 
@@ -10,7 +11,7 @@ from log_broker.core.security.acls import Operation, ResourceType
 from log_broker.core.security.authorizer import Rights
 from log_broker.errors import ErrorCode
 from log_broker.server.coordinators.ports import HasGroups
-from log_broker.server.net.rights import Guarded, refused
+from log_broker.server.net.rights import Guarded, HasAuthorizer, refused, rights_of
 from log_broker.server.process.ports import Cluster
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ NAMES_ITSELF_FROM = 1
 NO_TOPIC_ID = UUID(int=0)
 
 
-class _Host(Cluster, HasGroups, Protocol):
+class _Host(Cluster, HasAuthorizer, HasGroups, Protocol):
     """What is asked of the node here."""
 
 
@@ -36,6 +37,7 @@ async def handle(node: _Host, context: "RequestContext", request: Any) -> "Value
         return _values(ConsumerHeartbeatAnswer(error=error, message=error.name, member_id=request.member_id))
     regex = getattr(request, "subscribed_topic_regex", None)
     topics = request.subscribed_topic_names
+    rights = rights_of(node, context.slot)
     answer = node.groups.ask(
         request.group_id,
         lambda token: ConsumerHeartbeat(
@@ -53,6 +55,7 @@ async def handle(node: _Host, context: "RequestContext", request: Any) -> "Value
             assignor=request.server_assignor,
             owned=_places(request.topic_partitions),
             names_itself=context.version >= NAMES_ITSELF_FROM,
+            may_describe=None if rights is None else partial(rights.may, Operation.DESCRIBE, ResourceType.TOPIC),
         ),
         create=request.member_epoch == 0,
     )

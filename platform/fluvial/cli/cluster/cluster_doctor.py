@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluvial.cli import terminal
+from fluvial.cli.cluster.doctor_rehearsal import is_bad, rehearsed, row_of, show
 from fluvial.cli.options import AnswerFormat, Form, with_cluster
 from fluvial.config import Settings
 
@@ -32,31 +33,49 @@ def doctor(
             show_default=False,
         ),
     ] = None,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="Also play faults on a copy of the cluster in processes of this machine, with the same replicas and "
+            "settings of topics: a broker or the controller killed, a broker cut off, a disk full, a disk lost.",
+        ),
+    ] = False,
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
-    Report what loses data or stops work in the next outage, or contradicts each other.
+    Report what loses data or stops work in the next outage, lets in who should not, or contradicts each other.
 
     Checks the settings of the brokers, every topic, and the clients whose files are given, together; releases, disks
-    and clocks of the nodes; and whether a topic deletes records before tables on this machine read them. The status is
-    1 if something loses data.
+    and clocks of the nodes; whether a topic deletes records before tables on this machine read them; listeners, rights,
+    certificates, and the modes of files on this machine. The status is 1 if something loses data or lets others in.
     """
-    from fluvial.cluster.doctor import Severity, examine
+    from fluvial.cli.cluster.security_facts import security_facts
+    from fluvial.cluster.doctor import Severity, examine, in_order
     from fluvial.cluster.picture import picture_of
+    from fluvial.cluster.security_doctor import examine_security
     from fluvial.cluster.wire import ClusterLink
 
     clients = {str(path): _read(path) for path in client or ()}
     with ClusterLink(settings.cluster) as cluster:
-        findings = examine(facts_of(settings, cluster, picture_of(cluster), clients))
+        picture = picture_of(cluster)
+        facts = facts_of(settings, cluster, picture, clients)
+        exposure = security_facts(settings, cluster, picture)
+    findings = in_order([*examine(facts), *examine_security(exposure)])
+    outcomes = rehearsed(facts) if rehearse else []
     if answer_format is Form.JSON:
         rows = [{"severity": each.severity.value, **_fields(each)} for each in findings]
-        terminal.answer(json.dumps(rows, indent=2))
+        shown = {"findings": rows, "rehearsal": [row_of(each) for each in outcomes]} if rehearse else rows
+        terminal.answer(json.dumps(shown, indent=2))
     elif findings:
         columns = ("severity", "about", "what", "better")
         terminal.table(columns, ((each.severity.value, each.about, each.text, each.repair) for each in findings))
     else:
         terminal.answer("nothing found")
-    if any(each.severity is Severity.LOSES for each in findings):
+    if outcomes and answer_format is not Form.JSON:
+        show(outcomes)
+    is_grave = any(each.severity in {Severity.LOSES, Severity.EXPOSES} for each in findings)
+    if is_grave or any(map(is_bad, outcomes)):
         raise typer.Exit(1)
 
 

@@ -5,6 +5,7 @@ import logging
 import signal
 from contextlib import AsyncExitStack
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,6 +52,20 @@ def registry(
             "--admin", metavar="PRODUCER", help="Acts for every owner; may be given again.", show_default=False
         ),
     ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            "--certificate",
+            metavar="FILE",
+            help="Serve by HTTPS: a PEM file with the certificates and their key.",
+            exists=True,
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    allow_plaintext: Annotated[
+        bool, typer.Option("--allow-plaintext", help="Listen beyond this machine without a certificate.")
+    ] = False,
     allowed_hosts: Annotated[
         list[str] | None,
         typer.Option(
@@ -72,24 +87,41 @@ def registry(
             f"the local platform serves its schema registry already, at {settings.registry_url}; "
             "name the cluster that has none with --bootstrap-server"
         )
+    if not (is_loopback(host) or certificate is not None or allow_plaintext):
+        raise RegistryServerError(
+            f"--host {host}: whoever reaches it could read passwords on their way and change what nobody owns: "
+            "give it a certificate with --certificate, or say that it is meant with --allow-plaintext"
+        )
     from fluvial.kafka.admin import admin_of, describe_cluster
     from fluvial.registry.service.policy import Rules
 
     describe_cluster(settings, admin_of(settings.cluster))
     rules = Rules(unowned=unowned.value, admins=frozenset(admins or ()))
-    asyncio.run(_serve(settings, host, port, topic, rules, allowed_hosts=frozenset(allowed_hosts or ())))
+    serving = _serve(
+        settings, (host, port), topic, rules, certificate=certificate, allowed_hosts=frozenset(allowed_hosts or ())
+    )
+    asyncio.run(serving)
 
 
 async def _serve(
-    settings: Settings, host: str, port: int, topic: str, rules: "Rules", *, allowed_hosts: frozenset[str]
+    settings: Settings,
+    address: tuple[str, int],
+    topic: str,
+    rules: "Rules",
+    *,
+    certificate: Path | None,
+    allowed_hosts: frozenset[str],
 ) -> None:
     from fluvial.http_server import serve
     from fluvial.registry.logs.kafka_log import KafkaLog, follow
     from fluvial.registry.model.registry import Registry
     from fluvial.registry.service.app import create_app
     from fluvial.registry.service.forwarding import Forwarder
+    from log_broker.core.security.listeners import TlsConfig
     from log_broker.errors import BrokerError
+    from log_broker.server.net.tls import TlsContext
 
+    host, port = address
     logging.basicConfig(level=logging.WARNING)
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -99,6 +131,10 @@ async def _serve(
         stack.push_async_callback(schemas.close)
         opened = Registry(schemas, rules=lambda: rules)
         try:
+            tls = None
+            if certificate is not None:
+                clock = asyncio.get_running_loop().time
+                tls = TlsContext(TlsConfig(location=str(certificate)), is_server=True, clock=clock)
             await schemas.open()
             await opened.open()
         except BrokerError as error:
@@ -111,12 +147,13 @@ async def _serve(
         def started(bound: int) -> None:
             if not is_loopback(host):
                 terminal.say(f"warning: {OPEN_TO_THE_NETWORK.format(host)}")
+            scheme = "http" if tls is None else "https"
             terminal.say(
-                f"schemas of {settings.bootstrap_servers} are served at http://{host}:{bound}; Ctrl-C stops it"
+                f"schemas of {settings.bootstrap_servers} are served at {scheme}://{host}:{bound}; Ctrl-C stops it"
             )
 
         app = create_app(opened, forwarder)
-        serving = asyncio.create_task(serve(app, host, port, started=started, hosts=lambda: allowed_hosts))
+        serving = asyncio.create_task(serve(app, host, port, tls=tls, started=started, hosts=lambda: allowed_hosts))
         asked = asyncio.create_task(stopping.wait())
         await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()

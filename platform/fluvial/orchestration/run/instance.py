@@ -88,12 +88,23 @@ def open_instance(home: Path) -> Iterator["DagsterInstance"]:
     from dagster._core.instance import InstanceRef
 
     try:
-        ref = InstanceRef.from_dir(str(home), overrides={"compute_logs": _LOG_NOTHING})
-        opened = DagsterInstance.from_ref(ref)
+        with _opening(home):
+            ref = InstanceRef.from_dir(str(home), overrides={"compute_logs": _LOG_NOTHING})
+            opened = DagsterInstance.from_ref(ref)
+            # The parts whose tables are made on first use.
+            opened.schedule_storage, opened.event_log_storage, opened.run_storage  # noqa: B018
     except Exception as error:  # of YAML, of its checks, of the database: there is no common class
         raise HomeError(home, error) from error
     with opened as instance:
         yield instance
+
+
+@contextmanager
+def _opening(home: Path) -> Iterator[None]:
+    """One process at a time: Dagster makes its tables without a lock, and of two that make them one is refused."""
+    with (home / ".opening").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

@@ -111,7 +111,7 @@ async def look_up(request: Request) -> Response:
     deleted = requests.flag(request, "deleted")
     draft = await _draft(request)
     found = await registry.look_up(subject, draft, normalize=requests.flag(request, "normalize"), deleted=deleted)
-    if found is None:
+    if found is None or not rights.may_read(request, found.subject):
         known = registry.state.has_subject(subject, deleted=deleted)
         raise errors.schema_not_found() if known else errors.subject_not_found(subject)
     return Reply(replies.version(request, found, await _formatted(request, found)))

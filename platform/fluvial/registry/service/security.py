@@ -24,6 +24,7 @@ from fluvial.registry.service.rights import Caller
 from log_broker.core.security.acls import Operation
 from log_broker.core.security.authorizer import Authorizer, Rights
 from log_broker.core.security.mechanism import SignInError
+from log_broker.core.security.nodes import NodePrincipals
 from log_broker.core.security.principal import Principal
 from log_broker.server.net.http_sign_in import HttpSignIn, read_basic
 from log_broker.server.net.tls import TlsContext
@@ -42,6 +43,9 @@ class Secured(Protocol):
 
     @property
     def authorizer(self) -> Authorizer | None: ...
+
+    @property
+    def node_principals(self) -> NodePrincipals: ...
 
 
 class RegistrySecurity:
@@ -98,11 +102,10 @@ class RegistrySecurity:
         self._sign_in.close()
 
     def _is_node(self, principal: Principal, host: str) -> bool:
-        authorizer, account = self._node.authorizer, self._sign_in.listener.account
+        authorizer = self._node.authorizer
         if authorizer is not None:
             return Rights(authorizer, principal, host).may_cluster(Operation.CLUSTER_ACTION)
-        # By certificates and without an authorizer everybody may do what nodes do, as at the brokers.
-        return account is None or principal == Principal(account.name)
+        return self._node.node_principals.may_be(principal)
 
     async def _who(self, authorization: str | None, certificate: dict[str, object] | None) -> Principal:
         try:

@@ -24,7 +24,7 @@ from fluvial.kafka import KafkaCluster
 from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
 from fluvial.spark.connect import parallelism, session_of_its_own
 from fluvial.spark.kafka import Span, TopicBounds, TopicError, read_span, show_position, topic_bounds
-from fluvial.spark.session import register_table
+from fluvial.spark.session import know_table
 from fluvial.spark.warehouse import Warehouse, table_name_of
 from fluvial.tables.declare.declarations import Compacted, Declaration, History, Pipeline, Publication, State
 from fluvial.tables.drive.evolve import earlier_contract, plan_evolution
@@ -124,8 +124,8 @@ def materialize(
             )
             result = run.run()
         is_table = not isinstance(declaration, Publication)
-        if is_table and result.version_before is None and result.version_after is not None:
-            register_table(spark, declaration.table, warehouse.path(declaration.table))
+        if is_table and result.version_after is not None:
+            know_table(spark, declaration.table, warehouse.path(declaration.table))
     return replace(result, seconds=time.monotonic() - began)
 
 
@@ -403,8 +403,7 @@ class _TopicRun:
             rows = frames.quarantine_rows(self._decoded(session, span, batch.contract), batch.contract).coalesce(1)
             commit = commit_once(log, stamp, above=position.version, write=lambda: append(rows, path, stamp))  # noqa: B023
             if commit is not None:
-                if position.version is None:
-                    register_table(self.spark, table, path)
+                know_table(self.spark, table, path)
                 return commit.metric("numOutputRows")
         raise OvertakenError(table, ATTEMPTS_MAX)
 

@@ -1,7 +1,9 @@
 """A Dagster home that is damaged is one clear line, not a stack of the database's."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -35,3 +37,15 @@ def test_a_damaged_home_is_named_with_the_repair(tmp_path: Path, damage: Callabl
     home.rename(tmp_path / "kept")
     with open_instance(home_of(tmp_path)) as instance:
         assert instance.get_runs() == []
+
+
+def test_first_runs_that_begin_at_once_all_open_a_new_home(tmp_path: Path) -> None:
+    together = Barrier(4)
+
+    def opened(home: Path) -> int:
+        together.wait()
+        with open_instance(home) as instance:
+            return len(instance.get_runs(limit=1)) + len(instance.all_instigator_state())
+
+    with ThreadPoolExecutor(4) as drivers:
+        assert list(drivers.map(opened, [home_of(tmp_path)] * 4)) == [0] * 4

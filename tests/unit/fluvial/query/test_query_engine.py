@@ -144,6 +144,25 @@ def test_an_unknown_table_is_told_without_an_engine(asked: Asked) -> None:
         asked.rows("select * from state.nobody")
 
 
+def test_an_answer_that_was_refused_halfway_is_not_the_next_ones(asked: Asked) -> None:
+    halfway = "select cast(id as int) / (id - 90000) as a from range(100000)"
+    late = "select cast(if(id < 90000, '1', 'x') as int) as b from range(100000)"
+    for statement in ("select cast('abc' as date) as b", halfway, late) * 2:
+        with pytest.raises(AskedSparkError):
+            asked.rows(statement)
+        assert asked.rows("select 1 a") == [{"a": 1}]
+
+
+def test_an_answer_that_is_left_is_not_the_next_ones(asked: Asked) -> None:
+    def leave(answer: Answer) -> None:
+        next(answer.rows())
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError):
+        asked.doors[0].answer("select id from range(3000000)", leave, again=lambda: None)
+    assert asked.rows("select 1 a") == [{"a": 1}]
+
+
 def test_an_answer_that_breaks_off_is_forgotten(asked: Asked) -> None:
     asked.said.clear()
     taken: list[Any] = []
@@ -158,7 +177,7 @@ def test_an_answer_that_breaks_off_is_forgotten(asked: Asked) -> None:
     with pytest.raises(AskedSparkError):
         door.answer("select id from range(50000000)", take, again=taken.clear)
     assert taken == []
-    assert asked.said == ["Sail refused (its process has ended); asking Spark"]
+    assert asked.said == ["Sail refused (its process has ended): asking Spark"]
     assert asked.rows("select 1 a", door) == [{"a": 1}], "another is started"
 
 

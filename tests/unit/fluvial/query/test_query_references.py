@@ -3,7 +3,14 @@
 import pytest
 
 from fluvial.query.references import UnclearError, read_query
-from fluvial.query.routing import changes_session, is_query, why_spark, why_spark_settings
+from fluvial.query.routing import (
+    changes_session,
+    is_query,
+    why_spark,
+    why_spark_answer,
+    why_spark_settings,
+    why_spark_types,
+)
 from fluvial.spark.warehouse import DATABASES
 
 KNOWN = ("history.orders", "state.customers")
@@ -118,3 +125,48 @@ def test_settings_that_change_answers_are_sparks() -> None:
     assert why_spark_settings({"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}) is None
     assert why_spark_settings({"spark.sql.ansi.enabled": "false"}) is not None
     assert why_spark_settings({"spark.sql.session.timeZone": "Europe/Bern"}) is not None
+
+
+COLUMNS = [("n", "int"), ("big", "bigint"), ("amount", "decimal(12,2)"), ("weight", "double"), ("name", "string")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select n + 1 from t",
+        "select sum(n * 2) from t",
+        "select cast(name as int) - 1 from t",
+        "select big * 3 from t",
+        "select amount / 3 from t",
+        "select 7 / 2.0",
+        "select avg(amount) from t",
+        "select cast(weight as string) from t",
+        "select name || weight from t",
+        "select concat(name, weight) from t",
+    ],
+)
+def test_values_that_sail_makes_otherwise_are_sparks(text: str) -> None:
+    assert why_spark_types(text, COLUMNS) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select * from t where n > 3",
+        "select count(*), sum(n), sum(big), sum(amount) from t where weight > 3",
+        "select big + 1, amount - 2 from t",
+        "select big / n, weight / 3, avg(weight) from t",
+        "select amount * 2.5 from t",
+        "select name || '-' || name, concat(name, big) from t where weight1 > 3",
+        "select distinct * from t",
+    ],
+)
+def test_values_that_sail_makes_as_spark_does_are_its_own(text: str) -> None:
+    assert why_spark_types(text, COLUMNS) is None
+
+
+def test_decimals_that_arithmetic_has_filled_are_sparks() -> None:
+    assert why_spark_answer("select a * b from t", ["decimal(38,6)"]) is not None
+    assert why_spark_answer("select round(a, 2) from t", ["decimal(38,2)"]) is not None
+    assert why_spark_answer("select *, count(*) from t", ["decimal(38,18)"]) is None
+    assert why_spark_answer("select a * b from t", ["decimal(28,6)"]) is None

@@ -4,17 +4,22 @@ import asyncio
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
+from certificates import Authority
 from confluent_kafka.admin import AdminClient, NewTopic
 from test_registry_state import picture, record_schema, register
+from typer.testing import CliRunner
 
 import log_broker
+from fluvial.cli.main import app
 from fluvial.registry import errors
 from fluvial.registry.logs.kafka_log import KafkaLog
 from fluvial.registry.model.commands import DeleteSubject
@@ -123,18 +128,31 @@ async def test_a_topic_that_would_lose_schemas_is_refused(
         await schemas.close()
 
 
-def test_the_command_serves_until_it_is_stopped(kafka_broker: EmbeddedBroker) -> None:
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_the_command_serves_until_it_is_stopped(kafka_broker: EmbeddedBroker, tmp_path: Path, scheme: str) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "fluvial.cli.main", "schema", "serve", "--port", str(port)]
     command += ["--bootstrap-server", kafka_broker.bootstrap_servers]
+    verify: ssl.SSLContext | bool = False
+    if scheme == "https":
+        authority = Authority(tmp_path)
+        command += ["--certificate", str(authority.issue("registry")), "--host", "127.0.0.1"]
+        verify = ssl.create_default_context(cafile=str(authority.path))
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as process:
         assert process.stderr is not None
-        assert f"http://127.0.0.1:{port}" in process.stderr.readline()
-        answer = httpx.post(
-            f"http://127.0.0.1:{port}/subjects/a-value/versions", json={"schema": record_schema("a")}, timeout=30
-        )
+        url = f"{scheme}://127.0.0.1:{port}"
+        assert url in process.stderr.readline()
+        content = {"schema": record_schema("a")}
+        answer = httpx.post(f"{url}/subjects/a-value/versions", json=content, timeout=30, verify=verify)
         assert answer.json() == {"id": 1}
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
+
+
+def test_what_others_reach_takes_a_certificate_or_a_word(kafka_broker: EmbeddedBroker) -> None:
+    words = ["schema", "serve", "--bootstrap-server", kafka_broker.bootstrap_servers, "--host", "0.0.0.0"]
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 1
+    assert "--certificate, or say that it is meant with --allow-plaintext" in str(refused.exception)

@@ -65,7 +65,7 @@ def platform(authority: Authority) -> Iterator[EmbeddedPlatform]:
         "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
         "sasl.jaas.config": f'x required username="node" password="between" user_admin="{PASSWORDS["admin"]}";',
         "authorizer.class.name": "fluvial",
-        "super.users": "User:node;User:admin",
+        "super.users": "User:node;User:admin;User:ghost",
         "ssl.keystore.location": str(authority.issue("node")),
         "ssl.truststore.location": str(authority.path),
         "listener.name.registry.ssl.client.auth": "requested",
@@ -330,8 +330,9 @@ def test_a_former_producer_becomes_a_user_once(platform: EmbeddedPlatform, autho
 
 
 def test_a_name_that_may_do_everything_is_not_taken_over_from_a_producer(platform, authority, asked) -> None:
-    produce_producer(platform, "node", "a stranger's password")
-    assert asked.get("/subjects", auth=("node", "a stranger's password")).status_code == 401
+    for name in ("node", "ghost"):
+        produce_producer(platform, name, "a stranger's password")
+        assert asked.get("/subjects", auth=(name, "a stranger's password")).status_code == 401
 
 
 def produce_producer(platform: EmbeddedPlatform, name: str, password: str) -> None:
@@ -443,3 +444,17 @@ def produced(platform: EmbeddedPlatform, authority: Authority, user: str, record
     )
     assert producer.flush(20) == 0
     return errors[0]
+
+
+def test_the_platform_of_a_projects_tests_reaches_itself(platform: EmbeddedPlatform, tmp_path: Path) -> None:
+    folder = tmp_path / "schemas/shop"
+    folder.mkdir(parents=True)
+    (folder / "visitors.avsc").write_text(SCHEMA.replace("Order", "Visitor"))
+    owner = CONTRACT.format(more="").replace("kitchen", "shop").replace("meals", "visitors")
+    (folder / "owner.toml").write_text(owner)
+    platform.register(tmp_path / "schemas")
+    platform.send("visitors", [{"id": "a"}, {"id": "b"}], key="id")
+    with platform.settings().registry.client() as client:
+        assert client.principal() == "User:node"
+        assert client.owner("visitors-value")["owner"] == "shop"
+    assert platform.broker.node.cluster.topics["visitors"].overrides["fluvial.value.schema.validation"] == "payload"

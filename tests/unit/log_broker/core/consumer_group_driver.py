@@ -1,7 +1,7 @@
 """Runs a group of either kind as a broker would: with a log, topics, a clock, and clients that keep the protocol."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,6 +144,7 @@ class Client:
     topics: frozenset[str]
     instance_id: str | None = None
     regex: str | None = None
+    may_describe: Callable[[str], bool] | None = None
     assignor: str | None = None
     rebalance_timeout_ms: int = REBALANCE_MS
     epoch: int = 0
@@ -160,6 +161,7 @@ class Client:
             "rebalance_timeout_ms": self.rebalance_timeout_ms if whole else -1,
             "topics": self.topics if whole else None,
             "regex": self.regex if whole else None,
+            "may_describe": self.may_describe,
             "assignor": self.assignor if whole else None,
             "owned": self.owned,
             **changes,

@@ -151,6 +151,25 @@ def test_a_regular_expression_is_matched_against_whole_names_of_topics_old_and_n
     assert not driver.consumer.state.regexes
 
 
+def test_a_regular_expression_matches_what_its_member_may_describe(driver: GroupDriver) -> None:
+    driver.create_topic("tea", 2)
+    a = Client(driver, "a", frozenset(), regex="t.*", may_describe={"t", "toe"}.__contains__)
+    a.beat(topics=None)
+    assert a.owned == driver.places("t")
+    driver.create_topic("toe", 3)
+    driver.create_topic("tar", 3)
+    settle([a])
+    assert a.owned == driver.places("t", "toe")
+    b = client(driver, "b")
+    settle([a, b])
+    driver.create_topic("tin", 1)
+    # Nobody's rights are known when a member goes: what others match is not looked at then.
+    b.leave()
+    assert driver.consumer.state.regexes["t.*"].topics == {"t", "toe"}
+    settle([a])
+    assert a.owned == driver.places("t", "toe")
+
+
 def test_a_metadata_change_matches_no_more_expressions_than_a_group_may_have(driver: GroupDriver, monkeypatch) -> None:
     monkeypatch.setattr(consumer_assignment, "REGEXES_MAX", 2)
     driver.create_topic("tea", 2)

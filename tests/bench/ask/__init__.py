@@ -1,0 +1,1 @@
+"""`make bench-ask`: how long a question takes."""

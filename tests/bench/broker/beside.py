@@ -1,0 +1,142 @@
+"""
+The broker of this checkout beside that of another commit, in rounds that alternate between them.
+
+    python -m tests.bench.broker.beside d2b49eb                        every load, 5 rounds
+    python -m tests.bench.broker.beside d2b49eb --only small --rounds 9
+
+The other commit is checked out for as long as that takes; the clients and their loads are this checkout's. Both brokers
+have their defaults but for `fluvial.durability=memory`, so that the disk has no say.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.broker.arena import Arena, Scale, Side
+from tests.bench.broker.measuring import Sample, drive, topic
+from tests.bench.broker.servers import ROOT, Broker, Ours
+
+MEMORY = (("fluvial.durability", "memory"),)
+HERE, THERE = Side("here", "this checkout", MEMORY), Side("there", "the other commit", MEMORY)
+
+
+def broker_of(root: Path, called: str) -> type[Ours]:
+    """The broker of a checkout."""
+
+    class Other(Ours):
+        name = called
+
+        def spawn(self, log: IO[bytes]) -> "subprocess.Popen[bytes]":
+            words = [sys.executable, "-m", "log_broker", "--data-dir", str(self.data_dir), "--port", str(self.port)]
+            environment = {**os.environ, "PYTHONPATH": str(root)}
+            return subprocess.Popen(words, cwd=root, env=environment, stdout=log, stderr=log)
+
+    return Other
+
+
+class Beside(Arena):
+    """Both brokers, warmed up alike."""
+
+    @property
+    def warm_up_sides(self) -> tuple[Side, ...]:
+        return HERE, THERE
+
+
+def small(arena: Arena, connections: int, in_flight: int) -> dict[Side, Sample]:
+    seconds = arena.scale.seconds(3)
+    load = {"connections": connections, "in_flight": in_flight, "acks": 1, "value_bytes": 100, "seconds": seconds}
+
+    def run(broker: Broker, side: Side) -> Sample:
+        return arena.produce(broker, side, "raw_requests", load, partitions=4)
+
+    return arena.rounds(f"small requests, {connections}x{in_flight}", (HERE, THERE), run)
+
+
+def bulk(arena: Arena) -> dict[Side, Sample]:
+    load = {"mode": "produce", "messages": arena.scale.count(400_000), "value_bytes": 1000}
+
+    def run(broker: Broker, side: Side) -> Sample:
+        return arena.produce(broker, side, "bulk", load)
+
+    return arena.rounds("bulk produce", (HERE, THERE), run)
+
+
+def consume(arena: Arena) -> dict[Side, Sample]:
+    name = arena.topic_name()
+    filling = {"topic": name, "partitions": 1, "messages": arena.scale.count(500_000), "value_bytes": 1000}
+    with topic(arena.broker("here"), name, 1, MEMORY), topic(arena.broker("there"), name, 1, MEMORY):
+        for at in ("here", "there"):
+            drive(arena.broker(at), "bulk", {**filling, "mode": "produce"})
+
+        def run(broker: Broker, side: Side) -> Sample:
+            return drive(broker, "bulk", {**filling, "mode": "consume"})
+
+        return arena.rounds("consume", (HERE, THERE), run)
+
+
+LOADS: Mapping[str, Callable[[Arena], dict[str, dict[Side, Sample]]]] = {
+    "small": lambda arena: {f"small requests, {a}x{b}": small(arena, a, b) for a, b in ((1, 1), (16, 1), (16, 16))},
+    "bulk": lambda arena: {"bulk produce, 1000 B": bulk(arena)},
+    "consume": lambda arena: {"consume, 1000 B": consume(arena)},
+}
+
+
+@contextmanager
+def checked_out(commit: str, folder: Path) -> Iterator[Path]:
+    """Yield the files of a commit."""
+    there = folder / "there"
+    subprocess.run(["git", "worktree", "add", "--detach", str(there), commit], cwd=ROOT, check=True)
+    try:
+        yield there
+    finally:
+        subprocess.run(["git", "worktree", "remove", "--force", str(there)], cwd=ROOT, check=True)
+
+
+def table_of(found: Mapping[str, Mapping[Side, Sample]], commit: str) -> Table:
+    table = Table("load", "figure", "here", commit, "ratio")
+    for load, samples in found.items():
+        here, there = samples[HERE], samples[THERE]
+        figures: list[tuple[str, Any, Any]] = [
+            ("messages/s", here.rate, there.rate),
+            ("server CPU µs/message", here.cpu_micros, there.cpu_micros),
+        ]
+        for what, mine, other in figures:
+            table.add_row(load, what, f"{mine:,.2f}", f"{other:,.2f}", f"{mine / other:.3f}" if other else "")
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.broker.beside",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("commit", help="what is beside this checkout")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(LOADS), help=f"of {', '.join(LOADS)}")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each load runs on each broker (default 5)")
+    parser.add_argument("--size", type=float, default=1.0, help="factor for the length of each load (default 1)")
+    options = parser.parse_args()
+    found: dict[str, dict[Side, Sample]] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-beside-") as folder,
+        checked_out(options.commit, Path(folder)) as there,
+    ):
+        brokers = {"here": broker_of(ROOT, "this checkout"), "there": broker_of(there, options.commit)}
+        with Beside(None, Scale(rounds=options.rounds, size=options.size), brokers) as arena:
+            for name in options.only or LOADS:
+                found |= LOADS[name](arena)
+    Console(width=110).print(table_of(found, options.commit))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
