@@ -8,7 +8,7 @@ import pytest
 from compat_cluster import Brokers
 from conftest import as_many_as_asked
 from librdkafka_tests import Cluster, Outcome
-from secured import MUTUAL_TLS, SECURE, Security, java, librdkafka
+from secured import MUTUAL_TLS, PASSWORD, SECURE, Security, java, librdkafka
 
 LACK = librdkafka_tests.lacking()
 IS_ASKED_FOR = os.environ.get("FLUVIAL_COMPAT") == "all"
@@ -60,7 +60,7 @@ def _cluster(security: Security, running: Brokers) -> Cluster:
         settings=settings,
         java=tools,
         again={**settings, "bootstrap.servers": security.servers("SHORT")},
-        certificates={"bootstrap.servers": mutual.servers, **mutual.librdkafka()},
+        certificates={"bootstrap.servers": mutual.servers, "ssl.key.password": PASSWORD, **mutual.librdkafka()},
         forms=security.certificate_in_every_form(),
     )
 
