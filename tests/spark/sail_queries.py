@@ -110,7 +110,7 @@ select cast(amount as int), cast(weight as int), cast(amount as string), cast(we
 select cast(ordered_at as string), cast(day as string), cast(ordered_at as date), cast(day as timestamp), cast(ordered_at as long) from history.orders
 select sqrt(weight), exp(kind), ln(weight + 1), pow(kind, 2), abs(-weight), sign(amount), greatest(kind, 2), least(kind, 2, null) from history.orders
 select coalesce(note, 'none'), nvl(note, ''), nullif(kind, 1), if(paid, 1, 0), case kind when 1 then 'a' when 2 then 'b' end from history.orders
-select collect_set(kind), sort_array(collect_list(kind)) from history.orders where kind < 3 group by customer having customer = 'c1'
+select sort_array(collect_set(kind)), sort_array(collect_list(kind)) from history.orders where kind < 3 group by customer having customer = 'c1'
 select sort_array(collect_set(note)), array_sort(array(3, 1, null, 2)), array_contains(array(1, 2), 2), array_distinct(array(1, 1, 2)), flatten(array(array(1), array(2))) from history.orders group by kind
 select stddev(weight), variance(weight), corr(weight, kind), skewness(weight), kurtosis(weight), covar_pop(weight, kind) from history.orders
 select percentile(kind, 0.5), median(weight), mode(kind), approx_count_distinct(customer) from history.orders
