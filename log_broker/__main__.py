@@ -16,7 +16,7 @@ from log_broker.config.arguments import add_quorum_arguments, quorum_settings, s
 from log_broker.config.broker import BrokerConfig
 from log_broker.core.cluster.records import UnknownMetadataRecordError
 from log_broker.errors import BrokerError
-from log_broker.server.net.exposure import check_exposure
+from log_broker.server.net.exposure import check_exposure, readable_by_others
 from log_broker.server.node import Node
 from log_broker.server.process import memory as process_memory
 from log_broker.server.process.event_loop import loop_factory
@@ -44,6 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
             advertised_host=options.advertised_host,
             cluster_id=options.cluster_id,
         ).with_settings(_settings(options))
+        for line in readable_by_others(config, options.config):
+            sys.stderr.write(f"log_broker: {line}\n")
         _run(config, check_exposure(config, allow_plaintext=options.allow_plaintext))
     except (BrokerError, BindError, DataDirectoryError, UnknownMetadataRecordError, OSError) as error:
         sys.stderr.write(f"log_broker: {error}\n")

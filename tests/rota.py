@@ -112,6 +112,12 @@ TURNS = (
     Turn("installed core", 2, _pytest("tests/package/test_core_install.py"), ROTA),
     Turn("other Pythons", 12, ("tests/other_pythons.py",)),
     Turn("newest versions", 5, ("tests/newest_versions.py",)),
+    Turn(
+        "Sail beside Spark",
+        8,
+        _pytest("tests/spark/test_spark_sail.py"),
+        {**ROTA, "FLUVIAL_SEED": "{seed}"},
+    ),
     Turn("Spark Connect", 4, _pytest("tests/spark/test_spark_connect.py"), ROTA),
     Turn("other clusters", 12, _pytest("tests/e2e/test_existing_clusters.py"), {"FLUVIAL_TEST_CLUSTERS": "1"}),
     Turn("parity with Kafka", 5, _pytest("tests/parity"), {"FLUVIAL_TEST_KAFKA": "1"}),

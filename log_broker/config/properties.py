@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from log_broker.config.providers import resolved
 from log_broker.errors import BrokerError, ErrorCode
 
 _PAIR = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:\s]?\s*(.*)", re.DOTALL)
@@ -11,13 +12,21 @@ _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_settings(path: Path) -> dict[str, str]:
-    """Read the settings that a file holds; raises BrokerError(INVALID_CONFIG) naming a file that cannot be read."""
+    """
+    Read the settings that a file holds, with what their references to secrets elsewhere stand for.
+
+    Raises BrokerError(INVALID_CONFIG) naming a file that cannot be read, or a setting whose reference leads nowhere.
+    """
     try:
-        return parse_settings(path.read_text(encoding="utf-8"))
+        return resolved(parse_settings(path.read_text(encoding="utf-8")), _plain)
     except OSError as error:
         raise BrokerError(ErrorCode.INVALID_CONFIG, f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BrokerError(ErrorCode.INVALID_CONFIG, f"{path}: is not UTF-8 text") from error
+
+
+def _plain(path: Path) -> dict[str, str]:
+    return parse_settings(path.read_text(encoding="utf-8"))
 
 
 def parse_settings(text: str) -> dict[str, str]:

@@ -45,7 +45,7 @@ from log_broker.config.arguments import add_quorum_arguments, quorum_settings, s
 from log_broker.config.broker import BrokerConfig
 from log_broker.core.security.http_listeners import METRICS, REGISTRY
 from log_broker.errors import BrokerError
-from log_broker.server.net.exposure import check_exposure
+from log_broker.server.net.exposure import check_exposure, readable_by_others
 from log_broker.server.net.tls import TlsContext
 from log_broker.server.node import Node
 from log_broker.server.process import memory as process_memory
@@ -69,6 +69,7 @@ class NodeOptions:
     metrics_port: int | None = None
     metrics_host: str = HOST
     allow_plaintext: bool = False
+    config_file: Path | None = None
 
     @property
     def http_hosts(self) -> dict[str, str]:
@@ -87,8 +88,7 @@ async def run(options: NodeOptions, ready: Callable[[], None]) -> None:
     schemas = SchemasLog()
     registry = Registry(schemas, rules=lambda: rules_of(node.config, node.authorizer))
     try:
-        exposed = check_exposure(broker, allow_plaintext=options.allow_plaintext)
-        exposed += check_http_exposure(broker, options.http_hosts, allow_plaintext=options.allow_plaintext)
+        exposed = _look_at_exposure(options)
         node = Node(broker, validator=RegistryValidator(registry))
     except BrokerError as error:  # of its listeners
         raise LocalPlatformError(str(error)) from error
@@ -194,6 +194,14 @@ def cross_origin_of(config: BrokerConfig) -> CrossOrigin:
     return CrossOrigin.from_settings(
         config.access_control_allow_origin, config.access_control_allow_methods, config.access_control_allow_headers
     )
+
+
+def _look_at_exposure(options: NodeOptions) -> list[str]:
+    """Return the addresses that are open to the network, as was asked for; raises BrokerError where it was not."""
+    for line in readable_by_others(options.broker, options.config_file):
+        log.warning(line)
+    exposed = check_exposure(options.broker, allow_plaintext=options.allow_plaintext)
+    return exposed + check_http_exposure(options.broker, options.http_hosts, allow_plaintext=options.allow_plaintext)
 
 
 @contextlib.asynccontextmanager
@@ -371,6 +379,7 @@ def _options(words: argparse.Namespace) -> NodeOptions:
         metrics_port=words.metrics_port,
         metrics_host=words.metrics_host,
         allow_plaintext=words.allow_plaintext,
+        config_file=words.config,
     )
 
 

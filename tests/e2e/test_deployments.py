@@ -208,7 +208,7 @@ def test_ports_probes_and_names_of_the_manifests_are_those_of_the_node() -> None
     stateful = of_kind("StatefulSet")["spec"]
     container = stateful["template"]["spec"]["containers"][0]
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    flags = dict(word.removeprefix("--").split("=", 1) for word in container["args"])
+    flags = dict(word.removeprefix("--").split("=", 1) for word in container["args"] if "=" in word)
     assert ports == {
         name: int(flags[flag])
         for name, flag in (("kafka", "port"), ("registry", "registry-port"), ("metrics", "metrics-port"))

@@ -177,6 +177,15 @@ def test_what_a_transform_fetches_while_it_is_called_is_seen(spark: Any, inputs:
     )  # fmt: skip
 
 
+def test_where_rows_lie_is_no_part_of_them(spark: Any, inputs: Settings) -> None:
+    placed = pipeline(name="placed", inputs=[ORDERS], version="1")(
+        lambda rows: rows.select("id", "_metadata.file_name")
+    )
+    refreshed(spark, inputs, placed)
+    write(spark, inputs, ORDERS, orders(40, 1))
+    assert "names where rows lie" in (refreshed(spark, inputs, placed).reason or "")
+
+
 def test_the_costs_decide(spark: Any, inputs: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     refreshed(spark, inputs, by_tag)
     write(spark, inputs, ORDERS, orders(30, 1))

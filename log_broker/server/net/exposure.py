@@ -1,6 +1,9 @@
 """Whether a node would be open to the network: reached from other machines, where nobody is asked who they are."""
 
+import contextlib
 import ipaddress
+import stat
+from pathlib import Path
 
 from log_broker.config.broker import BrokerConfig
 from log_broker.core.security.listeners import listeners_of
@@ -27,6 +30,20 @@ def check_exposure(config: BrokerConfig, *, allow_plaintext: bool) -> list[str]:
             f"at 127.0.0.1, or add {FLAG} where everybody in the network may do everything",
         )
     return hosts
+
+
+def readable_by_others(config: BrokerConfig, file: Path | None) -> list[str]:
+    """Return a line for each file with secrets that other users of this machine can read: settings `file` and keys."""
+    listening = listeners_of(config.security, config.host, config.port, config.advertised_host)
+    paths = [] if file is None else [file]
+    paths += [Path(each.tls.location) for each in listening.listeners if each.tls is not None and each.tls.location]
+    told = []
+    for path in dict.fromkeys(paths):
+        with contextlib.suppress(OSError):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & 0o044:
+                told.append(f"{path} holds secrets and other users of this machine can read it: chmod go= {path}")
+    return told
 
 
 def is_loopback(host: str) -> bool:

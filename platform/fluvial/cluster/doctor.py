@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from fluvial.cluster.partition_advice import BYTES_PER_SECOND, advised_partitions
+
 SESSION_MS = 9_000  # broker.session.timeout.ms where nobody tells
 REPLICAS_MAX = 4_000  # of one broker: beyond it a failover of all takes many seconds
 CLOCK_SECONDS_MAX = 5.0
@@ -68,6 +70,15 @@ class TableFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLoad:
+    """The bytes that a topic took a second of late, and the members of the largest group that reads it."""
+
+    bytes_per_second: float = 0.0
+    consumers: int = 0
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DiskFacts:
     """A broker's disk in bytes, None where it does not tell, and the directories on it that have failed."""
 
@@ -91,6 +102,7 @@ class Facts:
     replicas_by_broker: Mapping[int, int] = field(default_factory=dict)
     clients: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     tables: tuple[TableFacts, ...] = ()
+    loads: Mapping[str, TopicLoad] = field(default_factory=dict)
     disks: Mapping[int, DiskFacts] = field(default_factory=dict)
     clocks: Mapping[str, float] = field(default_factory=dict)
     supported: Mapping[int, int] = field(default_factory=dict)
@@ -351,14 +363,25 @@ def _consumers(facts: Facts) -> Iterator[Finding]:
 
 def _few_partitions(facts: Facts) -> Iterator[Finding]:
     for topic in facts.topics:
-        if 0 < topic.partitions < facts.brokers:
+        load = facts.loads.get(topic.name, TopicLoad())
+        advised = advised_partitions(
+            brokers=facts.brokers, consumers=load.consumers, bytes_per_second=load.bytes_per_second
+        )
+        whys = []
+        if topic.partitions < facts.brokers:
+            whys.append(f"for {facts.brokers} brokers: the others lead none of it")
+        if topic.partitions < load.consumers:
+            whys.append(f"for the {load.consumers} members of group {load.group}: the others read nothing")
+        if topic.partitions * BYTES_PER_SECOND < load.bytes_per_second:
+            whys.append(f"for {load.bytes_per_second / 1e6:.0f} MB a second")
+        if topic.partitions and whys:
             yield Finding(
                 severity=Severity.NOTE,
                 rule="few partitions",
                 about=f"topic {topic.name}",
-                text=f"has {topic.partitions} partitions for {facts.brokers} brokers: the others lead none of it, and "
-                "partitions that are added later take over keys of those that are there",
-                repair=f"make it with {2 * facts.brokers} partitions, or more if more consumers of a group are to read",
+                text=f"has {topic.partitions} partitions {', and '.join(whys)}; partitions that are added later take "
+                "over keys of those that are there",
+                repair=f"make it with {advised} partitions, or a multiple if more consumers of a group are to read",
             )
 
 

@@ -49,6 +49,9 @@ def doctor(
     Checks the settings of the brokers, every topic, and the clients whose files are given, together; releases, disks
     and clocks of the nodes; whether a topic deletes records before tables on this machine read them; listeners, rights,
     certificates, and the modes of files on this machine. The status is 1 if something loses data or lets others in.
+
+    With `--rehearse` it is also 1 if a fault loses records, or if topics do not keep what their settings claim. That
+    takes some minutes, and nothing is done to the cluster itself.
     """
     from fluvial.cli.cluster.security_facts import security_facts
     from fluvial.cluster.doctor import Severity, examine, in_order
@@ -86,6 +89,7 @@ def facts_of(
     from collections import Counter
 
     from fluvial.cli.cluster.doctor_facts import clock_facts, disk_facts, table_facts, version_facts
+    from fluvial.cli.cluster.doctor_loads import load_facts
     from fluvial.cluster.doctor import Facts
 
     topics = topic_facts(cluster, picture)
@@ -98,6 +102,7 @@ def facts_of(
         replicas_by_broker=Counter(node for each in picture.partitions.values() for node in each.replicas),
         clients=clients,
         tables=table_facts(settings, {topic.name: topic for topic in topics}),
+        loads=load_facts(settings, cluster, picture, topics),
         disks=disk_facts(cluster, picture),
         clocks=clock_facts(settings),
         supported=supported,

@@ -14,7 +14,7 @@ from fluvial.delta.mart_stamp import InputVersion, Made, MartStamp, newest_made
 from fluvial.delta.row_swap import CHANGE, CHANGED_AT, can_swap
 from fluvial.spark.connect import is_client
 from fluvial.spark.warehouse import Warehouse
-from fluvial.tables.declare.declarations import Pipeline
+from fluvial.tables.declare.declarations import DeclarationError, Pipeline
 from fluvial.tables.drive.obstacles import obstacle
 from fluvial.tables.drive.pipeline_inputs import read_input, transformed, wanted_stamp
 from fluvial.tables.plan.changed_keys import UnreadableChangesError, has_changes, read_changes, rows_changed
@@ -144,20 +144,27 @@ class RowPlanner:
             return replace(whole, reason=reason, work=work)
         if not can_swap(self.session, self._log.path, whole.answer, only_came=True):
             return replace(whole, reason="rows of the table's columns cannot be added: it has others", work=work)
-        came = self._of_changes(changed, "insert")
-        gone = None if work.only_came else self._of_changes(changed, "delete")
+        return self._with_changes(replace(whole, changed=changed, work=work), numbers, only_came=work.only_came)
+
+    def _with_changes(self, plan: RowPlan, numbers: tuple[int, ...], *, only_came: bool) -> RowPlan:
+        """The plan with what the transform makes of the changed rows, unless that is another function of them."""
+        changed = plan.changed
+        try:
+            came = self._of_changes(changed, "insert")
+            gone = None if only_came else self._of_changes(changed, "delete")
+        except DeclarationError as error:
+            # It fits the tables, and not their changes: it may name a hidden column of these.
+            return replace(plan, reason=str(error))
         for frame in filter(None, (came, gone)):
-            if changed and self._look(frame, numbers) != RowByRow(plan=whole.wanted.plan, refusal=None):
-                return replace(whole, reason="the plan of the transform depends on its inputs' rows", work=work)
-        return replace(whole, came=came, gone=gone, changed=changed, work=work)
+            if changed and self._look(frame, numbers) != RowByRow(plan=plan.wanted.plan, refusal=None):
+                return replace(plan, reason="the plan of the transform depends on its inputs' rows")
+        return replace(plan, came=came, gone=gone)
 
     def _changed(self) -> tuple[str, ...]:
         """The inputs of which rows came or went. Raises UnreadableChangesError."""
         found = []
         for table, at in self._wanted.inputs.items():
             since = self._since[table]
-            if at.version < since.version:
-                raise UnreadableChangesError(f"{table} is read at version {at.version}, which is an earlier one")
             if has_changes(self._input_logs[table], table, since, at.version):
                 found.append(table)
         return tuple(found)

@@ -148,6 +148,8 @@ def check_commits(log: TableLog, table: str, since: InputVersion, until: int) ->
             if known or since.version > until
             else f"the log of {table} no longer has version {since.version}"
         )
+    if until < since.version:
+        raise UnreadableChangesError(f"{table} is read at version {until}, which is an earlier one")
     if until - since.version > _COMMITS_MAX:
         raise UnreadableChangesError(f"{table} has {until - since.version:,} new versions")
     for version in range(since.version + 1, until + 1):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
+from confluent_kafka import Consumer
 from fluvial_command import Cli
 
 from fluvial.delta.stamp import Stamp
@@ -18,6 +19,7 @@ PLANTED = {
     ("loses data", "topic unclean", "unclean election"),
     ("loses data", "topic unsynced", "not synced"),
     ("note", "topic narrow", "few partitions"),
+    ("note", "topic lone", "few partitions"),
     ("loses data", "table history.orders", "retention"),
     ("contradiction", "registry", "clocks"),
     ("loses data", "hasty.properties", "acks"),
@@ -55,6 +57,27 @@ def late_registry() -> Iterator[str]:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+@contextmanager
+def crowd(cli: Cli, topic: str, members: int) -> Iterator[None]:
+    """A group of so many consumers, each with what it is assigned."""
+    conf = {"bootstrap.servers": f"127.0.0.1:{cli.port}", "group.id": "crowd", "auto.offset.reset": "earliest"}
+    consumers = [Consumer(conf) for _ in range(members)]
+    try:
+        for each in consumers:
+            each.subscribe([topic])
+        assigned = 0
+        deadline = time.monotonic() + 60
+        while assigned < 6 and time.monotonic() < deadline:
+            for each in consumers:
+                each.poll(0.1)
+            assigned = sum(len(each.assignment()) == 1 for each in consumers)
+        assert assigned == 6
+        yield
+    finally:
+        for each in consumers:
+            each.close()
 
 
 def table_that_has_read(cli: Cli, topic: str, end: int) -> None:
@@ -105,7 +128,7 @@ def test_planted_mistakes_are_found(cli: Cli) -> None:
     for name, text in CLIENTS.items():
         (cli.cwd / f"{name}.properties").write_text(text)
         words += ["--client", f"{name}.properties"]
-    with late_registry() as registry:
+    with late_registry() as registry, crowd(cli, "lone", 7):
         (cli.cwd / "fluvial.toml").write_text(f'registry_url = "{registry}"\n')
         found = judged(cli, *words)
     assert len(PLANTED) >= 12

@@ -11,6 +11,7 @@ from fluvial.cluster.doctor import (
     Severity,
     TableFacts,
     TopicFacts,
+    TopicLoad,
     client_settings,
     counts,
     examine,
@@ -114,6 +115,30 @@ def test_the_brokers() -> None:
 )
 def test_nodes_and_tables(facts: Facts, expected: set[tuple[str, str]]) -> None:
     assert found(facts) == expected
+
+
+@pytest.mark.parametrize(
+    ("partitions", "load", "why", "advised"),
+    [
+        (3, TopicLoad(), None, 0),
+        (2, TopicLoad(), "2 partitions for 3 brokers", 3),
+        (3, TopicLoad(consumers=3, group="g"), None, 0),
+        (3, TopicLoad(consumers=4, group="g"), "for the 4 members of group g", 6),
+        (3, TopicLoad(bytes_per_second=90e6), None, 0),
+        (3, TopicLoad(bytes_per_second=200e6), "for 200 MB a second", 9),
+        (1, TopicLoad(consumers=2, group="g", bytes_per_second=31e6), ", and for 31 MB a second", 3),
+    ],
+)
+def test_a_number_of_partitions_is_advised(partitions: int, load: TopicLoad, why: str | None, advised: int) -> None:
+    one = TopicFacts(name="t", replicas=3, partitions=partitions, settings=SAFE)
+    notes = examine(Facts(brokers=3, topics=(one,), loads={"t": load}))
+    if why is None:
+        assert notes == []
+        return
+    (note,) = notes
+    assert (note.rule, note.severity) == ("few partitions", Severity.NOTE)
+    assert why in note.text
+    assert f"with {advised} partitions" in note.repair
 
 
 def test_the_worst_comes_first_and_every_rule_has_been_heard() -> None:
