@@ -100,7 +100,7 @@ class FakeBroker:
             unix_s=lambda: int(time.time()),
             dialer=PLAIN_DIALER,
         )
-        self.peers = Peers(self.quorum.others.address_of)
+        self.peers = self.controllers = Peers(self.quorum.others.address_of)
         self.authority = Authority(cast(Any, self))
         self.authority.answer_seconds_max = PATIENCE_MS / 1000
         self.authority.follow(self.quorum)
