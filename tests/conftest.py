@@ -53,10 +53,15 @@ def _no_clients_left() -> Iterator[None]:
 
     They would dial the ports of brokers that are gone, where others listen by then: Spark takes the first who
     connects to the port of an answer for its reader.
+
+    What else a module has left is not walked again: with Spark's and hypothesis' objects that holds up the event loop
+    of a later test for most of a second, and its controller is taken for dead.
     """
     yield
     if _has_clients():
         gc.collect()
+    else:
+        gc.freeze()
 
 
 def _has_clients() -> bool:

@@ -11,7 +11,7 @@ from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import MartStamp, Refresh, newest_made
 from fluvial.tables import DeclarationError, Pipeline, pipeline
-from fluvial.tables.drive import key_plan, key_refresh
+from fluvial.tables.drive import key_plan, key_refresh, obstacles
 from fluvial.tables.drive.explain import as_lines, explain
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.verify import verify
@@ -248,7 +248,7 @@ def test_a_client_of_spark_connect_takes_the_full_query(
     materialize(spend_by_customer, inputs, spark)
     write(spark, inputs, ORDERS, "SELECT '3' AS customer, 0.1D AS amount, 1000L AS id")
     with monkeypatch.context() as as_client:
-        for module in (key_plan, key_refresh):
+        for module in (obstacles, key_refresh):
             as_client.setattr(module, "is_client", lambda _session: True)
         reason = "a client of Spark Connect cannot read which rows changed"
         assert f"why not better: {reason}" in "\n".join(as_lines(explain(spend_by_customer, inputs, spark)))

@@ -221,8 +221,11 @@ def register_table(spark: "SparkSession", table: str, path: str) -> None:
 def know_table(spark: "SparkSession", table: str, path: str) -> None:
     """
     Give the table its name where this session has none for it: another driver may have made it since it began.
+
+    The name is looked for in a list, since Spark would open the table behind it, which may be broken.
     """
-    if not spark.catalog.tableExists(table):
+    database, _, name = table.partition(".")
+    if not spark.sql(f"SHOW TABLES IN {database} LIKE '{name}'").collect():
         register_table(spark, table, path)
 
 
