@@ -10,12 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fluvial.delta.file_stats import FileStats, comparable_type, table_stats
-from fluvial.delta.log import TableLog
-from fluvial.delta.mart_stamp import Made, MartStamp, Road, newest_made
+from fluvial.delta.mart_stamp import MartStamp, Road
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
-from fluvial.tables.drive.obstacles import obstacle
-from fluvial.tables.drive.pipeline_inputs import read_input, wanted_stamp
+from fluvial.tables.drive.mart_look import MartLook
+from fluvial.tables.drive.pipeline_inputs import read_input
 from fluvial.tables.plan.changed_keys import (
     ChangedKeys,
     UnreadableChangesError,
@@ -99,8 +98,8 @@ class KeyPlanner:
         """
         Decide how. Raises TableError for an input that is not there.
         """
-        reason = "a rebuild was asked for" if rebuild else self._obstacle()
-        whole = Plan(wanted=self._wanted, before=self._before, changed=None, reason=reason)
+        reason = "a rebuild was asked for" if rebuild else self._mart.obstacle()
+        whole = Plan(wanted=self._mart.wanted, before=self._mart.before, changed=None, reason=reason)
         if reason is not None:
             return whole
         try:
@@ -109,46 +108,21 @@ class KeyPlanner:
             if reason is not None:
                 return replace(whole, reason=reason, work=work)
             if work.of_parts:
-                return replace(whole, work=work, since=self._since)
+                return replace(whole, work=work, since=self._mart.since)
             return self._by_keys(whole, work)
         except UnreadableChangesError as error:
             return replace(whole, reason=str(error))
 
     @cached_property
-    def _wanted(self) -> MartStamp:
-        return wanted_stamp(self.declaration, self.warehouse, self.session)
-
-    @cached_property
-    def _log(self) -> TableLog:
-        return TableLog(self.session, self.warehouse.path(self.declaration.table))
-
-    @cached_property
-    def _before(self) -> int | None:
-        return self._log.newest_version()
-
-    @cached_property
-    def _made(self) -> Made | None:
-        return None if self._before is None else newest_made(self._log)
-
-    @property
-    def _since(self) -> MartStamp:
-        assert self._made is not None, "there is no obstacle"
-        return self._made.stamp
-
-    def _obstacle(self) -> str | None:
-        """Why the full query must run, as far as it is known before changes are looked at."""
-        return obstacle(self.session, self._log, self._made, self._before, self._wanted)
-
-    @cached_property
-    def _input_logs(self) -> Mapping[str, TableLog]:
-        return {table: TableLog(self.session, self.warehouse.path(table)) for table in self.declaration.inputs}
+    def _mart(self) -> MartLook:
+        return MartLook(declaration=self.declaration, warehouse=self.warehouse, session=self.session)
 
     @cached_property
     def _files(self) -> Mapping[str, tuple[int, Sequence[FileStats]]]:
         """The rows of each input, and its files where these are known at the version that is read."""
         found = {}
         for table, path in self.declaration.paths.items():
-            at, where = self._wanted.inputs[table].version, self.warehouse.path(table)
+            at, where = self._mart.wanted.inputs[table].version, self.warehouse.path(table)
             kinds = dict(read_input(self.session, where, at).dtypes) if path is not None else {}
             columns = {step: kinds[step] for step in path or () if step.isidentifier() and step in kinds}
             columns = {name: kind for name, kind in columns.items() if comparable_type(kind)}
@@ -160,15 +134,15 @@ class KeyPlanner:
 
     def _work(self) -> Work:
         """What there is to do, before the changed keys are known."""
-        since, changed = self._since.inputs, 0
+        since, changed = self._mart.since.inputs, 0
         for table, path in self.declaration.paths.items():
-            log, until = self._input_logs[table], self._wanted.inputs[table].version
+            log, until = self._mart.input_logs[table], self._mart.wanted.inputs[table].version
             if path is not None:
                 check_commits(log, table, since[table], until)
                 changed += rows_changed(log, since[table].version, until)
             elif has_changes(log, table, since[table], until):
                 raise UnreadableChangesError(f"{table}, which is read whole, has changed")
-        own = table_stats(self.session, self._log.path, {})
+        own = table_stats(self.session, self._mart.log.path, {})
         whole = sum(rows for table, (rows, _) in self._files.items() if self.declaration.paths[table] is None)
         return Work(
             inputs=sum(rows for rows, _ in self._files.values()),
@@ -182,9 +156,9 @@ class KeyPlanner:
         changed = changed_keys(
             self.session,
             self.declaration,
-            self._input_logs,
-            self._since.inputs,
-            {table: at.version for table, at in self._wanted.inputs.items()},
+            self._mart.input_logs,
+            self._mart.since.inputs,
+            {table: at.version for table, at in self._mart.wanted.inputs.items()},
             few=work.changed <= ROWS_HERE_MAX,
         )
         pruned, read = {}, work.read
@@ -208,10 +182,10 @@ class KeyPlanner:
 
     def _replaced(self, changed: ChangedKeys) -> int:
         """How many rows the table has of these keys: about as many for each as the last refresh by keys found."""
-        assert self._made is not None, "there is no obstacle"
-        last = self._made.stamp.refresh
+        assert self._mart.made is not None, "there is no obstacle"
+        last = self._mart.made.stamp.refresh
         if last is not None and last.keys:
-            rows = max(self._made.stamp.removed, self._made.commit.metric("numOutputRows"))
+            rows = max(self._mart.made.stamp.removed, self._mart.made.commit.metric("numOutputRows"))
             return math.ceil(changed.keys * rows / last.keys)
-        table = self.session.read.format("delta").load(self._log.path)
+        table = self.session.read.format("delta").load(self._mart.log.path)
         return int(changed.of(table, [f"`{column}`" for column in self.declaration.key]).count())

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 from fluvial.delta.commit import ATTEMPTS_MAX, KEYED_TABLE, commit_once, replace_table
 from fluvial.delta.errors import OvertakenError
 from fluvial.delta.log import Commit, TableLog
-from fluvial.delta.mart_stamp import MartStamp, Refresh
+from fluvial.delta.mart_stamp import Refresh
 from fluvial.delta.row_swap import FILE, ROW, WRITTEN, can_swap, located, swap_located
 from fluvial.delta.upkeep import compact_files, is_due, write_checkpoint
 from fluvial.spark.connect import is_client, parallelism, session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
 from fluvial.tables.drive.key_plan import KeyPlanner, Plan
+from fluvial.tables.drive.mart_look import refreshed
 from fluvial.tables.drive.obstacles import have_vectors
 from fluvial.tables.drive.part_refresh import KEYS_A_FILE, CostlyError, PartRefresh
 from fluvial.tables.drive.pipeline_inputs import read_input, transformed
@@ -212,15 +213,5 @@ def refresh_by_keys(
             if is_due(commit.version) and not is_client(session):
                 write_checkpoint(session, refresh.path)
                 compact_files(session, refresh.path)
-            stamp = MartStamp.of(commit)
-            return RunResult(
-                table=declaration.table,
-                kind=declaration.kind,
-                skipped=False,
-                version_before=plan.before,
-                version_after=commit.version,
-                inputs={table: each.version for table, each in plan.wanted.inputs.items()},
-                rows=commit.metric("numOutputRows") + (0 if stamp is None else stamp.removed),
-                bytes=commit.metric("numOutputBytes"),
-            )
+            return refreshed(declaration, plan.wanted, plan.before, commit)
     raise OvertakenError(declaration.table, ATTEMPTS_MAX)

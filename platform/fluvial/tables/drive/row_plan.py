@@ -9,14 +9,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fluvial.delta.file_stats import table_stats
-from fluvial.delta.log import TableLog
-from fluvial.delta.mart_stamp import InputVersion, Made, MartStamp, newest_made
+from fluvial.delta.mart_stamp import MartStamp
 from fluvial.delta.row_swap import CHANGE, CHANGED_AT, can_swap
 from fluvial.spark.connect import is_client
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
-from fluvial.tables.drive.obstacles import obstacle
-from fluvial.tables.drive.pipeline_inputs import read_input, transformed, wanted_stamp
+from fluvial.tables.drive.mart_look import MartLook
+from fluvial.tables.drive.pipeline_inputs import read_input, transformed
 from fluvial.tables.plan.changed_keys import UnreadableChangesError, has_changes, read_changes, rows_changed
 from fluvial.tables.plan.key_locality import marked
 from fluvial.tables.plan.refresh_cost import RowWork, why_full_of_rows
@@ -72,12 +71,12 @@ class RowPlanner:
         its inputs.
         """
         answer = self._answer({})
-        whole = RowPlan(wanted=self._wanted, before=self._before, reason=None, answer=answer)
+        whole = RowPlan(wanted=self._mart.wanted, before=self._mart.before, reason=None, answer=answer)
         if is_client(self.session):
-            reason = "a rebuild was asked for" if rebuild else self._obstacle()
+            reason = "a rebuild was asked for" if rebuild else self._mart.obstacle()
             return replace(whole, reason=reason)
-        whole = replace(whole, wanted=replace(self._wanted, plan=self._look(answer, ()).plan))
-        reason = "a rebuild was asked for" if rebuild else self._obstacle()
+        whole = replace(whole, wanted=replace(self._mart.wanted, plan=self._look(answer, ()).plan))
+        reason = "a rebuild was asked for" if rebuild else self._mart.obstacle()
         if reason is not None:
             return replace(whole, reason=reason)
         try:
@@ -93,33 +92,13 @@ class RowPlanner:
         return {table: self._look(answer, (number,)).refusal for number, table in enumerate(self.declaration.inputs)}
 
     @cached_property
-    def _wanted(self) -> MartStamp:
-        return wanted_stamp(self.declaration, self.warehouse, self.session)
-
-    @cached_property
-    def _log(self) -> TableLog:
-        return TableLog(self.session, self.warehouse.path(self.declaration.table))
-
-    @cached_property
-    def _before(self) -> int | None:
-        return self._log.newest_version()
-
-    @cached_property
-    def _made(self) -> Made | None:
-        return None if self._before is None else newest_made(self._log)
-
-    @property
-    def _since(self) -> Mapping[str, InputVersion]:
-        assert self._made is not None, "there is no obstacle"
-        return self._made.stamp.inputs
-
-    def _obstacle(self) -> str | None:
-        return obstacle(self.session, self._log, self._made, self._before, self._wanted)
+    def _mart(self) -> MartLook:
+        return MartLook(declaration=self.declaration, warehouse=self.warehouse, session=self.session)
 
     def _answer(self, changed: Mapping[str, "DataFrame"]) -> "DataFrame":
         """What the transform makes of the inputs, of some of which no more than `changed`."""
         frames = []
-        for number, (table, at) in enumerate(self._wanted.inputs.items()):
+        for number, (table, at) in enumerate(self._mart.wanted.inputs.items()):
             frame = changed.get(table)
             if frame is None:
                 frame = read_input(self.session, self.warehouse.path(table), at.version)
@@ -135,14 +114,13 @@ class RowPlanner:
         refusal = self._look(whole.answer, numbers).refusal
         if refusal is not None:
             return replace(whole, reason=refusal)
-        assert self._made is not None, "there is no obstacle"
-        if self._made.stamp.plan is None or self._made.stamp.plan != whole.wanted.plan:
+        if self._mart.since.plan is None or self._mart.since.plan != whole.wanted.plan:
             return replace(whole, reason="the plan of the transform is another one than when the table was written")
         work = self._work(changed)
         reason = why_full_of_rows(work)
         if reason is not None:
             return replace(whole, reason=reason, work=work)
-        if not can_swap(self.session, self._log.path, whole.answer, only_came=True):
+        if not can_swap(self.session, self._mart.log.path, whole.answer, only_came=True):
             return replace(whole, reason="rows of the table's columns cannot be added: it has others", work=work)
         return self._with_changes(replace(whole, changed=changed, work=work), numbers, only_came=work.only_came)
 
@@ -163,36 +141,33 @@ class RowPlanner:
     def _changed(self) -> tuple[str, ...]:
         """The inputs of which rows came or went. Raises UnreadableChangesError."""
         found = []
-        for table, at in self._wanted.inputs.items():
-            since = self._since[table]
-            if has_changes(self._input_logs[table], table, since, at.version):
+        for table, at in self._mart.wanted.inputs.items():
+            since = self._mart.since.inputs[table]
+            if has_changes(self._mart.input_logs[table], table, since, at.version):
                 found.append(table)
         return tuple(found)
-
-    @cached_property
-    def _input_logs(self) -> Mapping[str, TableLog]:
-        return {table: TableLog(self.session, self.warehouse.path(table)) for table in self.declaration.inputs}
 
     def _work(self, changed: tuple[str, ...]) -> RowWork:
         inputs = rows = 0
         only_came = True
         for table in changed:
-            log, since, until = self._input_logs[table], self._since[table].version, self._wanted.inputs[table].version
+            log = self._mart.input_logs[table]
+            since, until = self._mart.since.inputs[table].version, self._mart.wanted.inputs[table].version
             stats = table_stats(self.session, log.path, {})
             if stats is None:
                 raise UnreadableChangesError("this Spark or this version of Delta does not tell which rows changed")
             inputs += stats.rows
             rows += rows_changed(log, since, until)
             only_came &= not any("remove" in log.data_changes(version) for version in range(since + 1, until + 1))
-        own = table_stats(self.session, self._log.path, {})
+        own = table_stats(self.session, self._mart.log.path, {})
         return RowWork(inputs=inputs, changed=rows, table=0 if own is None else own.rows, only_came=only_came)
 
     def _of_changes(self, changed: tuple[str, ...], kind: str) -> "DataFrame":
         """What the transform makes of the rows that came ("insert") or of those that went ("delete")."""
         frames = {}
         for table in changed:
-            since, until = self._since[table].version, self._wanted.inputs[table].version
-            changes = read_changes(self.session, self._input_logs[table], table, since, until)
+            since, until = self._mart.since.inputs[table].version, self._mart.wanted.inputs[table].version
+            changes = read_changes(self.session, self._mart.input_logs[table], table, since, until)
             frames[table] = changes.where(f"{CHANGE} = '{kind}'").drop(CHANGE, CHANGED_AT)
         # Where no row changed, only that files were written together, the answer is that of no rows.
         return self._answer(frames) if changed else self._answer({}).where(_NOTHING)

@@ -22,6 +22,7 @@ from fluvial.spark.connect import is_client, parallelism, session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
 from fluvial.tables.drive.comparison import comparable
+from fluvial.tables.drive.mart_look import refreshed
 from fluvial.tables.drive.obstacles import have_vectors
 from fluvial.tables.drive.row_plan import RowPlan, RowPlanner
 from fluvial.tables.plan.changed_keys import UnreadableChangesError, explain_lost_changes
@@ -195,14 +196,5 @@ def refresh_by_rows(
             if not is_whole and is_due(commit.version) and not is_client(session):
                 write_checkpoint(session, refresh.log.path)
                 compact_files(session, refresh.log.path)
-            return RunResult(
-                table=declaration.table,
-                kind=declaration.kind,
-                skipped=False,
-                version_before=plan.before,
-                version_after=commit.version,
-                inputs={table: each.version for table, each in plan.wanted.inputs.items()},
-                rows=commit.metric("numOutputRows") + (0 if stamp is None else stamp.removed),
-                bytes=commit.metric("numOutputBytes"),
-            )
+            return refreshed(declaration, plan.wanted, plan.before, commit)
     raise OvertakenError(declaration.table, ATTEMPTS_MAX)
