@@ -25,8 +25,8 @@ $(READY): requirements.lock pyproject.toml
 java: # Spark needs Java 17 or 21: said before anything long starts
 	@PYTHONPATH=platform $(PYTHON) -m fluvial.spark.java
 
-demo: java $(READY) ## run the main job on real data and show the answer
-	@$(BIN)/fluvial demo
+demo: java $(READY) ## run the main job on real data and show the answer: SECURE=1 with TLS, users and rights, BROKERS=3
+	@$(BIN)/fluvial demo $(if $(BROKERS),--brokers $(BROKERS)) $(if $(SECURE),--secure)
 
 ui: $(READY) ## open the Dagster page of this project
 	@$(BIN)/fluvial ui
