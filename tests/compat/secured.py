@@ -67,10 +67,7 @@ class Access:
     def librdkafka(self) -> dict[str, str]:
         """As librdkafka, and so confluent-kafka and kcat, have it."""
         if self.mechanism == MUTUAL_TLS:
-            own = {
-                "ssl.certificate.location": str(self.certificate.certificate),
-                "ssl.key.location": str(self.certificate.key),
-            }
+            own = self.own_certificate()
         else:
             own = {
                 "sasl.mechanism": self.mechanism,
@@ -78,6 +75,13 @@ class Access:
                 "sasl.password": self.password,
             }
         return {"security.protocol": self.protocol, "ssl.ca.location": str(self.authority), **own}
+
+    def own_certificate(self) -> dict[str, str]:
+        """The certificate and its key, as librdkafka has them."""
+        return {
+            "ssl.certificate.location": str(self.certificate.certificate),
+            "ssl.key.location": str(self.certificate.key),
+        }
 
     def java(self) -> dict[str, str]:
         """As the Java clients have it, and Spark's source after the prefix `kafka.`."""
