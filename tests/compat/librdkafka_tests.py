@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slow_relay import late_answers_of
+
 from tests.peers import kafka_jars
 from tests.peers.kafka_jars import TOOL_JVM, kafka_command, require_kafka_jars
 
@@ -215,14 +217,22 @@ def run(cluster: Cluster, scratch: Path) -> dict[str, Outcome]:
     for number in (*_ALONE, *sorted(failed)):
         outcomes |= runner.run(number, settings, TESTS=number)
     outcomes |= runner.run("again", cluster.again or settings, TESTS=_SIGNS_IN_AGAIN)
-    outcomes |= runner.run("certificates", {**settings, **cluster.certificate}, TESTS=_CERTIFICATES, **cluster.forms)
+    outcomes |= _run_about_certificates(runner, "certificates", {**settings, **cluster.certificate}, cluster.forms)
     if cluster.mutual is not None:
-        found = runner.run("mutual", cluster.mutual, TESTS=_CERTIFICATES, **cluster.forms)
+        found = _run_about_certificates(runner, "mutual", cluster.mutual, cluster.forms)
         outcomes |= {f"{name}/mutual": outcome for name, outcome in found.items()}
     for part in _ADMIN_PARTS:
         found = runner.run(part, settings, TESTS=_ADMIN[:4], SUBTESTS=f"do_test_{part}")
         outcomes |= {f"{_ADMIN}/{part}": outcome for name, outcome in found.items() if name == _ADMIN}
     return outcomes
+
+
+def _run_about_certificates(
+    runner: "_Runner", name: str, settings: Mapping[str, str], forms: Mapping[str, str]
+) -> dict[str, Outcome]:
+    server, _, _ = settings["bootstrap.servers"].partition(",")
+    with late_answers_of(server) as address:
+        return runner.run(name, {**settings, "bootstrap.servers": address}, TESTS=_CERTIFICATES, **forms)
 
 
 class _Runner:
