@@ -129,8 +129,9 @@ rota: java $(READY) ## what is too long for `make test`, that which has waited l
 sbom: $(READY) ## write dist/fluvial.cdx.json, the bill of materials of what the locks pin (CycloneDX)
 	@$(BIN)/python infra/sbom.py dist/fluvial.cdx.json
 
-site: $(READY) ## build the site of the documentation in build/site
+site: $(READY) ## build the site of the documentation in build/site; say how many of its blocks of code are run
 	@$(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/python tests/unit/test_documentation.py
 
 clean: ## stop the local platform and remove what the project made here
 	@if [ -x $(BIN)/fluvial ]; then $(BIN)/fluvial down || true; fi
