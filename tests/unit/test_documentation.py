@@ -45,6 +45,7 @@ RUN = {
     ("docs/coming-from.md", "python"): "tests/unit/log_broker/test_page_coming_from.py",
     ("docs/kafka-for-pytest.md", "python"): "tests/unit/fluvial/test_extras.py",
     ("docs/reading-tables.md", "python"): "tests/spark/test_spark_readers.py",
+    ("docs/windows-and-joins.md", "python"): "tests/spark/test_spark_windows_page.py",
     ("docs/tutorial.md", "sh"): "tests/e2e/test_tutorial.py",
 }
 # Programs of others, whose words are theirs.
