@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 READY := $(VENV)/.ready
+# Where nothing compiled may be kept, each node and command that a test starts compiles our modules again: 0.2 s of each.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-secured bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-incremental bench-ask fuzz kill kill-tables chaos rota sbom site clean
