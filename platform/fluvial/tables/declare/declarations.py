@@ -457,6 +457,9 @@ def _check_topic(topic: str) -> None:
 
 
 def checked_name(name: str | None, default: str, what: str) -> str:
+    """
+    Return the name of a table, by default the topic's or function's; raise DeclarationError for what cannot be one.
+    """
     if name is None:
         return table_name_of(default)
     if not is_table_name(name):
