@@ -47,15 +47,25 @@ class Tables:
     def __init__(self, random: Random, spark: Any, settings: Settings) -> None:
         self._random, self._spark, self._settings = random, spark, settings
         self._next = 0
-        self.sql(
-            f"CREATE TABLE {self.name(VERSIONS)} (customer string, city string, valid_from timestamp, "
-            "valid_to timestamp, is_current boolean) USING delta "
-            "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
-        )
+        self._write(VERSIONS, self._moved(), "customer string, city string, valid_from timestamp, valid_to timestamp, "
+                    "is_current boolean")  # fmt: skip
         for table in (ORDERS, PAYMENTS):
             self.add(table, 20)
-        for _ in range(8):
-            self.move()
+
+    def _moved(self) -> list[tuple[Any, ...]]:
+        """Where each customer has lived."""
+        rows = []
+        for customer in range(CUSTOMERS):
+            times = sorted({self._moment() for _ in range(self._random.randint(0, 3))})
+            for at, until in zip(times, [*times[1:], None], strict=True) if times else ():
+                rows.append((f"c{customer}", f"city {self._next}", at, until, until is None))
+                self._next += 1
+        return rows
+
+    def _write(self, table: str, rows: list[tuple[Any, ...]], columns: str) -> None:
+        frame = self._spark.createDataFrame(rows, columns).coalesce(1)
+        writer = frame.write.format("delta").mode("append").option("delta.enableDeletionVectors", "true")
+        writer.save(self.path(table))
 
     def path(self, table: str) -> str:
         return f"{self._settings.warehouse}/{table.replace('.', '/')}"
@@ -72,9 +82,7 @@ class Tables:
         for _ in range(count):
             self._next += 1
             rows.append((self._next, self._customer(), self._moment() if self._random.random() > 0.05 else None))
-        frame = self._spark.createDataFrame(rows, "id bigint, customer string, at timestamp").coalesce(1)
-        writer = frame.write.format("delta").mode("append").option("delta.enableDeletionVectors", "true")
-        writer.save(self.path(table))
+        self._write(table, rows, "id bigint, customer string, at timestamp")
 
     def move(self) -> None:
         """Let a customer move, now or, when it becomes known late, in between."""
