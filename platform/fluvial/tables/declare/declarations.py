@@ -174,7 +174,8 @@ class Pipeline:
         """
         Whether the rows of an aggregate can be made from the rows that changed alone: windows must not move by them.
         """
-        return self.aggregation is not None and not any(each.is_session for each in self.windows.values())
+        moved = (each.is_session or each.emit == "final" for each in self.windows.values())
+        return self.aggregation is not None and not any(moved)
 
     def __call__(self, *frames: Any) -> Any:
         return self.transform(*map(self.in_windows, self.inputs, frames))
