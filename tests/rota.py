@@ -47,7 +47,8 @@ def _pytest(*words: str) -> tuple[str, ...]:
 
 
 ROTA = {"FLUVIAL_ROTA": "1"}
-EVERY_WAY = ("broken_tables", "exactly_once", "partition_growth", "reducers", "row_swap", "tables")
+SECURED = ROTA | {"FLUVIAL_TEST_SECURED": "1"}
+EVERY_WAY = ("broken_tables", "exactly_once", "partition_growth", "publishing", "reducers", "row_swap", "tables")
 TURNS = (
     Turn("scenarios", 14, _pytest("tests/chaos/test_chaos_scenarios.py"), {"FLUVIAL_CHAOS": "all"}),
     Turn("storm", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--seed", "{seed}")),
@@ -61,13 +62,13 @@ TURNS = (
     Turn("runners of packages", 2, _pytest("tests/package/test_runners.py"), ROTA),
     Turn("rehearsal", 4, _pytest("tests/unit/fluvial/cli/test_cli_doctor_rehearsal.py"), ROTA),
     Turn("loss of a broker", 3, _pytest("tests/e2e/test_broker_loss.py"), ROTA),
-    Turn(
-        "secured, end to end",
-        9,
-        _pytest(*(f"tests/e2e/test_{name}.py" for name in ("main_job", "tutorial", "broker_loss"))),
-        ROTA | {"FLUVIAL_TEST_SECURED": "1"},
-    ),
+    # On `fluvial up --secure --brokers 3`.
+    Turn("main job, secured", 5, _pytest("tests/e2e/test_main_job.py"), SECURED),
+    Turn("tutorial, secured", 5, _pytest("tests/e2e/test_tutorial.py"), SECURED),
+    Turn("loss of a broker, secured", 4, _pytest("tests/e2e/test_broker_loss.py"), SECURED),
+    Turn("kills of the main job, secured", 6, _pytest("tests/e2e/test_kill.py"), SECURED),
     Turn("runs from the page", 3, _pytest("tests/e2e/test_web_page.py"), ROTA),
+    Turn("page of a secured platform", 2, _pytest("tests/e2e/test_secured_page.py"), ROTA),
     Turn("kill of a driver of tables", 2, _pytest("tests/e2e/test_kill_tables.py"), ROTA),
     Turn("kills of tables", 10, ("tests/e2e/kill_tables_run.py", "--kills", "4", "--seed", "{seed}")),
     Turn("kills of executors", 12, ("tests/e2e/kill_tables_run.py", "--kills", "4", "--executors", "--seed", "{seed}")),
@@ -88,10 +89,12 @@ TURNS = (
     Turn("kills at each step of a commit", 6, _pytest("tests/spark/test_spark_killed_commits.py"), ROTA),
     Turn("erasure stopped at every step", 5, _pytest("-m", "rota", "tests/spark/test_spark_erasure.py"), ROTA),
     Turn("random marts", 8, _pytest("tests/spark/test_spark_random_marts.py"), ROTA),
+    Turn("random windows", 8, _pytest("tests/spark/test_spark_random_windows.py"), ROTA),
+    Turn("random joins by time", 8, _pytest("tests/spark/test_spark_random_joins.py"), ROTA),
     Turn("random marts of rows", 8, _pytest("tests/spark/test_spark_random_rows.py"), ROTA),
     Turn(
         "tables every way",
-        16,
+        18,
         _pytest("-n2", "-m", "rota", *(f"tests/spark/test_spark_{name}.py" for name in EVERY_WAY)),
         ROTA,
     ),
@@ -108,8 +111,10 @@ TURNS = (
     Turn("journey", 5, _pytest("tests/e2e/test_journey.py"), ROTA),
     Turn("rolling upgrade", 4, _pytest("tests/e2e/test_rolling_upgrade.py"), ROTA),
     Turn("object store", 5, _pytest("tests/e2e/test_object_store.py"), ROTA),
+    Turn("main job, all of the year", 5, _pytest("tests/e2e/test_main_job.py"), ROTA),
     Turn("tutorial", 4, _pytest("-m", "rota", "tests/e2e/test_tutorial.py"), ROTA),
     Turn("installed whole", 8, _pytest("tests/e2e/test_tutorial.py"), {"FLUVIAL_INSTALL": "all"} | ROTA),
+    Turn("clean machine", 12, _pytest("tests/e2e/test_tutorial.py"), {"FLUVIAL_INSTALL": "machine"} | ROTA),
     Turn("installed core", 2, _pytest("tests/package/test_core_install.py"), ROTA),
     Turn("other Pythons", 12, ("tests/other_pythons.py",)),
     Turn("newest versions", 5, ("tests/newest_versions.py",)),

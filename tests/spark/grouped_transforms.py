@@ -67,7 +67,7 @@ def random_pipeline(random: Random, shape: str) -> Pipeline:
 
     def python(orders: Any) -> Any:
         def spread(rows: Any) -> Any:
-            return rows.groupgrouped("customer", dropna=False, as_index=False).agg(n=("id", "size"), last=("id", "max"))
+            return rows.groupby("customer", dropna=False, as_index=False).agg(n=("id", "size"), last=("id", "max"))
 
         return orders_of(orders).groupBy("customer").applyInPandas(spread, "customer string, n bigint, last bigint")
 

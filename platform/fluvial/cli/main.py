@@ -13,7 +13,7 @@ from fluvial.cli.cluster import clusters, nodes
 from fluvial.cli.group import groups
 from fluvial.cli.old_names import Tree
 from fluvial.cli.profile import FLAG, HELP, choose, give_to_all
-from fluvial.cli.run import adopt, certify, demo, init, run, sql, ui, verify
+from fluvial.cli.run import adopt, certify, demo, init, run, serve, sql, ui, verify
 from fluvial.cli.schema import registry, schemas
 from fluvial.cli.table import erase, explain, table_replay, table_rows, tables
 from fluvial.cli.topic import configs, consume, produce, quarantines, topic_changes, topic_repair, topics
@@ -43,6 +43,7 @@ init.add_to(app)
 nodes.add_to(app)
 run.add_to(app)
 sql.add_to(app)
+serve.add_to(app)
 ui.add_to(app)
 demo.add_to(app)
 certify.add_to(app)

@@ -73,7 +73,9 @@ def commit_options(stamp: CommitStamp) -> dict[str, str]:
     return {"txnAppId": stamp.app_id, "txnVersion": str(stamp.batch), "userMetadata": stamp.as_json()}
 
 
-def append(frame: "DataFrame", path: str, stamp: Stamp, properties: Mapping[str, str] = MappingProxyType({})) -> None:
+def append(
+    frame: "DataFrame", path: str, stamp: AnyStamp, properties: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """
     Append rows, making the table with these properties when it is not there; columns new in `frame` are added.
     """

@@ -80,7 +80,11 @@ CASES: list[tuple[tuple[str, ...], str]] = [
     (("sql", "  "), "QUERY is empty"),
     (("sql", "select 1", "--format", "xml"), "--format"),
     (("demo", "--until", "soon"), "--until"),
+    (("demo", "--secure"), "--secure is for the local platform: leave out --bootstrap-server"),
     (("ui", "--port", "0"), "--port"),
+    (("ui", "--host", "0.0.0.0"), r"other machines reach 0\.0\.0\.0, the page starts runs .*--allow-plaintext"),
+    (("ui", "--host", "no host"), "--host no host: .*write an address"),
+    (("ui", "--certificate", "file"), "--certificate file: .*PEM file"),
 ]
 
 
