@@ -199,7 +199,7 @@ def test_a_key_leaves_every_table_and_with_a_vacuum_every_file(
         "history.customers": 4,
         "compacted.customers": 1,
         "state.customers": 1,
-        "state.versions": 2,
+        "state.versions": 4,
         aside: 1,
         "quarantine.failed_history_customers": 3,
     }
