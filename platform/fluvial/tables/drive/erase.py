@@ -104,7 +104,7 @@ def erase(
     found = survey(topic, key, declared, settings, spark, schemas=schemas, say=say)
     work = _Erasing(key=key, found=found, settings=settings, spark=spark, schemas=schemas, say=say)
     if dry_run:
-        return work.report({}, found.goes_on, list(work.would_go()), {})
+        return work.report({}, found.goes_on, list(work.would_go()), None)
     tombstones, entry = work.have_it_listed()
     gone = [*work.from_tables(), *work.from_kept_rows(), *work.from_what_follows()]
     work.write_files_again()
@@ -326,15 +326,20 @@ class _Erasing:
         tombstones: Mapping[int, int],
         entry: Erasure | None,
         gone: list[Gone],
-        vacuumed: Mapping[str, Vacuumed],
+        vacuumed: Mapping[str, Vacuumed] | None,
     ) -> ErasureReport:
+        """What was done; `vacuumed` is None where nothing was."""
         return ErasureReport(
             topic=self.found.topic,
             records=self.found.in_log.records,
             tombstones=tombstones,
             number=None if entry is None else entry.number,
             gone=tuple(gone),
-            remains=(*self._in_the_log(), *self._in_tables(vacuumed), *self._elsewhere()),
+            remains=(
+                *self._in_the_log(),
+                *(() if vacuumed is None else self._in_tables(vacuumed)),
+                *self._elsewhere(),
+            ),
         )
 
     def _in_the_log(self) -> Iterator[Remains]:
