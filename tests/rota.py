@@ -48,7 +48,7 @@ def _pytest(*words: str) -> tuple[str, ...]:
 
 ROTA = {"FLUVIAL_ROTA": "1"}
 SECURED = ROTA | {"FLUVIAL_TEST_SECURED": "1"}
-EVERY_WAY = ("broken_tables", "exactly_once", "partition_growth", "reducers", "row_swap", "tables")
+EVERY_WAY = ("broken_tables", "exactly_once", "partition_growth", "publishing", "reducers", "row_swap", "tables")
 TURNS = (
     Turn("scenarios", 14, _pytest("tests/chaos/test_chaos_scenarios.py"), {"FLUVIAL_CHAOS": "all"}),
     Turn("storm", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--seed", "{seed}")),
@@ -94,7 +94,7 @@ TURNS = (
     Turn("random marts of rows", 8, _pytest("tests/spark/test_spark_random_rows.py"), ROTA),
     Turn(
         "tables every way",
-        16,
+        18,
         _pytest("-n2", "-m", "rota", *(f"tests/spark/test_spark_{name}.py" for name in EVERY_WAY)),
         ROTA,
     ),
@@ -111,8 +111,10 @@ TURNS = (
     Turn("journey", 5, _pytest("tests/e2e/test_journey.py"), ROTA),
     Turn("rolling upgrade", 4, _pytest("tests/e2e/test_rolling_upgrade.py"), ROTA),
     Turn("object store", 5, _pytest("tests/e2e/test_object_store.py"), ROTA),
+    Turn("main job, all of the year", 5, _pytest("tests/e2e/test_main_job.py"), ROTA),
     Turn("tutorial", 4, _pytest("-m", "rota", "tests/e2e/test_tutorial.py"), ROTA),
     Turn("installed whole", 8, _pytest("tests/e2e/test_tutorial.py"), {"FLUVIAL_INSTALL": "all"} | ROTA),
+    Turn("clean machine", 12, _pytest("tests/e2e/test_tutorial.py"), {"FLUVIAL_INSTALL": "machine"} | ROTA),
     Turn("installed core", 2, _pytest("tests/package/test_core_install.py"), ROTA),
     Turn("other Pythons", 12, ("tests/other_pythons.py",)),
     Turn("newest versions", 5, ("tests/newest_versions.py",)),

@@ -20,36 +20,31 @@ from log_broker.sim.kernel.kernel import InvariantError
 from log_broker.sim.runner import run_seed
 from log_broker.sim.world import broker_process
 
-# Those that the first seeds find; the whole table is `make sim-mutations`.
+# Those that the first seeds find, one for each thing that is promised; the whole table is `make sim-mutations`, which
+# the rota runs.
 QUICK = (
     "acknowledges before fsync",
-    "acknowledges before the followers",
     "does not name aborted transactions",
-    "followers do not sync",
     "followers forget producers",
     "goes on without enough in sync",
     "group offsets are not replayed",
-    "producers are as old as their records",
-    "records without a time are the oldest",
-    "reads open transactions",
     "takes repeated batches",
     "the leader shrinks the isr by itself",
-    "the recovery point passes what no sync has covered",
 )
 # Seeds that notice what the first ones do not.
 LATE = {"a folder does not say durably whose it is": 54}
 
-FIRST, LAST = map(int, os.environ.get("CLUSTER_SEEDS", "0:4").split(":"))
+FIRST, LAST = map(int, os.environ.get("CLUSTER_SEEDS", "0:3").split(":"))
 
 
-# Seeds that have found something; what it was stands in docs/simulation.md.
-FOUND = (129, 269, 400_081, 800_197, 739_945_038)
-FOUND_AND_LONG = (6, 300_015, 400_027, 600_044, 700_027, 800_008, 739_945_008)
+# Seeds that have found something; what it was stands in docs/simulation.md. The rota runs the others too.
+FOUND = (129, 400_081)
+FOUND_TOO = (269, 800_197, 739_945_038, 6, 300_015, 400_027, 600_044, 700_027, 800_008, 739_945_008)
 
 
 @pytest.mark.parametrize(
     "seed",
-    [*range(FIRST, LAST), *FOUND, *(pytest.param(seed, marks=pytest.mark.rota) for seed in FOUND_AND_LONG)],
+    [*range(FIRST, LAST), *FOUND, *(pytest.param(seed, marks=pytest.mark.rota) for seed in FOUND_TOO)],
 )
 def test_every_promise_is_kept(seed: int) -> None:
     report = run_seed(make_cluster, seed)

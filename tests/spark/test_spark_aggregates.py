@@ -1,8 +1,12 @@
 """Aggregates: a refresh from the changed rows alone makes what the batch query makes."""
 
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from shared_session import shared_session
 
 from fluvial.config import Settings
 from fluvial.delta.log import TableLog
@@ -84,11 +88,19 @@ class Warehouse:
         return row
 
 
-@pytest.fixture
-def orders(spark: Any, warehouse_settings: Settings) -> Warehouse:
-    warehouse = Warehouse(spark, warehouse_settings)
+@pytest.fixture(scope="module")
+def written_once(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The orders of each test, which gets a copy of them."""
+    settings = replace(base_settings, warehouse=str(tmp_path_factory.mktemp("orders")))
+    warehouse = Warehouse(shared_session(base_settings), settings)
     warehouse.add("(SELECT id, id AS amount, concat('C', id % 7) AS customer FROM range(50))")
-    return warehouse
+    return Path(settings.warehouse)
+
+
+@pytest.fixture
+def orders(spark: Any, written_once: Path, warehouse_settings: Settings) -> Warehouse:
+    shutil.copytree(written_once, warehouse_settings.warehouse, dirs_exist_ok=True)
+    return Warehouse(spark, warehouse_settings)
 
 
 def test_changed_rows_alone_make_what_the_batch_query_makes(orders: Warehouse) -> None:

@@ -272,11 +272,9 @@ FILE_DAMAGES: list[tuple[str, Callable[[Path], Path], type[TableError]]] = [
 
 # What is lost and torn of each kind of file and table; a rebuild repairs the others in the same ways, in the rota.
 REPAIRED = {
-    ("compacted", lose_data),
-    ("state", tear_data),
     ("compacted", lose_vectors),
+    ("state", tear_data),
     ("history", tear_newest_commit),
-    ("compacted", empty_middle_commit),
     ("state", put_a_file_for_the_log),
 }
 

@@ -1,11 +1,15 @@
 """Pipelines with a key: what changed is computed again, whatever road was taken the table is the batch query's."""
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from pyspark.sql import functions as sql
 from pyspark.sql.window import Window
+from shared_session import shared_session
 
 from fluvial.config import Settings
 from fluvial.delta.log import TableLog
@@ -55,23 +59,25 @@ def change(spark: Any, settings: Settings, table: str, statement: str) -> None:
     spark.sql(statement.replace("TABLE", f"delta.`{path(settings, table)}`"))
 
 
-@pytest.fixture
-def inputs(spark: Any, warehouse_settings: Settings) -> Settings:
+@pytest.fixture(scope="module")
+def written_once(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The inputs of each test, which gets a copy of them."""
+    spark = shared_session(base_settings)
+    settings = replace(base_settings, warehouse=str(tmp_path_factory.mktemp("inputs")))
     write(
         spark,
-        warehouse_settings,
+        settings,
         ORDERS,
         "SELECT CAST(id % 7 AS STRING) AS customer, CAST(id AS DOUBLE) AS amount, id FROM range(50)",
     )
-    write(
-        spark,
-        warehouse_settings,
-        CUSTOMERS,
-        "SELECT CAST(id AS STRING) AS id, concat('c', id % 3) AS city FROM range(6)",
-    )
-    write(
-        spark, warehouse_settings, CITIES, "SELECT concat('c', id) AS city, concat('City ', id) AS name FROM range(3)"
-    )
+    write(spark, settings, CUSTOMERS, "SELECT CAST(id AS STRING) AS id, concat('c', id % 3) AS city FROM range(6)")
+    write(spark, settings, CITIES, "SELECT concat('c', id) AS city, concat('City ', id) AS name FROM range(3)")
+    return Path(settings.warehouse)
+
+
+@pytest.fixture
+def inputs(written_once: Path, warehouse_settings: Settings) -> Settings:
+    shutil.copytree(written_once, warehouse_settings.warehouse, dirs_exist_ok=True)
     return warehouse_settings
 
 
@@ -186,7 +192,7 @@ def test_a_row_of_a_key_that_did_not_change_is_no_answer(spark: Any, inputs: Set
 
 
 def test_only_files_that_may_hold_a_changed_key_are_read(spark: Any, inputs: Settings) -> None:
-    for number in range(1, 8):
+    for number in range(1, 4):
         write(
             spark,
             inputs,
@@ -202,11 +208,11 @@ def test_only_files_that_may_hold_a_changed_key_are_read(spark: Any, inputs: Set
         spark,
         inputs,
         ORDERS,
-        "SELECT * FROM VALUES ('2 7', 5D, 9000L), ('2 7', 1D, 9001L), ('6 31', 1D, 9002L) AS t(customer, amount, id)",
+        "SELECT * FROM VALUES ('1 7', 5D, 9000L), ('1 7', 1D, 9001L), ('1 31', 1D, 9002L) AS t(customer, amount, id)",
     )
     (read, _) = explain(spend_by_customer, inputs, spark).reads
-    assert read.files == (4, 9)
-    assert "the rows of these keys in 4 of 9 files" in "\n".join(as_lines(explain(spend_by_customer, inputs, spark)))
+    assert read.files == (3, 5)
+    assert "the rows of these keys in 3 of 5 files" in "\n".join(as_lines(explain(spend_by_customer, inputs, spark)))
     materialize(spend_by_customer, inputs, spark)
     materialize(by_two, inputs, spark)
     assert_is_batch(spark, inputs, spend_by_customer)
@@ -217,7 +223,7 @@ def test_only_files_that_may_hold_a_changed_key_are_read(spark: Any, inputs: Set
     write(
         spark, inputs, ORDERS, "SELECT * FROM VALUES (NULL, 6D, 9004L), ('3 1', 6D, 9005L) AS t(customer, amount, id)"
     )
-    assert explain(spend_by_customer, inputs, spark).reads[0].files == (5, 11)
+    assert explain(spend_by_customer, inputs, spark).reads[0].files == (4, 7)
     materialize(spend_by_customer, inputs, spark)
     assert_is_batch(spark, inputs, spend_by_customer)
 

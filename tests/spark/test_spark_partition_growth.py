@@ -150,6 +150,7 @@ def test_a_tables_keys_keep_their_order_while_its_topic_grows(
         assert verify(declaration, settings, spark, schemas=schemas).is_exact
 
 
+@pytest.mark.rota
 def test_without_waiting_a_key_is_out_of_order(
     settings: Settings, spark: Any, admin: AdminClient, make_topic: Any, schemas: Schemas
 ) -> None:

@@ -178,6 +178,8 @@ def remove(spark: Any, path: str) -> None:
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
+# That it is gone on with wherever it was killed is shown without Spark: test_publishing_transactions.py.
+@pytest.mark.rota
 def test_a_version_of_many_changes_takes_several_transactions_and_is_gone_on_with(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +260,7 @@ def test_marts_are_published_where_they_have_one_row_a_key(
         materialize(other, settings, spark, schemas=schemas)
 
 
+@pytest.mark.rota
 def test_a_version_that_vacuum_took_is_compared_with_the_topic_instead(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, out: str
 ) -> None:

@@ -1,10 +1,14 @@
 """Pipelines without a key whose rows are each made of one row: only what the changed rows lead to is written."""
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from pyspark.sql import functions as sql
+from shared_session import shared_session
 
 from fluvial.config import Settings
 from fluvial.delta.errors import TableError
@@ -54,13 +58,20 @@ def orders(first: int, count: int) -> str:
     )
 
 
+@pytest.fixture(scope="module")
+def written_once(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The inputs of each test, which gets a copy of them."""
+    spark = shared_session(base_settings)
+    settings = replace(base_settings, warehouse=str(tmp_path_factory.mktemp("inputs")))
+    write(spark, settings, ORDERS, orders(0, 40))
+    write(spark, settings, RETURNS, "SELECT id, 'c1' AS city, 1L AS amount FROM range(5)")
+    write(spark, settings, CITIES, "SELECT concat('c', id) AS city, concat('City ', id) AS name FROM range(2)")
+    return Path(settings.warehouse)
+
+
 @pytest.fixture
-def inputs(spark: Any, warehouse_settings: Settings) -> Settings:
-    write(spark, warehouse_settings, ORDERS, orders(0, 40))
-    write(spark, warehouse_settings, RETURNS, "SELECT id, 'c1' AS city, 1L AS amount FROM range(5)")
-    write(
-        spark, warehouse_settings, CITIES, "SELECT concat('c', id) AS city, concat('City ', id) AS name FROM range(2)"
-    )
+def inputs(written_once: Path, warehouse_settings: Settings) -> Settings:
+    shutil.copytree(written_once, warehouse_settings.warehouse, dirs_exist_ok=True)
     return warehouse_settings
 
 

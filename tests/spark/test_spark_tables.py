@@ -62,7 +62,10 @@ def check_state(spark: Any, topic: Topic) -> None:
     assert found == plain_state(topic)
 
 
-@pytest.mark.parametrize("way", ["index", pytest.param("join", marks=pytest.mark.rota), "MERGE"])
+# In each run of the tests, MERGE has its turn where tables are adopted: test_spark_adoption.py.
+@pytest.mark.parametrize(
+    "way", ["index", pytest.param("join", marks=pytest.mark.rota), pytest.param("MERGE", marks=pytest.mark.rota)]
+)
 def test_every_table_equals_a_plain_fold_after_every_batch(
     way: str, spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

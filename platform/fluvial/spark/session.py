@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fluvial.delta.errors import SparkFailedError
 from fluvial.delta.failures import explain_failures, explained
@@ -177,10 +177,8 @@ def register_tables(spark: "SparkSession", settings: "Settings") -> list[str]:
     spark.conf.set(_WAREHOUSE_NAMED, warehouse.root)
     on_disk = [table for table in warehouse.tables(spark) if is_table_name(table.partition(".")[2])]
     for database in DATABASES:
-        spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION '{_quoted(warehouse.root)}/{database}'")
-        if is_client(spark):
-            _require_same_place(spark, database, warehouse)
-        held = {f"{database}.{row.tableName}" for row in spark.sql(f"SHOW TABLES IN {database}").collect()}
+        _make_database(spark, database, warehouse)
+        held = {f"{database}.{name}" for name in _names(spark, database)}
         for gone in held if moved else held.difference(on_disk):
             spark.sql(f"DROP TABLE IF EXISTS {gone}")
         held = set() if moved else held
@@ -193,6 +191,30 @@ def register_tables(spark: "SparkSession", settings: "Settings") -> list[str]:
                     raise
                 _log.info("%s has no name in SQL: %s", new, explanation)
     return on_disk
+
+
+def _make_database(spark: "SparkSession", database: str, warehouse: Warehouse) -> None:
+    if is_client(spark) or not _catalog(spark).databaseExists(database):
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION '{_quoted(warehouse.root)}/{database}'")
+    if is_client(spark):
+        _require_same_place(spark, database, warehouse)
+
+
+def _names(spark: "SparkSession", database: str, pattern: str = "*") -> list[str]:
+    """
+    The tables of a database that this session has names for; looked for in a list, as a table may be broken.
+
+    The catalog is asked itself where it is in reach: SHOW TABLES is planned and run as a query is.
+    """
+    if is_client(spark):
+        return [row.tableName for row in spark.sql(f"SHOW TABLES IN {database} LIKE '{pattern}'").collect()]
+    found = _catalog(spark).listTables(database, pattern, False)
+    return [str(found.apply(place).table()) for place in range(found.size())]
+
+
+def _catalog(spark: "SparkSession") -> Any:
+    """The catalog of this session, in its JVM."""
+    return spark._jsparkSession.sessionState().catalog()
 
 
 def _require_same_place(spark: "SparkSession", database: str, warehouse: Warehouse) -> None:
@@ -221,11 +243,9 @@ def register_table(spark: "SparkSession", table: str, path: str) -> None:
 def know_table(spark: "SparkSession", table: str, path: str) -> None:
     """
     Give the table its name where this session has none for it: another driver may have made it since it began.
-
-    The name is looked for in a list, since Spark would open the table behind it, which may be broken.
     """
     database, _, name = table.partition(".")
-    if not spark.sql(f"SHOW TABLES IN {database} LIKE '{name}'").collect():
+    if not _names(spark, database, name):
         register_table(spark, table, path)
 
 

@@ -459,7 +459,7 @@ def _check_topic(topic: str) -> None:
 
 def checked_name(name: str | None, default: str, what: str) -> str:
     """
-    The SQL name of a table: the one that is given, or that of a topic.
+    Return the name of a table, by default the topic's or function's; raise DeclarationError for what cannot be one.
     """
     if name is None:
         return table_name_of(default)
