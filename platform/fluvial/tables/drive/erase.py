@@ -31,6 +31,7 @@ from fluvial.tables.declare.declarations import Declaration, Pipeline, Publicati
 from fluvial.tables.drive.erase_survey import Survey, TopicTable, survey
 from fluvial.tables.drive.erase_table import erase_pending
 from fluvial.tables.drive.key_in_log import append_tombstones, shown_time
+from fluvial.tables.drive.late_table import has_watermarks, late_table_of
 from fluvial.tables.drive.pipeline_inputs import wanted_stamp
 from fluvial.tables.drive.rebuild import ASIDE, BROKEN, rebuild
 from fluvial.tables.drive.runner import materialize
@@ -256,7 +257,10 @@ class _Erasing:
     def _with_files(self) -> list[str]:
         """All tables that hold or held the key, inputs first."""
         names = [table.name for table in self.found.tables]
-        return [*names, *self.found.failed, *(each.table for each in self.found.marts)]
+        marts = self.found.marts
+        late = (late_table_of(each) for each in marts if has_watermarks(each))
+        has_late = [name for name in late if self._version(name) is not None]
+        return [*names, *self.found.failed, *(each.table for each in marts), *has_late]
 
     def write_files_again(self) -> None:
         """Rows that deletion vectors mark leave their files too."""
