@@ -2,6 +2,7 @@
 One key erased: followed through the log, every table, what is made of them, old versions and the files on the disk.
 """
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -227,6 +228,9 @@ def test_a_key_leaves_every_table_and_with_a_vacuum_every_file(
         f"topic {topic.name} (5 records)", *ALL, aside,
     }  # fmt: skip
 
+    # The batch that met the bad record was stopped, and left a file that no commit names: an hour later it may go too.
+    for file in Path(settings.warehouse).rglob("*.parquet"):
+        os.utime(file, (time.time() - 7_200, time.time() - 7_200))
     again = erased(topic, tables, settings, spark, schemas, with_vacuum=True)
     assert (again.tombstones, again.number, sum(each.rows or 0 for each in again.gone)) == ({}, 1, 0)
     assert on_disk(Path(settings.warehouse)) == []
