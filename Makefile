@@ -27,8 +27,8 @@ $(READY): requirements.lock pyproject.toml
 java: # Spark needs Java 17 or 21: said before anything long starts
 	@PYTHONPATH=platform $(PYTHON) -m fluvial.spark.java
 
-demo: java $(READY) ## run the main job on real data and show the answer
-	@$(BIN)/fluvial demo
+demo: java $(READY) ## run the main job on real data and show the answer: SECURE=1 with TLS, users and rights, BROKERS=3
+	@$(BIN)/fluvial demo $(if $(BROKERS),--brokers $(BROKERS)) $(if $(SECURE),--secure)
 
 ui: $(READY) ## open the Dagster page of this project
 	@$(BIN)/fluvial ui
@@ -131,8 +131,9 @@ rota: java $(READY) ## what is too long for `make test`, that which has waited l
 sbom: $(READY) ## write dist/fluvial.cdx.json, the bill of materials of what the locks pin (CycloneDX)
 	@$(BIN)/python infra/sbom.py dist/fluvial.cdx.json
 
-site: $(READY) ## build the site of the documentation in build/site
+site: $(READY) ## build the site of the documentation in build/site; say how many of its blocks of code are run
 	@$(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/python tests/unit/test_documentation.py
 
 clean: ## stop the local platform and remove what the project made here
 	@if [ -x $(BIN)/fluvial ]; then $(BIN)/fluvial down || true; fi

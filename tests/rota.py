@@ -47,6 +47,7 @@ def _pytest(*words: str) -> tuple[str, ...]:
 
 
 ROTA = {"FLUVIAL_ROTA": "1"}
+SECURED = ROTA | {"FLUVIAL_TEST_SECURED": "1"}
 EVERY_WAY = ("broken_tables", "exactly_once", "partition_growth", "publishing", "reducers", "row_swap", "tables")
 TURNS = (
     Turn("scenarios", 14, _pytest("tests/chaos/test_chaos_scenarios.py"), {"FLUVIAL_CHAOS": "all"}),
@@ -61,13 +62,13 @@ TURNS = (
     Turn("runners of packages", 2, _pytest("tests/package/test_runners.py"), ROTA),
     Turn("rehearsal", 4, _pytest("tests/unit/fluvial/cli/test_cli_doctor_rehearsal.py"), ROTA),
     Turn("loss of a broker", 3, _pytest("tests/e2e/test_broker_loss.py"), ROTA),
-    Turn(
-        "secured, end to end",
-        9,
-        _pytest(*(f"tests/e2e/test_{name}.py" for name in ("main_job", "tutorial", "broker_loss"))),
-        ROTA | {"FLUVIAL_TEST_SECURED": "1"},
-    ),
+    # On `fluvial up --secure --brokers 3`.
+    Turn("main job, secured", 5, _pytest("tests/e2e/test_main_job.py"), SECURED),
+    Turn("tutorial, secured", 5, _pytest("tests/e2e/test_tutorial.py"), SECURED),
+    Turn("loss of a broker, secured", 4, _pytest("tests/e2e/test_broker_loss.py"), SECURED),
+    Turn("kills of the main job, secured", 6, _pytest("tests/e2e/test_kill.py"), SECURED),
     Turn("runs from the page", 3, _pytest("tests/e2e/test_web_page.py"), ROTA),
+    Turn("page of a secured platform", 2, _pytest("tests/e2e/test_secured_page.py"), ROTA),
     Turn("kill of a driver of tables", 2, _pytest("tests/e2e/test_kill_tables.py"), ROTA),
     Turn("kills of tables", 10, ("tests/e2e/kill_tables_run.py", "--kills", "4", "--seed", "{seed}")),
     Turn("kills of executors", 12, ("tests/e2e/kill_tables_run.py", "--kills", "4", "--executors", "--seed", "{seed}")),
@@ -86,7 +87,10 @@ TURNS = (
     Turn("mutations of the cluster", 18, ("tests/sim/cluster_mutations.py",)),
     Turn("mutations of rules", 20, ("tests/mutations/rules_mutations.py",)),
     Turn("kills at each step of a commit", 6, _pytest("tests/spark/test_spark_killed_commits.py"), ROTA),
+    Turn("erasure stopped at every step", 5, _pytest("-m", "rota", "tests/spark/test_spark_erasure.py"), ROTA),
     Turn("random marts", 8, _pytest("tests/spark/test_spark_random_marts.py"), ROTA),
+    Turn("random windows", 8, _pytest("tests/spark/test_spark_random_windows.py"), ROTA),
+    Turn("random joins by time", 8, _pytest("tests/spark/test_spark_random_joins.py"), ROTA),
     Turn("random marts of rows", 8, _pytest("tests/spark/test_spark_random_rows.py"), ROTA),
     Turn(
         "tables every way",

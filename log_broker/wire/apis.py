@@ -84,6 +84,7 @@ class ApiKey(IntEnum):
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
     ADD_RAFT_VOTER = 80
     REMOVE_RAFT_VOTER = 81
     UPDATE_RAFT_VOTER = 82
@@ -379,6 +380,7 @@ APIS: Mapping[int, Api] = {
         _api(
             ApiKey.DESCRIBE_TOPIC_PARTITIONS, (0, 0), 0, "admin.describe_topic_partitions", (inside(TOPIC, DESCRIBE),)
         ),
+        _api(ApiKey.SHARE_GROUP_HEARTBEAT, (1, 1), 0, "groups.share_group_heartbeat", NOTHING),
         _api(ApiKey.ADD_RAFT_VOTER, (0, 1), 0, "quorum.add_raft_voter", (on_cluster(ALTER),)),
         _api(ApiKey.REMOVE_RAFT_VOTER, (0, 0), 0, "quorum.remove_raft_voter", (on_cluster(ALTER),)),
         _api(

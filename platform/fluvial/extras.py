@@ -25,12 +25,16 @@ def pip_install(extra: str) -> str:
 
 
 @contextmanager
-def needed() -> Iterator[None]:
-    """Raise MissingExtraError where what is imported inside this `with` needs a package of an extra."""
+def needed(extra: str | None = None) -> Iterator[None]:
+    """
+    Raise MissingExtraError where what is imported inside this `with` needs a package of an extra.
+
+    `extra` is the one to be named where that is another than the package's usual.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRA_OF:
             raise
-        raise MissingExtraError(f"{package} is not installed: {pip_install(_EXTRA_OF[package])}") from error
+        raise MissingExtraError(f"{package} is not installed: {pip_install(extra or _EXTRA_OF[package])}") from error

@@ -35,7 +35,7 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self._head_bytes += len(data)
             self._await_head()
         super().data_received(data)
-        if self.cycle is not before:
+        if self.cycle is not before or self.transport.get_protocol() is not self:  # a web socket has taken over
             self._head_came()
         elif self._head_bytes > HEAD_BYTES_MAX:
             self.transport.abort()

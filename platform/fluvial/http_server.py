@@ -1,17 +1,19 @@
 """
-The HTTP servers of a node and of `fluvial schema serve`: uvicorn on the event loop that is there, encrypted or not.
+The HTTP servers of a node, of `fluvial schema serve` and before Dagster's page: uvicorn, encrypted or not.
 """
 
 import asyncio
 import socket
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from fluvial.http_guard import OwnSiteOnly, hosts_for
 from fluvial.http_protocol import BoundedProtocol
+from log_broker.core.security.listeners import TlsConfig
 from log_broker.server.net.half_open import HalfOpen
 from log_broker.server.net.tls import TlsContext
 from log_broker.server.net.tls_server import TlsServer
@@ -37,7 +39,7 @@ async def serve(
     names under which this server is asked, `origins` those whose pages may ask it. Raises OSError for a port that is
     taken.
     """
-    listening = _listen(host, port)
+    listening = listen(host, port)
     if started is not None:
         # The kernel takes connections from here on; they wait the milliseconds until the server looks at them.
         started(listening.getsockname()[1])
@@ -52,7 +54,7 @@ async def serve(
         limit_concurrency=CONNECTIONS_MAX,
         timeout_graceful_shutdown=1,
     )
-    server = uvicorn.Server(config) if tls is None else _HttpsServer(config, tls)
+    server = server_of(config, tls)
     # uvicorn would take SIGINT and SIGTERM for itself; the process that embeds us decides what they mean.
     server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]
     task = asyncio.create_task(server.serve(sockets=[listening]), name="registry-http")
@@ -62,6 +64,16 @@ async def serve(
         server.should_exit = True
         await asyncio.gather(task, return_exceptions=True)
         listening.close()
+
+
+def tls_of(certificate: Path, clock: Callable[[], float]) -> TlsContext:
+    """Return what encrypts by a PEM file of a certificate and its key; raises BrokerError for one that will not do."""
+    return TlsContext(TlsConfig(location=str(certificate)), is_server=True, clock=clock)
+
+
+def server_of(config: uvicorn.Config, tls: TlsContext | None) -> uvicorn.Server:
+    """Return the server, by HTTPS with `tls`; it takes the socket that it listens on when it is run."""
+    return uvicorn.Server(config) if tls is None else _HttpsServer(config, tls)
 
 
 class _HttpsServer(uvicorn.Server):
@@ -96,7 +108,8 @@ class _HttpsServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there; raises OSError for a port that is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named as TCP, because asyncio sets TCP_NODELAY only then; without it each reply waits 40 ms for the client's ack.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

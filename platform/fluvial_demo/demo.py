@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from fluvial.config import Settings, data_dir_words
+from fluvial.config import Settings, data_dir_words, load_settings
 from fluvial.local.credentials import passwords_for
 from fluvial.local.start import Layout, start
 from fluvial.registry.contracts import Registered, load_contracts, register_all
@@ -120,7 +120,12 @@ def start_platform(settings: Settings, layout: Layout, progress: Console) -> Set
     platform = running.platform
     how = "started" if running.started else "was up already"
     progress.print(f"  {platform.bootstrap_servers}, {platform.registry_url} {how}; data in {settings.data_dir}")
-    return replace(settings, bootstrap_servers=platform.bootstrap_servers, registry_url=platform.registry_url)
+    settings = replace(settings, bootstrap_servers=platform.bootstrap_servers, registry_url=platform.registry_url)
+    if not layout.secured or settings.kafka_properties:
+        return settings
+    # Its users have been made just now.
+    made = load_settings(data_dir=str(settings.data_dir))
+    return replace(settings, kafka_properties=made.kafka_properties, registry_properties=made.registry_properties)
 
 
 def register_contracts(settings: Settings, progress: Console) -> list[Registered]:

@@ -76,7 +76,7 @@ class BrokerProcess:
         if not line.startswith("listening on"):
             self.kill()
             raise AssertionError(f"the broker did not start:\n{self.log.read_text()}")
-        self.port = int(line.rpartition(":")[2])
+        self.port = self.port or int(line.rpartition(":")[2])
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
@@ -115,10 +115,12 @@ def as_many_as_asked(
     if count == 1 and security is None:
         return BrokerProcess(folder / "data", words)
     ports = free_ports(count)
+    settings = [] if security is None else [security.settings_of_a_node(port) for port in ports]
+    between = ports if security is None else security.ports_between_nodes(ports)
     nodes = []
     for number, port in enumerate(ports):
-        own = words_of(number, ports) if count > 1 else ()
-        secured = () if security is None else ("--config", str(security.settings_of_a_node(port)))
+        own = words_of(number, between) if count > 1 else ()
+        secured = ("--config", str(settings[number])) if settings else ()
         nodes.append(BrokerProcess(folder / f"data-{number}", (*words, *own, *secured), port))
     running = nodes[0] if count == 1 else Brokers(nodes)
     if security is not None and security.closed:

@@ -15,6 +15,7 @@ import secured
 FOLDER = Path(__file__).with_name("kafkajs")
 VERSION: str = json.loads((FOLDER / "package.json").read_text())["dependencies"]["kafkajs"]
 NODE_MAJOR_MIN = 18
+LOG_CHARACTERS_MAX = 8000
 
 
 class KafkaJSError(RuntimeError):
@@ -67,9 +68,17 @@ def require_packages(say: Callable[[str], None] = lambda _line: None) -> Path:
 
 
 def run_script(bootstrap_servers: str, name: str, *, timeout: float = 120.0, **arguments: Any) -> Any:
-    """Run one script of `kafkajs/scripts.js` and return its outcome; an error of the client fails the test."""
-    done = start_script(secured.kafkajs(bootstrap_servers), name, timeout=timeout, **arguments)
-    assert done.returncode == 0, done.stderr
+    """
+    Run one script of `kafkajs/scripts.js` and return its outcome.
+
+    An error of the client fails the test, and so does one that comes to no end, with what the client logged last.
+    """
+    try:
+        done = start_script(secured.kafkajs(bootstrap_servers), name, timeout=timeout, logs=True, **arguments)
+    except subprocess.TimeoutExpired as error:
+        log = (error.stderr or b"").decode(errors="replace")
+        raise AssertionError(f"{name} came to no end in {timeout:.0f} s:\n{log[-LOG_CHARACTERS_MAX:]}") from None
+    assert done.returncode == 0, done.stderr[-LOG_CHARACTERS_MAX:]
     return json.loads(done.stdout)
 
 

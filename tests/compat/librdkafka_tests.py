@@ -16,7 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.peers.kafka_jars import kafka_command
+from slow_relay import late_answers_of
+
+from tests.peers import kafka_jars
+from tests.peers.kafka_jars import TOOL_JVM, kafka_command, require_kafka_jars
 
 CRATE, VERSION = "rdkafka-sys", "4.10.0+2.12.1"
 CRATE_SUM = "e234cf318915c1059d4921ef7f75616b5219b10b46e9f3a511a15eb4b56a3f77"
@@ -45,7 +48,8 @@ _ADMIN_PARTS = (
         "DescribeAcls",
         "DeleteAcls",
     ),
-    *("AlterConfigs", "DescribeConfigs", "DeleteRecords", "ListConsumerGroups", "DescribeConsumerGroups"),
+    *("AlterConfigs", "IncrementalAlterConfigs", "DescribeConfigs", "DeleteRecords"),
+    *("ListConsumerGroups", "DescribeConsumerGroups"),
     *("DescribeTopics", "DescribeCluster", "DeleteGroups", "DeleteConsumerGroupOffsets", "ListOffsets"),
     *("AlterConsumerGroupOffsets", "ListConsumerGroupOffsets", "UserScramCredentials"),
 )
@@ -54,6 +58,12 @@ _PARTS = (
     *("src/librdkafka.so.1", "src/statistics_schema.json", "src-cpp/librdkafka++.so.1"),
 )
 _SIGNS_IN_AGAIN, _CERTIFICATES = "0142", "0097"
+# The same test where nothing but a certificate lets a client in.
+_MUTUAL = "0097_ssl_verify/mutual"
+# Two tests have a Java client beside them, and build it before each use; here it is built already.
+_BUILD_OF_JAVA = ".PHONY: java\njava:\n"
+# Two parts of a test alter a setting of Kerberos, which there is not: another one is put in its place.
+_KERBEROS, _IN_ITS_PLACE = '"sasl.kerberos.min.time.before.relogin"', '"fluvial.event.loop.lag.warn.ms"'
 
 
 class LibrdkafkaError(RuntimeError):
@@ -75,14 +85,15 @@ class Outcome:
 def folder() -> Path:
     """Where the runner and what it needs lie once they are built."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "fluvial" / f"librdkafka-tests-{VERSION.partition('+')[2]}"
+    return Path(base) / "fluvial" / f"librdkafka-tests-{VERSION.partition('+')[2]}-with-java"
 
 
 def lacking() -> str | None:
     """What this machine lacks to build the suite, as a reason to skip; None when it can be built or is there."""
-    if folder().exists():
-        return None
-    for program, package in (("cargo", "cargo"), ("g++", "build-essential"), ("make", "build-essential")):
+    if (lack := kafka_jars.lacking()) is not None or folder().exists():
+        return lack
+    programs = (("cargo", "cargo"), ("g++", "build-essential"), ("make", "build-essential"))
+    for program, package in (*programs, ("javac", "openjdk-17-jdk-headless")):
         if shutil.which(program) is None:
             return f"librdkafka's tests need `{program}`, and there is none on PATH: apt-get install {package}"
     headers = (("openssl/ssl.h", "libssl-dev"), ("zlib.h", "zlib1g-dev"), ("rapidjson/document.h", "rapidjson-dev"))
@@ -106,9 +117,11 @@ def require_tests(say: Callable[[str], None] = lambda _line: None) -> Path:
     if (lack := lacking()) is not None:
         raise LibrdkafkaError(lack)
     say(f"building librdkafka {VERSION.partition('+')[2]} and its tests (once, about two minutes) …")
+    require_kafka_jars(say)
     built.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{built.name}-", dir=built.parent) as scratch:
         source = _source(Path(scratch))
+        _put_in_place(source / "tests/0081-admin.c", _KERBEROS, _IN_ITS_PLACE)
         features = ("--disable-gssapi", "--disable-zstd", "--disable-lz4-ext")
         _do("./configure", *features, cwd=source)
         jobs = f"-j{os.cpu_count() or 1}"
@@ -120,12 +133,29 @@ def require_tests(say: Callable[[str], None] = lambda _line: None) -> Path:
             (ready / part).parent.mkdir(exist_ok=True)
             shutil.copy(source / part, ready / part)
         shutil.copytree(source / "tests/fixtures", ready / "tests/fixtures")
+        _build_java(source / "tests/java", ready / "tests")
         try:
             ready.rename(built)
         except OSError:
             if not built.exists():
                 raise
     return built
+
+
+def _put_in_place(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    if old not in text:
+        raise LibrdkafkaError(f"{path.name} of librdkafka's tests has no {old} any more")
+    path.write_text(text.replace(old, new))
+
+
+def _build_java(source: Path, into: Path) -> None:
+    made = into / "java"
+    made.mkdir()
+    shutil.copy(source / "run-class.sh", made)
+    classes = sorted(str(path) for path in source.glob("*.java"))
+    _do("javac", "-nowarn", "-cp", f"{require_kafka_jars()}/*", "-d", str(made), *classes, cwd=source)
+    (into / "Makefile").write_text(_BUILD_OF_JAVA)
 
 
 def _source(scratch: Path) -> Path:
@@ -143,8 +173,8 @@ def _source(scratch: Path) -> Path:
     return vendored / "librdkafka"
 
 
-def names() -> list[str]:
-    """The tests that a broker is needed for, those of many parts by part."""
+def names(*, secured: bool) -> list[str]:
+    """The tests that a broker is needed for, those of many parts by part; `secured` as the cluster is."""
     source = (require_tests() / "tests/test.c").read_text()
     table = source[source.index("struct test tests[] = {") :]
     found = [
@@ -153,7 +183,7 @@ def names() -> list[str]:
         if not _NEEDS_NO_BROKER.search(test["rest"]) and not _OTHER_SCENARIO.search(test["rest"])
     ]
     parts = [f"{_ADMIN}/{part}" for part in _ADMIN_PARTS]
-    return [*(name for name in found if name != _ADMIN), *parts]
+    return [*(name for name in found if name != _ADMIN), *parts, *([_MUTUAL] if secured else [])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,10 +195,12 @@ class Cluster:
     """For Kafka's tools, which some tests call."""
     again: Mapping[str, str] | None = None
     """Where a client must sign in again every few seconds, for the one test that is about that."""
-    certificates: Mapping[str, str] | None = None
+    mutual: Mapping[str, str] | None = None
     """Where a client shows a certificate, for the one test that is about those."""
+    certificate: Mapping[str, str] = field(default_factory=dict)
+    """That certificate and its key: that test has them wherever it connects."""
     forms: Mapping[str, str] = field(default_factory=dict)
-    """Files of that certificate, its key and its authority in each form, by that test's variables."""
+    """Files of the certificate, its key and its authority in each form, by that test's variables."""
 
 
 def run(cluster: Cluster, scratch: Path) -> dict[str, Outcome]:
@@ -185,11 +217,22 @@ def run(cluster: Cluster, scratch: Path) -> dict[str, Outcome]:
     for number in (*_ALONE, *sorted(failed)):
         outcomes |= runner.run(number, settings, TESTS=number)
     outcomes |= runner.run("again", cluster.again or settings, TESTS=_SIGNS_IN_AGAIN)
-    outcomes |= runner.run("certificates", cluster.certificates or settings, TESTS=_CERTIFICATES, **cluster.forms)
+    outcomes |= _run_about_certificates(runner, "certificates", {**settings, **cluster.certificate}, cluster.forms)
+    if cluster.mutual is not None:
+        found = _run_about_certificates(runner, "mutual", cluster.mutual, cluster.forms)
+        outcomes |= {f"{name}/mutual": outcome for name, outcome in found.items()}
     for part in _ADMIN_PARTS:
         found = runner.run(part, settings, TESTS=_ADMIN[:4], SUBTESTS=f"do_test_{part}")
         outcomes |= {f"{_ADMIN}/{part}": outcome for name, outcome in found.items() if name == _ADMIN}
     return outcomes
+
+
+def _run_about_certificates(
+    runner: "_Runner", name: str, settings: Mapping[str, str], forms: Mapping[str, str]
+) -> dict[str, Outcome]:
+    server, _, _ = settings["bootstrap.servers"].partition(",")
+    with late_answers_of(server) as address:
+        return runner.run(name, {**settings, "bootstrap.servers": address}, TESTS=_CERTIFICATES, **forms)
 
 
 class _Runner:
@@ -197,11 +240,15 @@ class _Runner:
         self._scratch = scratch
         self._tools = scratch / "kafka"
         self._write_tools(java)
+        # Tests leave files where they are run.
+        built = require_tests()
+        (scratch / "tests").mkdir()
+        for path in (built / "src", built / "src-cpp", *(built / "tests").iterdir()):
+            (scratch / path.relative_to(built)).symlink_to(path)
 
     def run(self, name: str, settings: Mapping[str, str], *flags: str, **environ: str) -> dict[str, Outcome]:
         config = self._scratch / f"{name}.conf"
         config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        built = require_tests()
         report, output = self._scratch / f"{name}.json", self._scratch / f"{name}.out"
         with (
             output.open("w") as out,
@@ -214,10 +261,10 @@ class _Runner:
                     *(flags or ("-p1",)),
                     *("-L", "-K", "-V", _BROKER_VERSION),
                 ],
-                cwd=built / "tests",
+                cwd=self._scratch / "tests",
                 env={
                     **os.environ,
-                    "LD_LIBRARY_PATH": f"{built}/src:{built}/src-cpp",
+                    "LD_LIBRARY_PATH": f"{self._scratch}/src:{self._scratch}/src-cpp",
                     "RDKAFKA_TEST_CONF": str(config),
                     "KAFKA_PATH": str(self._tools),
                     "BROKERS": settings["bootstrap.servers"],
@@ -249,6 +296,9 @@ class _Runner:
             words = " ".join(f"'{word}'" for word in command)
             script.write_text(f"#!/bin/sh\nexec {words} \"$@\" --command-config '{config}'\n")
             script.chmod(0o755)
+        runs = self._tools / "bin/kafka-run-class.sh"
+        runs.write_text(f'#!/bin/sh\nexec java {" ".join(TOOL_JVM)} -cp "$CLASSPATH:{require_kafka_jars()}/*" "$@"\n')
+        runs.chmod(0o755)
 
 
 def _left_out(environ: Mapping[str, str]) -> tuple[str, ...]:

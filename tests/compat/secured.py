@@ -8,7 +8,7 @@ for whatever servers a test has: for those of a secured broker with what it asks
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ _SECURITY = "org.apache.kafka.common.security"
 _SETTINGS = """\
 listeners={own}://127.0.0.1:{port},SSL://127.0.0.1:{mutual},SASL_PLAINTEXT://127.0.0.1:{clear},SHORT://127.0.0.1:{short}
 listener.security.protocol.map=SHORT:SASL_SSL
-inter.broker.listener.name={own}
+inter.broker.listener.name={between}
 listener.name.short.connections.max.reauth.ms={reauth}
 connections.max.reauth.ms={reauth}
 listener.name.sasl_ssl.connections.max.reauth.ms=600000
@@ -67,10 +67,7 @@ class Access:
     def librdkafka(self) -> dict[str, str]:
         """As librdkafka, and so confluent-kafka and kcat, have it."""
         if self.mechanism == MUTUAL_TLS:
-            own = {
-                "ssl.certificate.location": str(self.certificate.certificate),
-                "ssl.key.location": str(self.certificate.key),
-            }
+            own = self.own_certificate()
         else:
             own = {
                 "sasl.mechanism": self.mechanism,
@@ -78,6 +75,13 @@ class Access:
                 "sasl.password": self.password,
             }
         return {"security.protocol": self.protocol, "ssl.ca.location": str(self.authority), **own}
+
+    def own_certificate(self) -> dict[str, str]:
+        """The certificate and its key, as librdkafka has them."""
+        return {
+            "ssl.certificate.location": str(self.certificate.certificate),
+            "ssl.key.location": str(self.certificate.key),
+        }
 
     def java(self) -> dict[str, str]:
         """As the Java clients have it, and Spark's source after the prefix `kafka.`."""
@@ -132,10 +136,11 @@ class Security:
     """
     The certificates and users of one cluster, and the ways into it.
 
-    Each node has four listeners. The first, by which nodes reach each other too, is SASL_SSL, or PLAINTEXT where the
-    cluster is not `closed`. Who signs in is a super user, unless it is `lenient`: then what no ACL is about is open to
-    everybody, and what one is about is not. The other listeners ask for a certificate (SSL), for a
-    sign-in without encryption (SASL_PLAINTEXT), and for a sign-in again every few seconds (SASL_SSL).
+    Each node has four listeners. The first is SASL_SSL, by which nodes reach each other too; or PLAINTEXT where the
+    cluster is not `closed`, and then nodes sign in elsewhere: not everybody is to be taken for one. Who signs in is a
+    super user, unless it is `lenient`: then what no ACL is about is open to everybody, and what one is about is not.
+    The other listeners ask for a certificate (SSL), for a sign-in without encryption (SASL_PLAINTEXT), and for a
+    sign-in again every few seconds (SASL_SSL).
     """
 
     def __init__(self, folder: Path, *, closed: bool = True, lenient: bool = False) -> None:
@@ -161,6 +166,7 @@ class Security:
                 **{"port": port, "mutual": ports["SSL"], "clear": ports["SASL_PLAINTEXT"], "short": ports["SHORT"]},
                 **{"user": USER, "password": PASSWORD, "reauth": REAUTHENTICATION_MS},
                 own="SASL_SSL" if self.closed else "PLAINTEXT",
+                between="SASL_SSL" if self.closed else "SASL_PLAINTEXT",
                 everyone=str(self._lenient).lower(),
                 super_users="User:node" if self._lenient else f"User:node;User:{USER}",
                 mechanisms=",".join(MECHANISMS),
@@ -170,6 +176,12 @@ class Security:
             )
         )
         return path
+
+    def ports_between_nodes(self, ports: Sequence[int]) -> list[int]:
+        """By which nodes of these first ports reach each other, once all have their settings."""
+        if self.closed:
+            return list(ports)
+        return [int(server.rpartition(":")[2]) for server in self._servers["SASL_PLAINTEXT"]]
 
     def servers(self, listener: str) -> str:
         """Where the listeners SSL, SASL_PLAINTEXT or SHORT of all nodes are."""

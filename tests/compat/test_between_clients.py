@@ -20,7 +20,7 @@ from aiokafka import TopicPartition as AIOTopicPartition
 from compat_cluster import COPIES
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from secured import aiokafka, kafka_python, librdkafka
+from secured import aiokafka, java, kafka_python, librdkafka
 
 with warnings.catch_warnings():
     # It reads its schemas by a function that the standard library is about to drop.
@@ -121,7 +121,7 @@ def kafka_python_writes(servers: str, topic: str, codec: str, records: Sequence[
 def java_writes(jvm: Any, servers: str, topic: str, codec: str, records: Sequence[Written]) -> None:
     clients = jvm.org.apache.kafka
     properties = jvm.java.util.Properties()
-    for key, value in {**librdkafka(servers), "compression.type": codec, "acks": "all"}.items():
+    for key, value in {**java(servers), "compression.type": codec, "acks": "all"}.items():
         properties.setProperty(key, value)
     serializer = clients.common.serialization.StringSerializer
     producer = clients.clients.producer.KafkaProducer(properties, serializer(), serializer())
@@ -213,7 +213,8 @@ def java_reads(jvm: Any, servers: str, topic: str, count: int) -> list[Written]:
 
 def java_consumer(jvm: Any, servers: str) -> Any:
     properties = jvm.java.util.Properties()
-    properties.setProperty("bootstrap.servers", servers)
+    for key, value in java(servers).items():
+        properties.setProperty(key, value)
     deserializer = jvm.org.apache.kafka.common.serialization.StringDeserializer
     return jvm.org.apache.kafka.clients.consumer.KafkaConsumer(properties, deserializer(), deserializer())
 
@@ -223,16 +224,16 @@ def kafkajs_reads(servers: str, topic: str, count: int) -> list[Written]:
     return [Written(**{key: record[key] for key in ("key", "value", "timestamp", "headers")}) for record in records]
 
 
+def kcat(servers: str, *words: str) -> str:
+    settings = [word for pair in librdkafka(servers).items() for word in ("-X", "=".join(pair))]
+    return subprocess.run(["kcat", *settings, *words], capture_output=True, text=True, timeout=60, check=True).stdout
+
+
 def kcat_reads(servers: str, topic: str, count: int) -> list[Written]:
-    done = subprocess.run(
-        ["kcat", "-b", servers, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-c", str(count), "-q", "-J"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
     found = []
-    for line in done.stdout.splitlines():
+    for line in kcat(
+        servers, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-c", str(count), "-q", "-J"
+    ).splitlines():
         record = json.loads(line)
         names_and_values = record.get("headers", [])
         found.append(
@@ -346,14 +347,7 @@ async def expect(
 
 
 def kcat_finds(servers: str, topic: str, timestamp: int) -> int | None:
-    done = subprocess.run(
-        ["kcat", "-b", servers, "-Q", "-t", f"{topic}:0:{timestamp}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    offset = int(done.stdout.rpartition("offset ")[2])
+    offset = int(kcat(servers, "-Q", "-t", f"{topic}:0:{timestamp}").rpartition("offset ")[2])
     return offset if offset >= 0 else None
 
 

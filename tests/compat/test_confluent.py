@@ -10,8 +10,10 @@ from compat_cluster import BROKERS, COPIES
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
+    KafkaError,
     KafkaException,
     Producer,
+    ShareConsumer,
     TopicCollection,
     TopicPartition,
 )
@@ -283,3 +285,18 @@ def test_nothing_committed_or_given_out_is_lost_by_a_kill(own_broker: Any) -> No
         client.assign([TopicPartition(topic, 0, 0)])
         assert len(read(client, 100)) == 100
     assert len(set(places) | set(send(address, topic, 100, **{"enable.idempotence": True}))) == 200
+
+
+def test_a_share_consumer_is_told_that_there_are_no_share_groups(broker: Any, admin: AdminClient) -> None:
+    topic = name("shared")
+    create(admin, topic)
+    consumer = ShareConsumer({**librdkafka(broker.bootstrap_servers), "group.id": name("sharers")})
+    try:
+        consumer.subscribe([topic])
+        with pytest.raises(KafkaException) as told:
+            consumer.poll(60)
+    finally:
+        consumer.close()
+    error: KafkaError = told.value.args[0]
+    assert error.fatal()
+    assert "ShareGroupHeartbeat" in error.str()

@@ -60,12 +60,15 @@ def _cluster(security: Security, running: Brokers) -> Cluster:
         settings=settings,
         java=tools,
         again={**settings, "bootstrap.servers": security.servers("SHORT")},
-        certificates={"bootstrap.servers": mutual.servers, "ssl.key.password": PASSWORD, **mutual.librdkafka()},
+        mutual={"bootstrap.servers": mutual.servers, "ssl.key.password": PASSWORD, **mutual.librdkafka()},
+        certificate={"ssl.key.password": PASSWORD, **mutual.own_certificate()},
         forms=security.certificate_in_every_form(),
     )
 
 
-@pytest.mark.parametrize("name", librdkafka_tests.names() if LACK is None and IS_ASKED_FOR else ["every test"])
+@pytest.mark.parametrize(
+    "name", librdkafka_tests.names(secured=SECURE) if LACK is None and IS_ASKED_FOR else ["every test"]
+)
 def test_librdkafka(request: pytest.FixtureRequest, name: str) -> None:
     found: dict[str, Outcome] = request.getfixturevalue("outcomes")
     outcome: Any = found.get(name)

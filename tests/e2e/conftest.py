@@ -29,7 +29,6 @@ def demo(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """The main job on all of the data, run once, from the wheel in a folder that held nothing, for all who read it."""
     folder = tmp_path_factory.mktemp("demo")
     local = LocalPlatform(folder / ".fluvial", installed.bin / "fluvial", folder, installed.environment)
-    local.secure()
     local.run(*local.demo_words())
     yield local
     local.down()

@@ -22,6 +22,18 @@ from fluvial.orchestration.run.ui import ui_command
 
 # A run starts a process and Spark in it; a loaded machine takes its time.
 STEP_SECONDS_MAX = 400
+# And so do Dagster's services: by their own 60 s a run was given up whose process had just been begun.
+PATIENCE = {"DAGSTER_GRPC_TIMEOUT_SECONDS": str(STEP_SECONDS_MAX)}
+# What failed runs have said: messages of the run and of its steps, with the causes of errors.
+FAILED = """
+{ runsOrError(filter: {statuses: [FAILURE, CANCELED]}) { ... on Runs { results {
+    runId
+    eventConnection(limit: 1000) { events {
+        ... on MessageEvent { message }
+        ... on ErrorEvent { error { message causes { message } } }
+    } }
+} } } }
+"""
 SIZE = {"width": 1500, "height": 900}
 
 
@@ -48,14 +60,15 @@ def served(settings: Settings) -> Iterator[str]:
 @contextmanager
 def served_by(argv: Sequence[str], url: str, *, cwd: Path, env: Mapping[str, str]) -> Iterator[str]:
     """Serve the page by a command, until it is interrupted; gives its URL once it answers."""
-    with subprocess.Popen(argv, cwd=cwd, env=env, start_new_session=True) as server:
+    with subprocess.Popen(argv, cwd=cwd, env={**PATIENCE, **env}, start_new_session=True) as server:
         try:
             wait_for_page(url, server)
             yield url
         finally:
             server.send_signal(signal.SIGINT)
             try:
-                server.wait(60)
+                # Its code servers first await the start of a run that has begun.
+                server.wait(STEP_SECONDS_MAX)
             except subprocess.TimeoutExpired:
                 os.killpg(server.pid, signal.SIGKILL)
 
@@ -100,9 +113,19 @@ def wait_for_runs(url: str, *, newest: int = 1000) -> None:
         found = {run["status"] for run in runs}
         if found == {"SUCCESS"}:
             return
-        assert not found & {"FAILURE", "CANCELED"}, found
+        assert not found & {"FAILURE", "CANCELED"}, "\n".join(_told_by_failed_runs(url))
         assert time.monotonic() < deadline, found
         time.sleep(0.2)
+
+
+def _told_by_failed_runs(url: str) -> Iterator[str]:
+    for run in ask(url, FAILED)["runsOrError"]["results"]:
+        yield f"run {run['runId']} failed:"
+        for event in run["eventConnection"]["events"]:
+            yield f"  {event.get('message', '')}"
+            error = event.get("error")
+            if error is not None:
+                yield from (each["message"] for each in (error, *error["causes"]))
 
 
 @dataclass
@@ -136,14 +159,19 @@ class Browser:
 
 
 @contextmanager
-def browser_at(url: str, screenshots: Path) -> Iterator[Browser]:
-    """Open a headless Chromium; a picture of the last state is kept where the test fails."""
+def browser_at(url: str, screenshots: Path, *, user: tuple[str, str] | None = None) -> Iterator[Browser]:
+    """
+    Open a headless Chromium; a picture of the last state is kept where the test fails.
+
+    With a `user` and its password it says who it is where it is asked, and takes any certificate.
+    """
+    secured = {} if user is None else {"http_credentials": {"username": user[0], "password": user[1]}}
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         # Without a sandbox of its own: continuous integration runs as root, and the page is ours.
         chrome = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        window = chrome.new_page(viewport=SIZE)
+        window = chrome.new_page(viewport=SIZE, ignore_https_errors=user is not None, **secured)
         window.set_default_timeout(STEP_SECONDS_MAX * 1000)
         browser = Browser(url=url, window=window, screenshots=screenshots)
         # A picture that stands in the page itself (`data:`) names no host.

@@ -15,6 +15,11 @@ from typing import Any
 import psutil
 from free_ports import free_ports_in_a_row
 
+from fluvial.client_settings import kafka_properties_of
+from fluvial.kafka import KafkaCluster
+from fluvial.local.state import client_properties
+from fluvial.properties import NO_PROPERTIES
+
 ROOT = Path(__file__).parents[2]
 FLUVIAL = Path(sys.executable).parent / "fluvial"
 STEP_TIMEOUT_S = 900
@@ -37,12 +42,14 @@ class LocalPlatform:
     program: Path = FLUVIAL
     folder: Path = ROOT
     inherited: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    port: int = field(default_factory=lambda: free_ports_in_a_row(2 * BROKERS))
+    brokers: int = BROKERS
+    port: int = 0
     registry_port: int = 0
     started: list["subprocess.Popen[str]"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.registry_port = self.registry_port or self.port + BROKERS
+        self.port = self.port or free_ports_in_a_row(2 * self.brokers)
+        self.registry_port = self.registry_port or self.port + self.brokers
 
     def command(self, *words: str) -> list[str]:
         return [str(self.program), *words, "--data-dir", str(self.data_dir)]
@@ -86,8 +93,8 @@ class LocalPlatform:
         return process
 
     def up(self) -> None:
-        secured = ("--secure", "--brokers", str(BROKERS)) if SECURED else ()
-        self.run("up", "--detach", "--port", str(self.port), "--registry-port", str(self.registry_port), *secured)
+        ports = ("--port", str(self.port), "--registry-port", str(self.registry_port))
+        self.run("up", "--detach", *ports, *self.layout_words())
 
     def down(self) -> None:
         """End everything that this platform has started."""
@@ -96,13 +103,20 @@ class LocalPlatform:
                 kill_group(process)
         self.run("down", check=False)
 
-    def secure(self) -> None:
-        """Start it before a command that would start one in plain text, if this run is of a secured one."""
-        if SECURED:
-            self.up()
+    def layout_words(self) -> tuple[str, ...]:
+        brokers = ("--brokers", str(self.brokers)) if self.brokers > 1 else ()
+        return (*(("--secure",) if SECURED else ()), *brokers)
 
     def demo_words(self, *more: str) -> tuple[str, ...]:
-        return ("demo", "--port", str(self.port), "--registry-port", str(self.registry_port), *more)
+        ports = ("--port", str(self.port), "--registry-port", str(self.registry_port))
+        return ("demo", *ports, *self.layout_words(), *more)
+
+    @property
+    def cluster(self) -> KafkaCluster:
+        """How any client reaches it."""
+        found = client_properties(self.data_dir)
+        properties = NO_PROPERTIES if found is None else kafka_properties_of(found)
+        return KafkaCluster(f"127.0.0.1:{self.port}", properties)
 
     def status(self) -> dict[str, Any]:
         return json.loads(self.run("status", "--json").stdout)
@@ -129,7 +143,7 @@ class LocalPlatform:
         return found
 
     def node_pid(self) -> int:
-        """The process of the only node."""
+        """The process of the first node."""
         return int(self.status()["nodes"][0]["pid"])
 
 

@@ -15,11 +15,10 @@ UNTIL = datetime(2013, 2, 1, tzinfo=UTC)
 
 @pytest.mark.rota
 def test_three_brokers_one_killed_and_returned_give_the_same_answers(platform: LocalPlatform) -> None:
+    platform.brokers = BROKERS
     platform.port = free_ports_in_a_row(2 * BROKERS)
     platform.registry_port = platform.port + BROKERS
-    platform.secure()
-    words = ("--until", f"{UNTIL:%Y-%m-%d}", "--brokers", str(BROKERS), "--kill-a-node")
-    told = platform.run(*platform.demo_words(*words))
+    told = platform.run(*platform.demo_words("--until", f"{UNTIL:%Y-%m-%d}", "--kill-a-node"))
     assert "killed (SIGKILL)" in told.stderr
     assert "is back" in told.stderr
     assert_tables_are_exact(platform, UNTIL)

@@ -3,7 +3,7 @@ SIGKILL in the middle of the main job, at each of its steps in turn: running it 
 """
 
 import subprocess
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import csv_truth
@@ -12,8 +12,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from local_platform import LocalPlatform, kill, kill_group, wait_until
 
-FEBRUARY = datetime(2013, 2, 1, tzinfo=UTC)
-JANUARY = ("--until", "2013-02-01")
 # About a third of what the flights of the year take in the log.
 MIDWAY_BYTES = 8_000_000
 
@@ -38,7 +36,7 @@ def log_bytes(platform: LocalPlatform, topic: str) -> int:
 
 
 def records_in(platform: LocalPlatform, topic: str) -> int:
-    consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{platform.port}", "group.id": "count"})
+    consumer = Consumer(platform.cluster.client(**{"group.id": "count"}))
     partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
     ends = [consumer.get_watermark_offsets(TopicPartition(topic, each), timeout=30)[1] for each in partitions]
     consumer.close()

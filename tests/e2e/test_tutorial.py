@@ -8,7 +8,6 @@ browser.
 
 import os
 import re
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from dagster_page import STEP_SECONDS_MAX, browser_at, chromium, wait_for_page, wait_for_runs
+from dagster_page import STEP_SECONDS_MAX, browser_at, chromium, served_by, wait_for_runs
 from free_ports import free_ports_in_a_row
 from installed import Installed
 from local_platform import BROKERS, ROOT, SECURED, free_port
@@ -107,12 +106,8 @@ def test_the_tutorial_runs_as_it_is_written(folder: Path, installed: Installed) 
     assert "state.customers" in said
 
     page = [str(installed.bin / "dg"), *told[-1].split()[1:], "--port", str(port := free_port())]
-    with subprocess.Popen(page, cwd=project, env=environment, start_new_session=True) as dg:
-        try:
-            look_at_the_page(f"http://127.0.0.1:{port}", dg, folder)
-        finally:
-            dg.send_signal(signal.SIGINT)
-            dg.wait(60)
+    with served_by(page, f"http://127.0.0.1:{port}", cwd=project, env=environment) as url:
+        look_at_the_page(url, folder)
 
     warehouse = project / ".fluvial" / "warehouse" / "state"
     habits = pq.read_table(warehouse / "habits", columns=["customer", "web_orders", "shop_orders", "last_channel"])
@@ -123,8 +118,7 @@ def test_the_tutorial_runs_as_it_is_written(folder: Path, installed: Installed) 
     assert sum(row["shop_orders"] for row in rows) == 66
 
 
-def look_at_the_page(url: str, server: "subprocess.Popen[bytes]", folder: Path) -> None:
-    wait_for_page(url, server)
+def look_at_the_page(url: str, folder: Path) -> None:
     screenshots = Path(os.environ.get("FLUVIAL_SCREENSHOTS") or folder)
     with browser_at(url, screenshots) as browser:
         groups = ",".join(f"global@global:{group}" for group in ("contracts", "topics", "state"))

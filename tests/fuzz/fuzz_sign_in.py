@@ -4,8 +4,9 @@ Whatever a stranger sends to a listener with sign-in: nothing of it may reach a 
     python tests/fuzz/fuzz_sign_in.py --connections 100000 --seed 2
 
 speaks to an embedded broker, in plain text and over TLS: requests of all apis, envelopes and names of clients that are
-forged, sign-ins cut short, out of order, replayed from another connection, by a mechanism that a listener does not have
-or changed in a byte, TLS of old versions or cut short, and noise.
+forged, sign-ins cut short, out of order, replayed whole or in part from another connection, by a mechanism that a
+listener does not have or changed in a byte, certificates of an authority that only has the right name, TLS of old
+versions or cut short, and noise.
 """
 
 import argparse
@@ -38,6 +39,8 @@ PASSWORD = b"only alice knows"
 STRONG = ScramMechanism.SHA_512  # the one mechanism of a listener
 STEPS_MAX = 6
 CLIENT_IDS = ("broker", "__admin_client", "node", "x", "")
+NONCE = "alice's"
+ATTACKS = ("tls", "plain", "replayed", "weaker", "tls", "plain", "foreign", "plain", "tls", "before tls")
 MADE_BY_STRANGERS = {
     "topics": ({"name": "strangers", "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()},),
     "timeout": 1000,
@@ -73,6 +76,22 @@ def hello(context):
     return outgoing.read()
 
 
+def foreign_certificates(folder, trusted):
+    """What a client has whose certificates are of an authority with the name of the right one, or who has none."""
+    authority = folder / "foreign" / folder.name
+    authority.mkdir(parents=True)
+    signer = Authority(authority)
+    contexts = []
+    for name in ("node", "alice", None):
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            context = ssl.create_default_context(cafile=str(trusted))
+            context.minimum_version = context.maximum_version = version
+            if name is not None:
+                context.load_cert_chain(signer.issue(name))
+            contexts.append(context)
+    return contexts
+
+
 class Stranger:
     """Draws what is sent, from a seed; keeps what a user said elsewhere to say it again."""
 
@@ -86,7 +105,7 @@ class Stranger:
             frame = self.dice.choice(
                 (
                     *(self._versions, self._handshake, self._handshake, self._token, self._token),
-                    *(self._sound, self._request, self._noise),
+                    *(self.any_sound, self._request, self._noise),
                 )
             )()
             if self.dice.random() < 0.2 and frame:
@@ -117,7 +136,7 @@ class Stranger:
             return token
         return write_request(ApiKey.SASL_AUTHENTICATE, self.dice.randint(0, 2), 3, "x", {"auth_bytes": token})
 
-    def _sound(self):
+    def any_sound(self):
         """A request that any handler would answer."""
         key = {"key": "g", "key_type": 0}
         some = {"topics": None, "allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
@@ -155,9 +174,11 @@ class UnderFire:
     def __init__(self, folder):
         authority = Authority(folder)
         self._settings = {
-            "listeners": "SASL_PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0,STRONG://127.0.0.1:0",
-            "listener.security.protocol.map": "STRONG:SASL_PLAINTEXT",
+            "listeners": "SASL_PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0,STRONG://127.0.0.1:0,MUTUAL://127.0.0.1:0",
+            "listener.security.protocol.map": "STRONG:SASL_PLAINTEXT,MUTUAL:SSL",
             "listener.name.strong.sasl.enabled.mechanisms": STRONG,
+            "listener.name.mutual.ssl.client.auth": "required",
+            "listener.name.mutual.ssl.principal.mapping.rules": "RULE:^CN=([a-z]+).*$/$1/",
             "inter.broker.listener.name": "SASL_PLAINTEXT",
             "sasl.jaas.config": 'x required username="node" password="between";',
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
@@ -168,22 +189,26 @@ class UnderFire:
         self._context = ssl.create_default_context(cafile=str(authority.path))
         self._old = old_tls()
         self._hellos = [hello(self._context), hello(self._old)]
-        self._downgraded = 0
+        self._foreign_contexts = foreign_certificates(folder, authority.path)
+        self._downgraded = self._answered = self._signed_in = 0
 
     def fire(self, connections, seed):
         """Send; return what should not have happened."""
         settings = {"data_dir": None, "port": 0, "validator": None, "topics": {}, "known_users": Known()}
         with run_embedded(settings=self._settings, **settings) as broker:
             stranger = Stranger(seed)
+            attacks = {
+                "plain": lambda: self._connection(broker, stranger, "SASL_PLAINTEXT"),
+                "tls": lambda: self._connection(broker, stranger, "SASL_SSL"),
+                "replayed": lambda: self._replayed(broker, stranger),
+                "weaker": lambda: self._weaker(broker, stranger),
+                "foreign": lambda: self._foreign(broker, stranger),
+                "before tls": lambda: self._before_tls(broker, stranger.dice),
+            }
             for number in range(connections):
                 if number % 50 == 0:
                     stranger.heard = self._said_by_alice(broker)
-                if number % 8 == 7:
-                    self._before_tls(broker, stranger.dice)
-                elif number % 8 == 3:
-                    self._weaker(broker, stranger)
-                else:
-                    self._connection(broker, stranger, "SASL_SSL" if number % 4 == 0 else "SASL_PLAINTEXT")
+                attacks[ATTACKS[number % len(ATTACKS)]]()
             return list(self._findings(broker))
 
     def _before_tls(self, broker, dice):
@@ -222,6 +247,38 @@ class UnderFire:
         frames.append(write_request(ApiKey.CREATE_TOPICS, 7, 3, "__admin_client", MADE_BY_STRANGERS))
         self._send(client, (struct.pack(">i", len(frame)) + frame for frame in frames))
 
+    def _replayed(self, broker, stranger):
+        """Say what alice has said, or the end of it after a beginning of one's own with her nonce."""
+        client = self._connected(broker, stranger.dice.choice(("SASL_PLAINTEXT", "SASL_SSL")))
+        first, final = stranger.heard
+        if stranger.dice.random() < 0.3:
+            first = ScramClient(MECHANISM, "alice", b"guessed", nonce=NONCE).first()
+        version = stranger.dice.randint(0, 1)
+        frames = [write_request(ApiKey.SASL_HANDSHAKE, version, 1, "x", {"mechanism": MECHANISM})]
+        for token in (first, final):
+            framed = write_request(ApiKey.SASL_AUTHENTICATE, 1, 2, "x", {"auth_bytes": token})
+            frames.append(token if version == 0 else framed)
+        frames.append(write_request(ApiKey.CREATE_TOPICS, 7, 3, "x", MADE_BY_STRANGERS))
+        with client, contextlib.suppress(OSError):
+            for frame in frames:
+                client.sendall(struct.pack(">i", len(frame)) + frame)
+                if not client.recv(65536):
+                    return
+
+    def _foreign(self, broker, stranger):
+        """Come with a certificate that nobody here has signed, or with none, where one lets in."""
+        context = stranger.dice.choice(self._foreign_contexts)
+        frames = [write_request(ApiKey.API_VERSIONS, 0, 1, "x", {}), stranger.any_sound()]
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self._port(broker, "MUTUAL")), timeout=20) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as client,
+        ):
+            for frame in frames:
+                client.sendall(struct.pack(">i", len(frame)) + frame)
+            if client.recv(65536):
+                self._answered += 1
+
     def _connection(self, broker, stranger, listener):
         self._send(self._connected(broker, listener), stranger.frames())
 
@@ -248,7 +305,8 @@ class UnderFire:
     def _said_by_alice(self, broker: EmbeddedBroker):
         """Sign in as a user does, and return the messages that were sent."""
         with self._connected(broker, "SASL_PLAINTEXT") as client:
-            scram = ScramClient(MECHANISM, "alice", PASSWORD, nonce="alice's")
+            scram = ScramClient(MECHANISM, "alice", PASSWORD, nonce=NONCE)
+            self._signed_in += 1
 
             def ask(api, version, values):
                 request = write_request(api, version, 1, "alice", values)
@@ -273,6 +331,10 @@ class UnderFire:
         strangers = [each for each in broker.node.connections if str(each.principal) != "User:alice"]
         if self._downgraded:
             yield f"{self._downgraded} connections speak TLS 1.1"
+        if self._answered:
+            yield f"{self._answered} requests were answered to who had no certificate of the authority"
+        if broker.node.counters.sign_ins != self._signed_in:
+            yield f"alice has signed in {self._signed_in} times, and there are {broker.node.counters.sign_ins} sign-ins"
         if broker.node.cluster.topics:
             yield f"there are topics: {', '.join(broker.node.cluster.topics)}"
         if strangers:

@@ -6,18 +6,12 @@ Apache Kafka with listeners that ask who is there, and the certificates for them
         kafka.mutual     # of one that shows a certificate
 """
 
-import datetime as dt
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
+from fluvial.local import certificates
 from tests.bench.broker.servers import KAFKA_ID, KAFKA_PROPERTIES, Kafka, free_ports
 from tests.peers.kafka_jars import run_kafka
 
@@ -39,17 +33,6 @@ sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
 listener.name.sasl_ssl.plain.sasl.jaas.config={security}.plain.PlainLoginModule required user_{user}="{password}";
 listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={security}.scram.ScramLoginModule required;
 """
-SIGNS = x509.KeyUsage(
-    digital_signature=False,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=True,
-    crl_sign=True,
-    encipher_only=False,
-    decipher_only=False,
-)
 
 
 @dataclass(frozen=True)
@@ -70,47 +53,18 @@ class Authority:
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._authority = certificates.Authority(name, days=1)
         folder.mkdir(parents=True, exist_ok=True)
         self.certificate = folder / f"{name}.pem"
-        own = self._builder(self._name, self._key).add_extension(x509.BasicConstraints(True, None), critical=True)
-        own = own.add_extension(SIGNS, critical=True)
-        self._write(self.certificate, own.sign(self._key, hashes.SHA256()))
+        self.certificate.write_bytes(self._authority.certificate)
 
     def issue(self, name: str) -> Pair:
         """A certificate for `name` at this machine's loopback address."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        signed = self._builder(subject, key).add_extension(here, critical=False).sign(self._key, hashes.SHA256())
         pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
-        self._write(pair.certificate, signed)
-        pair.key.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
+        certificate, key = self._authority.issue(certificates.common_name(name), ("127.0.0.1",))
+        pair.certificate.write_bytes(certificate)
+        pair.key.write_bytes(key)
         return pair
-
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        now = dt.datetime.now(dt.UTC)
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(hours=1))
-            .not_valid_after(now + dt.timedelta(days=1))
-            # From Python 3.13 on a chain that does not say whose key signed what is refused.
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-        )
-
-    @staticmethod
-    def _write(path: Path, certificate: x509.Certificate) -> None:
-        path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
 class SecuredKafka(Kafka):

@@ -136,6 +136,39 @@ def test_a_lost_broker_is_known_and_every_partition_writable_within_a_bound(faul
     assert known_after <= led_after <= bound_seconds + 0.1
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_a_leader_with_a_full_disk_is_followed_by_one_that_has_room_and_leads_again(seed: int) -> None:
+    async def scenario(cluster: SimulatedCluster) -> int:
+        topic = await cluster.create_topic("t", partitions=3)
+        alone = await cluster.create_topic("alone", partitions=3, replication_factor=1)
+        victim = await cluster.leader_of(topic)
+        producer = AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, acks="all", request_timeout_ms=60_000, retry_backoff_ms=50
+        )
+        await producer.start()
+        await asyncio.gather(*(producer.send_and_wait(topic, b"before", partition=at) for at in range(3)))
+        others = [broker for broker in cluster.brokers if broker != victim]
+        end = cluster.fault("fill disk", victim)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for _ in range(20):
+            await asyncio.gather(*(producer.send_and_wait(topic, b"meanwhile", partition=at) for at in range(3)))
+        passed = loop.time() - began
+        assert passed < SESSION_SECONDS, f"{passed} s: it is not waited for"
+        known = _partitions(cluster, others[0], topic)
+        assert all(each.leader in others and victim not in each.isr for each in known)
+        assert any(each.leader == victim for each in _partitions(cluster, others[0], alone)), "nobody else has that"
+        end()
+        await until(lambda: all(victim in each.isr for each in _partitions(cluster, others[0], topic)))
+        await until(lambda: any(each.leader == victim for each in _partitions(cluster, others[0], topic)))
+        await producer.stop()
+        found = await read_all(cluster, topic)
+        assert found == [b"before"] + [b"meanwhile"] * 20
+        return len(found)
+
+    assert simulate(scenario, seed=seed, config={"leader.imbalance.check.interval.seconds": "10"}) == 21
+
+
 def _lease_outlasts_session(seed: int) -> bool:
     """Whether a controller that is cut off holds a lease when its successor fences it; it hears itself all the time."""
 

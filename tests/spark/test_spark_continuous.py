@@ -3,12 +3,12 @@ Tables kept up to date while events arrive, until told to stop.
 """
 
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
+from following import Follower
 from log_topic import Schemas, Sent
 from plain_fold import FIELDS, SCHEMA, plain_compacted, plain_state, random_events
 
@@ -24,49 +24,6 @@ from fluvial.tables.drive.continuous import POOL, Watcher, follow
 from fluvial.tables.plan.result import RunResult
 
 pytestmark = pytest.mark.spark
-
-PATIENCE_SECONDS = 300
-
-
-class Follower:
-    """`follow` in a thread, and what it told."""
-
-    def __init__(self, declarations: Any, settings: Settings, spark: Any, schemas: Schemas) -> None:
-        self.results: list[RunResult] = []
-        self.stopped: dict[str, str] = {}
-        self.waited: list[str] = []
-        self.errors: Any = None
-        self.stop = threading.Event()
-        self._failure: BaseException | None = None
-        watcher = Watcher(
-            batch=self.results.append,
-            waiting=self.waited.append,
-            stopped=lambda table, error: self.stopped.update({table: str(error)}),
-        )
-
-        def run() -> None:
-            try:
-                self.errors = follow(
-                    declarations, settings, spark, self.stop, schemas=schemas, watcher=watcher, records_max=60
-                )
-            except BaseException as error:
-                self._failure = error
-
-        self._thread = threading.Thread(target=run)
-        self._thread.start()
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            assert self._failure is None, self._failure
-            assert time.monotonic() < deadline, (self.results, self.stopped, self.waited)
-            time.sleep(0.1)
-
-    def end(self) -> None:
-        self.stop.set()
-        self._thread.join(PATIENCE_SECONDS)
-        assert not self._thread.is_alive()
-        assert self._failure is None, self._failure
 
 
 def test_tables_follow_their_topic_in_batches_until_told_to_stop(

@@ -156,5 +156,5 @@ def test_the_benchmark_asks_both_of_a_state_that_runs_have_changed(
     settings = replace(base_settings, warehouse=str(tmp_path / "warehouse"))
     build(spark, settings.warehouse, rows=300, batches=2)
     register_tables(spark, settings)
-    table = measure(settings, spark, rounds=1)
+    table, _ = measure(settings, spark, rounds=1)
     assert table.row_count == len(QUESTIONS)

@@ -38,12 +38,14 @@ ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "platform" / "fluvial" / "scaffold" / "project-template"
 NOT_RUN = re.compile(r"<!-- not run: \S.* -->\s*$")
 PICTURES = {"mermaid"}
+WAYS = {"run": "run by a test", "checked": "checked", "marked": "marked as not run"}
 # Which tests run blocks of which pages as they stand there.
 RUN = {
     ("README.md", "python"): "tests/unit/fluvial/test_extras.py",
     ("docs/coming-from.md", "python"): "tests/unit/log_broker/test_page_coming_from.py",
     ("docs/kafka-for-pytest.md", "python"): "tests/unit/fluvial/test_extras.py",
     ("docs/reading-tables.md", "python"): "tests/spark/test_spark_readers.py",
+    ("docs/windows-and-joins.md", "python"): "tests/spark/test_spark_windows_page.py",
     ("docs/tutorial.md", "sh"): "tests/e2e/test_tutorial.py",
 }
 # Programs of others, whose words are theirs.
@@ -212,24 +214,31 @@ def parse(words: list[str]) -> None:
         command = command.commands[rest.pop(0)]
 
 
+def tried_as(block: Block) -> str:
+    """How a block is tried: `run`, `checked` or `marked`."""
+    if block.marked:
+        return "marked"
+    return "run" if (block.page, block.language) in RUN else "checked"
+
+
+def tally() -> str:
+    """How many blocks of all pages are tried in which way."""
+    counts = Counter(tried_as(block) for block in blocks() if block.language not in PICTURES)
+    ways = ", ".join(f"{counts[way]} {what}" for way, what in WAYS.items())
+    return f"{counts.total()} blocks of code: {ways}"
+
+
 def test_each_block_is_run_or_checked_or_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "")  # which the lines with `--profile` set
-    problems, counts = [], Counter[str]()
+    problems = []
     for block in blocks():
-        if block.language in PICTURES:
-            continue
-        if block.marked:
-            counts["marked"] += 1
-        elif (block.page, block.language) in RUN:
-            counts["run"] += 1
-        else:
-            counts["checked"] += 1
+        if block.language not in PICTURES and tried_as(block) == "checked":
             try:
                 check(block)
             except (Exception, SystemExit) as error:
                 problems.append(f"{block}: {type(error).__name__}: {error}")
-    print(dict(counts))
     assert not problems, "\n".join(problems)
+    assert re.fullmatch(r"\d+ blocks of code: \d+ run by a test, \d+ checked, \d+ marked as not run", tally())
 
 
 @pytest.mark.parametrize(
@@ -276,3 +285,7 @@ def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     pages = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*.html")}
     assert {"index.html", "docs/commands.html", "docs/errors.html", "docs/decisions/index.html"} <= pages
     assert re.search(r"fluvial 0\.\d", (tmp_path / "site" / "docs" / "cli.html").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    print(tally())

@@ -12,7 +12,7 @@ well, being in the ISR, or it is not confirmed. So its lease is not prolonged un
 leaders, and nobody leaves the ISR while he may hold one from before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from log_broker.core.cluster import elections
@@ -56,13 +56,18 @@ class Registration(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """A sign of life under a broker epoch. `replayed` is the version of the broker's image."""
+    """
+    A sign of life under a broker epoch. `replayed` is the version of the broker's image.
+
+    Whoever says `takes_writes=False` has ended its lease before.
+    """
 
     node_id: int
     broker_epoch: int
     replayed: int
     wants_shut_down: bool = False
     wants_fence: bool = False
+    takes_writes: bool = True
 
 
 class HeartbeatAnswer(NamedTuple):
@@ -84,6 +89,7 @@ class BrokerRegistry:
         self._began_ms = now_ms
         self._caught_up_ms: dict[int, int] = {}  # when each was last told that it is caught up
         self._leaders_version = image.version  # in which a leader was replaced for the last time, or before it
+        self._unable: dict[int, int] = {}  # whose disk takes no writes: up to which version it was handed over from
         self._leaving_at: dict[int, int] = {}  # the version of the image in which a broker was first seen to leave
         self.hear_all(image, now_ms)
 
@@ -134,6 +140,7 @@ class BrokerRegistry:
         self._heard_ms[wanted.node_id] = now_ms
         self._replayed.pop(wanted.node_id, None)
         self._leaving_at.pop(wanted.node_id, None)
+        self._note_disk(wanted.node_id, takes_writes=True)
         registered = BrokerRegistered(
             node_id=wanted.node_id,
             host=wanted.host,
@@ -158,6 +165,7 @@ class BrokerRegistry:
         broker = check_broker_epoch(image, beat.node_id, beat.broker_epoch)
         self._heard_ms[beat.node_id] = now_ms
         self._replayed[beat.node_id] = beat.replayed
+        self._note_disk(beat.node_id, takes_writes=beat.takes_writes)
         is_caught_up = beat.replayed >= max(broker.epoch, self._leaders_version)
         if is_caught_up:
             self._caught_up_ms[beat.node_id] = now_ms
@@ -172,7 +180,15 @@ class BrokerRegistry:
         records = []
         if beat.wants_shut_down and not broker.is_leaving:
             records = elections.leave(image, beat.node_id)
+        elif not beat.takes_writes and (handed_over := self._hand_over(image, beat.node_id)):
+            # Its lease has ended, and begins again when it has replayed who leads now.
+            return HeartbeatAnswer(handed_over, is_caught_up=False, is_fenced=False, should_shut_down=False)
         return HeartbeatAnswer(records, is_caught_up, is_fenced=False, should_shut_down=False)
+
+    @property
+    def unable(self) -> Collection[int]:
+        """The brokers whose disks take no writes."""
+        return self._unable.keys()
 
     def expired(self, image: ClusterImage, now_ms: int) -> list[MetadataRecord]:
         """
@@ -223,6 +239,24 @@ class BrokerRegistry:
     def has_session(self, broker: BrokerImage, now_ms: int) -> bool:
         """Whether a broker was heard of not too long ago, and its process is not known to have ended."""
         return not broker.has_ended and now_ms < self.heard_ms(broker.node_id) + self._session_ms
+
+    def _note_disk(self, node_id: int, *, takes_writes: bool) -> None:
+        if takes_writes == (node_id in self._unable):
+            if takes_writes:
+                del self._unable[node_id]
+            else:
+                self._unable[node_id] = UNKNOWN_EPOCH
+            # With one more, or less, that can take over, others may be able to hand over more.
+            self._unable = dict.fromkeys(self._unable, UNKNOWN_EPOCH)
+
+    def _hand_over(self, image: ClusterImage, node_id: int) -> Sequence[MetadataRecord]:
+        """Decide what such a broker gives to others; looks again only when the image has changed."""
+        if self._unable[node_id] == image.version:
+            return ()
+        records = elections.hand_over(image, node_id, self._unable)
+        if not records:
+            self._unable[node_id] = image.version
+        return records
 
     def _may_stop(self, image: ClusterImage, broker: BrokerImage, now_ms: int) -> bool:
         """

@@ -5,7 +5,7 @@ Each function reads the image and returns records; BrokerError says why an elect
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from log_broker.core.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from log_broker.core.cluster.leader_choice import first_choice, rank_of_leader
@@ -37,6 +37,29 @@ def fence(image: ClusterImage, node_id: int) -> list[MetadataRecord]:
 def leave(image: ClusterImage, node_id: int) -> list[MetadataRecord]:
     """Decide on a broker that is about to stop: it leads nothing from then on, but is there until it is fenced."""
     return [BrokerLeaving(node_id=node_id), *_depart(image, node_id)]
+
+
+def hand_over(image: ClusterImage, node_id: int, unable: Collection[int]) -> list[PartitionChanged]:
+    """
+    Decide on a broker whose disk takes no writes: others lead, and it leaves the ISRs that have their minimum then.
+
+    `unable` are all such brokers. Where without them `acks=all` would stop as well, nothing changes: a partition can be
+    read as long as anybody has it.
+    """
+
+    def may_lead(candidate: int) -> bool:
+        return candidate not in unable and image.may_lead(candidate)
+
+    changes: list[PartitionChanged] = []
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            # A leader that is unable itself gives up its leaderships by its own word, as its lease ends with that.
+            if node_id not in partition.isr or (partition.leader != node_id and partition.leader in unable):
+                continue
+            if sum(map(may_lead, partition.isr)) >= topic.min_isr(index):
+                change = change_partition(image, topic, index, Wish(isr=_except(partition.isr, node_id)), may_lead)
+                changes += [change] if change is not None else []
+    return changes
 
 
 def unfence(image: ClusterImage, node_id: int) -> list[MetadataRecord]:

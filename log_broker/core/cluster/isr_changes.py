@@ -2,6 +2,7 @@
 The ISR as its leader wants it: whether the controller grants that (AlterPartition, KIP-497, KIP-841, KIP-903).
 """
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from log_broker.core.cluster.broker_registry import UNKNOWN_EPOCH
@@ -63,6 +64,22 @@ def alter_partition(image: ClusterImage, node_id: int, wish: IsrWish) -> Partiti
         _check_eligible(image, member)
     change = Wish(isr=members, recovering=wish.is_recovering, election=election_for(topic))
     return change_partition(image, topic, wish.partition, change)
+
+
+def without_unable(image: ClusterImage, wish: IsrWish, unable: Collection[int]) -> IsrWish:
+    """
+    Return a wish without those whose disk takes no writes, unless they are in the ISR.
+
+    Raises BrokerError(INELIGIBLE_REPLICA) where the wish is for nothing else.
+    """
+    topic = image.topic_by_id(wish.topic_id)
+    if not unable or topic is None or not 0 <= wish.partition < len(topic.partitions):
+        return wish
+    now = topic.partitions[wish.partition].isr
+    able = tuple(member for member in wish.isr if member.node_id in now or member.node_id not in unable)
+    if len(able) < len(wish.isr) and {member.node_id for member in able} == set(now):
+        raise BrokerError(ErrorCode.INELIGIBLE_REPLICA, "The disk of who shall come into the ISR takes no writes.")
+    return wish._replace(isr=able)
 
 
 def _check_eligible(image: ClusterImage, member: IsrMember) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 
 from log_broker.server.net.half_open import HalfOpen
 from log_broker.server.net.tls import TlsContext
-from log_broker.server.net.tls_alerts import ACCEPTED
+from log_broker.server.net.tls_alerts import LAST_WORD, LastWord
 from log_broker.server.process.log_limiter import RateLimitedLog
 
 _log = logging.getLogger(__name__)
@@ -89,9 +89,9 @@ class TlsServer:
         self._handshakes.discard(handshake)
         self._half_open.leave(handshake)
 
-    async def shake_hands(self, accepted: socket.socket) -> None:
+    async def shake_hands(self, accepted: socket.socket, last_word: LastWord) -> None:
         """Get a connection through; raises what kept it."""
-        ACCEPTED.set(accepted)
+        LAST_WORD.set(last_word)
         await self._loop.connect_accepted_socket(
             self._made,
             accepted,
@@ -116,13 +116,23 @@ class _Handshake:
         self.task.cancel()
 
     async def _shake(self) -> None:
+        last_word = LastWord(self._accepted)
         try:
-            await self._server.shake_hands(self._accepted)
+            await self._try(last_word)
+            await last_word.heard()
         except asyncio.CancelledError:
-            self._accepted.close()
             if self._reason is None:
                 raise
             self._server.failed(self._peer, self._reason)
+        finally:
+            last_word.close()
+
+    async def _try(self, last_word: LastWord) -> None:
+        try:
+            await self._server.shake_hands(self._accepted, last_word)
+        except asyncio.CancelledError:
+            self._accepted.close()
+            raise
         except (OSError, TimeoutError) as error:
             self._accepted.close()
             reason = error.reason if isinstance(error, ssl.SSLError) else ""

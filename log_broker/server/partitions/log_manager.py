@@ -15,6 +15,7 @@ from uuid import UUID
 from log_broker.config.broker import TopicConfig
 from log_broker.interfaces import RecordValidator
 from log_broker.server.partitions.compactor import CompactionSettings, Compactor, TopicPartition
+from log_broker.server.partitions.disk_watch import DiskWatch
 from log_broker.server.partitions.folders import PartitionFolders
 from log_broker.server.partitions.log_opening import LogOpening, Opened
 from log_broker.server.partitions.offset_checkpoints import FoundPartition, OffsetCheckpoints
@@ -79,6 +80,7 @@ class LogManager:
         self._files = files or OsFileSystem()
         self._owned = DataDirectory(data_dir) if files is None else claim
         self._pool = SyncPool(loop) if pool is None else pool
+        self.disk = DiskWatch(loop, self._files, self._pool, data_dir)
         # One thread for records that take long to look at: several would leave the event loop less of the interpreter.
         self._checks = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-check")
         self._partitions: dict[TopicPartition, PartitionRuntime] = {}
@@ -271,6 +273,7 @@ class LogManager:
         for timer in self._timers:
             timer.cancel()
         self._folders.stop()
+        self.disk.stop()
         self._closing.set()
         await self._compactor.stop()
         results = await asyncio.gather(
@@ -306,6 +309,7 @@ class LogManager:
             membership=self._membership,
             aside=self.aside,
         )
+        replica.on_write_failed = self.disk.suspect
         self._partitions[entry.place] = runtime = PartitionRuntime(replica, self._lower_checkpoints)
         return runtime
 

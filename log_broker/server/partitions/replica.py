@@ -75,6 +75,7 @@ class Replica:
         self.on_isr_wanted: Callable[[IsrProposal], None] = _report_unasked
         self.on_damaged: Callable[[int], None] = self._report_damage
         self.on_refused: Callable[[Sequence[Fault]], None] = _count_nowhere
+        self.on_write_failed: Callable[[], None] = _suspect_nothing
 
     @property
     def appended_records(self) -> int:
@@ -107,6 +108,10 @@ class Replica:
 
 def _count_nowhere(faults: Sequence[Fault]) -> None:
     """Refused records are counted where the node says so."""
+
+
+def _suspect_nothing() -> None:
+    """The disk is watched by who keeps several logs on it."""
 
 
 def _report_unasked(proposal: IsrProposal) -> None:

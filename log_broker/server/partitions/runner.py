@@ -162,6 +162,7 @@ class EffectRunner:
         replica = self._replica
         self._trouble.failed("writing %s-%d failed: %s", replica.topic, replica.partition, error)
         replica.storage_errors += 1
+        replica.on_write_failed()
         self.run(replica.core.handle(WriteFailed(str(error), lost_sync), replica.clock_ms()))
         if lost_sync and replica.state.offline_reason is not None:
             replica.go_offline(replica.state.offline_reason)

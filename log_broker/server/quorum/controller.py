@@ -24,7 +24,7 @@ from log_broker.core.cluster.events import Fencing
 from log_broker.core.cluster.feature_updates import first_levels
 from log_broker.core.cluster.features import METADATA_VERSION, USERS_FROM
 from log_broker.core.cluster.image import ClusterImage, PartitionImage
-from log_broker.core.cluster.isr_changes import IsrWish, alter_partition
+from log_broker.core.cluster.isr_changes import IsrWish, alter_partition, without_unable
 from log_broker.core.cluster.reassignments import reassign
 from log_broker.core.cluster.records import (
     ClusterNamed,
@@ -159,7 +159,7 @@ class Controller:
             records: list[MetadataRecord] = []
             for wish in some:
                 try:
-                    change = alter_partition(image, node_id, wish)
+                    change = alter_partition(image, node_id, without_unable(image, wish, self._registry.unable))
                     self._check_leavers(image, wish)
                 except BrokerError as error:
                     outcomes.append(Outcome(error.code))

@@ -9,6 +9,7 @@ when they were not heard for too long it registers again, under a new epoch.
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
@@ -16,7 +17,7 @@ from log_broker.core.cluster.features import misfit, told_of
 from log_broker.core.cluster.records import ToldListeners
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.process.log_limiter import RateLimitedLog
-from log_broker.server.process.ports import Cluster, HasFeatures, HasLease, Process
+from log_broker.server.process.ports import Cluster, HasEvents, HasFeatures, HasLease, Process
 from log_broker.server.quorum.ports import HasAuthority, HasQuorum
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.quorum import as_uuid
@@ -34,8 +35,20 @@ _GONE = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTE
 _FATAL = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
 
 
-class StoppedLogs(Protocol):
-    """The logs as they were left when the node was stopped."""
+class Disk(Protocol):
+    """The disk that the logs are on."""
+
+    on_changed: Callable[[], None]
+
+    @property
+    def takes_writes(self) -> bool: ...
+
+
+class LifecycleLogs(Protocol):
+    """The logs, as they were left when the node was stopped, and their disk."""
+
+    @property
+    def disk(self) -> Disk: ...
 
     @property
     def stopped_epoch(self) -> int:
@@ -43,7 +56,7 @@ class StoppedLogs(Protocol):
         ...
 
 
-class LifecycleHost(Cluster, HasAuthority, HasFeatures, HasLease, HasQuorum, Process, Protocol):
+class LifecycleHost(Cluster, HasAuthority, HasEvents, HasFeatures, HasLease, HasQuorum, Process, Protocol):
     """What being a broker of the cluster asks of the node."""
 
     @property
@@ -55,7 +68,7 @@ class LifecycleHost(Cluster, HasAuthority, HasFeatures, HasLease, HasQuorum, Pro
         ...
 
     @property
-    def logs(self) -> StoppedLogs: ...
+    def logs(self) -> LifecycleLogs: ...
 
 
 class BrokerLifecycle:
@@ -67,6 +80,7 @@ class BrokerLifecycle:
         self.epoch = -1
         self._urgent = asyncio.Event()  # the next heartbeat is to be sent at once
         self._beating: asyncio.Task[None] | None = None
+        node.logs.disk.on_changed = self._disk_changed
 
     async def register(self) -> None:
         """Register, and return when this node has replayed that; waits for a controller as long as it takes."""
@@ -129,6 +143,17 @@ class BrokerLifecycle:
         node_id = self._node.static_config.node_id
         if any(broker.is_leaving and broker.node_id != node_id for broker in self._node.cluster.brokers.values()):
             self._urgent.set()
+
+    def _disk_changed(self) -> None:
+        """Tell the controller at once that the disk takes no writes, or takes them again."""
+        node = self._node
+        who = f"node {node.static_config.node_id}"
+        if node.logs.disk.takes_writes:
+            node.events.note("disk_writable", f"the disk of {who} takes writes again")
+        else:
+            text = f"the disk of {who} takes no writes: others lead in its place where they can"
+            node.events.note("disk_not_writable", text)
+        self._urgent.set()
 
     async def stop(self) -> None:
         """Send no more heartbeats."""
@@ -233,12 +258,17 @@ class BrokerLifecycle:
                     await self._urgent.wait()
 
     async def _heartbeat(self, *, leaves: bool, timeout_seconds: float = ASK_SECONDS_MAX) -> Any:
+        takes_writes = self._node.logs.disk.takes_writes
+        if not takes_writes:
+            # Others lead as soon as the controller has decided that, which may be before it is known here.
+            self._node.lease.ended()
         values = {
             "broker_id": self._node.static_config.node_id,
             "broker_epoch": self.epoch,
             "current_metadata_offset": self._node.cluster.version,
             "want_fence": False,
             "want_shut_down": leaves,
+            "offline_log_dirs": () if takes_writes else (as_uuid(self._node.directory_id),),
         }
         return await self._node.authority.ask_controller(
             ApiKey.BROKER_HEARTBEAT, HEARTBEAT_VERSION, values, timeout_seconds=timeout_seconds, purpose=_LINK

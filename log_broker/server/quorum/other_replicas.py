@@ -84,7 +84,11 @@ class OtherReplicas:
             answer = messages.read_answer(body, response)
         except BrokerError as error:
             if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                self._refusals.failed("this node is refused by node %d, which takes it for none of its cluster", to)
+                self._refusals.failed(
+                    "this node is refused by node %d, which takes it for none of its cluster: its super.users are to "
+                    "name the user as whom nodes sign in, which is User:ANONYMOUS where nobody asks for one",
+                    to,
+                )
             _log.debug("node %d did not answer %s: %s", to, asked.api.name, error)
             return None
         self._endpoints.update(answer.endpoints)

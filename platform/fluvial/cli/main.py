@@ -13,9 +13,9 @@ from fluvial.cli.cluster import clusters, nodes
 from fluvial.cli.group import groups
 from fluvial.cli.old_names import Tree
 from fluvial.cli.profile import FLAG, HELP, choose, give_to_all
-from fluvial.cli.run import adopt, certify, demo, init, run, sql, ui, verify
+from fluvial.cli.run import adopt, certify, demo, init, run, serve, sql, ui, verify
 from fluvial.cli.schema import registry, schemas
-from fluvial.cli.table import explain, table_rows, tables
+from fluvial.cli.table import erase, explain, table_replay, table_rows, tables
 from fluvial.cli.topic import configs, consume, produce, quarantines, topic_changes, topic_repair, topics
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
@@ -43,6 +43,7 @@ init.add_to(app)
 nodes.add_to(app)
 run.add_to(app)
 sql.add_to(app)
+serve.add_to(app)
 ui.add_to(app)
 demo.add_to(app)
 certify.add_to(app)
@@ -56,6 +57,8 @@ table_rows.add_to(tables.app)
 explain.add_to(tables.app)
 verify.add_to(tables.app)
 adopt.add_to(tables.app)
+erase.add_to(tables.app)
+table_replay.add_to(tables.app)
 app.add_typer(topics.app, name="topic")
 app.add_typer(schemas.app, name="schema")
 app.add_typer(tables.app, name="table")

@@ -5,7 +5,6 @@ JSON and CSV lose nothing: a timestamp is ISO 8601 in UTC, a decimal keeps its d
 is JSON. Only the table shortens; there binary is shown as text where it is text, otherwise as hexadecimal digits.
 """
 
-import base64
 import csv
 import datetime as dt
 import json
@@ -15,6 +14,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fluvial.errors import FluvialError
+from fluvial.query.json_text import json_text, not_finite, plain_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,8 +24,6 @@ CELL_CHARACTERS_MAX = 80
 
 Columns = Sequence[tuple[str, str]]
 """Names and Spark type names; the type tells a timestamp with a zone from one without."""
-
-ZONELESS = "timestamp_ntz"
 
 
 class AnswerError(FluvialError):
@@ -85,57 +83,6 @@ def draw_table(columns: Columns, rows: Sequence[Sequence[Any]], console: "Consol
     console.print(f"the first {len(rows)} rows; --format csv gives all" if more else f"{len(rows)} rows")
 
 
-def json_text(value: Any, kind: str = "") -> str:
-    """Return a value as JSON text."""
-    match value:
-        case None | bool() | int():
-            text = json.dumps(value)
-        case float():
-            # JSON has no words for what is not finite; Spark's own to_json writes strings, too.
-            text = json.dumps(value if math.isfinite(value) else _not_finite(value))
-        case Decimal():
-            # The text of the number itself: a float would round it.
-            text = f"{value:f}"
-        case dict():
-            text = _json_object(((_plain(key, kind), each) for key, each in value.items()), kind)
-        case _ if hasattr(value, "toJson"):
-            # Spark's variant is JSON already.
-            text = str(value.toJson())
-        case tuple() if hasattr(value, "__fields__"):
-            text = _json_object(zip(value.__fields__, value, strict=True), kind)
-        case list() | tuple():
-            text = f"[{', '.join(json_text(each, kind) for each in value)}]"
-        case _:
-            text = json.dumps(_plain(value, kind), ensure_ascii=False)
-    return text
-
-
-def _json_object(pairs: Iterable[tuple[str, Any]], kind: str) -> str:
-    fields = (f"{json.dumps(name, ensure_ascii=False)}: {json_text(value, kind)}" for name, value in pairs)
-    return f"{{{', '.join(fields)}}}"
-
-
-def _plain(value: Any, kind: str) -> str:
-    """Return what is no number and nothing nested as a string."""
-    match value:
-        case str():
-            return value
-        case bytes() | bytearray():
-            return base64.b64encode(value).decode()
-        case dt.datetime():
-            # The session's zone is UTC, and so is this process's while it reads an answer.
-            return value.isoformat() if ZONELESS in kind else f"{value.isoformat()}Z"
-        case dt.date() | dt.time():
-            return value.isoformat()
-    return str(value)
-
-
-def _not_finite(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
-
-
 def _field(value: Any, kind: str) -> str:
     match value:
         case None:
@@ -143,8 +90,8 @@ def _field(value: Any, kind: str) -> str:
         case bool() | int() | Decimal() | dict() | list() | tuple():
             return json_text(value, kind)
         case float():
-            return repr(value) if math.isfinite(value) else _not_finite(value)
-    return _plain(value, kind)
+            return repr(value) if math.isfinite(value) else not_finite(value)
+    return plain_text(value, kind)
 
 
 def _cell(value: Any, kind: str) -> str:

@@ -37,6 +37,8 @@ class SecurityFacts:
     settings: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     certificate_days: Mapping[str, float] = field(default_factory=dict)
     files: tuple[FileFacts, ...] = ()
+    known_passwords: tuple[str, ...] = ()
+    """Users who signed in with a password that is well known, where that was tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,4 +207,15 @@ def _modes(facts: SecurityFacts) -> Iterator[Finding]:
             )
 
 
-RULES: tuple[Rule, ...] = (_open, _in_clear, _rights, _super_users, _unlike, _certificates, _modes)
+def _passwords(facts: SecurityFacts) -> Iterator[Finding]:
+    for name in facts.known_passwords:
+        yield Finding(
+            severity=Severity.EXPOSES,
+            rule="known password",
+            about=f"user {name}",
+            text="its password is made of its name, or is one of those that are tried first",
+            repair=f"fluvial user set-password {name}; for a user in sasl.jaas.config, another password there",
+        )
+
+
+RULES: tuple[Rule, ...] = (_open, _in_clear, _rights, _super_users, _unlike, _certificates, _modes, _passwords)

@@ -28,6 +28,10 @@ class SignInError(FluvialError):
     """A broker is not who it should be, or does not let us in."""
 
 
+class RejectedError(SignInError):
+    """A broker knows no such user, or another password of it."""
+
+
 def tls_of(cluster: KafkaCluster) -> ssl.SSLContext | None:
     """
     Return what TLS with the brokers of `cluster` is done by, None for plain text.

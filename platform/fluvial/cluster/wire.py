@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Self
 
-from fluvial.cluster.sign_in import SignInError, tls_of, tokens
+from fluvial.cluster.sign_in import RejectedError, SignInError, tls_of, tokens
 from fluvial.errors import FluvialError
 from fluvial.kafka import KafkaCluster
 from log_broker.errors import ErrorCode
@@ -32,6 +32,7 @@ _VERSIONS: Mapping[ApiKey, int] = {
     ApiKey.PRODUCE: 9,
     ApiKey.METADATA: 12,
     ApiKey.API_VERSIONS: 4,
+    ApiKey.DESCRIBE_CLUSTER: 0,
     ApiKey.DESCRIBE_CONFIGS: 4,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
     ApiKey.DESCRIBE_LOG_DIRS: 4,
@@ -42,6 +43,7 @@ _VERSIONS: Mapping[ApiKey, int] = {
     ApiKey.ADD_RAFT_VOTER: 1,
     ApiKey.REMOVE_RAFT_VOTER: 0,
     ApiKey.UPDATE_FEATURES: 2,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
 }
 _PASSING = frozenset(
     {
@@ -118,7 +120,7 @@ class BrokerLink:
                 answer = self._exchange(ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": token})
                 if answer.error_code:
                     why = answer.error_message or "no reason given"
-                    raise SignInError(f"{self.address} rejects the credentials: {why}")
+                    raise RejectedError(f"{self.address} rejects the credentials: {why}")
                 token = steps.send(answer.auth_bytes)
 
     def ask(self, api: ApiKey, values: Mapping[str, Any]) -> Any:

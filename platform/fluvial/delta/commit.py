@@ -8,7 +8,7 @@ run id of its own, and what the log then says is believed and nothing else.
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fluvial.delta.failures import LOST_RACE
 from fluvial.delta.log import Commit, TableLog
@@ -31,18 +31,51 @@ ATTEMPTS_MAX = 8
 AnyStamp = Stamp | MartStamp
 
 
+class CommitStamp(Protocol):
+    """
+    What a guarded commit needs of its stamp, whatever table it is of.
+    """
+
+    @property
+    def app_id(self) -> str:
+        """
+        The name under which Delta counts the table's batches.
+        """
+
+    @property
+    def batch(self) -> int:
+        """
+        The number of this one.
+        """
+
+    @property
+    def run(self) -> str:
+        """
+        A name of the attempt, by which its writer knows its own commit again.
+        """
+
+    def as_json(self) -> str:
+        """
+        The text for `userMetadata`.
+        """
+
+
 class LostRaceError(Exception):
     """
     The table is not at the version that a batch was made for: another writer was first.
     """
 
 
-def _stamp_options(stamp: AnyStamp) -> dict[str, str]:
-    """What makes a write carry its stamp, and lets Delta refuse a batch that is in the table."""
+def commit_options(stamp: CommitStamp) -> dict[str, str]:
+    """
+    What makes a write carry its stamp, and lets Delta refuse a batch that is in the table.
+    """
     return {"txnAppId": stamp.app_id, "txnVersion": str(stamp.batch), "userMetadata": stamp.as_json()}
 
 
-def append(frame: "DataFrame", path: str, stamp: Stamp, properties: Mapping[str, str] = MappingProxyType({})) -> None:
+def append(
+    frame: "DataFrame", path: str, stamp: AnyStamp, properties: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """
     Append rows, making the table with these properties when it is not there; columns new in `frame` are added.
     """
@@ -51,7 +84,7 @@ def append(frame: "DataFrame", path: str, stamp: Stamp, properties: Mapping[str,
         .mode("append")
         .options(**properties)
         .option("mergeSchema", "true")
-        .options(**_stamp_options(stamp))
+        .options(**commit_options(stamp))
         .save(path)
     )
 
@@ -65,7 +98,7 @@ def replace_rows(frame: "DataFrame", path: str, stamp: Stamp, where: str) -> Non
         .mode("overwrite")
         .option("replaceWhere", where)
         .option("mergeSchema", "true")
-        .options(**_stamp_options(stamp))
+        .options(**commit_options(stamp))
         .save(path)
     )
 
@@ -81,7 +114,7 @@ def replace_table(
         .mode("overwrite")
         .options(**properties)
         .option("overwriteSchema", "true")
-        .options(**_stamp_options(stamp))
+        .options(**commit_options(stamp))
         .save(path)
     )
 
@@ -96,7 +129,7 @@ def stamp_session(session: "SparkSession", stamp: Stamp) -> None:
     session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
 
 
-def commit_once(log: TableLog, stamp: AnyStamp, *, above: int | None, write: Callable[[], None]) -> Commit | None:
+def commit_once(log: TableLog, stamp: CommitStamp, *, above: int | None, write: Callable[[], None]) -> Commit | None:
     """
     Run `write` and return the commit that it made; None when another writer was first and nothing of it was written.
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from fluvial.errors import FluvialError
 
-_TABLE = re.compile(r"^(?P<root>.*/)?(?P<table>(?:history|compacted|state|marts|quarantine)/[^/]+)(?:/.*)?$")
+_TABLE = re.compile(r"^(?P<root>.*/)?(?P<table>(?:history|compacted|state|marts|late|quarantine)/[^/]+)(?:/.*)?$")
 _SCHEME = re.compile(r"^file:/{0,2}(?=/)")
 
 

@@ -46,6 +46,48 @@ class Refresh:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Watermarks:
+    """
+    How far the events of inputs with a watermark have come.
+
+    `seen` has by input and by partition of its topic the greatest offset, and the greatest time in microseconds of Unix
+    time, None where no row has one. `late` is the version of the table of late rows that goes with the inputs'
+    versions, None in the stamp of that table itself; it has `rows`.
+    """
+
+    seen: Mapping[str, Mapping[int, tuple[int, int | None]]]
+    rows: int
+    late: InputVersion | None = None
+
+    def as_body(self) -> dict[str, Any]:
+        """
+        As a stamp has it.
+        """
+        body: dict[str, Any] = {
+            "seen": {table: {str(each): list(at) for each, at in found.items()} for table, found in self.seen.items()},
+            "rows": self.rows,
+        }
+        if self.late is not None:
+            body["late"] = {"version": self.late.version, "commit": self.late.commit}
+        return body
+
+    @classmethod
+    def of_body(cls, body: Mapping[str, Any]) -> "Watermarks":
+        """
+        What a stamp says.
+        """
+        late = body.get("late")
+        return cls(
+            seen={
+                table: {int(each): (at[0], at[1]) for each, at in found.items()}
+                for table, found in body["seen"].items()
+            },
+            rows=body["rows"],
+            late=None if late is None else InputVersion(version=late["version"], commit=late["commit"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MartStamp:
     """
     What a pipeline's table was made from: the version of each input by table, and the version of the code.
@@ -54,6 +96,7 @@ class MartStamp:
     that no earlier batch has, whoever else writes to the table. `removed` is the number of rows that the commit took
     away. `plan` is a fingerprint of the transform's plan where it was looked at
     (:func:`~fluvial.tables.plan.row_by_row.look_row_by_row`), `checkpoint` names that of a streaming query.
+    `watermarks` are those of inputs whose rows may be late.
     """
 
     pipeline: str
@@ -65,6 +108,7 @@ class MartStamp:
     removed: int = 0
     plan: str | None = None
     checkpoint: str | None = None
+    watermarks: Watermarks | None = None
     run: str = field(default_factory=new_run_id)
 
     @property
@@ -102,6 +146,8 @@ class MartStamp:
             body["plan"] = self.plan
         if self.checkpoint is not None:
             body["checkpoint"] = self.checkpoint
+        if self.watermarks is not None:
+            body["watermarks"] = self.watermarks.as_body()
         if self.refresh is not None:
             refresh = self.refresh
             body["refresh"] = {"road": refresh.road, "began": refresh.began_ms}
@@ -150,9 +196,10 @@ class MartStamp:
                 removed=body.get("removed", 0),
                 plan=body.get("plan"),
                 checkpoint=body.get("checkpoint"),
+                watermarks=Watermarks.of_body(body["watermarks"]) if "watermarks" in body else None,
                 run=body["run"],
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
             raise TableError(
                 f"version {commit.version} of the table says what it was made from in a format that this fluvial does "
                 f"not support ({error!r}): if a newer fluvial wrote it, upgrade this one"

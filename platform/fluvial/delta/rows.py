@@ -17,6 +17,7 @@ from fluvial.delta.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyroaring import BitMap64
 
 # The alphabet of ZeroMQ's base 85, in which Delta writes the name of a vector's file, as that of `base64.b85decode`.
 _BASE85 = str.maketrans(
@@ -80,12 +81,31 @@ def _rows(path: str, added: Mapping[str, Any], columns: Sequence[str], types: Ma
     import pyarrow.parquet as pq
 
     # ParquetFile and not read_table, which takes `a=b` in a path for a column.
-    with pq.ParquetFile(_file(path, unquote(added["path"])), coerce_int96_timestamp_unit="us") as file:
+    with pq.ParquetFile(data_file(path, added), coerce_int96_timestamp_unit="us") as file:
         has = file.schema_arrow.names
         rows = file.read([name for name in columns if name in has])
         count = file.metadata.num_rows
     if not rows.column_names:
         rows = pa.table({columns[0]: pa.nulls(count)})
+    rows = as_columns(rows, added, columns, types)
+    vector = added.get("deletionVector")
+    if vector:
+        import numpy as np
+
+        kept = np.ones(count, dtype=bool)
+        kept[np.asarray(marked_rows(path, vector).to_array(), np.uint64)] = False
+        rows = rows.filter(pa.array(kept))
+    return rows
+
+
+def as_columns(
+    rows: "pa.Table", added: Mapping[str, Any], columns: Sequence[str], types: Mapping[str, str]
+) -> "pa.Table":
+    """
+    What was read of a file as columns of the table: instants in UTC, and those of a partition with their values.
+    """
+    import pyarrow as pa
+
     for name in rows.column_names:
         # Spark's older form of an instant says nothing of its zone, which is UTC.
         if types[name] == "timestamp":
@@ -95,19 +115,21 @@ def _rows(path: str, added: Mapping[str, Any], columns: Sequence[str], types: Ma
         if name in columns:
             rows = rows.drop_columns([name]) if name in rows.column_names else rows
             kind = pa.type_for_alias(_PARTITION_TYPES.get(types[name], "string"))
-            rows = rows.append_column(name, pa.array([value] * count, pa.string()).cast(kind))
-    vector = added.get("deletionVector")
-    if vector:
-        import numpy as np
-
-        kept = np.ones(count, dtype=bool)
-        kept[np.fromiter(_marked(path, vector), dtype=np.int64)] = False
-        rows = rows.filter(pa.array(kept))
+            rows = rows.append_column(name, pa.array([value] * len(rows), pa.string()).cast(kind))
     return rows
 
 
-def _marked(path: str, vector: Mapping[str, Any]) -> Iterable[int]:
-    """The rows that a deletion vector marks, as the Delta protocol stores them."""
+def data_file(path: str, added: Mapping[str, Any]) -> Path:
+    """
+    Where a file lies that the action `added` to the table at `path`.
+    """
+    return _file(path, unquote(added["path"]))
+
+
+def marked_rows(path: str, vector: Mapping[str, Any]) -> "BitMap64":
+    """
+    The rows that a deletion vector marks, as the Delta protocol stores them.
+    """
     from pyroaring import BitMap64
 
     text, size = vector["pathOrInlineDv"], vector["sizeInBytes"]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fluvial.delta.errors import BrokenLogError, TableError
 from fluvial.delta.log import TableLog
@@ -46,22 +46,85 @@ class Snapshot:
     """The `add` action of each file."""
 
 
-@dataclass(slots=True)
-class _Replay:
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
+class Replay:
+    """
+    The files and the columns of a table in a local folder, at a version from which it goes on commit by commit.
+    """
 
-    def take(self, actions: Iterable[dict[str, Any]]) -> None:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._files: dict[str, dict[str, Any]] = {}
+        self._metadata: dict[str, Any] = {}
+        self.version = -1
+
+    @classmethod
+    def at(cls, path: str, version: int | None = None) -> Self | None:
+        """
+        The table at its newest version or another; None where there is none. Raises as :func:`read_snapshot`.
+        """
+        log = TableLog(None, path)
+        log.check()
+        newest = log.newest_version()
+        if newest is None:
+            return None
+        version = newest if version is None else version
+        if version > newest:
+            raise TableError(f"{path}: there is no version {version}: the newest is {newest}")
+        replay = cls(path)
+        replay.version, files = _checkpoint(Path(path) / "_delta_log", version)
+        for file in files:
+            replay._take(_checkpointed(file))
+        try:
+            replay.go_on(log, version)
+        except BrokenLogError as error:
+            if version == newest:
+                raise
+            raise TableError(
+                f"{path}: version {version} can no longer be read: its log was cleaned up since"
+            ) from error
+        if not replay._metadata:
+            raise TableError(f"{path}: its log cannot be read without Spark: no checkpoint of a kind that is read here")
+        return replay
+
+    def go_on(self, log: TableLog, until: int) -> None:
+        """
+        Replay the commits up to version `until`. Raises :class:`~fluvial.delta.errors.BrokenLogError`.
+        """
+        for number in range(self.version + 1, until + 1):
+            self._take(log.actions(number))
+            self.version = number
+
+    def snapshot(self) -> Snapshot:
+        """
+        The table as it is at this version.
+        """
+        schema = json.loads(self._metadata["schemaString"])
+        counts = [_rows(each) for each in self._files.values()]
+        return Snapshot(
+            version=self.version,
+            columns=tuple(
+                Column(name=each["name"], type=type_text(each["type"]), nullable=each["nullable"])
+                for each in schema["fields"]
+            ),
+            partitioned_by=tuple(self._metadata.get("partitionColumns") or ()),
+            properties=dict(self._metadata.get("configuration") or {}),
+            files=len(self._files),
+            bytes=sum(each["size"] for each in self._files.values()),
+            rows=None if None in counts else sum(each for each in counts if each is not None),
+            added=tuple(self._files.values()),
+        )
+
+    def _take(self, actions: Iterable[dict[str, Any]]) -> None:
         """Apply the actions of one commit, whose order among themselves means nothing."""
         added = []
         for action in actions:
             if removed := action.get("remove"):
-                self.files.pop(removed["path"], None)
+                self._files.pop(removed["path"], None)
             elif action.get("add"):
                 added.append(action["add"])
             elif action.get("metaData"):
-                self.metadata = action["metaData"]
-        self.files.update((each["path"], each) for each in added)
+                self._metadata = action["metaData"]
+        self._files.update((each["path"], each) for each in added)
 
 
 def read_snapshot(path: str, version: int | None = None) -> Snapshot | None:
@@ -71,42 +134,8 @@ def read_snapshot(path: str, version: int | None = None) -> Snapshot | None:
     Raises TableError for a log that lacks commits, that does not go back to the version, or whose checkpoint is of a
     kind that only Spark reads.
     """
-    log = TableLog(None, path)
-    log.check()
-    newest = log.newest_version()
-    if newest is None:
-        return None
-    version = newest if version is None else version
-    if version > newest:
-        raise TableError(f"{path}: there is no version {version}: the newest is {newest}")
-    replay = _Replay()
-    at, files = _checkpoint(Path(path) / "_delta_log", version)
-    for file in files:
-        replay.take(_checkpointed(file))
-    try:
-        for number in range(at + 1, version + 1):
-            replay.take(log.actions(number))
-    except BrokenLogError as error:
-        if version == newest:
-            raise
-        raise TableError(f"{path}: version {version} can no longer be read: its log was cleaned up since") from error
-    if not replay.metadata:
-        raise TableError(f"{path}: its log cannot be read without Spark: no checkpoint of a kind that is read here")
-    schema = json.loads(replay.metadata["schemaString"])
-    counts = [_rows(each) for each in replay.files.values()]
-    return Snapshot(
-        version=version,
-        columns=tuple(
-            Column(name=each["name"], type=type_text(each["type"]), nullable=each["nullable"])
-            for each in schema["fields"]
-        ),
-        partitioned_by=tuple(replay.metadata.get("partitionColumns") or ()),
-        properties=dict(replay.metadata.get("configuration") or {}),
-        files=len(replay.files),
-        bytes=sum(each["size"] for each in replay.files.values()),
-        rows=None if None in counts else sum(each for each in counts if each is not None),
-        added=tuple(replay.files.values()),
-    )
+    replay = Replay.at(path, version)
+    return None if replay is None else replay.snapshot()
 
 
 def type_text(kind: Any) -> str:

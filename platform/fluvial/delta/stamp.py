@@ -44,7 +44,8 @@ class Stamp:
     `adopted` is of a table that somebody else made: where in each partition fluvial began to read for it. `growth` is
     of a table that does not read its topic's new partitions yet, which `offsets` then lacks. `schema` is the version of
     the contract that all rows are read as, and the newest there was. `skipped` are the offsets of records that a user
-    had the table leave out, in this commit and in those before it.
+    had the table leave out, in this commit and in those before it. `erased` is the number of the last erasure
+    (:mod:`fluvial.delta.erasures`) of which the table holds no row.
     """
 
     topic: str
@@ -58,6 +59,7 @@ class Stamp:
     growth: Growth | None = None
     schema: tuple[int, int] | None = None
     skipped: Skips = field(default_factory=dict)
+    erased: int = 0
     run: str = field(default_factory=new_run_id)
 
     @property
@@ -96,6 +98,8 @@ class Stamp:
             body["schema"] = list(self.schema)
         if self.skipped:
             body["skipped"] = {str(partition): list(offsets) for partition, offsets in sorted(self.skipped.items())}
+        if self.erased:
+            body["erased"] = self.erased
         return json.dumps({"fluvial": body})
 
     @classmethod
@@ -129,6 +133,7 @@ class Stamp:
             growth=Growth(body["growth"]["partitions"], body["growth"]["seen"]) if "growth" in body else None,
             schema=(body["schema"][0], body["schema"][1]) if "schema" in body else None,
             skipped={int(partition): tuple(offsets) for partition, offsets in body.get("skipped", {}).items()},
+            erased=body.get("erased", 0),
             run=body["run"],
         )
 

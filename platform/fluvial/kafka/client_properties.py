@@ -70,7 +70,7 @@ _OWN = frozenset(
         *("value.deserializer", "value.serializer"),
     }
 )
-_PASSWORD_MECHANISMS = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
+PASSWORD_MECHANISMS = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 _OIDC = ("sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.token.endpoint.url")
 
 
@@ -126,7 +126,7 @@ def require_complete(properties: Properties) -> None:
 
     if protocol.startswith("SASL"):
         need("sasl.mechanism", "security.protocol")
-        lacks = ("sasl.username", "sasl.password") if values["sasl.mechanism"] in _PASSWORD_MECHANISMS else _OIDC
+        lacks = ("sasl.username", "sasl.password") if values["sasl.mechanism"] in PASSWORD_MECHANISMS else _OIDC
         for name in lacks:
             need(name, "sasl.mechanism")
     if protocol.endswith("SSL"):

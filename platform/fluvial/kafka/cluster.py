@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fluvial.kafka.client_properties import kafka_properties, require_complete
+from fluvial.kafka.client_properties import PASSWORD_MECHANISMS, kafka_properties, require_complete
 from fluvial.kafka.java import to_java
 from fluvial.properties import NO_PROPERTIES, Given, Properties
 
@@ -40,6 +40,12 @@ class KafkaCluster:
     def __str__(self) -> str:
         return self.bootstrap_servers
 
+    def as_user(self, name: str, password: str) -> "KafkaCluster":
+        """Return the same cluster for clients that sign in as another user, by the same mechanism."""
+        given = {each: Given(value, self.properties.where(each)) for each, value in self.properties.pairs}
+        given |= {"sasl.username": Given(name, "a user"), "sasl.password": Given(password, "a password")}
+        return KafkaCluster(self.bootstrap_servers, Properties.of(given))
+
     @property
     def protocol(self) -> str:
         """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
@@ -65,6 +71,11 @@ class KafkaCluster:
             conf["session.timeout.ms"] = values["session.timeout.ms"]
         client_id = values.get("client.id", more.get("client.id", "fluvial"))
         return {"logger": _log, **conf, **more, "bootstrap.servers": self.bootstrap_servers, "client.id": client_id}
+
+    @property
+    def has_passwords(self) -> bool:
+        """Whether its users sign in by a name and a password."""
+        return self.protocol.startswith("SASL") and self.properties.get("sasl.mechanism") in PASSWORD_MECHANISMS
 
     def spark_options(self) -> dict[str, str]:
         """

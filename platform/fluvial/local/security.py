@@ -5,8 +5,6 @@ All of it stands in `<data directory>/security`, for its user alone: `server.pro
 with, and `client.properties`, by which the commands here and any other client reach the platform.
 """
 
-import datetime
-import ipaddress
 import os
 import secrets
 from pathlib import Path
@@ -20,7 +18,6 @@ ADMIN = "admin"
 NODE = "node"
 _PASSWORD_BYTES = 24
 _DAYS_VALID = 3650
-_LOOPBACK = ("127.0.0.1", "::1")
 _CLIENT = """\
 # How the local platform is reached. Whoever can read this file can do everything there.
 security.protocol=SASL_SSL
@@ -109,48 +106,8 @@ def _write(path: Path, content: bytes) -> None:
 
 def _write_certificates(authority: Path, certificate: Path) -> None:
     """Write the certificate of an authority, whose key nobody keeps, and one of it for the nodes, with its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
+    from fluvial.local.certificates import Authority, common_name
 
-    own_key, node_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fluvial local {secrets.token_hex(4)}")])
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NODE)])
-    now = datetime.datetime.now(datetime.UTC)
-
-    def signed(name: x509.Name, key: ec.EllipticCurvePrivateKey, *own: x509.ExtensionType) -> x509.Certificate:
-        # Which key signed and which is signed: from Python 3.13 on a chain without them is refused (RFC 5280, 4.2.1).
-        keys = (
-            x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(own_key.public_key()),
-        )
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(issuer)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=_DAYS_VALID))
-        )
-        for each in (*own, *keys):
-            builder = builder.add_extension(each, critical=isinstance(each, x509.BasicConstraints | x509.KeyUsage))
-        return builder.sign(own_key, hashes.SHA256())
-
-    signs = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    hosts = [x509.DNSName("localhost"), *(x509.IPAddress(ipaddress.ip_address(each)) for each in _LOOPBACK)]
-    pem = serialization.Encoding.PEM
-    key = node_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    _write(authority, signed(issuer, own_key, x509.BasicConstraints(True, 0), signs).public_bytes(pem))
-    _write(certificate, signed(subject, node_key, x509.SubjectAlternativeName(hosts)).public_bytes(pem) + key)
+    made = Authority(f"fluvial local {secrets.token_hex(4)}", _DAYS_VALID)
+    _write(authority, made.certificate)
+    _write(certificate, b"".join(made.issue(common_name(NODE))))

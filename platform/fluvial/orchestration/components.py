@@ -113,6 +113,26 @@ class FoldOf(dg.Model):
         return made
 
 
+class WindowsOf(dg.Model):
+    """Windows over an input: `{kind: tumbling, time: ordered_at, size: 1 hour, watermark: 10 minutes}`."""
+
+    kind: Literal["tumbling", "hopping", "session"]
+    time: Annotated[str, Field(description="A column or a line of SQL of type timestamp.")]
+    size: Annotated[str, Field(description="How long a window is; of a session the gap that ends it.")]
+    every: Annotated[str | None, Field(description="Of hopping windows how often one begins.")] = None
+    watermark: Annotated[str | None, Field(description="How far out of order records may come.")] = None
+    lateness: Annotated[str | None, Field(description="How long after that they still change their window.")] = None
+
+    def made(self, table: str) -> tables.TimeWindows:
+        """The windows as a declaration takes them."""
+        words: dict[str, Any] = {"watermark": self.watermark, "lateness": self.lateness}
+        if self.kind == "hopping":
+            if self.every is None:
+                raise DeclarationError(f"windows of {table}: hopping windows need every: say how often one begins")
+            return tables.hopping(self.time, self.size, self.every, **words)
+        return (tables.tumbling if self.kind == "tumbling" else tables.session)(self.time, self.size, **words)
+
+
 def _function(path: str, argument: str) -> Any:
     """The function that an argument names. Raises DeclarationError when there is none."""
     module, _, name = path.replace(":", ".").rpartition(".")
@@ -133,6 +153,7 @@ class _Written:
 _FOLDS = Mapping[str, FoldOf] | None
 _INPUTS = Sequence[str] | Mapping[str, str | Sequence[str] | None]
 _PINNED = dict[str, int] | None
+_WINDOWS = Mapping[str, WindowsOf] | None
 _WRITTEN: Mapping[str, _Written] = {
     "fields": _Written(
         # Dagster finds its way into lists by itself, and not into mappings.
@@ -152,6 +173,10 @@ _WRITTEN: Mapping[str, _Written] = {
     "returns": _Written(str | None, str),
     # Dagster reads a text of digits as a number, quoted or not.
     "version": _Written(str | int | None, str),
+    "windows": _Written(
+        Annotated[_WINDOWS, dg.Resolver(lambda _context, windows: windows, model_field_type=_WINDOWS)],
+        lambda windows: {table: each.made(table) for table, each in windows.items()},
+    ),
 }
 _DESCRIBED: Mapping[str, str] = {
     "fields": "Columns and their folds: {spent: {fold: sum, expr: amount}}.",
@@ -167,6 +192,7 @@ _DESCRIBED: Mapping[str, str] = {
     "topic": "The topic.",
     "transform": "The function, as package.module:name or package.module.name.",
     "version": "Names the code, where its text does not tell all.",
+    "windows": "Windows of event time over inputs: {history.orders: {kind: tumbling, time: at, size: 1 hour}}.",
 }
 
 

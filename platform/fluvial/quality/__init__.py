@@ -12,6 +12,7 @@ from fluvial.quality.counts import Counts, added_since
 from fluvial.quality.engine import validate
 from fluvial.quality.failing_rows import keep_failing_rows, kept_table
 from fluvial.quality.outcome import Finding, Outcome
+from fluvial.quality.running import RunningChecks, SuiteFailedError
 from fluvial.quality.suite import Scope, Suite, expectations
 from fluvial.quality.table_check import TableCheck, check_table
 
@@ -21,8 +22,10 @@ __all__ = [
     "Finding",
     "NoBatchError",
     "Outcome",
+    "RunningChecks",
     "Scope",
     "Suite",
+    "SuiteFailedError",
     "TableCheck",
     "added_since",
     "check_table",

@@ -15,15 +15,19 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, get_args
 
 from fluvial.errors import FluvialError
 
 Build = Callable[[Any], Sequence[Any]]
 
 
+Failing = Literal["warn", "quarantine", "stop"]
+"""What becomes of rows that fail: they are told of, or kept aside as well, or hold back what reads the table too."""
+
+
 class SuiteError(FluvialError):
-    """A suite is declared for something that is not a table."""
+    """A suite is declared for something that is not a table, or in a way that is none."""
 
 
 class Scope(StrEnum):
@@ -40,7 +44,8 @@ class Suite:
     """
     A named list of expectations about one table; a blocking suite that fails holds back what reads the table.
 
-    A table of more than `rows_max` rows is not read as a whole; None reads any.
+    A table of more than `rows_max` rows is not read as a whole; None reads any. `keeps` says whether rows that fail are
+    kept in a table of the quarantine.
     """
 
     table: str
@@ -50,6 +55,7 @@ class Suite:
     scope: Scope
     description: str | None
     rows_max: int | None = None
+    keeps: bool = True
 
     @property
     def fingerprint(self) -> str:
@@ -75,6 +81,7 @@ def expectations(
     table: str,
     *,
     blocking: bool = False,
+    failing: Failing | None = None,
     scope: Scope | None = None,
     name: str | None = None,
     rows_max: int | None = None,
@@ -85,7 +92,17 @@ def expectations(
     It fails while rows that fail are in the table. Of a history only new rows are read where each row alone shows if it
     fails; any other table is read as a whole, unless `scope` says otherwise or it has more than `rows_max` rows. An
     expectation's own `severity` decides whether its failure is an error or a warning.
+
+    `failing` says what becomes of rows that fail: "warn" tells of them, "quarantine" also keeps them in a table of the
+    quarantine (as without it), "stop" also holds back what reads the table, as `blocking=True` does. They stay in their
+    own table in any case, which is what the log says. It is the same under Dagster and in `fluvial run --continuous`.
     """
+    if failing is not None and failing not in get_args(Failing):
+        raise SuiteError(
+            f'expectations("{table}"): failing is {failing!r}: write failing="warn", "quarantine" or "stop"'
+        )
+    if blocking and failing not in (None, "stop"):
+        raise SuiteError(f'expectations("{table}"): blocking is failing="stop": leave out one of the two')
     database, dot, bare_name = table.partition(".")
     if not (database and dot and bare_name):
         raise SuiteError(
@@ -98,10 +115,11 @@ def expectations(
             table=table,
             name=name or build.__name__,
             build=build,
-            blocking=blocking,
+            blocking=blocking or failing == "stop",
             scope=scope_of_table,
             description=inspect.getdoc(build),
             rows_max=rows_max,
+            keeps=failing != "warn",
         )
 
     return declare

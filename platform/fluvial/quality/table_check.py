@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.log import TableLog
+from fluvial.delta.row_swap import CHANGE, CHANGED_AT, row_changes
 from fluvial.quality.batch import Batch, last_batch, rows_of, whole_table
 from fluvial.quality.counts import Counts, added_since, ends_of
 from fluvial.quality.engine import evaluate, expectations_of, is_row_level, text_of
@@ -17,7 +18,7 @@ from fluvial.quality.outcome import Finding, Outcome
 from fluvial.quality.suite import Scope, Suite
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _NOTHING = Outcome(rows=0, seconds=0.0, findings=())
 
@@ -59,6 +60,32 @@ def check_table(spark: "SparkSession", log: TableLog, suite: Suite, earlier: Cou
     return evaluation.of_history()
 
 
+def nothing_failed(log: TableLog, suite: Suite, version: int) -> Counts:
+    """
+    Return counts to go on from for whoever looks only at what came after a version, whatever failed before.
+    """
+    wanted = expectations_of(suite.build)
+    return Counts(
+        version=version,
+        commit=log.commit(version).txn_id,
+        suite=suite.fingerprint,
+        ends=ends_of(log, version),
+        rows=0,
+        failing={text_of(each): 0 for each in wanted if is_row_level(each)},
+    )
+
+
+def check_changes(spark: "SparkSession", log: TableLog, suite: Suite, since: int | None) -> TableCheck:
+    """
+    Evaluate a suite of a table whose rows are replaced: of rows alone on those that came after version `since`.
+
+    What is of the whole table is evaluated on the whole. All of it is where `since` is None, or where the changes
+    cannot be read. Raises NoBatchError where there is no table.
+    """
+    evaluation = _Evaluation(spark=spark, log=log, suite=suite, wanted=expectations_of(suite.build))
+    return evaluation.of_every_row() if since is None else evaluation.of_changes(since)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Evaluation:
     spark: "SparkSession"
@@ -85,6 +112,46 @@ class _Evaluation:
             fresh=table,
             limited=limited and f"{limited}: nothing was evaluated",
         )
+
+    def of_changes(self, since: int) -> TableCheck:
+        """Read the rows that came, and the whole table only for what cannot be told of a row alone."""
+        table = whole_table(self.log)
+        if table.version == since:
+            return TableCheck(table=table, outcome=_NOTHING, batch=table, batch_rows=0, batch_failing=(), fresh=None)
+        came = self._came(since, table.version)
+        if came is None:
+            return self.of_every_row()
+        of_rows = evaluate(came, self._row_level)
+        others = [each for each in self.wanted if not is_row_level(each)]
+        limited = self._limited(table) if others else None
+        of_table = self._evaluated(table, others) if others and not limited else _NOTHING
+        if limited:
+            others = []
+        each_row, each_table = iter(of_rows.findings), iter(of_table.findings)
+        findings = tuple(
+            next(each_row) if is_row_level(each) else next(each_table)
+            for each in self.wanted
+            if is_row_level(each) or others
+        )
+        return TableCheck(
+            table=table,
+            outcome=Outcome(rows=of_rows.rows, seconds=of_rows.seconds + of_table.seconds, findings=findings),
+            batch=table,
+            batch_rows=of_rows.rows,
+            batch_failing=(None,) * len(findings),
+            fresh=table,
+            limited=limited and f"{limited}: what is not of each row alone was not evaluated",
+        )
+
+    def _came(self, since: int, until: int) -> "DataFrame | None":
+        """The rows that came after a version; None where that cannot be told."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            changes = row_changes(self.spark, self.log.path, since=since, until=until)
+        except AnalysisException:
+            return None
+        return None if changes is None else changes.where(f"{CHANGE} = 'insert'").drop(CHANGE, CHANGED_AT)
 
     def of_history(self) -> TableCheck:
         """Read the whole table, and count what later evaluations go on from."""

@@ -5,7 +5,7 @@ They go back in a transaction that also holds how far the quarantine has been re
 So a replay that is killed anywhere leaves nothing, and one that is run again goes on behind the last that ended.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from fluvial.quarantine.records import Quarantined, quarantine_of
 from fluvial.quarantine.repair import RepairError, Repairing
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Producer
+    from confluent_kafka import Consumer, Producer, TopicPartition
 
 TRANSACTION_RECORDS_MAX = 10_000
 SECONDS_MAX = 60.0
@@ -56,7 +56,7 @@ def replay(
     try:
         if not dry_run:
             # Whoever began before is fenced from here on, so that the offsets read now are the last word.
-            producer = _producer(settings, topic)
+            producer = transactional_producer(settings, replay_group(topic))
         quarantine = quarantine_of(topic)
         starts = replayed_to(consumer, quarantine, partitions)
         for chunk in _chunks(records_from(consumer, quarantine, starts)):
@@ -64,7 +64,7 @@ def replay(
             for record in chunk:
                 _decide(record, repairing, repaired, done, leave_out=leave_out, say=say)
             if producer is not None:
-                _commit(producer, consumer, quarantine, chunk, repaired)
+                append_once(producer, consumer, repaired, _positions(quarantine, chunk))
             done.appended += len(repaired)
         return done
     finally:
@@ -95,24 +95,26 @@ def _decide(
         repaired.append(now)
 
 
-def _producer(settings: Settings, topic: str) -> "Producer":
+def transactional_producer(settings: Settings, name: str) -> "Producer":
+    """
+    A producer of transactions under this id, which has fenced whoever used it before. Raises KafkaException.
+    """
     from confluent_kafka import Producer
 
     producer = Producer(
-        settings.cluster.client(**{"transactional.id": replay_group(topic), "linger.ms": 5, "compression.type": "lz4"})
+        settings.cluster.client(**{"transactional.id": name, "linger.ms": 5, "compression.type": "lz4"})
     )
     producer.init_transactions(SECONDS_MAX)
     return producer
 
 
-def _commit(
-    producer: "Producer",
-    consumer: "Consumer",
-    quarantine: str,
-    chunk: list[Quarantined],
-    repaired: list[Quarantined],
+def append_once(
+    producer: "Producer", consumer: "Consumer", repaired: Sequence[Quarantined], positions: "list[TopicPartition]"
 ) -> None:
-    from confluent_kafka import KafkaException, TopicPartition
+    """
+    Append records in one transaction with these offsets of the consumer's group. Raises KafkaException.
+    """
+    from confluent_kafka import KafkaException
 
     failures: list[object] = []
     producer.begin_transaction()
@@ -131,13 +133,18 @@ def _commit(
         producer.flush(SECONDS_MAX)
         if failures:
             raise KafkaException(failures[0])
-        ends = {place[0]: place[1] + 1 for place in (record.place for record in chunk)}
-        positions = [TopicPartition(quarantine, partition, end) for partition, end in ends.items()]
         producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), SECONDS_MAX)
         producer.commit_transaction(SECONDS_MAX)
     except KafkaException:
         producer.abort_transaction(SECONDS_MAX)
         raise
+
+
+def _positions(quarantine: str, chunk: list[Quarantined]) -> "list[TopicPartition]":
+    from confluent_kafka import TopicPartition
+
+    ends = {place[0]: place[1] + 1 for place in (record.place for record in chunk)}
+    return [TopicPartition(quarantine, partition, end) for partition, end in ends.items()]
 
 
 def _chunks(records: Iterable[Quarantined]) -> Iterable[list[Quarantined]]:

@@ -59,9 +59,10 @@ class Shape:
         text = self.settings.get("min.insync.replicas", "1")
         return min(int(text) if text.isdigit() else 1, self.replicas)
 
-    def claims_to_go_on(self, fault: Fault) -> bool:
-        """Whether it takes records meanwhile; a leader whose disk is full refuses them until there is space."""
-        return self.replicas > self.min_isr and fault is not Fault.DISK_FULL
+    @property
+    def claims_to_go_on(self) -> bool:
+        """Whether it takes records while one broker is not there, or has no space."""
+        return self.replicas > self.min_isr
 
     def claims_to_keep(self, fault: Fault) -> bool:
         """Whether each acknowledged record is there after the fault."""
@@ -98,7 +99,7 @@ class Outcome:
     def verdict(self) -> Verdict:
         """Records lost and stops against what the settings claim."""
         if (self.lost and self.shape.claims_to_keep(self.fault)) or (
-            self.paused_seconds is None and self.shape.claims_to_go_on(self.fault)
+            self.paused_seconds is None and self.shape.claims_to_go_on
         ):
             return Verdict.BROKE_ITS_CLAIM
         if self.lost:

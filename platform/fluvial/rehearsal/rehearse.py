@@ -129,7 +129,7 @@ class _Act:
                 if load.shape.name not in paused and load.is_taken_since(moment):
                     paused[load.shape.name] = now - moment
             if grace is None and all(
-                each.shape.name in paused or not each.shape.claims_to_go_on(self._fault) for each in self._loads
+                each.shape.name in paused or not each.shape.claims_to_go_on for each in self._loads
             ):
                 grace = now + _GRACE_SECONDS
             time.sleep(_POLL_SECONDS)

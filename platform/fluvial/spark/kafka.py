@@ -53,11 +53,14 @@ class TopicBounds:
 class Span:
     """
     The records to read: [start, end) of every partition, but for those at the offsets `skipped`.
+
+    `erased` leaves out keys, by the SHA-256 of their bytes: their records before an offset of each partition.
     """
 
     topic: str
     ranges: Mapping[int, tuple[int, int]]
     skipped: Mapping[int, Collection[int]] = field(default_factory=dict)
+    erased: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     @property
     def records_max(self) -> int:
@@ -273,4 +276,28 @@ def read_span(spark: "SparkSession", cluster: KafkaCluster, span: Span) -> "Data
     for partition, offsets in sorted(span.skipped.items()):
         listed = ", ".join(map(str, sorted(offsets)))
         records = records.where(f"NOT (`partition` = {partition} AND `offset` IN ({listed}))")
+    records = _without_erased(spark, records, span)
     return records.coalesce(1) if tasks == 1 and partitions <= _PARTITIONS_PER_TASK else records
+
+
+def _without_erased(spark: "SparkSession", records: "DataFrame", span: Span) -> "DataFrame":
+    """
+    The records but for those that are erased; a span that lies behind all erasures costs nothing.
+    """
+    from pyspark.sql.functions import sha2
+
+    rows = [
+        (digest, partition, before)
+        for digest, places in span.erased.items()
+        for partition, before in places.items()
+        if partition in span.ranges and span.ranges[partition][0] < before
+    ]
+    if not rows:
+        return records
+    erased = spark.createDataFrame(rows, "_digest STRING, _of INT, _before BIGINT").hint("broadcast")
+    covered = (
+        (sha2(records["key"], 256) == erased["_digest"])
+        & (records["partition"] == erased["_of"])
+        & (records["offset"] < erased["_before"])
+    )
+    return records.join(erased, covered, "left_anti")

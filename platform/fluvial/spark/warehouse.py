@@ -14,7 +14,7 @@ from fluvial.spark.connect import is_client, list_files
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DATABASES = ("history", "compacted", "state", "marts", "quarantine")
+DATABASES = ("history", "compacted", "state", "marts", "late", "quarantine")
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)

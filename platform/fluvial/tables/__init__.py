@@ -36,7 +36,6 @@ from fluvial.tables.declare.declarations import (
     State,
     compacted,
     history,
-    pipeline,
     publish,
     state,
 )
@@ -54,7 +53,10 @@ from fluvial.tables.declare.folds import (
     sum_,
     top,
 )
+from fluvial.tables.declare.joins import as_of, interval_join
+from fluvial.tables.declare.pipelines import pipeline
 from fluvial.tables.declare.streaming import streaming
+from fluvial.tables.declare.windows import TimeWindows, hopping, session, tumbling
 
 __all__ = [
     "Compacted",
@@ -65,13 +67,17 @@ __all__ = [
     "Pipeline",
     "Publication",
     "State",
+    "TimeWindows",
     "aggregate",
+    "as_of",
     "collect_set",
     "compacted",
     "count",
     "count_distinct",
     "first",
     "history",
+    "hopping",
+    "interval_join",
     "last_non_null",
     "latest",
     "max_",
@@ -79,8 +85,10 @@ __all__ = [
     "min_",
     "pipeline",
     "publish",
+    "session",
     "state",
     "streaming",
     "sum_",
     "top",
+    "tumbling",
 ]

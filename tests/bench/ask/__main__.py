@@ -8,6 +8,7 @@ medians, and how many times as long warm Spark takes.
 """
 
 import argparse
+import asyncio
 import os
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from fluvial.delta.upkeep import write_checkpoint
 from fluvial.query.engine import Answer, Door, Engine
 from fluvial.spark.session import build_session, register_tables, run_sql
 from fluvial.spark.warehouse import Warehouse
+from tests.bench.ask import keys
 
 TABLE, MART = "state.customers", "marts.cities"
 CHANGED = 0.01
@@ -118,8 +120,9 @@ def asked(door: Door, statement: str) -> tuple[float, list[str]]:
     return time.perf_counter() - began, sorted(rows)
 
 
-def measure(settings: Settings, spark: Any, rounds: int) -> Table:
-    """Ask all questions of both engines."""
+def measure(settings: Settings, spark: Any, rounds: int) -> tuple[Table, dict[str, float]]:
+    """Ask all questions of both engines; Spark's milliseconds by question beside the table."""
+    spark_ms = {}
 
     def door(engine: Engine) -> Door:
         return Door(
@@ -143,8 +146,9 @@ def measure(settings: Settings, spark: Any, rounds: int) -> Table:
                     times["sail"].append(one)
                     times["spark"].append(other)
             sails, sparks = median(times["sail"]), median(times["spark"])
+            spark_ms[question.name] = sparks * 1000
             table.add_row(question.name, f"{sails * 1000:.0f}", f"{sparks * 1000:.0f}", f"{sparks / sails:.1f}")
-    return table
+    return table, spark_ms
 
 
 def cold_rows(settings: Settings, rounds: int, ask: Callable[[Settings, str, str], float] = cold) -> Table:
@@ -157,12 +161,30 @@ def cold_rows(settings: Settings, rounds: int, ask: Callable[[Settings, str, str
     return table
 
 
+def by_key(settings: Settings, rows: int, spark_ms: float, lookups: int) -> Table:
+    """Look rows up by key over HTTP; `spark_ms` is what warm Spark takes for one."""
+    table = Table("row by key over HTTP", "p50, ms", "p99, ms", "rows/s", "times as long: warm Spark")
+    for start in ("first start", "second start"):
+        with keys.serving(settings, TABLE) as server:
+            table.add_row(f"{start}, ready after {server.opened:.1f} s", "", "", "", "")
+            some = keys.drawn(rows, lookups)
+            for clients in (1, 16):
+                found = asyncio.run(keys.ask(server, TABLE, some, clients))
+                times = f"{spark_ms / found.p50:.0f}" if clients == 1 else ""
+                table.add_row(f"{clients} clients", f"{found.p50:.2f}", f"{found.p99:.2f}", f"{found.rate:,.0f}", times)
+            again = asyncio.run(keys.ask(server, TABLE, some[:1] * lookups, 1))
+            table.add_row("the same row again", f"{again.p50:.2f}", f"{again.p99:.2f}", f"{again.rate:,.0f}", "")
+            table.add_row(f"memory of its own {server.resident() >> 20} MiB", "", "", "", "")
+    return table
+
+
 def main(words: list[str] | None = None) -> None:
     """Build the tables, ask, print."""
     parser = argparse.ArgumentParser(description="how long a question takes, beside warm Spark")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--lookups", type=int, default=5000)
     given = parser.parse_args(words)
     console = Console()
     with tempfile.TemporaryDirectory(prefix="fluvial-bench-ask-") as folder:
@@ -171,8 +193,10 @@ def main(words: list[str] | None = None) -> None:
         build(spark, settings.warehouse, given.rows, given.batches)
         register_tables(spark, settings)
         console.print(f"{given.rows:,} rows, {given.batches} batches of deletion vectors, {os.cpu_count()} cores")
-        console.print(measure(settings, spark, given.rounds))
+        table, spark_ms = measure(settings, spark, given.rounds)
+        console.print(table)
         spark.stop()
+        console.print(by_key(settings, given.rows, spark_ms[QUESTIONS[0].name], given.lookups))
         console.print(cold_rows(settings, given.rounds))
 
 

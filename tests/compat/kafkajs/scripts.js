@@ -145,9 +145,18 @@ const scripts = {
   resourceTypes: async () => ConfigResourceTypes,
 }
 
+// Everything that the client logs, a line each: tests show the end of it when a script fails.
+const LINE_MAX = 400
+const toStderr = () => ({ namespace, label, log }) => {
+  const { timestamp, logger, message, ...more } = log
+  const line = `${timestamp} ${label} ${namespace} ${message} ${JSON.stringify(more)}`
+  process.stderr.write(`${line.slice(0, LINE_MAX)}\n`)
+}
+
 async function main([name, words]) {
-  const { client, ...rest } = JSON.parse(words)
-  const kafka = new Kafka({ clientId: 'compat', logLevel: logLevel.ERROR, ...client })
+  const { client, logs, ...rest } = JSON.parse(words)
+  const logging = logs ? { logLevel: logLevel.DEBUG, logCreator: toStderr } : { logLevel: logLevel.ERROR }
+  const kafka = new Kafka({ clientId: 'compat', ...logging, ...client })
   process.stdout.write(JSON.stringify(await scripts[name](kafka, rest)))
 }
 

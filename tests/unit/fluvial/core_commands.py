@@ -70,6 +70,7 @@ def test_topics_records_and_schemas(capfd: pytest.CaptureFixture[str]) -> None:
     ("words", "extra"),
     [
         ("sql x", "sql"),
+        ("serve", "serve"),
         ("table verify state.customers", "spark"),
         ("table adopt state.customers", "spark"),
         ("run", "dagster"),

@@ -17,6 +17,8 @@ async def handle(node: HasController, context: "RequestContext", request: Any) -
         request.current_metadata_offset,
         wants_shut_down=request.want_shut_down,
         wants_fence=request.want_fence,
+        # A broker has one directory.
+        takes_writes=not getattr(request, "offline_log_dirs", ()),
     )
     try:
         answer = await active_controller(node).heartbeat(beat)

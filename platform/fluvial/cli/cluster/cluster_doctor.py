@@ -41,6 +41,14 @@ def doctor(
             "settings of topics: a broker or the controller killed, a broker cut off, a disk full, a disk lost.",
         ),
     ] = False,
+    try_passwords: Annotated[
+        bool,
+        typer.Option(
+            "--try-passwords",
+            help="Also sign in as each user with its name and other passwords that are tried first; the brokers tell "
+            "of it in their logs.",
+        ),
+    ] = False,
     answer_format: AnswerFormat = Form.TABLE,
 ) -> None:
     """
@@ -63,7 +71,7 @@ def doctor(
     with ClusterLink(settings.cluster) as cluster:
         picture = picture_of(cluster)
         facts = facts_of(settings, cluster, picture, clients)
-        exposure = security_facts(settings, cluster, picture)
+        exposure = security_facts(settings, cluster, picture, try_passwords=try_passwords)
     findings = in_order([*examine(facts), *examine_security(exposure)])
     outcomes = rehearsed(facts) if rehearse else []
     if answer_format is Form.JSON:

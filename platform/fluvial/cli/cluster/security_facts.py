@@ -4,12 +4,13 @@ import socket
 import ssl
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fluvial.cli import terminal
 from fluvial.config import Settings
-from fluvial.errors import FluvialError
+from fluvial.errors import ConfigError, FluvialError
 
 if TYPE_CHECKING:
     from fluvial.cluster.picture import Picture
@@ -21,15 +22,38 @@ _SECONDS_A_DAY = 86_400
 _KEYS = ("ssl.key.location", "ssl.keystore.location")
 
 
-def security_facts(settings: Settings, cluster: "ClusterLink", picture: "Picture") -> "SecurityFacts":
+def security_facts(
+    settings: Settings, cluster: "ClusterLink", picture: "Picture", *, try_passwords: bool = False
+) -> "SecurityFacts":
     """Read what the rules check; a broker that does not answer has no settings here."""
     from fluvial.cluster.security_doctor import SecurityFacts
 
+    held = broker_settings(cluster, picture)
     return SecurityFacts(
-        settings=broker_settings(cluster, picture),
+        settings=held,
         certificate_days=certificate_days(settings, picture),
         files=tuple(file_facts(settings)),
+        known_passwords=known_passwords(settings, cluster, held) if try_passwords else (),
     )
+
+
+def known_passwords(
+    settings: Settings, cluster: "ClusterLink", held: Mapping[int, Mapping[str, str]]
+) -> tuple[str, ...]:
+    """
+    Return the users, super users of the brokers' settings among them, who sign in with a password that is well known.
+
+    Raises FluvialError where users cannot be listed, or nobody signs in by a password.
+    """
+    from fluvial.cluster.known_passwords import USERS_MAX, users_of, with_known_passwords
+
+    if not settings.cluster.has_passwords:
+        raise ConfigError("--try-passwords signs in by SCRAM or PLAIN, and this cluster is reached without either")
+    named = {each.strip() for of in held.values() for each in of.get("super.users", "").split(";")}
+    names = {*users_of(cluster), *(each.removeprefix("User:") for each in named if each.startswith("User:"))}
+    if len(names) > USERS_MAX:
+        terminal.say(f"passwords of {USERS_MAX} of {len(names)} users are tried, by their names")
+    return tuple(with_known_passwords(settings.cluster, names))
 
 
 def broker_settings(cluster: "ClusterLink", picture: "Picture") -> dict[int, dict[str, str]]:

@@ -39,6 +39,13 @@ def demo(
             "--brokers", min=1, help="Number of broker nodes (default: the existing number, or 1).", show_default=False
         ),
     ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="With TLS, sign-in and rights, as `fluvial up --secure` starts a new platform.",
+        ),
+    ] = False,
     kill_a_node: Annotated[
         bool,
         typer.Option(
@@ -73,9 +80,12 @@ def demo(
         data_dir, bootstrap_server, registry_url, spark_master=spark_master, command_config=command_config
     )
     main = load()
-    layout = Layout(brokers=brokers, port=port, registry_port=registry_port) if settings.local else None
-    if kill_a_node and layout is None:
-        raise DemoError("--kill-a-node kills a broker of the local platform: leave out --bootstrap-server")
+    layout = None
+    if settings.local:
+        layout = Layout(brokers=brokers, port=port, registry_port=registry_port, secured=secure)
+    elif kill_a_node or secure:
+        what = "--kill-a-node kills a broker of" if kill_a_node else "--secure is for"
+        raise DemoError(f"{what} the local platform: leave out --bootstrap-server")
     main(
         settings,
         terminal.stdout(),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fluvial.orchestration.run.progress import AssetFinished, RunEvent
+    from fluvial.quality.running import Checked
+    from fluvial.quality.suite import Suite
     from fluvial.spark.avro import Contract
     from fluvial.tables import Declaration
     from fluvial.tables.plan.result import RunResult
@@ -107,7 +109,8 @@ def run(
     Materialize tables of the project from the log, inputs before the tables that read them.
 
     Each table is a Dagster asset; `fluvial ui` shows the run. A table without new records does not change. With
-    --continuous this process runs micro-batches without Dagster; each batch is one commit of its table.
+    --continuous this process runs micro-batches without Dagster; each batch is one commit of its table, and the
+    suites of the project's checks are evaluated on the rows that came.
     """
     if rebuild and (continuous or dry_run or not pipelines):
         raise typer.BadParameter("--rebuild: name the tables to build again, and leave out --continuous and --dry-run")
@@ -328,13 +331,16 @@ def _follow(settings: Settings, selection: list[str] | None, contracts: "Contrac
     import signal
     from threading import Event
 
+    from fluvial.quality import RunningChecks
     from fluvial.spark.session import build_session
+    from fluvial.spark.warehouse import Warehouse
     from fluvial.tables.declare.project import load_project
     from fluvial.tables.drive.continuous import Watcher, follow
 
     declared = load_project(settings.project)
     chosen = [each for name, each in declared.items() if selection is None or name in selection]
     stop = Event()
+    suites = [each for each in _suites(settings) if each.table in {table.table for table in chosen}]
     done: dict[str, RunResult] = {}
 
     def on_batch(result: "RunResult") -> None:
@@ -354,9 +360,19 @@ def _follow(settings: Settings, selection: list[str] | None, contracts: "Contrac
                     waiting=terminal.say,
                     stopped=lambda table, error: terminal.say(f"{table} stopped: {error}"),
                 )
-                with settings.registry.client() as schemas:
+                checks = RunningChecks(
+                    suites, Warehouse.at(settings.warehouse), spark, on_checked=_say_checked, say=terminal.say
+                )
+                with settings.registry.client() as schemas, checks:
                     errors = follow(
-                        chosen, settings, spark, stop, schemas=schemas, contracts=contracts, watcher=watcher
+                        chosen,
+                        settings,
+                        spark,
+                        stop,
+                        schemas=schemas,
+                        contracts=contracts,
+                        watcher=watcher,
+                        checks=checks if suites else None,
                     )
             finally:
                 spark.stop()
@@ -365,6 +381,28 @@ def _follow(settings: Settings, selection: list[str] | None, contracts: "Contrac
             signal.signal(number, handler)
     if errors:
         raise TablesStoppedError("; ".join(f"{table}: {error}" for table, error in errors.items()))
+
+
+def _suites(settings: Settings) -> "list[Suite]":
+    """The suites that the project's Dagster code makes checks of; none where Great Expectations is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("dagster") is None:
+        return []
+    from fluvial.orchestration.checks.checks import suites_of
+    from fluvial.orchestration.run.code_location import definitions_of
+
+    suites = suites_of(definitions_of(settings))
+    if suites and find_spec("great_expectations") is None:
+        terminal.say(f"{len(suites)} suites are not evaluated: Great Expectations is not installed")
+        return []
+    return suites
+
+
+def _say_checked(checked: "Checked") -> None:
+    if checked.sentence:
+        kept = "" if checked.kept is None else f"; rows that fail are in {checked.kept}"
+        terminal.say(f"{checked.suite.table}: suite {checked.suite.name}: {checked.sentence}{kept}")
 
 
 def _batch_line(result: "RunResult") -> str:

@@ -83,7 +83,7 @@ def sql(
     conf: SparkConf = None,
 ) -> None:
     """
-    Query the tables in Spark SQL: history.*, compacted.*, state.*, marts.*, quarantine.*.
+    Query the tables in Spark SQL: history.*, compacted.*, state.*, marts.*, late.*, quarantine.*.
 
     In json and csv, timestamps are ISO 8601 in UTC, decimals keep their digits, binary is base64; in a table binary is
     shown as text where it is text. Everything but the answer goes to stderr, last which engine it was, how long it

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from fluvial.delta.difference import Source
 
-_PLACE = ("_partition", "_offset")
-_SCD2 = ("valid_from", "is_current", "_end_offset")
-
 Table = Annotated[
     str,
     typer.Argument(
@@ -68,9 +65,11 @@ def get(
     JSON is an array of rows. If there is no such row, the status is 1.
     """
     from fluvial.delta.rows import read_rows
+    from fluvial.serve.keys import is_versioned
 
     source = _source(settings, table)
-    names = _key(source, key)[: None if key or not _is_versioned(source) else 1]
+    keeps_former = is_versioned(source.name, source.snapshot)
+    names = _key(source, key)[: None if key or not keeps_former else 1]
     if len(values) != len(names):
         raise typer.BadParameter(f"{table} has the key {', '.join(names)}: give {len(names)} of KEY, not {len(values)}")
     wanted = list(zip(names, values, strict=True))
@@ -79,7 +78,7 @@ def get(
     if not len(rows):
         shown = ", ".join(f"{name} = {value}" for name, value in wanted)
         raise NoRowError(f"no row of {source} has {shown}")
-    if _is_versioned(source):
+    if keeps_former:
         rows = rows.sort_by("valid_from")
     found = _json_rows(rows, range(len(rows)))
     if answer_format is Form.JSON:
@@ -173,12 +172,10 @@ def _source(settings: Settings, text: str) -> "Source":
     return Source(name=name, path=path, snapshot=snapshot)
 
 
-def _is_versioned(source: "Source") -> bool:
-    return source.name.startswith("state.") and set(_SCD2) <= set(source.columns)
-
-
 def _key(source: "Source", given: Sequence[str] | None) -> tuple[str, ...]:
     """The columns that tell the rows of a table apart."""
+    from fluvial.serve.keys import key_columns
+
     if given:
         for name in given:
             if name not in source.columns:
@@ -186,12 +183,10 @@ def _key(source: "Source", given: Sequence[str] | None) -> tuple[str, ...]:
                 known = f"did you mean {near[0]}?" if near else f"it has {', '.join(source.columns)}"
                 raise typer.BadParameter(f"--key {name}: no such column in {source.name}; {known}")
         return tuple(given)
-    kind = source.name.partition(".")[0]
-    if kind in ("history", "quarantine") and set(_PLACE) <= set(source.columns):
-        return _PLACE
-    if kind in ("compacted", "state"):
-        return (source.columns[0], *_PLACE) if _is_versioned(source) else source.columns[:1]
-    raise typer.BadParameter(f"{source.name}: name the columns that tell its rows apart with --key COLUMN")
+    found = key_columns(source.name, source.path, source.snapshot)
+    if not found:
+        raise typer.BadParameter(f"{source.name}: name the columns that tell its rows apart with --key COLUMN")
+    return found
 
 
 def _holds(source: "Source", added: Mapping[str, Any], wanted: Sequence[tuple[str, str]]) -> bool:

@@ -25,6 +25,32 @@ app = typer.Typer(
 )
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic whose quarantine is meant.", show_default=False)]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Give a field (a.b for one within another) this value, JSON or text; may be given again.",
+        show_default=False,
+    ),
+]
+File = Annotated[
+    Path | None,
+    typer.Option(
+        "--file",
+        help="JSON lines with partition, offset and the repaired value, as `show --format json` prints them.",
+        show_default=False,
+    ),
+]
+Call = Annotated[
+    str | None,
+    typer.Option(
+        "--call",
+        metavar="MODULE:FUNCTION",
+        help="Python that gets each record as a dict and returns its value, or None to drop it.",
+        show_default=False,
+    ),
+]
 
 
 @app.command("list", epilog="Example:  fluvial topic quarantine list")
@@ -164,32 +190,9 @@ def replay(
     topic: Topic,
     *,
     settings: Settings,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="Give a field (a.b for one within another) this value, JSON or text; may be given again.",
-            show_default=False,
-        ),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file",
-            help="JSON lines with partition, offset and the repaired value, as `show --format json` prints them.",
-            show_default=False,
-        ),
-    ] = None,
-    call: Annotated[
-        str | None,
-        typer.Option(
-            "--call",
-            metavar="MODULE:FUNCTION",
-            help="Python that gets each record as a dict and returns its value, or None to drop it.",
-            show_default=False,
-        ),
-    ] = None,
+    assignments: Assignments = None,
+    file: File = None,
+    call: Call = None,
     leave_out: Annotated[
         bool, typer.Option("--leave-out", help="Skip records that cannot be repaired, permanently.")
     ] = False,
@@ -199,13 +202,14 @@ def replay(
     Append the repaired records of a topic's quarantine to the topic, each one once even if this is run repeatedly.
 
     Without a repair option, only records that decode by now are replayed, as after a schema was registered. Key,
-    timestamp, partition and order are preserved; the header `fluvial.replayed.from` has the original position.
+    timestamp, partition and order are preserved; the header `fluvial.replayed.from` has the original position. Records
+    that a table's run put aside are replayed by `fluvial table replay`.
     """
     from fluvial.kafka.admin import cluster_errors
     from fluvial.quarantine.repair import Repairing
     from fluvial.quarantine.replay import replay as replay_all
 
-    repair = _repair(assignments, file, call)
+    repair = repair_of(assignments, file, call)
     topic, partitions = _quarantine_of(settings, topic)
     with settings.registry.client() as registry, cluster_errors(f"replay the quarantine of {topic!r}"):
         done = replay_all(
@@ -215,7 +219,7 @@ def replay(
             Repairing(registry, repair),
             leave_out=leave_out,
             dry_run=dry_run,
-            say=_said if dry_run else _complained,
+            say=said if dry_run else complained,
         )
     would = "would be " if dry_run else ""
     terminal.answer(
@@ -223,7 +227,8 @@ def replay(
     )
 
 
-def _repair(assignments: list[str] | None, file: Path | None, call: str | None) -> "Repair | None":
+def repair_of(assignments: list[str] | None, file: Path | None, call: str | None) -> "Repair | None":
+    """The way of repairing that was asked for, None for none; a usage error for more than one."""
     from fluvial.quarantine import repair as repairing
 
     ways = [each for each in (assignments, file, call) if each]
@@ -236,7 +241,8 @@ def _repair(assignments: list[str] | None, file: Path | None, call: str | None) 
     return None if call is None else repairing.function(call)
 
 
-def _said(was: "Quarantined", now: "Quarantined | None", error: "RepairError | None") -> None:
+def said(was: "Quarantined", now: "Quarantined | None", error: "RepairError | None") -> None:
+    """Print what becomes of a record."""
     if error is None:
         what = "dropped" if now is None else "as it is" if now.value == was.value else "repaired"
         terminal.answer(f"{was.position}: {what}")
@@ -244,6 +250,7 @@ def _said(was: "Quarantined", now: "Quarantined | None", error: "RepairError | N
         terminal.answer(f"{error}")
 
 
-def _complained(was: "Quarantined", now: "Quarantined | None", error: "RepairError | None") -> None:
+def complained(was: "Quarantined", now: "Quarantined | None", error: "RepairError | None") -> None:
+    """Tell of a record that is left out."""
     if error is not None:
         terminal.say(f"left out: {error}")

@@ -355,4 +355,4 @@ def _description(declaration: Declaration) -> str | None:
             columns = "\n".join(f"- `{column}`: {fold}" for column, fold in aggregation.fields.items())
             return f"One row for each {', '.join(declaration.key)} of {declaration.inputs[0]}.\n\n{columns}"
         case Pipeline(transform=transform):
-            return inspect.getdoc(transform)
+            return getattr(transform, "description", None) or inspect.getdoc(transform)

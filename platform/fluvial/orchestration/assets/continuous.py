@@ -8,7 +8,7 @@ page as a materialisation of its table as soon as it is committed; ending the ru
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -19,6 +19,9 @@ from fluvial.orchestration.assets.graph import asset_key
 from fluvial.orchestration.assets.metadata import run_metadata
 from fluvial.orchestration.assets.sources import completed
 from fluvial.orchestration.run.spark_resource import SparkResource
+from fluvial.quality import RunningChecks, Suite
+from fluvial.quality.running import Checked
+from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Declaration
 
 if TYPE_CHECKING:
@@ -30,16 +33,19 @@ WINDOWS_EVERY_SECONDS = 60.0
 Work = Callable[[threading.Event], Mapping[str, FluvialError]]
 
 
-def continuous_job(declarations: Mapping[str, Declaration], *, name: str = "continuous") -> dg.JobDefinition:
+def continuous_job(
+    declarations: Mapping[str, Declaration], *, suites: Sequence[Suite] = (), name: str = "continuous"
+) -> dg.JobDefinition:
     """
     Return the job that keeps tables up to date until it is terminated, from the page or with SIGTERM.
 
-    It fails once a table has been given up, after the others; a cluster that does not answer is waited for.
+    `suites` are evaluated on the rows that came; one that is blocking stops its table, and what reads it waits. The job
+    fails once a table has been given up, after the others; a cluster that does not answer is waited for.
     """
 
     @dg.op(name=f"{name}_tables", description=f"Follows the topics of {', '.join(declarations)}.")
     def follow_tables(context: dg.OpExecutionContext, spark: SparkResource) -> None:
-        errors = until_interrupted(lambda stop: _follow(context, spark, declarations, stop))
+        errors = until_interrupted(lambda stop: _follow(context, spark, declarations, suites, stop))
         if errors:
             raise dg.Failure("; ".join(f"{table}: {error}" for table, error in errors.items()), allow_retries=False)
 
@@ -86,7 +92,11 @@ def until_interrupted(work: Work) -> Mapping[str, FluvialError]:
 
 
 def _follow(
-    context: dg.OpExecutionContext, spark: SparkResource, declarations: Mapping[str, Declaration], stop: threading.Event
+    context: dg.OpExecutionContext,
+    spark: SparkResource,
+    declarations: Mapping[str, Declaration],
+    suites: Sequence[Suite],
+    stop: threading.Event,
 ) -> Mapping[str, FluvialError]:
     from fluvial.tables.drive.continuous import Watcher, follow
 
@@ -106,9 +116,22 @@ def _follow(
         waiting=context.log.warning,
         stopped=lambda table, error: context.log.error(f"{table} stopped: {error}"),
     )
-    with spark.settings.registry.client() as schemas:
+
+    def on_checked(checked: Checked) -> None:
+        if checked.sentence:
+            context.log.warning(f"{checked.suite.table}: suite {checked.suite.name}: {checked.sentence}")
+
+    warehouse = Warehouse.at(spark.settings.warehouse)
+    checks = RunningChecks(suites, warehouse, spark.session, on_checked=on_checked, say=context.log.warning)
+    with spark.settings.registry.client() as schemas, checks:
         return follow(
-            list(declarations.values()), spark.settings, spark.session, stop, schemas=schemas, watcher=watcher
+            list(declarations.values()),
+            spark.settings,
+            spark.session,
+            stop,
+            schemas=schemas,
+            watcher=watcher,
+            checks=checks if suites else None,
         )
 
 

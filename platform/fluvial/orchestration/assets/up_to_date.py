@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from fluvial.config import Settings
+from fluvial.delta.erasures import read_erasures
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import read_position
 from fluvial.errors import FluvialError
@@ -67,6 +68,9 @@ def _of_topic(
     bounds = topic_bounds(settings.cluster, declaration.topic)
     span = plan_span(declaration.table, position, bounds)
     if has_new_records(span):
+        return None
+    root = Warehouse.at(settings.warehouse).root
+    if read_erasures(None, root, bounds.topic, bounds.topic_id).after(stamp.erased):
         return None
     if declaration.needs_order:
         age_ms = settings.metadata_max_age_ms

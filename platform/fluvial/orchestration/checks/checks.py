@@ -39,9 +39,19 @@ FAILING_ROWS = "failing_rows"
 KEPT = "kept_in"
 
 
+_SUITES: dict[dg.AssetCheckKey, Suite] = {}
+
+
 def checks_for(suites: Iterable[Suite]) -> list[dg.AssetChecksDefinition]:
     """Return one asset check for each suite."""
     return [expectations_check(suite) for suite in suites]
+
+
+def suites_of(definitions: dg.Definitions) -> list[Suite]:
+    """Return the suites of which definitions have asset checks, for what evaluates them without Dagster."""
+    checks = [each for each in definitions.asset_checks or () if isinstance(each, dg.AssetChecksDefinition)]
+    keys = [spec.key for each in checks for spec in each.check_specs]
+    return [_SUITES[key] for key in keys if key in _SUITES]
 
 
 def expectations_check(suite: Suite) -> dg.AssetChecksDefinition:
@@ -50,6 +60,7 @@ def expectations_check(suite: Suite) -> dg.AssetChecksDefinition:
 
     A suite that has passed is not run again before the table's rows change.
     """
+    _SUITES[dg.AssetCheckKey(asset_key(suite.table), suite.name)] = suite
 
     @dg.asset_check(
         asset=asset_key(suite.table),
@@ -102,7 +113,7 @@ def _evaluated(
         return dg.AssetCheckResult(passed=True, metadata={**earlier.metadata, "note": "passed before on the same rows"})
     found = check_table(spark.session, log, suite, counts)
     kept = None
-    if found.fresh is not None:
+    if found.fresh is not None and suite.keeps:
         warehouse = Warehouse.at(spark.settings.warehouse)
         kept = keep_failing_rows(spark.session, warehouse, suite, found.fresh, found.outcome)
     passed = found.outcome.passed and (suite.scope is Scope.BATCH or found.limited is None)

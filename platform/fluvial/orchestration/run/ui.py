@@ -8,11 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fluvial.config import Settings, environment_of
+from fluvial.http_exposure import Exposure, family_of
 from fluvial.orchestration.run.code_location import definitions_module
 from fluvial.orchestration.run.instance import close_dead_runs, home_of, open_instance
 
-HOST = "127.0.0.1"
-"""Dagster's page has no login: it is not offered to the network."""
+ANSWER_SECONDS = 180
+"""
+How long a code server may take for an answer, such as that it has started a run. With Dagster's own 60 s a run fails
+whose process is begun on a machine that has much else to do.
+"""
+
+
+_HERE = Exposure()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +28,12 @@ class Command:
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
+    host: str
+    port: int
     url: str
 
 
-def ui_command(settings: Settings, *, port: int | None = None) -> Command:
+def ui_command(settings: Settings, *, port: int | None = None, exposure: Exposure = _HERE) -> Command:
     """
     Return the command that serves the page, with the daemon that starts runs, sensors and schedules.
 
@@ -33,17 +42,19 @@ def ui_command(settings: Settings, *, port: int | None = None) -> Command:
     home = home_of(settings.data_dir)
     with open_instance(home) as instance:
         close_dead_runs(instance, home)
-    served_on = port or _free_port()
+    served_on = port or _free_port(exposure.host)
     return Command(
         argv=(
             sys.executable,
-            *("-m", "fluvial.orchestration.run.page", "dev"),
+            *("-m", "fluvial.dagster_page", "dev"),
             *("-m", definitions_module(Path.cwd())),
-            *("--host", HOST, "--port", str(served_on)),
+            *("--host", exposure.host, "--port", str(served_on)),
             *("--log-level", "warning"),
         ),
-        environment=_environment(settings, home),
-        url=f"http://{HOST}:{served_on}",
+        environment={**_environment(settings, home), **exposure.environment},
+        host=exposure.host,
+        port=served_on,
+        url=exposure.url(served_on),
     )
 
 
@@ -52,6 +63,7 @@ def _environment(settings: Settings, home: Path) -> dict[str, str]:
     return {
         **environment_of(settings),
         "DAGSTER_HOME": str(home),
+        "DAGSTER_GRPC_TIMEOUT_SECONDS": os.environ.get("DAGSTER_GRPC_TIMEOUT_SECONDS") or str(ANSWER_SECONDS),
         # Dagster would rather see `dg dev`, which is a package of its own and serves the same page.
         "PYTHONWARNINGS": "ignore:Function `dev_command` is superseded",
         # The working directory is where Python finds the project's modules.
@@ -59,7 +71,7 @@ def _environment(settings: Settings, home: Path) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
+def _free_port(host: str) -> int:
+    with socket.socket(family_of(host)) as probe:
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])

@@ -15,8 +15,10 @@ from functools import reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from fluvial.tables.declare.declarations import DeclarationError, Pipeline, check_column, check_folds, pipeline
+from fluvial.tables.declare.declarations import DeclarationError, Pipeline, check_column, check_folds
 from fluvial.tables.declare.folds import Fold, Kind
+from fluvial.tables.declare.pipelines import pipeline
+from fluvial.tables.declare.windows import WINDOW_END, WINDOW_START, TimeWindows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -292,10 +294,11 @@ def aggregate(
     table: str,
     *,
     name: str,
-    by: str | Sequence[str] | Mapping[str, str],
+    by: str | Sequence[str] | Mapping[str, str] = (),
     fields: Mapping[str, Fold],
     where: str | None = None,
     approximate: bool = False,
+    window: TimeWindows | None = None,
 ) -> Pipeline:
     """
     Declare `marts.<name>`: of the rows of `table` where `where` holds one row for each value of the columns `by`.
@@ -306,16 +309,23 @@ def aggregate(
     and where something went from a sum or mean of floating point numbers; with `approximate` it is subtracted, and
     `fluvial table verify` may find more than 1e-9 where a sum has become much smaller.
 
+    With a `window` there is one row for each value of the columns `by` and each window, whose beginning and end are the
+    columns `window_start` and `window_end`; then `by` may be left out. Of sessions a refresh reads the rows of the keys
+    that changed.
+
     The columns `_rows` and `_parts` of the table are what the next refresh goes on from.
     """
     what = f'aggregate("{table}", name="{name}")'
     steps = dict(by) if isinstance(by, Mapping) else {each: each for each in ((by,) if isinstance(by, str) else by)}
-    if not steps:
+    if not steps and window is None:
         raise DeclarationError(f'{what} needs at least one column to group by, such as by="customer"')
+    twice = sorted({WINDOW_START, WINDOW_END} & {column.lower() for column in steps}) if window is not None else []
+    if twice:
+        raise DeclarationError(f"{what} has two columns named {twice[0]}: its window adds one")
     if not fields:
         raise DeclarationError(f"{what} declares no field: give it at least one, such as fields={{'n': count()}}")
     check_folds(what, fields)
-    seen = {column.lower() for column in steps}
+    seen = {column.lower() for column in steps} | ({WINDOW_START, WINDOW_END} if window is not None else set())
     for column, fold in fields.items():
         check_column(column, what, "field")
         if column.lower() in seen:
@@ -331,11 +341,19 @@ def aggregate(
             raise DeclarationError(f"{what}: field {column}: top keeps from 1 to {TOP_MAX} values, not {fold.most!r}")
     if where is not None and (not isinstance(where, str) or not where.strip()):
         raise DeclarationError(f"{what}: where is {where!r}: write it as a line of SQL")
+    of_window = {} if window is None else {each: each for each in (WINDOW_START, WINDOW_END)}
     aggregation = Aggregation(
-        by=MappingProxyType(steps), fields=MappingProxyType(dict(fields)), where=where, approximate=approximate
+        by=MappingProxyType(steps | of_window),
+        fields=MappingProxyType(dict(fields)),
+        where=where,
+        approximate=approximate,
     )
     declare: Callable[[Callable[..., object]], Pipeline] = pipeline(
-        name=name, inputs={table: tuple(steps.values())}, key=tuple(steps), version=aggregation.version
+        name=name,
+        inputs={table: tuple(steps.values())},
+        key=tuple(steps),
+        version=aggregation.version,
+        windows={} if window is None else {table: window},
     )
     return replace(declare(aggregation), aggregation=aggregation)
 

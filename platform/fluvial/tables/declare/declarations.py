@@ -6,14 +6,14 @@ contract is checked before the first event is read. Either way a :class:`Declara
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from fluvial.errors import FluvialError
-from fluvial.spark.warehouse import DATABASES, is_table_name, table_name_of
+from fluvial.spark.warehouse import is_table_name, table_name_of
 from fluvial.tables.declare.folds import POSITION_FIELDS, Fold, Kind
 from fluvial.tables.declare.reducers import Reduce, Reducer
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from fluvial.tables.declare.aggregates import Aggregation
+    from fluvial.tables.declare.validity import Validity
+    from fluvial.tables.declare.windows import TimeWindows
 
 # A topic's name as Kafka allows it.
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -29,8 +31,6 @@ FOLD_COLUMN = "_fold"
 TOPICS = "topics"
 # The databases of tables that have one row a key.
 _KEYED = ("state", "compacted", "marts")
-# Those of tables that are made from a topic alone.
-_OF_TOPICS = ("history", "compacted", "state")
 VERSION_COLUMNS = ("valid_from", "valid_to", "is_current")
 """What a row of a state with scd2 says of itself beside the state."""
 
@@ -137,12 +137,15 @@ class Pipeline:
     """
     An ordinary Spark transform from tables to a table of the `marts` database, written again when an input has changed.
 
-    Calling it calls the transform, so that a test may hand it DataFrames of its own. `co_partitioned` demands of the
-    topics of its inputs that they have equally many partitions. With a `key`, columns of the table, only the rows of
+    Calling it calls the transform, so that a test may hand it DataFrames of its own; rows of inputs with `windows` are
+    laid into these first, and none is late. `co_partitioned` demands of the topics of its inputs that they have equally
+    many partitions. With a `key`, columns of the table, only the rows of
     keys that changed are written again; `paths` then has for each input the SQL expressions of the key's columns, None
     for an input that is read whole. What :func:`~fluvial.tables.declare.aggregates.aggregate` declares has an
     `aggregation`, which is its transform. Inputs that are `pinned` are read at this version, whatever came since. A
-    streaming query (:func:`~fluvial.tables.declare.streaming.streaming`) has an `output_mode`.
+    streaming query (:func:`~fluvial.tables.declare.streaming.streaming`) has an `output_mode`. Inputs with a `validity`
+    lead to the columns of the key before the window alone, and are joined to events of their time
+    (:func:`~fluvial.tables.declare.joins.as_of`).
     """
 
     kind: ClassVar[str] = "pipeline"
@@ -156,6 +159,8 @@ class Pipeline:
     aggregation: "Aggregation | None" = field(default=None, hash=False)
     pinned: Mapping[str, int] = field(default_factory=dict, hash=False)
     output_mode: str | None = None
+    windows: "Mapping[str, TimeWindows]" = field(default_factory=dict, hash=False)
+    validity: "Mapping[str, Validity]" = field(default_factory=dict, hash=False)
 
     @property
     def table(self) -> str:
@@ -164,8 +169,27 @@ class Pipeline:
         """
         return f"marts.{self.name}"
 
+    @property
+    def from_parts(self) -> bool:
+        """
+        Whether the rows of an aggregate can be made from the rows that changed alone: windows must not move by them.
+        """
+        return self.aggregation is not None and not any(each.is_session for each in self.windows.values())
+
     def __call__(self, *frames: Any) -> Any:
-        return self.transform(*frames)
+        return self.transform(*map(self.in_windows, self.inputs, frames))
+
+    def in_windows(self, table: str, rows: Any) -> Any:
+        """
+        The rows of an input as the transform gets them where none is late.
+
+        Raises DeclarationError for rows that cannot be laid into the windows.
+        """
+        if table not in self.windows:
+            return rows
+        windows = self.windows[table]
+        windows.check(rows, f'pipeline("{self.name}")', table)
+        return windows.laid_over(rows, self.paths[table] or ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,9 +241,9 @@ def history(
         raise DeclarationError(f"{what}: dedupe_within needs dedupe, the field that is an event's id")
     return History(
         topic=topic,
-        name=_checked_name(name, topic, what),
+        name=checked_name(name, topic, what),
         dedupe=dedupe,
-        dedupe_within=None if dedupe_within is None else _checked_duration(what, "dedupe_within", dedupe_within),
+        dedupe_within=None if dedupe_within is None else checked_duration(what, "dedupe_within", dedupe_within),
     )
 
 
@@ -244,7 +268,7 @@ def compacted(
     _check_keyless(what, keyless)
     if key is not None:
         check_column(key, what, "key")
-    return Compacted(topic=topic, name=_checked_name(name, topic, what), key=key, keyless=keyless)
+    return Compacted(topic=topic, name=checked_name(name, topic, what), key=key, keyless=keyless)
 
 
 def state(
@@ -283,7 +307,7 @@ def state(
     _refuse_dedupe(what, dedupe)
     _check_keyless(what, keyless)
     _check_topic(topic)
-    _checked_name(name, name, what)
+    checked_name(name, name, what)
     check_column(key, what, "key")
     if order is not None and (not isinstance(order, str) or not order.strip()):
         raise DeclarationError(f'{what}: order is {order!r}: name a column or write a line of SQL, as order="version"')
@@ -346,10 +370,12 @@ def _refuse_top(what: str, fields: Mapping[str, Fold]) -> None:
             )
 
 
-def _checked_duration(what: str, argument: str, text: str) -> timedelta:
-    """Read a duration as the watermarks of Structured Streaming are written: a number and a unit."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None or not int(found["number"]):
+def checked_duration(what: str, argument: str, text: str, *, least: int = 1) -> timedelta:
+    """
+    Read a duration as the watermarks of Structured Streaming are written: a number, at `least` this one, and a unit.
+    """
+    found = _DURATION.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is None or int(found["number"]) < least:
         raise DeclarationError(f'{what}: {argument} is {text!r}: write a duration such as "10 minutes" or "1 day"')
     return timedelta(**{f"{found['unit']}s": int(found["number"])})
 
@@ -404,127 +430,6 @@ def check_folds(what: str, fields: Mapping[str, Fold]) -> None:
                 raise DeclarationError(f"{what}: the {role} of field {column} is {text!r}: write it as a line of SQL")
 
 
-KeyPath = str | Sequence[str] | None
-"""What leads from an input to the key: a column or SQL expression for each column of the key; None for no path."""
-
-
-def pipeline(
-    *,
-    name: str,
-    inputs: Sequence[str] | Mapping[str, KeyPath],
-    key: str | Sequence[str] = (),
-    version: str | None = None,
-    co_partitioned: bool = False,
-    pinned: Mapping[str, int] | None = None,
-) -> Callable[[Callable[..., Any]], Pipeline]:
-    """
-    Declare the decorated function as `marts.<name>`; it gets one DataFrame for each of `inputs`, in their order.
-
-    The table is written again when a table among `inputs` has a new version, or when the code has: `version` says so
-    by hand, and without it the text of the function's module does.
-
-    `key` names columns of the table: then only the rows of keys that changed are computed and replaced, from the rows
-    of these keys in the inputs. An input has the columns of the key by the same names, or `inputs` is a mapping that
-    says for each what leads to them: `inputs={"history.orders": "customer", "state.customers": "id"}`. None is for an
-    input that is read whole; a change of it runs the full query.
-
-    Without a `key`, a table whose rows are each made of one row of an input (filters, columns, explode, union, a join
-    with tables that have not changed) follows the rows that came and went; Spark's plan shows whether it is one.
-
-    `pinned` has the versions at which inputs are read, such as `{"compacted.cities": 12}`, until the declaration names
-    another one; inputs that it does not name are read at their newest.
-
-    `co_partitioned` says that the topics of the inputs are also joined by readers that go by partitions: with different
-    numbers of partitions they are refused (:mod:`fluvial.tables.declare.co_partitioning`).
-    """
-    what = f'pipeline("{name}")'
-    _checked_name(name, name, what)
-    if isinstance(inputs, str) or not inputs:
-        raise DeclarationError(f'{what} needs a list of input tables, such as inputs=["history.flight_events"]')
-    for table in inputs:
-        database, _, table_name = table.partition(".")
-        if database not in DATABASES or not is_table_name(table_name):
-            raise DeclarationError(
-                f"{what}: input {table!r} is not <database>.<table> with a database of {', '.join(DATABASES)}"
-            )
-    if f"marts.{name}" in inputs:
-        raise DeclarationError(f"{what} reads the table that it writes: give it another name")
-    key = _checked_key(what, key)
-    paths = MappingProxyType(_paths(what, inputs, key))
-    pinned = MappingProxyType(_checked_pinned(what, inputs, pinned or {}))
-    if co_partitioned:
-        _check_co_partitioned(what, list(inputs))
-
-    def declare(transform: Callable[..., Any]) -> Pipeline:
-        return Pipeline(
-            name=name,
-            inputs=tuple(inputs),
-            transform=transform,
-            version=version,
-            co_partitioned=co_partitioned,
-            key=key,
-            paths=paths,
-            pinned=pinned,
-        )
-
-    return declare
-
-
-def _checked_key(what: str, key: str | Sequence[str]) -> tuple[str, ...]:
-    columns = (key,) if isinstance(key, str) else tuple(key)
-    for column in columns:
-        check_column(column, what, "key")
-    if len({column.lower() for column in columns}) < len(columns):
-        raise DeclarationError(f"{what}: key names a column twice: {', '.join(columns)}")
-    return columns
-
-
-def _checked_pinned(what: str, inputs: Collection[str], pinned: Mapping[str, int]) -> dict[str, int]:
-    for table, version in pinned.items():
-        if table not in inputs:
-            raise DeclarationError(f"{what} pins {table}, which is none of its inputs: {', '.join(inputs)}")
-        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
-            raise DeclarationError(f"{what}: {table} is pinned to {version!r}: write a version of it, from 0")
-    return dict(pinned)
-
-
-def _paths(
-    what: str, inputs: Sequence[str] | Mapping[str, KeyPath], key: tuple[str, ...]
-) -> dict[str, tuple[str, ...] | None]:
-    """What leads from each input to the key."""
-    if not isinstance(inputs, Mapping):
-        return dict.fromkeys(inputs, key) if key else {}
-    if not key:
-        raise DeclarationError(
-            f'{what}: inputs say what leads to a key, and there is none: name it, as in key="customer", or list the '
-            "inputs only"
-        )
-    found: dict[str, tuple[str, ...] | None] = {}
-    for table, path in inputs.items():
-        steps = (path,) if isinstance(path, str) else None if path is None else tuple(path)
-        if steps is not None and (len(steps) != len(key) or not all(isinstance(each, str) and each for each in steps)):
-            raise DeclarationError(
-                f"{what}: {path!r} of input {table} must be one column or SQL expression for each column of the key "
-                f"({', '.join(key)}), or None for an input that is read whole"
-            )
-        found[table] = steps
-    if all(steps is None for steps in found.values()):
-        raise DeclarationError(f"{what}: no input leads to the key: say for at least one which column does")
-    return found
-
-
-def _check_co_partitioned(what: str, inputs: Sequence[str]) -> None:
-    of_topics = [table for table in inputs if table.partition(".")[0] in _OF_TOPICS]
-    for table in inputs:
-        if table not in of_topics:
-            raise DeclarationError(
-                f"{what}: co_partitioned compares the topics of its inputs, and {table} is made from no topic: join it "
-                f"in another pipeline, or read a table of {', '.join(_OF_TOPICS)}"
-            )
-    if len(of_topics) < 2:
-        raise DeclarationError(f"{what}: co_partitioned compares topics, and there is one input: leave it out")
-
-
 def publish(table: str, *, topic: str, key: str) -> Publication:
     """
     Write the changes of `table` to `topic`, each version once; run as `topics.<topic>`.
@@ -551,7 +456,7 @@ def _check_topic(topic: str) -> None:
         )
 
 
-def _checked_name(name: str | None, default: str, what: str) -> str:
+def checked_name(name: str | None, default: str, what: str) -> str:
     if name is None:
         return table_name_of(default)
     if not is_table_name(name):

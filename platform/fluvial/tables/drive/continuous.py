@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fluvial.delta.errors import DiskFullError, TableError
 from fluvial.errors import FluvialError
@@ -50,6 +50,17 @@ class Watcher:
     stopped: Callable[[str, FluvialError], None] = lambda _table, _error: None
 
 
+class Checks(Protocol):
+    """
+    What looks at a table after each of its batches (:class:`fluvial.quality.RunningChecks`).
+    """
+
+    def after(self, table: str) -> None:
+        """
+        Look at a table. Raises FluvialError where it is to stop, and what reads it to wait.
+        """
+
+
 def follow(
     declarations: Sequence[Declaration],
     settings: "Settings",
@@ -59,6 +70,7 @@ def follow(
     schemas: "SchemaSource",
     contracts: "Mapping[str, Contract] | None" = None,
     watcher: Watcher | None = None,
+    checks: Checks | None = None,
     records_max: int = RECORDS_MAX,
 ) -> dict[str, FluvialError]:
     """
@@ -66,7 +78,8 @@ def follow(
 
     `declarations` stand with inputs before what reads them. A table that cannot go on (its contract broke, its topic
     was made again, a file of it is lost) is left alone, and the others go on; a cluster or registry that does not
-    answer and a disk that is full are waited for. The first batches do not read `contracts`, by table, again. Returns
+    answer and a disk that is full are waited for. What the `checks` stop is left alone too, and what reads it stays at
+    the version that it has. The first batches do not read `contracts`, by table, again. Returns
     the errors of the tables that were given up, by their names; ends early when there is none left.
     """
     watcher = watcher or Watcher()
@@ -86,7 +99,7 @@ def follow(
             background=background.submit,
         )
 
-    followers = [_Follower(each, bring_up, watcher) for each in declarations]
+    followers = [_Follower(each, bring_up, watcher, checks) for each in declarations]
     pause = POLL_SECONDS
     with background, _in_a_pool(spark), TopicEnds(settings.cluster) as topics:
         while not stop.is_set() and any(each.error is None for each in followers):
@@ -121,11 +134,17 @@ def _round(followers: Sequence["_Follower"], topics: TopicEnds, stop: Event) -> 
     active = [each for each in followers if each.error is None]
     ends = topics.of({each.topic for each in active if each.topic is not None})
     worked = False
+    held = {each.declaration.table for each in followers if each.is_held}
     for each in active:
         if stop.is_set():
             break
+        # One that waits for another does not change, so that what reads it in turn need not be held.
+        if not held.isdisjoint(each.inputs):
+            continue
         if each.has_new_records(ends, worked=worked):
             worked |= each.bring_up()
+            if each.is_held:
+                held.add(each.declaration.table)
     return worked
 
 
@@ -133,13 +152,22 @@ class _Follower:
     """One table: how far it has read, or why it is read no more."""
 
     def __init__(
-        self, declaration: Declaration, materialize: Callable[[Declaration], RunResult], watcher: Watcher
+        self,
+        declaration: Declaration,
+        materialize: Callable[[Declaration], RunResult],
+        watcher: Watcher,
+        checks: Checks | None,
     ) -> None:
         self.declaration = declaration
+        self.inputs = declaration.inputs if isinstance(declaration, Pipeline | Publication) else ()
+        # Whether a check has stopped the table, or could not look at it yet, so that nothing is made of what it holds.
+        self.is_held = False
         self.topic = None if isinstance(declaration, Pipeline | Publication) else declaration.topic
         self.error: FluvialError | None = None
         self._materialize = materialize
         self._watcher = watcher
+        self._checks = checks
+        self._is_checked = checks is None
         self._has_run = False
         self._ends: Mapping[int, int] = {}
         self._failures = 0
@@ -166,11 +194,32 @@ class _Follower:
                 self.error = error
                 self._watcher.stopped(self.declaration.table, error)
             return False
-        self._has_run, self._failures = True, 0
         self._ends = {partition: end for partition, (_, end) in result.offsets.items()}
         if not result.skipped:
             self._watcher.batch(result)
+        self._has_run = self._passes(result)
+        if self._has_run:
+            self._failures = 0
         return not result.skipped
+
+    def _passes(self, result: RunResult) -> bool:
+        """Whether the checks are done with the table, as it was found or as a batch has left it."""
+        if self._checks is None or isinstance(self.declaration, Publication):
+            return True
+        if self._is_checked and result.skipped:
+            return True
+        self._is_checked, self.is_held = False, True
+        try:
+            self._checks.after(self.declaration.table)
+        except FluvialError as error:
+            if self._tries_again(error):
+                self._watcher.waiting(str(error))
+                return False
+            self.error = error
+            self._watcher.stopped(self.declaration.table, error)
+            return True
+        self._is_checked, self.is_held = True, False
+        return True
 
     def _tries_again(self, error: FluvialError) -> bool:
         """Whether what failed is tried once more, and then when: later each time, and as often as something is away."""

@@ -190,7 +190,7 @@ class _Plan:
             return
         inputs = [self.spark.createDataFrame([], self.types[name]) for name in declaration.inputs]
         try:
-            self.types[declaration.table] = declaration.transform(*inputs).schema
+            self.types[declaration.table] = declaration(*inputs).schema
         except Exception as error:
             # Whatever the user's code raises over these columns, a run over them would raise too.
             reason = f'pipeline("{declaration.name}") does not fit its inputs: {sentence(error)}'

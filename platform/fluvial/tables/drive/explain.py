@@ -4,6 +4,7 @@ How a pipeline's table would be brought to the newest versions of its inputs, an
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Declaration, DeclarationError, Pipeline
 from fluvial.tables.drive.key_plan import Plan, Some
 from fluvial.tables.drive.key_refresh import KeyRefresh
+from fluvial.tables.drive.late_table import late_table_of
 from fluvial.tables.drive.pipeline_inputs import read_input, wanted_stamp
 from fluvial.tables.drive.row_plan import RowPlanner
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fluvial.config import Settings
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,9 @@ class Explanation:
     `keys` changed by `changed` rows; of an aggregate the keys are not looked for, and the rows are about so many.
     `costs` are those that were weighed, by keys or from the changed rows and of the full query; None where nothing was.
     `again` says of an aggregate's fields when the rows of a key are read. `looked_up` has, of a table that can follow
-    the changed rows of some inputs, the other ones and why a change of theirs runs the full query.
+    the changed rows of some inputs, the other ones and why a change of theirs runs the full query. `watermarks` has for
+    inputs with one where it is, by partition of the topic (UTC), and `late` the table of late rows and their number, as
+    the last refresh left them.
     """
 
     table: str
@@ -85,6 +91,8 @@ class Explanation:
     again: tuple[str, ...] = ()
     looked_up: Mapping[str, str] = field(default_factory=dict)
     has_key: bool = True
+    watermarks: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    late: tuple[str, int] | None = None
 
 
 def explain(declaration: Declaration, settings: "Settings", spark: "SparkSession") -> Explanation:
@@ -187,7 +195,29 @@ def _by_key(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession", 
         last=_last(made),
         costs=plan.costs if is_new else None,
         again=again,
+        watermarks=_watermarks(declaration, made),
+        late=_late(declaration, made),
     )
+
+
+def _watermarks(declaration: Pipeline, made: Made | None) -> dict[str, dict[int, str]]:
+    """Where the watermark of each partition is."""
+    found: dict[str, dict[int, str]] = {}
+    marks = None if made is None else made.stamp.watermarks
+    for table, seen in ({} if marks is None else marks.seen).items():
+        windows = declaration.windows.get(table)
+        if windows is not None and windows.watermark is not None:
+            found[table] = {
+                partition: f"{_EPOCH + timedelta(microseconds=time) - windows.watermark:%Y-%m-%d %H:%M:%S} UTC"
+                for partition, (_, time) in sorted(seen.items())
+                if time is not None
+            }
+    return found
+
+
+def _late(declaration: Pipeline, made: Made | None) -> tuple[str, int] | None:
+    marks = None if made is None else made.stamp.watermarks
+    return None if marks is None else (late_table_of(declaration), marks.rows)
 
 
 def _again(declaration: Pipeline, refresh: KeyRefresh, plan: Plan) -> tuple[str, ...]:
@@ -195,7 +225,9 @@ def _again(declaration: Pipeline, refresh: KeyRefresh, plan: Plan) -> tuple[str,
     if declaration.aggregation is None:
         return ()
     ((table, at),) = plan.wanted.inputs.items()
-    rows = read_input(refresh.session, refresh.warehouse.path(table), at.version)
+    if not declaration.from_parts:
+        return ()
+    rows = declaration.in_windows(table, read_input(refresh.session, refresh.warehouse.path(table), at.version))
     return declaration.aggregation.reads_again(declaration.aggregation.floating(rows))
 
 
@@ -269,6 +301,14 @@ def as_lines(explanation: Explanation) -> list[str]:
         lines.append(f"  reads {read.table} version {read.until}: {what}")
     lines.extend(f"  reads again {each}" for each in explanation.again)
     lines.extend(f"  a change of {table} runs the full query: {why}" for table, why in explanation.looked_up.items())
+    for table, partitions in explanation.watermarks.items():
+        if partitions:
+            first, behind = max(partitions.values()), min(partitions, key=lambda each: partitions[each])
+            least = partitions[behind]
+            slow = "" if least == first else f"; partition {behind} is behind, at {least}"
+            lines.append(f"  watermark of {table}: {first}{slow}")
+    if explanation.late is not None and explanation.late[1]:
+        lines.append(f"  {explanation.late[1]:,} rows came too late for a window: {explanation.late[0]}")
     last = explanation.last
     if last is None:
         lines.append("  it has not been written yet")

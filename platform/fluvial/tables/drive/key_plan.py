@@ -4,7 +4,7 @@ query. The inputs' logs and the rows that changed are read for it, no more.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,8 +13,10 @@ from fluvial.delta.file_stats import FileStats, comparable_type, table_stats
 from fluvial.delta.mart_stamp import MartStamp, Road
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
+from fluvial.tables.drive.late_table import LateTable, has_watermarks
 from fluvial.tables.drive.mart_look import MartLook
 from fluvial.tables.drive.pipeline_inputs import read_input
+from fluvial.tables.drive.windowed_inputs import WindowedInputs
 from fluvial.tables.plan.changed_keys import (
     ChangedKeys,
     UnreadableChangesError,
@@ -94,12 +96,15 @@ class KeyPlanner:
     warehouse: Warehouse
     session: "SparkSession"
 
-    def plan(self, *, rebuild: bool = False) -> Plan:
+    def plan(self, *, rebuild: bool = False, say: Callable[[str], None] | None = None) -> Plan:
         """
-        Decide how. Raises TableError for an input that is not there.
+        Decide how. Where rows may be late, their table is brought up to date and what it gets is said; without `say`
+        it is taken as it is, and nothing is written. Raises TableError for an input that is not there.
         """
         reason = "a rebuild was asked for" if rebuild else self._mart.obstacle()
-        whole = Plan(wanted=self._mart.wanted, before=self._mart.before, changed=None, reason=reason)
+        wanted, anew = self._with_watermarks(anew=rebuild, say=say)
+        reason = reason or anew
+        whole = Plan(wanted=wanted, before=self._mart.before, changed=None, reason=reason)
         if reason is not None:
             return whole
         try:
@@ -112,6 +117,18 @@ class KeyPlanner:
             return self._by_keys(whole, work)
         except UnreadableChangesError as error:
             return replace(whole, reason=str(error))
+
+    def _with_watermarks(self, *, anew: bool, say: Callable[[str], None] | None) -> tuple[MartStamp, str | None]:
+        """The stamp that is wanted with how far the watermarks are, and why the full query must run for their sake."""
+        wanted, made = self._mart.wanted, self._mart.made
+        if not has_watermarks(self.declaration):
+            return wanted, None
+        late = LateTable(declaration=self.declaration, warehouse=self.warehouse, session=self.session)
+        known = None if made is None else made.stamp.watermarks
+        if say is None:
+            return replace(wanted, watermarks=known), None
+        marks = late.bring(wanted, made, anew=anew, say=say)
+        return replace(wanted, watermarks=marks), late.judged_anew(known, marks)
 
     @cached_property
     def _mart(self) -> MartLook:
@@ -149,10 +166,11 @@ class KeyPlanner:
             read=whole,
             table=0 if own is None else own.rows,
             changed=changed,
-            of_parts=self.declaration.aggregation is not None,
+            of_parts=self.declaration.from_parts,
         )
 
     def _by_keys(self, whole: Plan, work: Work) -> Plan:
+        inputs = WindowedInputs.of_stamp(self.declaration, self.warehouse, self.session, whole.wanted)
         changed = changed_keys(
             self.session,
             self.declaration,
@@ -160,6 +178,7 @@ class KeyPlanner:
             self._mart.since.inputs,
             {table: at.version for table, at in self._mart.wanted.inputs.items()},
             few=work.changed <= ROWS_HERE_MAX,
+            keys=inputs.keys,
         )
         pruned, read = {}, work.read
         for table, path in self.declaration.paths.items():

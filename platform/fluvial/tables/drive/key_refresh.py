@@ -28,8 +28,9 @@ from fluvial.tables.drive.mart_look import refreshed
 from fluvial.tables.drive.obstacles import have_vectors
 from fluvial.tables.drive.part_refresh import KEYS_A_FILE, CostlyError, PartRefresh
 from fluvial.tables.drive.pipeline_inputs import read_input, transformed
+from fluvial.tables.drive.windowed_inputs import WindowedInputs
 from fluvial.tables.plan.changed_keys import KNOWN, ChangedKeys, UnreadableChangesError
-from fluvial.tables.plan.key_locality import check_key_locality, marked
+from fluvial.tables.plan.key_locality import check_key_locality, check_repeatable, marked
 from fluvial.tables.plan.result import RunResult
 
 if TYPE_CHECKING:
@@ -63,12 +64,12 @@ class KeyRefresh:
         """
         return TableLog(self.session, self.path)
 
-    def plan(self, *, rebuild: bool = False) -> Plan:
+    def plan(self, *, rebuild: bool = False, say: Callable[[str], None] | None = None) -> Plan:
         """
         Decide how (:class:`~fluvial.tables.drive.key_plan.KeyPlanner`).
         """
         planner = KeyPlanner(declaration=self.declaration, warehouse=self.warehouse, session=self.session)
-        return planner.plan(rebuild=rebuild)
+        return planner.plan(rebuild=rebuild, say=say)
 
     def answer(self, plan: Plan) -> "DataFrame":
         """
@@ -77,21 +78,35 @@ class KeyRefresh:
         Raises DeclarationError where it cannot be computed key by key.
         """
         frames = []
+        inputs = self._inputs(plan)
         for number, (table, at) in enumerate(plan.wanted.inputs.items()):
             frame = read_input(self.session, self.warehouse.path(table), at.version)
             path = self.declaration.paths[table]
             if plan.changed is not None and path is not None:
                 if table in plan.pruned:
                     frame = plan.changed.within(frame, plan.pruned[table].files, path)
-                frame = plan.changed.of(frame, path)
-            frames.append(marked(frame, number))
+                frame = inputs.of_keys(table, frame, plan.changed)
+            else:
+                frame = inputs.keyed(table, frame)
+            frames.append(marked(inputs.whole(table, frame), number))
         answer = transformed(self.declaration, frames)
         if not is_client(self.session):
-            aggregation = self.declaration.aggregation
-            # Of an aggregate, what the user wrote is what it makes of each row.
-            checked = answer if aggregation is None else aggregation.values(frames[0])
-            check_key_locality(self.declaration, frames, checked)
+            self._check(frames, answer)
         return answer
+
+    def _check(self, frames: "list[DataFrame]", answer: "DataFrame") -> None:
+        """Raise DeclarationError for an answer that cannot be computed key by key."""
+        aggregation = self.declaration.aggregation
+        if aggregation is not None:
+            # What the user wrote is what it makes of each row.
+            check_key_locality(self.declaration, frames, aggregation.values(frames[0]))
+        elif self.declaration.validity:
+            check_repeatable(self.declaration, frames, answer)
+        else:
+            check_key_locality(self.declaration, frames, answer)
+
+    def _inputs(self, plan: Plan) -> WindowedInputs:
+        return WindowedInputs.of_stamp(self.declaration, self.warehouse, self.session, plan.wanted)
 
     def carry_out(self, plan: Plan, began_ms: int) -> Commit | None:
         """
@@ -123,6 +138,7 @@ class KeyRefresh:
             plan=plan,
             since=plan.since,
             work=plan.work,
+            inputs=self._inputs(plan),
         )
         return parts.carry_out(answer, began_ms)
 
@@ -199,7 +215,7 @@ def refresh_by_keys(
         refresh = KeyRefresh(declaration=declaration, warehouse=warehouse, session=session)
         for _ in range(ATTEMPTS_MAX):
             began_ms = time.time_ns() // 1_000_000
-            plan = refresh.plan(rebuild=rebuild)
+            plan = refresh.plan(rebuild=rebuild, say=say)
             with ExitStack() as opened:
                 opened.callback(plan.release)
                 if plan.road == "full":

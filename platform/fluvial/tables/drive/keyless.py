@@ -66,4 +66,5 @@ def _stamp(position: Position, span: Span, bounds: TopicBounds, table: str, path
         topic_id=bounds.topic_id,
         batch=1 if known is None else known.batch + 1,
         offsets={partition: (at, at) for partition, at in (position.ends or starts).items()},
+        erased=0 if known is None else known.erased,
     )

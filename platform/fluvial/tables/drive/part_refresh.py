@@ -18,6 +18,7 @@ from fluvial.tables.declare.aggregates import CHANGED, ROWS, Aggregation
 from fluvial.tables.declare.declarations import Pipeline
 from fluvial.tables.drive.key_plan import ROWS_HERE_MAX, Plan
 from fluvial.tables.drive.pipeline_inputs import read_input, transformed
+from fluvial.tables.drive.windowed_inputs import WindowedInputs
 from fluvial.tables.plan.changed_keys import ChangedKeys, explain_lost_changes, keys_of, keys_of_rows, read_changes
 from fluvial.tables.plan.refresh_cost import Work, why_full
 
@@ -49,6 +50,7 @@ class PartRefresh:
     plan: Plan
     since: MartStamp
     work: Work
+    inputs: WindowedInputs
 
     def carry_out(self, answer: "DataFrame", began_ms: int) -> Commit | None:
         """
@@ -85,7 +87,7 @@ class PartRefresh:
         log = TableLog(self.session, self.warehouse.path(table))
         since, until = self.since.inputs[table].version, self.plan.wanted.inputs[table].version
         only_came = not any("remove" in log.data_changes(version) for version in range(since + 1, until + 1))
-        changes = read_changes(self.session, log, table, since, until)
+        changes = self.inputs.keyed(table, read_changes(self.session, log, table, since, until))
         return self.aggregation.changed_parts(changes, _WEIGHT, only_came=only_came)
 
     def _merged(self, changes: "DataFrame", changed: ChangedKeys, answer: "DataFrame") -> "DataFrame":
@@ -135,10 +137,8 @@ class PartRefresh:
         if reason is not None:
             raise CostlyError(f"{reason}; the rows of so many keys would have to be read again")
         ((table, at),) = self.plan.wanted.inputs.items()
-        path = self.declaration.paths[table]
-        assert path is not None, "an aggregate's input leads to its key"
-        rows = again.of(read_input(self.session, self.warehouse.path(table), at.version), path)
+        rows = read_input(self.session, self.warehouse.path(table), at.version)
         nowhere = (f"CAST(NULL AS STRING) AS {FILE}", f"CAST(NULL AS BIGINT) AS {ROW}", f"true AS {WRITTEN}")
-        came = transformed(self.declaration, [rows]).selectExpr("*", *nowhere)
+        came = transformed(self.declaration, [self.inputs.of_keys(table, rows, again)]).selectExpr("*", *nowhere)
         gone = merged.where(_AGAIN).drop(WRITTEN, _AGAIN).selectExpr("*", f"false AS {WRITTEN}")
         return merged.where(f"NOT {_AGAIN}").drop(_AGAIN).unionByName(gone).unionByName(came)

@@ -26,14 +26,24 @@ def wanted_stamp(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSessi
     inputs = {table: _newest(declaration, table, warehouse, spark) for table in declaration.inputs}
     if declaration.co_partitioned:
         check_counts(declaration, _partitions(declaration, warehouse, spark))
-    paths = {table: None if path is None else list(path) for table, path in declaration.paths.items()}
     return MartStamp(
         pipeline=declaration.name,
         code=code_version(declaration),
         # A version number comes again when a table is removed and built again; the commit's own id does not.
         inputs={table: InputVersion(version=each.version, commit=each.txn_id) for table, each in inputs.items()},
-        key={"columns": list(declaration.key), "paths": paths} if declaration.key else None,
+        key=_key(declaration),
     )
+
+
+def _key(declaration: Pipeline) -> dict[str, Any] | None:
+    """How the key is declared, and the windows that it is of."""
+    if not declaration.key:
+        return None
+    paths = {table: None if path is None else list(path) for table, path in declaration.paths.items()}
+    key: dict[str, Any] = {"columns": list(declaration.key), "paths": paths}
+    if declaration.windows:
+        key["windows"] = {table: str(each) for table, each in declaration.windows.items()}
+    return key
 
 
 def code_version(declaration: Pipeline) -> str:

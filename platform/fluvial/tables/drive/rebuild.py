@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluvial.delta.commit import ATTEMPTS_MAX, KEYED_TABLE, commit_once, replace_table
+from fluvial.delta.erasures import read_erasures
 from fluvial.delta.errors import BrokenLogError, OvertakenError, TableError, TableFileError, folder_of, plain_path
 from fluvial.delta.failures import explain_failures
 from fluvial.delta.jvm import forget_log
@@ -162,6 +163,7 @@ class _Rebuild:
                     contract=self.contract,
                     records_max=RECORDS_MAX,
                     skip=skips,
+                    erased_in=self.warehouse,
                 )
                 progress(last)
             done = self.to_live(self.switch)
@@ -266,6 +268,9 @@ class _Rebuild:
         if version is not None and live is None:
             raise TableError(f"{path} holds a Delta table that no run of fluvial wrote: move it away, and run again")
         if live is not None and live.topic_id == built.topic_id and _is_ahead(live, built):
+            return None
+        # After the live table's version: an erasure from here on conflicts with the switch.
+        if read_erasures(self.spark, self.warehouse.root, built.topic, built.topic_id).after(built.erased):
             return None
         stamp = replace(
             built,

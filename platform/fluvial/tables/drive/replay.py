@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fluvial.delta.commit import ATTEMPTS_MAX, commit_once, replace_rows
+from fluvial.delta.erasures import read_erasures
 from fluvial.delta.errors import OvertakenError, TableError
 from fluvial.delta.failures import explain_failures
 from fluvial.delta.log import TableLog
@@ -22,6 +23,7 @@ from fluvial.spark.kafka import Span, TopicBounds, read_span, topic_bounds
 from fluvial.spark.offset_times import Window, cut_topic
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import History
+from fluvial.tables.drive.erase_table import erase_pending
 from fluvial.tables.drive.evolve import contract_of
 from fluvial.tables.drive.runner import Progress, materialize
 from fluvial.tables.plan import frames
@@ -105,18 +107,22 @@ def _rewrite(
     progress: Progress | None,
 ) -> RunResult:
     say = progress or (lambda _line: None)
-    path = Warehouse.at(settings.warehouse).path(declaration.table)
+    root = Warehouse.at(settings.warehouse).root
+    path = Warehouse(root).path(declaration.table)
     log = TableLog(spark, path)
     with ExitStack() as opened:
         newest = read_contract(schemas or opened.enter_context(settings.registry.client()), declaration.topic)
     for _ in range(ATTEMPTS_MAX):
         position = read_position(log, declaration.table)
         bounds = topic_bounds(settings.cluster, declaration.topic)
+        erasures = read_erasures(spark, root, bounds.topic, bounds.topic_id)
+        if erase_pending(spark, log, position, erasures, root=root, key="_key", is_state=False) is not None:
+            continue
         stamp = _stamp(declaration, position, bounds, ranges)
         if not stamp.rewritten:
             return _nothing(declaration, position)
         contract = contract_of(newest, stamp)
-        span = Span(topic=declaration.topic, ranges=stamp.rewritten, skipped=stamp.skipped)
+        span = Span(topic=declaration.topic, ranges=stamp.rewritten, skipped=stamp.skipped, erased=erasures.places())
         say(f"{declaration.table}: making {span.records_max:,} records of {span.topic} again")
         decoded = decode(read_span(spark, settings.cluster, span), contract)
         rows = frames.history_rows(decoded, contract, Care(undecodable=True))
@@ -175,6 +181,7 @@ def _stamp(declaration: History, position: Position, bounds: TopicBounds, ranges
         adopted=known.adopted,
         schema=known.schema,
         skipped=known.skipped,
+        erased=known.erased,
     )
 
 

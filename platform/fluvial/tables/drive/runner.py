@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from fluvial.delta.commit import ATTEMPTS_MAX, KEYED_TABLE, TABLE, append, commit_once
-from fluvial.delta.errors import OvertakenError, TableError
+from fluvial.delta.erasures import Erasures, read_erasures
+from fluvial.delta.errors import OvertakenError
 from fluvial.delta.failures import explain_failures, explained
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.stamp import Growth, Position, Stamp, read_position
@@ -25,11 +26,13 @@ from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
 from fluvial.spark.connect import parallelism, session_of_its_own
 from fluvial.spark.kafka import Span, TopicBounds, TopicError, read_span, show_position, topic_bounds
 from fluvial.spark.session import know_table
-from fluvial.spark.warehouse import Warehouse, table_name_of
+from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Compacted, Declaration, History, Pipeline, Publication, State
+from fluvial.tables.drive.erase_table import erase_pending, key_column
 from fluvial.tables.drive.evolve import earlier_contract, plan_evolution
 from fluvial.tables.drive.keyless import quarantine_keyless
 from fluvial.tables.drive.transforms import materialize_pipeline
+from fluvial.tables.drive.undecodable import Undecodable
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.changes import IS_CURRENT, is_stepwise, state_rows
 from fluvial.tables.plan.checks import check_definition, check_state, compacted_key, definition_of
@@ -77,6 +80,7 @@ def materialize(
     records_max: int | None = None,
     until: Mapping[int, int] | None = None,
     skip: SkipsWanted | None = None,
+    erased_in: Warehouse | None = None,
     background: Background = lambda work: work(),
 ) -> RunResult:
     """
@@ -87,7 +91,8 @@ def materialize(
     `skip` has the offsets of records that the table is to leave out for good, by partition.
     `records_max` limits the records of one commit; such a caller repeats until `skipped`. `until` has, for
     each partition, the offset to stop before; other partitions are not read. `background` runs work that
-    need not be done when this returns: committing the position as a consumer group, checkpoints.
+    need not be done when this returns: committing the position as a consumer group, checkpoints. `erased_in` is the
+    warehouse whose erasures hold for the table, unless they are those of its own.
     `schemas` defaults to the registry of the settings. `contract` is what
     :func:`~fluvial.tables.drive.preflight.look_ahead` has read and checked, and is not read again unless newer records
     need it. `progress` gets a line when a step starts. Raises a
@@ -120,6 +125,7 @@ def materialize(
                 records_max=records_max,
                 until=until,
                 skip=skip or {},
+                erased_in=erased_in or warehouse,
                 background=background,
             )
             result = run.run()
@@ -155,6 +161,7 @@ class _TopicRun:
     records_max: int | None
     until: Mapping[int, int] | None
     skip: SkipsWanted
+    erased_in: Warehouse
     background: Background
 
     @property
@@ -177,7 +184,9 @@ class _TopicRun:
             lag_before = span.records_max
             span, growth = self._allowed(span, bounds, position)
             contract = self._contract(position, given=self.contract if attempt == 0 else None)
-            found = self._evolve(position, contract, log)
+            # After the position: what is erased from here on conflicts with the batch.
+            erasures = read_erasures(self.spark, self.erased_in.root, bounds.topic, bounds.topic_id)
+            found = self._erase(position, erasures, contract, log) or self._evolve(position, contract, log)
             if found is not None:
                 evolved = found if isinstance(found, Commit) else evolved
                 continue
@@ -185,7 +194,8 @@ class _TopicRun:
                 self._show(position.ends)
                 skipped = self._skipped(position, lag_before)
                 return skipped if evolved is None else _evolved(skipped, evolved)
-            batch = self._batch(replace(span, skipped=skipped_offsets), position, bounds, contract, growth)
+            span = replace(span, skipped=skipped_offsets, erased=erasures.places())
+            batch = self._batch(span, position, bounds, contract, growth=growth, erasures=erasures)
             commit, put_aside = self._carry_out(batch, bounds, log)
             quarantined += put_aside
             if commit is not None:
@@ -268,8 +278,26 @@ class _TopicRun:
             self.say(f"{self.table}: {rewrite.what}")
             return commit_once(log, rewrite.stamp, above=position.version, write=rewrite.write) or "other"
 
+    def _erase(
+        self, position: Position, erasures: Erasures, contract: Contract, log: TableLog
+    ) -> Commit | Literal["other"] | None:
+        """Take out the rows of keys that were erased since the last commit; None where there is nothing to do."""
+        if position.stamp is None or not erasures.after(position.stamp.erased):
+            return None
+        self.say(f"{self.table}: taking out the rows of erased keys")
+        key, root = key_column(self.declaration, contract, self.spark), self.erased_in.root
+        is_state = isinstance(self.declaration, State)
+        return erase_pending(self.spark, log, position, erasures, root=root, key=key, is_state=is_state)
+
     def _batch(
-        self, span: Span, position: Position, bounds: TopicBounds, contract: Contract, growth: Growth | None
+        self,
+        span: Span,
+        position: Position,
+        bounds: TopicBounds,
+        contract: Contract,
+        *,
+        growth: Growth | None,
+        erasures: Erasures,
     ) -> _Batch:
         stamp = Stamp(
             topic=bounds.topic,
@@ -281,6 +309,7 @@ class _TopicRun:
             growth=growth,
             schema=None if contract.point is None else contract.point.as_pair(),
             skipped={partition: tuple(offsets) for partition, offsets in span.skipped.items()},
+            erased=erasures.newest,
         )
         return _Batch(span=span, contract=contract, position=position, stamp=stamp)
 
@@ -302,7 +331,7 @@ class _TopicRun:
         quarantined = 0
         self.say(f"{self.table}: reading {batch.span.records_max:,} records of {batch.span.topic}")
         while True:
-            decoded = self._decoded(session, batch.span, batch.contract)
+            decoded = decode(read_span(session, self.cluster, batch.span), batch.contract)
             try:
                 commit = commit_once(
                     log, batch.stamp, above=batch.position.version, write=self._writer(session, decoded, batch, care)
@@ -320,7 +349,7 @@ class _TopicRun:
                     # Records that came since it was read may be of a newer version.
                     return None, quarantined
                 if more.undecodable and not care.undecodable:
-                    quarantined += self._quarantine(session, batch, bounds)
+                    quarantined += self._undecodable(session, batch, bounds).quarantine(batch.span)
                 if more.keyless and not care.keyless:
                     quarantined += quarantine_keyless(decoded, batch.span, bounds, self.warehouse, self.say)
                 care = more
@@ -329,8 +358,16 @@ class _TopicRun:
                 self.say(f"{self.table}: another run was first; planning again")
             return commit, quarantined
 
-    def _decoded(self, session: "SparkSession", span: Span, contract: Contract) -> "DataFrame":
-        return decode(read_span(session, self.cluster, span), contract)
+    def _undecodable(self, session: "SparkSession", batch: _Batch, bounds: TopicBounds) -> Undecodable:
+        return Undecodable(
+            spark=session,
+            cluster=self.cluster,
+            warehouse=self.warehouse,
+            bounds=bounds,
+            contract=batch.contract,
+            erased=batch.stamp.erased,
+            say=self.say,
+        )
 
     def _writer(self, session: "SparkSession", decoded: "DataFrame", batch: _Batch, care: Care) -> Callable[[], None]:
         """What writes the batch; making it reads nothing yet."""
@@ -383,30 +420,6 @@ class _TopicRun:
             session, path, events, declaration, version=version, stamp=stamp, files=files, index=index
         )
 
-    def _quarantine(self, session: "SparkSession", batch: _Batch, bounds: TopicBounds) -> int:
-        """
-        Put every undecodable record below the batch's ends in the topic's quarantine table; returns how many are new.
-
-        The table is shared by all tables of the topic and has a position of its own: what another run put there is
-        not put there again. A record between that position and this batch's start decoded in an earlier batch.
-        """
-        table = f"quarantine.{table_name_of(batch.span.topic)}"
-        path = self.warehouse.path(table)
-        log = TableLog(self.spark, path)
-        for _ in range(ATTEMPTS_MAX):
-            position = read_position(log, table)
-            stamp = _quarantine_stamp(batch, position, bounds, table, path)
-            if stamp is None:
-                return 0
-            self.say(f"{table}: putting aside the records of {batch.span.topic} that do not decode")
-            span = Span(topic=batch.span.topic, ranges=stamp.offsets)
-            rows = frames.quarantine_rows(self._decoded(session, span, batch.contract), batch.contract).coalesce(1)
-            commit = commit_once(log, stamp, above=position.version, write=lambda: append(rows, path, stamp))  # noqa: B023
-            if commit is not None:
-                know_table(self.spark, table, path)
-                return commit.metric("numOutputRows")
-        raise OvertakenError(table, ATTEMPTS_MAX)
-
     def _skipped(self, position: Position, lag_before: int) -> RunResult:
         return RunResult(
             table=self.table,
@@ -444,18 +457,3 @@ def _evolved(skipped: RunResult, commit: Commit) -> RunResult:
         rows=commit.metric("numOutputRows"),
         bytes=commit.metric("numOutputBytes"),
     )
-
-
-def _quarantine_stamp(batch: _Batch, position: Position, bounds: TopicBounds, table: str, path: str) -> Stamp | None:
-    """The stamp of what the quarantine table lacks of a batch; None when it lacks nothing."""
-    known = position.stamp
-    if known is not None and known.topic_id and bounds.topic_id and known.topic_id != bounds.topic_id:
-        raise TableError(f"{table} holds records of an earlier topic of that name: move {path} away and run again")
-    ranges = {}
-    for partition, (start, end) in batch.span.ranges.items():
-        begin = max(start, position.ends.get(partition, start))
-        ranges[partition] = (begin, max(end, begin))
-    if all(start == end for start, end in ranges.values()):
-        return None
-    number = 1 if known is None else known.batch + 1
-    return Stamp(topic=batch.span.topic, topic_id=bounds.topic_id, batch=number, offsets=ranges)

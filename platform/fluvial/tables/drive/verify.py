@@ -10,6 +10,7 @@ digits, as they were added in another order. Columns that the contract got after
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fluvial.delta.erasures import read_erasures
 from fluvial.delta.errors import TableError
 from fluvial.delta.failures import explain_failures
 from fluvial.delta.log import TableLog
@@ -81,7 +82,10 @@ def _verify_table(
     contract = contract_of(read_contract(schemas, declaration.topic), position.stamp)
     with session_of_its_own(spark) as session:
         table = session.read.format("delta").option("versionAsOf", position.version).load(path)
-        span = Span(topic=declaration.topic, ranges=ranges, skipped=position.stamp.skipped)
+        stamp = position.stamp
+        root = Warehouse.at(settings.warehouse).root
+        erased = read_erasures(session, root, stamp.topic, stamp.topic_id).until(stamp.erased).places()
+        span = Span(topic=declaration.topic, ranges=ranges, skipped=stamp.skipped, erased=erased)
         decoded = decode(read_span(session, settings.cluster, span), contract)
         try:
             rows, different, shown = _compared(declaration, decoded, table, ranges, contract)

@@ -14,7 +14,10 @@ from fluvial.spark.connect import session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
 from fluvial.tables.drive.comparison import SHOWN_MAX, Difference, NotBuiltError, Verdict, comparable, same_value
+from fluvial.tables.drive.late_table import LateTable, late_table_of
 from fluvial.tables.drive.pipeline_inputs import code_version, read_input, transformed
+from fluvial.tables.drive.windowed_inputs import all_on_time
+from fluvial.tables.plan.late_rows import LATE_COLUMNS
 from fluvial.tables.publishing.changes import LostVersionError, explain_lost_files, read_version
 
 if TYPE_CHECKING:
@@ -44,11 +47,12 @@ def verify_pipeline(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSe
         for table, at in made.stamp.inputs.items():
             path = warehouse.path(table)
             _check_input(declaration, TableLog(session, path), table, at)
-            frames.append(read_version(session, path, at.version))
+            frames.append(all_on_time(declaration, table, read_version(session, path, at.version)))
         table = read_input(session, log.path, version)
         try:
             with explain_lost_files():
                 rows, different, shown, close = _compared(declaration, transformed(declaration, frames), table)
+                late = _late_difference(declaration, warehouse, session, made.stamp)
         except LostVersionError as error:
             raise _lost(declaration, "files of an input are gone (VACUUM)") from error
     return Verdict(
@@ -56,11 +60,29 @@ def verify_pipeline(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSe
         version=version,
         ranges={},
         rows=rows,
-        different=different,
-        differences=tuple(shown),
+        different=different + len(late),
+        differences=(*late, *shown),
         inputs={table: at.version for table, at in made.stamp.inputs.items()},
         close=tuple(close),
     )
+
+
+def _late_difference(
+    declaration: Pipeline, warehouse: Warehouse, session: "SparkSession", stamp: MartStamp
+) -> list[Difference]:
+    """What the table of late rows that goes with a stamp has otherwise than the inputs tell."""
+    marks = stamp.watermarks
+    if marks is None or marks.late is None:
+        return []
+    table = LateTable(declaration=declaration, warehouse=warehouse, session=session)
+    expected = table.whole(stamp)
+    assert expected is not None, "an input has a watermark"
+    held = read_version(session, table.log.path, marks.late.version).select(*LATE_COLUMNS)
+    missing, surplus = expected.exceptAll(held).count(), held.exceptAll(expected).count()
+    if not (missing or surplus):
+        return []
+    what = f"lacks {missing:,} rows that are late, and has {surplus:,} that are not"
+    return [Difference(where=late_table_of(declaration), what=what)]
 
 
 def _check_code(declaration: Pipeline, stamp: MartStamp) -> None:

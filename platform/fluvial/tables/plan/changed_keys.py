@@ -5,13 +5,14 @@ They are the keys of all rows that came to an input or went since the version th
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from fluvial.delta.file_stats import FileStats, Key, comparable_type, marked_rows, of_action, ranges
+from fluvial.delta.file_stats import Bounds, FileStats, Key, comparable_type, marked_rows, of_action, ranges
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import InputVersion
 from fluvial.delta.row_swap import row_changes
@@ -36,6 +37,7 @@ _OF_ROWS = frozenset(
 )  # fmt: skip
 _PLAIN = frozenset({"string", "tinyint", "smallint", "int", "bigint", "boolean", "date", "timestamp", "timestamp_ntz"})
 _COMMITS_MAX = 1000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOST_FILE = ("FileNotFoundException", "FILE_NOT_EXIST", "DELTA_FILE_NOT_FOUND")
 
 
@@ -51,13 +53,15 @@ class ChangedKeys:
     The `frame` of `keys` that changed, a row each, by `rows` that came or went.
 
     `values` has for each column of the key those that occur, ascending, and whether null does; None where they are too
-    many or of a type whose bounds files do not tell.
+    many or of a type whose bounds files do not tell. `moments` has the timestamps that occur in the last column of the
+    key, None where it is no timestamp or they are too many.
     """
 
     frame: "DataFrame"
     keys: int
     rows: int
     values: tuple[tuple[Sequence[Key], bool] | None, ...] = ()
+    moments: "Sequence[datetime] | None" = None
 
     def of(self, rows: "DataFrame", path: Sequence[str]) -> "DataFrame":
         """
@@ -92,6 +96,24 @@ class ChangedKeys:
                 is_inside |= col(f"`{step}`").between(least, most)
             rows = rows.where(is_inside)
         return rows
+
+    def in_time(self, rows: "DataFrame", time: str, span: tuple[timedelta, timedelta]) -> "DataFrame":
+        """
+        The rows of an input whose `time`, a column, is within the `span` after one of the moments, by conditions that
+        let Delta leave out files; it may keep more.
+        """
+        from pyspark.sql.functions import expr
+
+        if not self.moments:
+            return rows
+        spans = ranges(
+            (Bounds(least=each + span[0], most=each + span[1], has_null=False) for each in self.moments), RANGES_MAX
+        )
+        inside = " OR ".join(
+            f"{time} >= timestamp_micros({_micros(least)}L) AND {time} <= timestamp_micros({_micros(most)}L)"
+            for least, most in spans
+        )
+        return rows.where(expr(inside))
 
     def known(self, rows: "DataFrame", path: Sequence[str], refusal: "Column") -> "DataFrame":
         """
@@ -179,10 +201,12 @@ def changed_keys(
     until: Mapping[str, int],
     *,
     few: bool,
+    keys: "Callable[[str, DataFrame], DataFrame]",
 ) -> ChangedKeys:
     """
     Read the keys that changed in the inputs between two versions of each; the frame may be persisted and must be let
-    go. With `few`, the changed rows fit into this process.
+    go. With `few`, the changed rows fit into this process. `keys` has the keys that rows of an input lead to, as
+    :func:`keys_of` does.
 
     Raises :class:`UnreadableChangesError`.
     """
@@ -190,11 +214,13 @@ def changed_keys(
     for table, path in declaration.paths.items():
         if until[table] != since[table].version and path is not None:
             changes = read_changes(session, logs[table], table, since[table].version, until[table])
-            parts.append(keys_of(changes, path))
+            parts.append(keys(table, changes))
     if not parts:
         # Nothing but files that were written together.
-        table, path = next((table, path) for table, path in declaration.paths.items() if path is not None)
-        parts.append(keys_of(session.read.format("delta").load(logs[table].path), path).where("false"))
+        table = next(
+            table for table, path in declaration.paths.items() if path is not None and table not in declaration.validity
+        )
+        parts.append(keys(table, session.read.format("delta").load(logs[table].path)).where("false"))
     together = reduce(lambda one, other: one.unionAll(other), parts)
     with explain_lost_changes():
         return _gathered(together, few=few)
@@ -241,6 +267,11 @@ def read_changes(session: "SparkSession", log: TableLog, table: str, since: int,
     return changes
 
 
+def _micros(moment: Key) -> int:
+    assert isinstance(moment, datetime), "a moment is a timestamp"
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
 def _are_plain(rows: "DataFrame") -> bool:
     """Whether keys can be compared here as they are there."""
     return all(kind in _PLAIN or kind.startswith("decimal") for _, kind in rows.dtypes)
@@ -259,7 +290,10 @@ def _collected(rows: "DataFrame") -> ChangedKeys:
         for name, kind in rows.dtypes
     )
     frame = rows.sparkSession.createDataFrame(keys, schema=rows.schema)
-    return ChangedKeys(frame=frame, keys=keys.num_rows, rows=changed.num_rows, values=values)
+    last, kind = rows.dtypes[-1]
+    is_moment = kind == "timestamp" and keys.num_rows <= VALUES_MAX
+    moments = sorted(pc.unique(keys[last]).drop_null().to_pylist()) if is_moment else None
+    return ChangedKeys(frame=frame, keys=keys.num_rows, rows=changed.num_rows, values=values, moments=moments)
 
 
 def _counted(rows: "DataFrame") -> ChangedKeys:

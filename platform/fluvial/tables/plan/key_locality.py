@@ -83,6 +83,15 @@ def check_key_locality(declaration: Pipeline, inputs: Sequence["DataFrame"], ans
                         "return the column that leads to the key in the inputs, unchanged")  # fmt: skip
 
 
+def check_repeatable(declaration: Pipeline, inputs: Sequence["DataFrame"], answer: "DataFrame") -> None:
+    """
+    Raise DeclarationError, in one line, where the columns of an `answer` that is a known join may have other values
+    each time, or what leads to the key is of another type than the key.
+    """
+    _check_types(declaration, inputs, answer)
+    _Walk(declaration, inputs).check_repeatable(answer._jdf.queryExecution().analyzed())
+
+
 def _check_types(declaration: Pipeline, inputs: Sequence["DataFrame"], answer: "DataFrame") -> None:
     from pyspark.errors import AnalysisException
 
@@ -160,7 +169,7 @@ class _Walk:
             return self._of_input(plan, int(plan.alias().removeprefix(INPUT)))
         children = [self.rows(child) for child in self.java(plan.children())]
         self._check_subqueries(plan)
-        self._check_repeatable(plan)
+        self.check_repeatable(plan)
         if not any(child.of_keys for child in children):
             if not children and kind not in _LEAVES:
                 self.refuse(f"{plan.nodeName()} is an operator that fluvial does not know", "leave it out")
@@ -332,7 +341,8 @@ class _Walk:
             if self.rows(each).of_keys:
                 self.refuse("a subquery is over rows of all keys", "join by the key instead")
 
-    def _check_repeatable(self, plan: Any) -> None:
+    def check_repeatable(self, plan: Any) -> None:
+        """Refuse an operator whose expressions may give other values each time."""
         found = unrepeatable(self.java, plan)
         if found is not None:
             self.refuse(*found)

@@ -50,6 +50,11 @@ CASES: list[tuple[tuple[str, ...], str]] = [
     (("topic", "consume", "t", "--max-messages", "0"), "--max-messages"),
     (("topic", "consume", "t", "--format", "xml"), "--format"),
     (("topic", "consume", "t", "--to-end", "--group", "g"), "--to-end and --group"),
+    (("table", "erase", "customers"), "Missing argument 'KEY'"),
+    (("table", "replay", "marts.spend"), r"marts\.spend keeps no records of a topic: name a quarantine table"),
+    (("table", "replay", "quarantine.orders", "--record", "17"), "--record 17: write partition and offset"),
+    (("table", "replay", "quarantine.orders", "--set", "a=1", "--call", "m:f"), "three ways of repairing"),
+    (("table", "replay", "quarantine.orders"), "no Kafka broker"),
     (("schema", "list"), r"schema registry at http://127\.0\.0\.1:1 does not answer"),
     (("schema", "list", "--registry-url", "host:8081"), "--registry-url: 'host:8081'.*http://"),
     (("schema", "register", "a.avsc"), "a.avsc is a file: name its subject"),
@@ -75,7 +80,11 @@ CASES: list[tuple[tuple[str, ...], str]] = [
     (("sql", "  "), "QUERY is empty"),
     (("sql", "select 1", "--format", "xml"), "--format"),
     (("demo", "--until", "soon"), "--until"),
+    (("demo", "--secure"), "--secure is for the local platform: leave out --bootstrap-server"),
     (("ui", "--port", "0"), "--port"),
+    (("ui", "--host", "0.0.0.0"), r"other machines reach 0\.0\.0\.0, the page starts runs .*--allow-plaintext"),
+    (("ui", "--host", "no host"), "--host no host: .*write an address"),
+    (("ui", "--certificate", "file"), "--certificate file: .*PEM file"),
 ]
 
 

@@ -12,7 +12,8 @@ from fluvial.cluster.doctor import Severity
 from fluvial.cluster.picture import picture_of
 from fluvial.cluster.security_doctor import FileFacts, SecurityFacts, examine_security
 from fluvial.cluster.wire import ClusterLink
-from fluvial.config import load_settings
+from fluvial.config import Settings, load_settings
+from fluvial.kafka import KafkaCluster
 from fluvial.local.state import Platform
 
 SOUND = {
@@ -120,3 +121,30 @@ def test_folders_of_the_local_platform_are_looked_at(tmp_path: Path) -> None:
     settings = load_settings(environ={}, directory=tmp_path, data_dir=str(data))
     found = examine_security(SecurityFacts(files=tuple(file_facts(settings))))
     assert {each.about for each in found} == {str(data / "node-0"), str(data / "security" / "server.properties")}
+
+
+def test_users_with_passwords_that_are_tried_first_are_found() -> None:
+    passwords = {"alice": "alice-secret", "bob": "changeit", "cleo": "cleo", "dan": "Vr9-tIq2_kS"}
+    settings = {
+        "security.inter.broker.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+        "sasl.jaas.config": 'x required username="node" password="between" '
+        + " ".join(f'user_{name}="{password}"' for name, password in passwords.items())
+        + ";",
+        "super.users": ";".join(f"User:{name}" for name in ("node", *passwords)),
+        "connection.failed.authentication.delay.ms": "0",
+    }
+    with log_broker.embedded(config=settings) as broker:
+        kafka = KafkaCluster.with_properties(
+            broker.bootstrap_servers,
+            **{"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512"},
+            **{"sasl.username": "dan", "sasl.password": passwords["dan"]},
+        )
+        told = Settings(bootstrap_servers=broker.bootstrap_servers, kafka_properties=kafka.properties, local=False)
+        with ClusterLink(kafka) as link:
+            facts = security_facts(told, link, picture_of(link), try_passwords=True)
+            assert security_facts(told, link, picture_of(link)).known_passwords == ()
+    assert facts.known_passwords == ("alice", "bob", "cleo")
+    found = [each for each in examine_security(facts) if each.rule == "known password"]
+    assert [each.about for each in found] == ["user alice", "user bob", "user cleo"]
+    assert not any(password in str(each) for each in found for password in ("alice-secret", "changeit"))

@@ -13,7 +13,20 @@ from dagster.components.scaffold.scaffold import get_scaffolder
 from dagster_shared.serdes.objects import EnvRegistryKey
 
 from fluvial.orchestration import components, declarations_in
-from fluvial.tables import Declaration, State, count, history, last_non_null, pipeline, publish, state, sum_
+from fluvial.tables import (
+    Declaration,
+    State,
+    count,
+    history,
+    hopping,
+    last_non_null,
+    pipeline,
+    publish,
+    session,
+    state,
+    sum_,
+    tumbling,
+)
 
 # Dagster builds its own definitions of components with arguments that it calls beta.
 pytestmark = pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning")
@@ -136,6 +149,36 @@ def test_yaml_declares_reducers_versions_of_rows_and_publications(load: Load) ->
     assert published.group_name == "shop"
 
 
+def test_yaml_declares_windows(load: Load) -> None:
+    words = {"time": "ordered_at", "size": "1 hour"}
+    pipelines = {
+        "hours": {"kind": "tumbling", **words, "watermark": "10 minutes", "lateness": "1 day"},
+        "halves": {"kind": "hopping", **words, "every": "30 minutes"},
+        "visits": {"kind": "session", **words},
+    }
+    definitions = load(
+        {
+            name: (
+                "Pipeline",
+                {
+                    "name": name,
+                    "inputs": ["history.orders"],
+                    "key": "customer",
+                    "transform": "shop_yaml.mine:busiest",
+                    "windows": {"history.orders": window},
+                },
+            )
+            for name, window in pipelines.items()
+        }
+    )
+    declared = {name.removeprefix("marts."): each for name, each in declarations_in(definitions).items()}
+    assert {name: dict(each.windows) for name, each in declared.items()} == {  # type: ignore[union-attr]
+        "hours": {"history.orders": tumbling("ordered_at", "1 hour", watermark="10 minutes", lateness="1 day")},
+        "halves": {"history.orders": hopping("ordered_at", "1 hour", "30 minutes")},
+        "visits": {"history.orders": session("ordered_at", "1 hour")},
+    }
+
+
 def test_a_project_in_one_component_is_a_whole_code_location(load: Load) -> None:
     definitions = load(
         {"all": ("Project", {"module": "shop_yaml.tables", "verify": True, "lag_max": 100}), "spark": ("Spark", {})}
@@ -166,6 +209,16 @@ def test_a_project_in_one_component_is_a_whole_code_location(load: Load) -> None
             "Pipeline",
             {"inputs": ["history.o"], "name": "x", "transform": "shop_yaml.mine:busiest", "co_partitioned": True},
             "co_partitioned compares topics, and there is one input",
+        ),
+        (
+            "Pipeline",
+            {
+                "inputs": ["history.o"],
+                "name": "x",
+                "transform": "shop_yaml.mine:busiest",
+                "windows": {"history.o": {"kind": "hopping", "time": "at", "size": "1 hour"}},
+            },
+            "windows of history.o: hopping windows need every",
         ),
     ],
 )

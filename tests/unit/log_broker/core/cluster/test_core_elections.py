@@ -353,6 +353,64 @@ def test_several_that_are_lost_at_once_are_fenced_one_after_the_other() -> None:
     assert (partition.leader, partition.isr, partition.elr) == (3, (3,), (2,))
 
 
+def test_a_broker_whose_disk_takes_no_writes_leads_nothing_that_others_can() -> None:
+    cluster = three()
+    told = cluster.beat(1, takes_writes=False)
+    assert not told.is_caught_up, "its lease begins again when it knows who leads now"
+    partition = cluster.partition()
+    assert (partition.leader, partition.isr, partition.leader_epoch) == (2, (2, 3), 1)
+    assert not cluster.beat(1, takes_writes=False).records
+    assert cluster.image.is_alive(1)
+
+
+def test_a_follower_whose_disk_takes_no_writes_is_waited_for_no_more() -> None:
+    cluster = three()
+    cluster.beat(3, takes_writes=False)
+    partition = cluster.partition()
+    assert (partition.leader, partition.isr, partition.leader_epoch) == (1, (1, 2), 0)
+
+
+@pytest.mark.parametrize(("least", "leader", "isr"), [("1", 3, (3,)), ("2", 2, (2, 3))])
+def test_no_more_is_handed_over_than_leaves_the_minimum(least: str, leader: int, isr: tuple[int, ...]) -> None:
+    cluster = three(min_insync_replicas=least)
+    cluster.beat(1, takes_writes=False)
+    cluster.beat(2, takes_writes=False)
+    assert (cluster.partition().leader, cluster.partition().isr) == (leader, isr)
+    cluster.beat(3, takes_writes=False)
+    assert (cluster.partition().leader, cluster.partition().isr) == (leader, isr), "somebody is to be read from"
+
+
+def test_who_has_room_again_takes_over_from_who_has_none() -> None:
+    cluster = three()
+    cluster.want_isr(1, 2)
+    cluster.beat(2, takes_writes=False)
+    assert not cluster.beat(1, takes_writes=False).records
+    cluster.beat(2)
+    assert not cluster.beat(1, takes_writes=False).records, "2 alone is below the minimum"
+    cluster.want_isr(1, 2, 3)
+    cluster.beat(1, takes_writes=False)
+    assert (cluster.partition().leader, cluster.partition().isr) == (2, (2, 3))
+
+
+def test_the_only_replica_keeps_leading_whatever_its_disk_takes() -> None:
+    cluster = ClusterDriver(1, 2)
+    cluster.create(assignments={0: (1,)})
+    assert not cluster.beat(1, takes_writes=False).records
+    assert cluster.partition().leader == 1
+
+
+def test_another_controller_is_told_of_the_disk_and_a_new_process_has_one_that_works() -> None:
+    cluster = three()
+    cluster.beat(1, takes_writes=False)
+    cluster.lead()
+    assert not cluster.registry.unable
+    cluster.beat(1, takes_writes=False)
+    assert set(cluster.registry.unable) == {1}
+    cluster.fence(1)
+    cluster.start(1, "second")
+    assert not cluster.registry.unable
+
+
 def test_a_broker_that_holds_something_is_not_struck_off() -> None:
     cluster = three()
     for node_id, code in (

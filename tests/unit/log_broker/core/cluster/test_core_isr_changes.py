@@ -6,7 +6,7 @@ import pytest
 from cluster_driver import ClusterDriver
 
 from log_broker.core.cluster import elections
-from log_broker.core.cluster.isr_changes import IsrMember
+from log_broker.core.cluster.isr_changes import IsrMember, IsrWish, without_unable
 from log_broker.errors import BrokerError, ErrorCode
 
 
@@ -78,3 +78,20 @@ def test_who_may_not_lead_may_not_be_in_sync(how: str) -> None:
     with pytest.raises(BrokerError) as refused:
         cluster.want_isr(1, 2, 3)
     assert refused.value.code is ErrorCode.INELIGIBLE_REPLICA
+
+
+def test_a_replica_whose_disk_takes_no_writes_does_not_come_in_and_keeps_nobody_out() -> None:
+    cluster = three()
+    cluster.want_isr(1)
+    now = cluster.partition()
+
+    def granted(*members: int, unable: set[int]) -> list[int]:
+        topic_id = cluster.image.topics["t"].topic_id
+        wish = IsrWish(topic_id, 0, now.leader_epoch, now.partition_epoch, tuple(map(IsrMember, members)))
+        return [member.node_id for member in without_unable(cluster.image, wish, unable).isr]
+
+    assert granted(1, 2, 3, unable={3}) == [1, 2]
+    assert granted(1, 2, unable={1}) == [1, 2], "who is in the ISR is no newcomer"
+    with pytest.raises(BrokerError) as refused:
+        granted(1, 3, unable={3})
+    assert refused.value.code is ErrorCode.INELIGIBLE_REPLICA, "so that the leader waits before it asks again"

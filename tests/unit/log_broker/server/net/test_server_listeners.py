@@ -1,6 +1,7 @@
 """One broker with five listeners, and the clients of others at each of them."""
 
 import os
+import select
 import socket
 import ssl
 import struct
@@ -190,6 +191,22 @@ def test_who_is_not_let_in_is_told_so_by_an_alert(broker, authority, tmp_path, h
         context.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted,
     ):
         encrypted.recv(1)
+
+
+def test_the_alert_reaches_a_client_that_has_sent_its_requests_already(broker, authority, tmp_path):
+    context = context_of(authority)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3  # By which a client is through before it is looked at.
+    context.load_cert_chain(Authority(tmp_path).issue("alice"))
+    with (
+        socket.create_connection(("127.0.0.1", port_of(broker, "SSL")), timeout=20) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted,
+    ):
+        select.select([encrypted], [], [], 20)
+        for _ in range(10):
+            encrypted.sendall(b"a request")
+            time.sleep(0.01)
+        with pytest.raises(ssl.SSLError, match="ALERT"):
+            encrypted.recv(1)
 
 
 class Raw:

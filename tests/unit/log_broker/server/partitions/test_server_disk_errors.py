@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
+from node_cluster import eventually
 
 from log_broker.config.broker import BrokerConfig, TopicConfig
 from log_broker.core.cluster.controller import CreateTopic
@@ -18,6 +19,7 @@ from log_broker.errors import ErrorCode
 from log_broker.records import build_batch, iterate_records
 from log_broker.server.handlers.admin import describe_log_dirs
 from log_broker.server.node import Node
+from log_broker.server.partitions import disk_watch
 from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.storage.checkpoints import SYNC_FAILED_FILE
@@ -113,6 +115,35 @@ async def test_after_a_failed_sync_what_was_acknowledged_before_is_not_believed(
     after = open_logs(files.crash()).get("risky", 0)
     assert after is not None
     assert values(after) == [b"kept", b"synced", b"again"]
+
+
+async def test_a_disk_that_takes_no_writes_is_told_from_a_write_that_failed(
+    open_logs: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_watch, "AGAIN_SECONDS", 0.01)
+    files = MemoryFileSystem()
+    logs = open_logs(files)
+    changed = asyncio.Event()
+    logs.disk.on_changed = changed.set
+    runtime = logs.create("t", 0, uuid4(), config())
+    files.failing_syncs = 1
+    assert (await append(runtime, b"unlucky")).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert logs.disk.is_doubtful
+    await eventually(lambda: not logs.disk.is_doubtful)
+    assert not changed.is_set(), "the next write went well"
+    files.room_bytes = 0
+    assert (await append(runtime, b"no room")).error is ErrorCode.KAFKA_STORAGE_ERROR
+    await changed.wait()
+    assert not logs.disk.takes_writes
+    changed.clear()
+    files.room_bytes = disk_watch.TRIAL_BYTES // 2
+    await asyncio.sleep(0.05)
+    assert not logs.disk.takes_writes, "room for a little is none for a batch"
+    files.room_bytes = None
+    await changed.wait()
+    assert logs.disk.takes_writes
+    assert disk_watch.TRIAL_FILE not in files.names(DATA)
+    assert (await append(runtime, b"room")).error is ErrorCode.NONE
 
 
 async def test_a_failed_sync_of_a_full_segment_takes_the_partition_offline(open_logs: Open) -> None:

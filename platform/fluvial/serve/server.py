@@ -1,0 +1,87 @@
+"""
+The process of `fluvial serve`: its tables opened, followed and answered about until it is told to stop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fluvial.errors import FluvialError
+from fluvial.http_server import serve
+from fluvial.serve.app import create_app
+from fluvial.serve.exposition import Metrics
+from fluvial.serve.follower import Follower
+from fluvial.serve.service import Limits, Service
+from fluvial.serve.warehouse import ServedWarehouse
+
+if TYPE_CHECKING:
+    from log_broker.server.net.tls import TlsContext
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """
+    Where requests come in; `hosts` are further names by which the server is asked.
+    """
+
+    host: str
+    port: int
+    tls: "TlsContext | None" = None
+    hosts: Collection[str] = ()
+
+
+async def serve_rows(
+    warehouse: ServedWarehouse,
+    listening: Listening,
+    *,
+    preload: Sequence[str] = (),
+    limits: Limits | None = None,
+    started: Callable[[int], None] | None = None,
+    ready: Callable[[], None] | None = None,
+) -> None:
+    """
+    Answer about the tables of a warehouse until cancelled; `preload` are opened before the server says it is ready.
+
+    `started` is called with the bound port, `ready` when all are open. Raises OSError for a port that is taken and
+    :class:`~fluvial.errors.FluvialError` for a table of `preload` that cannot be opened.
+    """
+    follower = Follower(warehouse)
+    left = dict.fromkeys(preload)
+    async with AsyncExitStack() as stack:
+        stack.callback(follower.close)
+
+        def is_ready() -> str | None:
+            return f"{', '.join(left)} is being opened" if left else None
+
+        async def open_all() -> None:
+            for name in preload:
+                await follower.held(warehouse.table(name))
+                del left[name]
+            if ready is not None:
+                ready()
+
+        app = create_app(Service(follower, limits or Limits()), Metrics(follower), is_ready=is_ready)
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(follower.run())
+            opening = tasks.create_task(open_all())
+            try:
+                await serve(
+                    app, listening.host, listening.port, tls=listening.tls, started=started,
+                    hosts=lambda: listening.hosts,
+                )  # fmt: skip
+            finally:
+                following.cancel()
+                opening.cancel()
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """
+    The error in a group that is to be told.
+    """
+    errors = [each for each in group.exceptions if isinstance(each, FluvialError | OSError)]
+    return errors[0] if errors else group.exceptions[0]

@@ -1,0 +1,201 @@
+"""
+Random windows over random histories, refreshed at random times and stopped at each step of a commit.
+
+Whatever happened, the table is what plain Python makes of the input at the version that the table's stamp names, and so
+are the late rows.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as sql
+from windowed_events import (
+    EVENT_COLUMNS,
+    EVENTS,
+    PARTITIONS,
+    VISITORS,
+    Event,
+    Topic,
+    expected_rows,
+    late_places,
+    random_windows,
+)
+
+from fluvial.config import Settings
+from fluvial.delta import row_swap
+from fluvial.delta.commit import commit_once
+from fluvial.delta.log import TableLog
+from fluvial.delta.mart_stamp import MartStamp, newest_made
+from fluvial.tables import Pipeline, TimeWindows, aggregate, count, pipeline, sum_, top
+from fluvial.tables.drive import key_plan, key_refresh, late_table, part_refresh
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.drive.verify import verify
+
+pytestmark = pytest.mark.spark
+
+CHANGES = 6 if os.environ.get("FLUVIAL_ROTA") else 4
+KINDS = ("tumbling", "hopping", "session")
+ROADS = ("aggregate", "transform")
+IDS_MAX = 1000
+
+
+class StoppedError(Exception):
+    """What a test stops a refresh with."""
+
+
+def mart_of(windows: TimeWindows, road: str) -> Pipeline:
+    """By visitor and window the number of events, the sum of their amounts, and their ids."""
+    if road == "aggregate":
+        fields = {"n": count(), "spent": sum_("amount"), "ids": top("id", IDS_MAX)}
+        return aggregate(EVENTS, name="windowed", by="visitor", fields=fields, window=windows)
+
+    def by_window(events: Any) -> Any:
+        return events.groupBy("visitor", "window_start", "window_end").agg(
+            sql.count("*").alias("n"),
+            sql.sum("amount").alias("spent"),
+            sql.sort_array(sql.collect_list("id"), asc=False).alias("ids"),
+        )
+
+    declare = pipeline(name="windowed", inputs=[EVENTS], key="visitor", version="1", windows={EVENTS: windows})
+    return declare(by_window)
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=() if seed < 3 else pytest.mark.rota) for seed in range(18)])
+def test_windows_are_always_what_the_log_makes_of_them(
+    seed: int, spark: Any, warehouse_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(seed)
+    topic, history = Topic(random), History(spark, warehouse_settings)
+    windows = random_windows(random, KINDS[seed % len(KINDS)])
+    mart = mart_of(windows, ROADS[seed // len(KINDS) % len(ROADS)])
+    # Tables of this size are always cheaper by the full query.
+    for module in (key_plan, part_refresh):
+        monkeypatch.setattr(module, "why_full", lambda work: "it is" if work.keys and random.random() < 0.1 else None)
+    history.add(topic.sent(30))
+    roads = []
+    for _ in range(CHANGES):
+        if random.random() < 0.6:
+            with _stopped(random, monkeypatch), suppress(StoppedError):
+                materialize(mart, warehouse_settings, spark)
+            for _ in range(random.randint(0, 1)):
+                history.add(topic.sent(random.randint(1, 10)))
+        materialize(mart, warehouse_settings, spark)
+        roads.append(history.check(mart, windows))
+        for _ in range(random.randint(1, 2)):
+            history.change(random, topic)
+    materialize(mart, warehouse_settings, spark)
+    roads.append(history.check(mart, windows))
+    assert verify(mart, warehouse_settings, spark, schemas=None).is_exact, (seed, str(windows), roads)  # type: ignore[arg-type]
+    assert set(roads) & {"keys", "parts"}, (seed, str(windows), roads)
+
+
+@contextmanager
+def _stopped(random: Random, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Raise StoppedError before anything is written, or before or after a commit of the late rows or of the table."""
+
+    def stop(*_arguments: Any, **_keywords: Any) -> Any:
+        raise StoppedError
+
+    def stop_after(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            real(*arguments, **keywords)
+            raise StoppedError
+
+        return call
+
+    with monkeypatch.context() as patch:
+        match random.choice(("late", "late committed", "planned", "commit begun", "committed")):
+            case "late":
+                patch.setattr(late_table, "commit_once", stop)
+            case "late committed":
+                patch.setattr(late_table, "commit_once", stop_after(commit_once))
+            case "planned":
+                for module in (key_refresh, part_refresh):
+                    patch.setattr(module, "commit_once", stop)
+            case "commit begun":
+                patch.setattr(row_swap._Transaction, "commit", stop)
+                patch.setattr(key_refresh, "replace_table", stop)
+            case _:
+                for module in (key_refresh, part_refresh):
+                    patch.setattr(module, "commit_once", stop_after(commit_once))
+        yield
+
+
+class History:
+    """The history of the topic, and what tables must be made of it."""
+
+    def __init__(self, spark: Any, settings: Settings) -> None:
+        self._spark, self._settings = spark, settings
+
+    def path(self, table: str) -> str:
+        return f"{self._settings.warehouse}/{table.replace('.', '/')}"
+
+    def add(self, events: Sequence[Event]) -> None:
+        rows = [(each.partition, each.offset, each.id, each.visitor, each.amount, each.at) for each in events]
+        frame = self._spark.createDataFrame(rows, EVENT_COLUMNS).coalesce(1)
+        writer = frame.write.format("delta").mode("append").option("delta.enableDeletionVectors", "true")
+        writer.save(self.path(EVENTS))
+
+    def change(self, random: Random, topic: Topic) -> None:
+        """Add events, or correct, remove or write together some that are there."""
+        name, visitor = f"delta.`{self.path(EVENTS)}`", f"v{random.randrange(VISITORS)}"
+        match random.choice(("add", "add", "add", "correct", "move", "remove", "erase", "optimize")):
+            case "correct":
+                self._spark.sql(f"UPDATE {name} SET amount = amount + 5 WHERE id % 9 = {random.randrange(9)}")
+            case "move":
+                minutes = random.choice((-200, -20, 30))
+                self._spark.sql(f"UPDATE {name} SET at = at + INTERVAL {minutes} MINUTES WHERE id % 11 = 3")
+            case "remove":
+                self._spark.sql(f"DELETE FROM {name} WHERE id % 13 = {random.randrange(13)} AND "
+                                f"_partition = {random.randrange(PARTITIONS)}")  # fmt: skip
+            case "erase":
+                self._spark.sql(f"DELETE FROM {name} WHERE visitor = '{visitor}'")
+            case "optimize":
+                self._spark.sql(f"OPTIMIZE {name}")
+            case _:
+                self.add(topic.sent(random.randint(1, 12)))
+
+    def check(self, mart: Pipeline, windows: TimeWindows) -> str:
+        """Compare the table and the late rows with what they must be; the road that the table was brought there by."""
+        made = newest_made(TableLog(self._spark, self.path(mart.table)))
+        assert made is not None
+        assert made.stamp.refresh is not None
+        events = self._events(made.stamp)
+        found = self._spark.read.format("delta").load(self.path(mart.table)).collect()
+        rows = [
+            (row.visitor, _utc(row.window_start), _utc(row.window_end), row.n, row.spent, sorted(row["ids"]))
+            for row in found
+        ]
+        assert sorted(rows, key=str) == expected_rows(windows, events), (str(windows), made.stamp.refresh)
+        if windows.watermark is not None:
+            assert made.stamp.watermarks is not None
+            late = self._spark.read.format("delta").load(self.path("late.windowed")).collect()
+            places = [(row._partition, row._offset, _utc(row.window_start), _utc(row.window_end)) for row in late]
+            assert sorted(places) == late_places(windows, events), (str(windows), made.stamp.refresh)
+            assert made.stamp.watermarks.rows == len(places)
+        return made.stamp.refresh.road
+
+    def _events(self, stamp: MartStamp) -> list[Event]:
+        version = stamp.inputs[EVENTS].version
+        rows = self._spark.read.format("delta").option("versionAsOf", version).load(self.path(EVENTS)).collect()
+        return [
+            Event(
+                partition=row._partition,
+                offset=row._offset,
+                id=row.id,
+                visitor=row.visitor,
+                amount=row.amount,
+                at=None if row.at is None else _utc(row.at),
+            )
+            for row in rows
+        ]
+
+
+def _utc(moment: datetime) -> datetime:
+    """A timestamp as Spark gives it: of this machine's zone, without saying so."""
+    return moment.astimezone(UTC)

@@ -1,0 +1,58 @@
+"""`fluvial serve` in this process: its event loop runs in a thread, and requests go over sockets."""
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from fluvial.serve.server import Listening, serve_rows
+from fluvial.serve.service import Limits
+from fluvial.serve.warehouse import ServedWarehouse
+
+
+@contextmanager
+def serving(
+    warehouse: ServedWarehouse, *, preload: Sequence[str] = (), limits: Limits | None = None
+) -> Iterator[httpx.Client]:
+    """A client of a server that ends with this."""
+    bound: list[int] = []
+    is_up = threading.Event()
+    ended: list[Any] = []
+    loop = asyncio.new_event_loop()
+
+    def started(port: int) -> None:
+        bound.append(port)
+        is_up.set()
+
+    async def main() -> None:
+        listening = Listening(host="127.0.0.1", port=0)
+        try:
+            await serve_rows(warehouse, listening, preload=preload, limits=limits, started=started)
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            ended.append(error)
+        finally:
+            is_up.set()
+
+    task = loop.create_task(main())
+
+    def run() -> None:
+        loop.run_until_complete(task)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        is_up.wait(30)
+        with httpx.Client(base_url=f"http://127.0.0.1:{bound[0]}", timeout=30) as client:
+            yield client
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join(30)
+        loop.close()
+        warehouse.close()
+    if ended:
+        raise ended[0]
